@@ -197,6 +197,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RemoteSandbox, "start", lambda sandbox: None)  # none of them is woken
+    monkeypatch.setattr("wasm_kernel.service.service._SCAN_SECONDS", 0.1)
     first = starting()
     left, kernels = first.create().workspace, first.create()
     _record_of(first, kernels.session_id).unlink()  # as no service had it
