@@ -80,6 +80,7 @@ def pytest_collection_finish() -> None:
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Jupyter, IPython and our sessions read and write nothing of the user's own.
 
+    No kernel is forked from a process that outlives its test, but in the tests of that.
     `_state` puts private state elsewhere for each file; what starts before is in the run's.
     """
     folder = tmp_path_factory.mktemp("jupyter")
@@ -90,6 +91,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        patch.setenv("WASM_KERNEL_FORKER", "0")
         yield
 
 

@@ -21,6 +21,11 @@ c.WasmKernel.cell_timeout = 600
 The limits are also the fields of `ExecutionPolicy` in Python, and the keys of a TOML file
 (`WasmKernel.policy_file`, `ExecutionPolicy.from_toml`). This page is written from the code
 (`python -m tests.settings_page`).
+
+`WASM_KERNEL_FORKER=0` in a kernel's environment (`wasm-kernel install --env WASM_KERNEL_FORKER 0`)
+has each kernel started anew. By default it is forked from a process that has everything loaded,
+which the first kernel starts, and which ends some minutes after the last one
+([how](architecture.md#a-kernels-start)).
 """
 
 

@@ -7,9 +7,11 @@ wasmtime nor Jupyter.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing `typing` takes longer than all else that a launcher does
 if TYPE_CHECKING:
+    from typing import Any
+
     from wasm_kernel.errors import BundleError as BundleError
     from wasm_kernel.errors import CacheWarning as CacheWarning
     from wasm_kernel.errors import CellTimeout as CellTimeout

@@ -1,6 +1,5 @@
 """`python -m wasm_kernel -f CONNECTION_FILE`: be a Jupyter kernel."""
 
-import gc
 import sys
 
 if __name__ == "__main__":
@@ -8,11 +7,18 @@ if __name__ == "__main__":
     # would otherwise run outside the sandbox, with all rights.
     if not sys.flags.safe_path:
         del sys.path[0]
+    from wasm_kernel.frontends.jupyter.launcher import launch
+
+    missing = launch()  # returns only if this process is to be the kernel
+
+    import gc
+
     gc.disable()  # a start makes much and drops little; the kernel's loop turns it on again
     from wasm_kernel.frontends.jupyter.startup import without
 
     with without("ssl"):  # asyncio takes it if it is there; this process connects to nobody
         import asyncio  # noqa: F401
     from wasm_kernel.frontends.jupyter.app import main
+    from wasm_kernel.frontends.jupyter.origin import Started
 
-    main()
+    main(origin=Started(missing))

@@ -27,7 +27,8 @@ def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         shutil.copytree(ROOT / "kernelspec" / "python", folder)
         spec = json.loads((folder / "kernel.json").read_text())
         spec["argv"][0] = sys.executable
-        spec["env"]["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
+        spec["env"]["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         (folder / "kernel.json").write_text(json.dumps(spec))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(data))

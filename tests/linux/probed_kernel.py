@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import app
+from wasm_kernel.frontends.jupyter.origin import create
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions.session import Session
 
@@ -83,7 +84,7 @@ def probed(
 ) -> BaseSandbox:
     """The real sandbox, beside a thread that watches for the order."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
-    return app.create(session, policy, resume, broker)
+    return create(session, policy, resume, broker)
 
 
 if __name__ == "__main__":

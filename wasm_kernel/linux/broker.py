@@ -370,6 +370,12 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
+def check_alone() -> None:
+    """Ends the process if it has a second thread: what it forked would hang at that one's locks."""
+    if threads := os.listdir("/proc/self/task")[1:]:  # noqa: PTH208 - quicker than `Path`
+        sys.exit(f"wasm-kernel: {len(threads)} threads too many; nothing is forked")
+
+
 def tied_command(code: str) -> list[str]:
     """The command of a Python that runs `code`, and is killed when the calling thread has ended.
 

@@ -20,7 +20,6 @@ import socket
 import sys
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -29,7 +28,7 @@ from msgspec import Struct
 from wasm_kernel.engine.flavours import EPOCH, FLAVOURS, UNCHECKED
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import GuestLanguage, load
-from wasm_kernel.linux.broker import end_with, log_failure
+from wasm_kernel.linux.broker import check_alone, end_with, log_failure
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import worker
@@ -142,12 +141,6 @@ class ForkLoop:
             log_failure("a worker", problem)
         finally:
             os._exit(0)
-
-
-def check_alone() -> None:
-    """Ends the process if it has a second thread."""
-    if threads := [*Path("/proc/self/task").iterdir()][1:]:
-        sys.exit(f"wasm-kernel: {len(threads)} threads too many; nothing is forked")
 
 
 def main(line: int, owner: int) -> NoReturn:

@@ -42,6 +42,7 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
         yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
         yield _TRACKING[pages.available()]
     yield _confinement()
+    yield _forkers()
     yield from _picker()
     yield from _workspaces(workspace_root)
 
@@ -75,6 +76,17 @@ def _confinement() -> Finding:
     if possible.is_complete:
         return Finding("ok", f"kernels confine their own process, too ({how})")
     return Finding("note", f"kernels can't confine their own process here ({how})")
+
+
+def _forkers() -> Finding:
+    from wasm_kernel.frontends.jupyter import launcher
+
+    if os.environ.get(launcher.SETTING) == "0":
+        return Finding("ok", f"each kernel is started anew ({launcher.SETTING}=0)")
+    processes = ", ".join(map(str, sorted(launcher.running())))
+    if processes:
+        return Finding("ok", f"kernels are forked from a loaded process (running: {processes})")
+    return Finding("ok", "kernels are forked from a loaded process, which the next one starts")
 
 
 def _picker() -> Iterator[Finding]:

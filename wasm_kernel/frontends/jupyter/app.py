@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
@@ -34,6 +34,7 @@ from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
+from wasm_kernel.frontends.jupyter.origin import Origin, SandboxFactory, Started, create
 from wasm_kernel.frontends.jupyter.settings import (
     RUNTIME,
     KernelSettings,
@@ -42,8 +43,8 @@ from wasm_kernel.frontends.jupyter.settings import (
     folder_of_notebook,
     notebook_of,
 )
-from wasm_kernel.guests.base import CommandContext, broker_handlers, load, switched_off
-from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
+from wasm_kernel.guests.base import CommandContext, broker_handlers, switched_off
+from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import ExecutionPolicy
@@ -69,8 +70,6 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.notebooks import Opening
     from wasm_kernel.sessions.upkeep import Upkeep
 
-SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
-
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
@@ -94,32 +93,16 @@ _IPYTHON = {
 }
 
 
-def create(
-    session: Session, policy: ExecutionPolicy, resume: Resume, broker: Broker
-) -> BaseSandbox:
-    """Makes the sandbox of a real kernel."""
-    from wasm_kernel.execution.create import create_sandbox
-
-    return create_sandbox(
-        folders=session.folders,
-        policy=policy,
-        session_id=session.id,
-        logger=session.logger,
-        resume=resume,
-        hooks=session,
-        language=load(RUNTIME, broker if isinstance(broker, ProcessBroker) else None),
-        broker=broker,
-    )
-
-
 class WasmKernelApp(JupyterApp):
     """One kernel process. The main thread's own, except for `stop`.
 
     Attributes:
         serves: Whether a front end is answered from now on.
+        origin: How the process came to be.
     """
 
     serves = False
+    origin: Origin = Started()
 
     name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
@@ -202,7 +185,7 @@ class WasmKernelApp(JupyterApp):
         session_id = opening.session_id
         place = self._publish_place(opening, policy)
         handlers = self._handlers(place, path, policy)
-        broker = open_broker(handlers, confinement, ending, self._begin_upkeep, opening.ended)
+        broker = open_broker(handlers, confinement, ending, self._begin_beside, opening.ended)
         logger = self._logger(ending)
         session = Session(place.root, session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
@@ -227,8 +210,9 @@ class WasmKernelApp(JupyterApp):
         most_bytes, days = self.settings.sessions_bytes, self.settings.sessions_days
         return Upkeep(self.settings.root, most_bytes=most_bytes, days=days)
 
-    def _begin_upkeep(self) -> None:
-        """Has sessions kept within their bounds, on a thread of the process that calls it."""
+    def _begin_beside(self) -> None:
+        """Begins what goes on beside the kernel, on threads of the process that calls it."""
+        self.origin.begin()
         if self.settings.sessions_bytes or self.settings.sessions_days:
             threading.Thread(target=lambda: self._upkeep().run(), daemon=True).start()
 
@@ -404,7 +388,7 @@ class WasmKernelApp(JupyterApp):
         sockets.start()
         loop = kernel.loop
         _on_signals(loop, kernel)
-        _watch_parent()
+        self.origin.watch(loop)
         confinement.close_calls()
         gc.freeze()
         gc.enable()
@@ -439,27 +423,24 @@ def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def _watch_parent() -> None:
-    """Ends with the process that started this kernel, if that asked for it."""
-    parent = int(os.environ.get("JPY_PARENT_PID") or 0)
-    if parent > 1:  # process 1 never ends, and its children can't tell that theirs did
-        from ipykernel.parentpoller import ParentPollerUnix
-
-        ParentPollerUnix(parent_pid=parent).start()
-
-
-def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) -> None:
+def main(
+    argv: Sequence[str] | None = None,
+    factory: SandboxFactory = create,
+    origin: Origin | None = None,
+) -> None:
     """Runs a kernel in this process.
 
     Args:
         argv: The command line, `sys.argv` by default.
         factory: Makes the sandbox from a session, a policy and when to resume.
+        origin: How the process came to be; by default, somebody started it.
     """
     # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # a start makes much and drops little; the loop turns it on again
     words = sys.argv[1:] if argv is None else argv
     app = WasmKernelApp()
+    app.origin = origin or app.origin
     try:
         app.initialize(words)
         app.run(factory)

@@ -1,0 +1,40 @@
+"""A forker for tests: `python -P -m tests.end_to_end.probed_forker IDLE_SECONDS FILE`.
+
+Its kernels have the probe of `tests.linux.probed_kernel` in them, and `FILE` is all that it takes
+for its installation. It prints its name.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.linux.probed_kernel import watch
+from wasm_kernel.frontends.jupyter import forker, launcher, origin
+
+if TYPE_CHECKING:
+    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.sessions.session import Session
+
+its_own = origin.create
+
+
+def probed(session: Session, *given: Any) -> BaseSandbox:
+    """The real sandbox, beside a thread that watches for the order."""
+    threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
+    return its_own(session, *given)
+
+
+def files() -> Iterator[tuple[str, int]]:
+    """The one file."""
+    yield sys.argv[2], Path(sys.argv[2]).stat().st_mtime_ns
+
+
+if __name__ == "__main__":
+    patched: Any = forker
+    patched.IDLE_SECONDS, patched.create, patched._files = float(sys.argv[1]), probed, files
+    print(name := launcher.forker_name(), flush=True)
+    forker.main(name)

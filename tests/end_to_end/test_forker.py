@@ -1,0 +1,252 @@
+"""Kernels that are forked from a loaded process are like those that are started, and as safe."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import jupyter_kernel_test
+import pytest
+
+from tests.end_to_end.conftest import starting_in
+from tests.end_to_end.real_kernel import RealKernel
+from tests.end_to_end.test_jupyter_kernel_test import TestProtocol
+from tests.faces import PATIENCE, wait_for
+from tests.linux.inside import needs_walls
+from tests.linux.test_kernel_process import REACHABLE
+from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.frontends.jupyter import launcher
+
+
+class Forker:
+    """A running forker.
+
+    Args:
+        folder: A folder for it.
+        spec: The variables that the kernelspec sets.
+        idle_seconds: How long it waits for a launcher.
+    """
+
+    def __init__(self, folder: Path, spec: dict[str, str], idle_seconds: float = 600.0) -> None:
+        self.installed = folder / "installed"
+        self.installed.touch()
+        (folder / "secret").touch()
+        self.env = os.environ | spec
+        self.env |= {"PROBE_SECRET": str(folder / "secret"), "PROBE_PORT": "1"}
+        self.env |= {"PROBE_CACHE": str(default_folder())}
+        command = [sys.executable, "-P", "-m", "tests.end_to_end.probed_forker"]
+        command += [str(idle_seconds), str(self.installed)]
+        with subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            self.name = process.stdout.readline().strip()
+        self.process = 0
+        wait_for(self._is_up)
+
+    def _is_up(self) -> bool:
+        with suppress(OSError), closing(launcher.connect(self.name)) as link:
+            self.process, _ = launcher.peer_of(link)
+        return self.process > 0
+
+    @property
+    def path(self) -> Path:
+        """Its socket."""
+        return Path(launcher.place(), self.name)
+
+    def has(self, process: int) -> bool:
+        """Returns whether a process was forked from it."""
+        return f"\nPPid:\t{self.process}\n" in Path(f"/proc/{process}/status").read_text()
+
+    def kill(self) -> None:
+        """It is gone from one moment to the next."""
+        with suppress(ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+        wait_for(lambda: is_gone(self.process))
+
+    def command(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Runs the kernel's command to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "wasm_kernel", *arguments],
+            **{"env": self.env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def spec(installed_kernelspec: Path) -> dict[str, str]:
+    """The variables that the kernelspec sets."""
+    file = installed_kernelspec / "kernels" / "wasm-python" / "kernel.json"
+    variables: dict[str, str] = json.loads(file.read_text())["env"]
+    return variables
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(launcher.SETTING)
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def forker(
+    warm: None, spec: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Forker]:
+    """One for this file."""
+    made = Forker(tmp_path_factory.mktemp("forker"), spec)
+    yield made
+    made.kill()
+
+
+def process_of(kernel: RealKernel) -> int:
+    """The process of the kernel itself."""
+    client = kernel.client
+    client.control_channel.send(client.session.msg("usage_request", {}))
+    while (reply := client.get_control_msg(timeout=PATIENCE))["msg_type"] != "usage_reply":
+        pass
+    return int(reply["content"]["pid"])
+
+
+def is_gone(process: int) -> bool:
+    """Returns whether a process has ended."""
+    try:
+        return ") Z" in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+
+
+def opened_by(process: int) -> set[str]:
+    """The sockets, pipes and processes that a process has open."""
+    found = set()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it is closed by now
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith(("socket:", "pipe:", "anon_inode:[pidfd"))}
+
+
+def test_a_kernel_is_forked_with_its_launchers_arguments_variables_and_folder(
+    forker: Forker, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "data").write_text("data")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("SAID", "by the launcher")
+    with starting_in(root) as start:
+        kernel = start(pass_env="['SAID']")
+        said = kernel.run("import os; print(os.environ['SAID'], open('data').read())")
+        assert said["stdout"] == "by the launcher data\n"
+        assert forker.has(process_of(kernel))
+        assert f"JPY_PARENT_PID={os.getpid()}" not in said
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--WasmKernel.no_such=1", "-f", "new.json")])
+def test_what_it_writes_and_its_status_are_the_same(
+    forker: Forker, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    started = {**forker.env, launcher.SETTING: "0"}
+    forked, ours = (
+        forker.command(*arguments, cwd=tmp_path, env=env) for env in (forker.env, started)
+    )
+    assert forked.returncode == ours.returncode
+    assert (forked.stdout, forked.stderr) == (ours.stdout, ours.stderr)
+
+
+def test_signals_reach_it_and_its_end_is_the_launchers(forker: Forker, root: Path) -> None:
+    with starting_in(root) as start:
+        kernel = start()
+        process = process_of(kernel)
+        kernel.run("x = 1")
+        kernel.send("import time; print('on')\ntime.sleep(600)")
+        while kernel.client.get_iopub_msg(timeout=PATIENCE)["msg_type"] != "stream":
+            pass
+        kernel.manager.signal_kernel(signal.SIGINT)
+        assert kernel.client.get_shell_msg(timeout=PATIENCE)["content"]["ename"] == (
+            "KeyboardInterrupt"
+        )
+        os.kill(process, signal.SIGKILL)
+        provisioner: Any = kernel.manager.provisioner
+        assert provisioner.process.wait(PATIENCE) == -signal.SIGKILL
+        kernel.autorestart()
+        assert kernel.run("x")["value"] == "1"
+        process = process_of(kernel)
+        assert forker.has(process)
+        kernel.manager.signal_kernel(signal.SIGTERM)
+        assert provisioner.process.wait(PATIENCE) == 0
+        assert is_gone(process)
+
+
+def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
+    warm: None, spec: dict[str, str], root: Path, tmp_path: Path
+) -> None:
+    forker = Forker(tmp_path, spec | {"TZ": "UTC-1"})
+    with pytest.MonkeyPatch.context() as patch, starting_in(root) as start:
+        patch.setenv("TZ", "UTC-1")
+        kernels = [start(), start()]
+        processes = [process_of(kernel) for kernel in kernels]
+        assert all(map(forker.has, processes))
+        shared = opened_by(processes[0]) & opened_by(processes[1])
+        kernels[0].kill()
+        wait_for(lambda: is_gone(processes[0]))
+        forker.kill()
+        assert kernels[1].run("1 + 1")["value"] == "2"
+        kernels[1].kill()
+        wait_for(lambda: is_gone(processes[1]))
+    assert shared <= opened_by(os.getpid())
+
+
+def test_who_would_pass_on_something_else_gets_no_kernel_of_the_forker(forker: Forker) -> None:
+    asked = "import os, sys; os.umask(0o027); from wasm_kernel.frontends.jupyter import launcher"
+    asked += "; link = launcher.connect(sys.argv[1]); print(launcher._hand_over(link))"
+    command = [sys.executable, "-P", "-c", asked, forker.name]
+    done = subprocess.run(command, env=forker.env, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("Connection")
+
+
+def test_it_serves_nobody_once_the_installation_has_changed(
+    warm: None, spec: dict[str, str], tmp_path: Path
+) -> None:
+    forker = Forker(tmp_path, spec | {"TZ": "UTC-2"})
+    forker.installed.write_text("changed")
+    assert forker.command("--version").returncode == 0
+    wait_for(lambda: is_gone(forker.process))
+    assert not forker.path.exists()
+
+
+def test_it_ends_when_nobody_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
+    forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=0.3)
+    wait_for(lambda: is_gone(forker.process))
+    assert not forker.path.exists()
+
+
+@needs_walls
+def test_a_kernel_that_was_taken_over_reaches_neither_the_forker_nor_anything_else(
+    forker: Forker, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in forker.env:
+        if name.startswith("PROBE_"):
+            monkeypatch.setenv(name, forker.env[name])
+    monkeypatch.setenv("PROBE_FORKER", str(forker.path))
+    with starting_in(root) as start:
+        kernel = start(folder="none")
+        kernel.run("open('/app/probe', 'w').close()")
+        (session,) = (path for path in root.iterdir() if not path.name.startswith("."))
+        wait_for((session / "found").exists)
+        found: dict[str, str] = json.loads((session / "found").read_text())
+    assert {name for name, came in found.items() if came == "done"} == REACHABLE
+    assert forker.command("--version").returncode == 0
+
+
+@pytest.mark.usefixtures("forker")
+class TestForkedProtocol(TestProtocol):
+    """The protocol's own test suite, with a kernel that was forked."""
+
+
+del jupyter_kernel_test, TestProtocol

@@ -1,0 +1,300 @@
+"""The process that Jupyter starts: it has its kernel forked from one that has everything loaded.
+
+That one is the forker (`forker.py`). The launcher hands it the connection file, arguments, folder,
+environment and standard streams, and stays while the kernel runs: Jupyter watches, signals and
+kills the launcher as if it were the kernel. If there is no forker, this process goes on as the
+kernel itself.
+
+A forked kernel must not differ from one that was started. So a forker serves only launchers that
+would have passed on the same: user, limits, namespaces, control groups, interpreter, search path,
+and the variables that are read while modules are imported. All that is in the forker's name.
+
+Nothing is imported here that takes as long as a millisecond, which even `socket` and `signal` do.
+"""
+
+# ruff: noqa: PTH111, PTH115, PTH116, PTH120, PTH123, PTH208
+# (`pathlib` would take longer than all of this)
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # typeshed knows `signal` alone
+import _socket
+import os
+import select
+import sys
+from _blake2 import blake2b
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+SETTING = "WASM_KERNEL_FORKER"
+"""The environment variable that forbids (`0`) to fork kernels from a loaded process."""
+
+VARIABLES = (
+    *("GLIBC_TUNABLES", "HOME", "LANG", "LC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON"),
+    *("TMPDIR", "TZ", "WASM_KERNEL_BASELINE", "WASM_KERNEL_CACHE"),
+    *("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"),
+)
+"""The variables that take effect before a kernel is forked, by their beginnings."""
+
+GO = b"g"
+"""What a launcher answers once it has the kernel: from then on it is this one or none."""
+
+DESCRIPTORS = 4
+"""How many descriptors come with a request: the folder, and the standard streams."""
+
+_SECONDS = 5.0  # for the forker to answer, or to say how a kernel ended
+_KEPT = (
+    *(b"Umask:", b"Uid:", b"Gid:", b"Groups:", b"Cap", b"NoNewPrivs:", b"Seccomp"),
+    *(b"Cpus_allowed:", b"Mems_allowed:"),
+)
+_NICE, _POLICY = 16, 38  # in /proc/PID/stat, behind the name
+_INTEGER = 4  # bytes of a descriptor in a message, and of an exit status
+_PARENT = "JPY_PARENT_PID"
+
+
+# -- where launchers and forkers meet
+
+
+def place() -> str:
+    """The folder of the forkers' sockets; empty if this user has none."""
+    runtime, state = (os.environ.get(f"XDG_{name}", "") for name in ("RUNTIME_DIR", "STATE_HOME"))
+    if not (runtime.startswith("/") or state.startswith("/")):
+        home = os.path.expanduser("~")
+        state = f"{home}/.local/state" if home.startswith("/") else ""
+    base = runtime if runtime.startswith("/") else state
+    return f"{base}/wasm-kernel/forkers" if base else ""
+
+
+def open_place() -> int:
+    """Opens the folder of the forkers' sockets.
+
+    Raises:
+        OSError: it does not exist, or others may change what lies in it.
+    """
+    folder = os.open(place(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        os.close(folder)
+        raise PermissionError
+    return folder
+
+
+def connect(name: str) -> _socket.socket:
+    """Connects to a forker.
+
+    Raises:
+        OSError: there is none of that name.
+    """
+    link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        link.settimeout(_SECONDS)
+        folder = open_place()
+        try:
+            link.connect(f"/proc/self/fd/{folder}/{name}")  # a socket's path may have 107 bytes
+        finally:
+            os.close(folder)
+        if peer_of(link)[1] != os.geteuid():
+            raise PermissionError
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def peer_of(link: _socket.socket) -> tuple[int, int]:
+    """The process at the other end of a connection, and its user, as the system knows them."""
+    told = link.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 3 * _INTEGER)
+    return _integer(told[:_INTEGER]), _integer(told[_INTEGER : 2 * _INTEGER])
+
+
+def running() -> list[int]:
+    """The processes of this user's forkers that can be reached."""
+    found = []
+    with suppress(OSError):
+        for name in os.listdir(place()):
+            with suppress(OSError):
+                link = connect(name)
+                found.append(peer_of(link)[0])
+                link.close()
+    return found
+
+
+def circumstances(process: int | str = "self") -> bytes:
+    """What a process has from its parent and passes on to its children.
+
+    Raises:
+        OSError: it is gone.
+    """
+    folder = f"/proc/{process}"
+    stat = _read(f"{folder}/stat").rpartition(b")")[2].split()
+    kept = [stat[_NICE], stat[_POLICY]]
+    kept += [line for line in _read(f"{folder}/status").splitlines() if line.startswith(_KEPT)]
+    kept += [_read(f"{folder}/{name}") for name in ("limits", "cgroup", "oom_score_adj")]
+    spaces = f"{folder}/ns"
+    kept += [os.readlink(f"{spaces}/{name}").encode() for name in sorted(os.listdir(spaces))]
+    with suppress(OSError):  # no SELinux, AppArmor or Smack
+        kept.append(_read(f"{folder}/attr/current"))
+    return b"\n".join(kept)
+
+
+def options() -> list[str] | None:
+    """The interpreter's options on the command line; None if it was not started with `-m`.
+
+    `-P` is not among them: the search path says what it does.
+    """
+    words = sys.orig_argv[1:]
+    return [word for word in words[: words.index("-m")] if word != "-P"] if "-m" in words else None
+
+
+def forker_name() -> str:
+    """The name of the forker for this process; empty if it can't have one."""
+    given, package = options(), os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    if given is None or not place() or not sys.executable:
+        return ""
+    marks = [os.stat(path) for path in (sys.executable, package)]
+    told = [
+        *(f"{mark.st_dev} {mark.st_ino} {mark.st_mtime_ns}" for mark in marks),
+        *(*os.uname(), sys.version, sys.executable, package, *given, "", *sys.path, ""),
+        *sorted(f"{name}={value}" for name, value in variables().items()),
+    ]
+    text = "\0".join(told).encode(errors="surrogateescape")
+    return blake2b(text + circumstances(), digest_size=16).hexdigest()
+
+
+def variables() -> dict[str, str]:
+    """The variables that a forker is started with: those that take effect before it forks."""
+    return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _integer(raw: bytes) -> int:
+    return int.from_bytes(raw, sys.byteorder, signed=True)
+
+
+# -- a kernel
+
+
+def launch() -> str:
+    """Has the kernel forked, and ends as it does.
+
+    Returns only if this process is to be the kernel.
+
+    Returns:
+        The name of the forker that is missing; empty if there is to be none.
+    """
+    if os.environ.get(SETTING) == "0":
+        return ""
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # as a kernel does until it is up
+    try:
+        name = forker_name()
+    except OSError:  # no /proc, say
+        return ""
+    if name and (forked := _forked(name)) is not None:
+        _stay(*forked)
+    return name
+
+
+def _forked(name: str) -> tuple[_socket.socket, int] | None:
+    """Returns the connection to a forker, and a descriptor of the kernel that it forked.
+
+    None if there is no forker, or if it ends just now, or does not answer.
+    """
+    try:
+        link = connect(name)
+    except OSError:
+        return None
+    try:
+        kernel = _hand_over(link)
+        link.sendall(GO)
+    except OSError:
+        link.close()  # a kernel that is not wanted any more ends by itself
+        return None
+    return link, kernel
+
+
+def _hand_over(link: _socket.socket) -> int:
+    """Asks for a kernel; returns a descriptor of its process.
+
+    Raises:
+        OSError: there is none.
+    """
+    arguments = [os.fsencode(word) for word in sys.argv[1:]]
+    variables = [b"=".join(pair) for pair in os.environb.items()]
+    body = b"\0".join([b"%d" % len(arguments), *arguments, *variables])
+    folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        handed = b"".join(fd.to_bytes(_INTEGER, sys.byteorder) for fd in (folder, 0, 1, 2))
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handed)]
+        link.sendmsg([len(body).to_bytes(8, "big")], rights)
+    finally:
+        os.close(folder)
+    link.sendall(body)
+    _, told, _, _ = link.recvmsg(1, _socket.CMSG_SPACE(_INTEGER), _socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in told:
+        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
+            return _integer(data[:_INTEGER])
+    raise ConnectionError
+
+
+def _stay(link: _socket.socket, kernel: int) -> NoReturn:
+    """Passes signals on to the kernel, and ends as it ends, or with the process that asked."""
+
+    def forward(number: int, _: object) -> None:
+        with suppress(OSError):  # it has ended
+            _signal.pidfd_send_signal(kernel, number)
+
+    for number in (_signal.SIGINT, _signal.SIGTERM):
+        _signal.signal(number, forward)
+    poll = select.poll()
+    for descriptor in (link.fileno(), kernel, *_parent()):
+        poll.register(descriptor, select.POLLIN)
+    status = b""
+    while True:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if link.fileno() in ready:
+            status = _told(link)
+            if status:
+                break
+            poll.unregister(link.fileno())  # the forker is gone, and can't say how the kernel ends
+        elif kernel in ready:
+            status = _told(link)
+            break
+        elif ready:
+            os._exit(1)  # and the kernel ends with this process
+    _end_as(int.from_bytes(status, "big", signed=True) if status else 1)
+
+
+def _told(link: _socket.socket) -> bytes:
+    """What the forker says of how the kernel ended; empty if it is gone."""
+    try:
+        return link.recv(_INTEGER)
+    except OSError:
+        return b""
+
+
+def _parent() -> list[int]:
+    """A descriptor of the process that this kernel is to end with, if that was asked for."""
+    try:
+        parent = int(os.environ.get(_PARENT) or 0)
+        return [os.pidfd_open(parent)] if parent > 1 and parent == os.getppid() else []
+    except (OSError, ValueError):
+        return []
+
+
+def _end_as(status: int) -> NoReturn:
+    """Ends as a process of this exit status did; a negative one is a signal's number."""
+    if status < 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # it is SIGKILL
+            _signal.signal(-status, _signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status if status >= 0 else 1)

@@ -1,0 +1,108 @@
+"""How a kernel's process came to be: Jupyter started it, or it was forked from one that has
+everything loaded. What differs between the two is here and in `forker.py`.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (ipykernel carries no types)
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from wasm_kernel.folders.locks import Resume
+from wasm_kernel.frontends.jupyter import launcher
+from wasm_kernel.frontends.jupyter.settings import LAUNCHER, RUNTIME
+from wasm_kernel.guests.base import GuestLanguage, load
+from wasm_kernel.linux.broker import Broker, ProcessBroker
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sessions.session import Session
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from wasm_kernel.execution.sandbox import BaseSandbox
+
+SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
+FORKER = "wasm_kernel.frontends.jupyter.forker"
+"""The program of the process that kernels are forked from."""
+
+_SECONDS = 0.5  # from a kernel's start to that of the forker: by then the kernel is up
+
+
+class Origin(Protocol):
+    """How a kernel's process came to be."""
+
+    def begin(self) -> None:
+        """Begins what goes on beside the kernel. In the broker's process, if there is one."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ends the process when whoever it belongs to is gone. On the main thread."""
+
+
+class Started:
+    """An `Origin`: Jupyter started this process, or a person did.
+
+    Args:
+        forker: The name of the forker that is missing; empty if there is to be none.
+    """
+
+    def __init__(self, forker: str = "") -> None:
+        self._forker = forker
+        self._variables = launcher.variables()  # before this process adds to them
+
+    def begin(self) -> None:
+        """Starts a forker, so that the next kernel need not be started."""
+        if self._forker:
+            threading.Thread(target=self._start_forker, daemon=True).start()
+
+    def _start_forker(self) -> None:
+        import subprocess
+
+        time.sleep(_SECONDS)
+        quiet = subprocess.DEVNULL
+        command = [sys.executable, *(launcher.options() or ()), "-P", "-m", FORKER, self._forker]
+        subprocess.run(  # noqa: S603 - the command is fixed
+            command,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            env=self._variables,
+            start_new_session=True,
+            check=False,
+        )
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ends with the process that started this kernel, if that asked for it."""
+        parent = int(os.environ.get(LAUNCHER) or 0)
+        if parent > 1:  # process 1 never ends, and its children can't tell that theirs did
+            from ipykernel.parentpoller import ParentPollerUnix
+
+            ParentPollerUnix(parent_pid=parent).start()
+
+
+def create(
+    session: Session,
+    policy: ExecutionPolicy,
+    resume: Resume,
+    broker: Broker,
+    language: GuestLanguage | None = None,
+) -> BaseSandbox:
+    """Makes the sandbox of a real kernel."""
+    from wasm_kernel.execution.create import create_sandbox
+
+    outside = broker if isinstance(broker, ProcessBroker) else None
+    return create_sandbox(
+        folders=session.folders,
+        policy=policy,
+        session_id=session.id,
+        logger=session.logger,
+        resume=resume,
+        hooks=session,
+        language=language or load(RUNTIME, outside),
+        broker=broker,
+    )
