@@ -10,8 +10,6 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # importing `typing` takes longer than all else that a launcher does
 if TYPE_CHECKING:
-    from typing import Any
-
     from wasm_kernel.errors import BundleError as BundleError
     from wasm_kernel.errors import CacheWarning as CacheWarning
     from wasm_kernel.errors import CellTimeout as CellTimeout
@@ -138,7 +136,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - computed, so that no name is left out
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
