@@ -13,6 +13,7 @@ from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
 WHOLE = """
 fuel_budget = 500_000_000
 memory_bytes = 1_073_741_824
+deterministic = true
 cell_timeout = 90
 grace_seconds = 1.5
 query_seconds = 0.5

@@ -177,6 +177,9 @@ class ExecutionPolicy:
         mounts: Further host folders that the guest sees, each a `Mount` or a text such as
             `HOST:GUEST` or `HOST:GUEST:rw`.
         env: Environment variables of the guest.
+        deterministic: Whether sessions that run the same cells compute the same: random numbers
+            are those of every such session, folders are listed in order, and the clock begins with
+            the year 2000, moves by a millisecond at each look, and past each sleep at once.
     """
 
     fuel_budget: int | None = None
@@ -203,6 +206,7 @@ class ExecutionPolicy:
     file_copy_bytes: int = 64 * MIB
     mounts: _Mounts = _Mounts()
     env: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         for name in OPTIONAL_FIELDS:
@@ -224,6 +228,8 @@ class ExecutionPolicy:
         self._seconds("query_seconds")
         self._seconds("comm_seconds")
         self._check_env()
+        if not isinstance(self.deterministic, bool):
+            raise PolicyError("deterministic", f"is true or false, not {self.deterministic!r}")
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
 
     @classmethod

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import wasmtime
@@ -24,6 +25,7 @@ from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.engine.guest_clock import GuestClock
 from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions
+from wasm_kernel.engine.stepped_clock import SteppedClock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
@@ -49,6 +51,7 @@ class InstanceOptions(Struct, frozen=True):
         env: Its environment variables.
         clock_before: What the monotonic clock showed in the instance before, in nanoseconds.
         own_code: Whether nothing but code of our own runs in it, which comes back by itself.
+        deterministic: Whether its clock and its random numbers are those of every such instance.
     """
 
     memory_bytes: int
@@ -56,6 +59,7 @@ class InstanceOptions(Struct, frozen=True):
     env: Mapping[str, str] = field(default_factory=dict)
     clock_before: int = 0
     own_code: bool = False
+    deterministic: bool = False
 
 
 class Instance:
@@ -63,6 +67,7 @@ class Instance:
 
     Attributes:
         memory: The guest's memory.
+        random: Returns so many random bytes for the guest.
     """
 
     def __init__(
@@ -97,7 +102,11 @@ class Instance:
         self._fuel: int | None = None
         self._closed = False
         self._functions: dict[str, wasmtime_api.WasmFunction] = {}
-        self._time = GuestClock(clock, streams, options.clock_before)
+        self.random: Callable[[int], bytes] = os.urandom
+        self._time: GuestClock | SteppedClock = GuestClock(clock, streams, options.clock_before)
+        if options.deterministic:
+            self._time = SteppedClock(streams, options.clock_before)
+            self.random = self._time.random
         self._store = self._make_store(options)
         self._epochs = wasmtime_api.watch_epochs(self._store, self._on_epoch)
         self._linker = wasmtime.Linker(self._engine)

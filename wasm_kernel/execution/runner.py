@@ -358,6 +358,7 @@ class GuestRunner:
             open_files=policy.open_files,
             should_stop=self.clock.should_stop,
             devices=streams.devices(),
+            sorts=policy.deterministic,
         )
         return GuestSetup(
             files=files,
@@ -367,6 +368,7 @@ class GuestRunner:
             memory_bytes=policy.memory_bytes,
             flavour=self._flavour,
             clock_before=head.clock if head is not None else 0,
+            deterministic=policy.deterministic,
         )
 
     def _answer(self, data: bytes) -> bytes:

@@ -140,6 +140,7 @@ class GuestSetup(Struct, frozen=True):
         memory_bytes: The most that its memory may grow to.
         flavour: The checks that its code has.
         clock_before: What its monotonic clock showed when its memory was saved, in nanoseconds.
+        deterministic: Whether its clock and its random numbers are those of every such guest.
     """
 
     files: WasiFiles
@@ -149,6 +150,7 @@ class GuestSetup(Struct, frozen=True):
     memory_bytes: int
     flavour: Flavour
     clock_before: int = 0
+    deterministic: bool = False
 
 
 class Guest(Protocol):

@@ -40,6 +40,7 @@ class WasiFiles:
         open_files: How many files the guest may have open.
         should_stop: Whether a call that takes long must end.
         devices: What the guest writes to through descriptors below the preopened folders.
+        sorts: Whether folders are listed in the order of their names.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class WasiFiles:
         open_files: int,
         should_stop: Callable[[], bool],
         devices: Mapping[int, Device],
+        sorts: bool = False,
     ) -> None:
         self._preopens = preopens
         self._changes = changes
@@ -59,7 +61,7 @@ class WasiFiles:
         self._history = history
         self._should_stop = should_stop
         self._open_files = OpenFiles(preopens, open_files, quota, changes, devices)
-        self._listings = Listings()
+        self._listings = Listings(sorts=sorts)
         self._reopener = Reopener(preopens, self._open_files, history)
 
     @property

@@ -131,9 +131,13 @@ class Listings:
 
     They take at most `MOST_BYTES` of the host's memory, or one of them does. The oldest go first;
     whoever reads on in one that went gets the folder as it is then, from the same entry on.
+
+    Attributes:
+        sorts: Whether they are in the order of names; a folder is then read as a whole.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, sorts: bool = False) -> None:
+        self.sorts = sorts
         self._kept: dict[object, Listing] = {}
 
     def get(self, opened: object) -> Listing | None:

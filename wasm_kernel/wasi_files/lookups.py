@@ -9,7 +9,7 @@ import contextlib
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
@@ -82,7 +82,10 @@ class LookupCalls(FileCalls, frozen=True):
             Refused: it is not there any more, or the cell is to stop.
             OSError: it can't be read.
         """
-        return Listing(os.fstat(opened.fd).st_ino, self.until_stopped(self._entries(opened)))
+        entries: Iterable[FolderEntry] = self.until_stopped(self._entries(opened))
+        if self.listings.sorts:
+            entries = sorted(entries, key=lambda entry: entry.name)
+        return Listing(os.fstat(opened.fd).st_ino, entries)
 
     def _entries(self, opened: OpenDescriptor) -> Iterator[FolderEntry]:
         if opened.is_merged:

@@ -76,7 +76,7 @@ class BatchKernel:
         spec = KernelSpec(
             argv=[sys.executable, *_ARGV, *words],
             language="python",
-            env={"PYTHONSAFEPATH": "1"},
+            env={"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"},
             interrupt_mode="message",
         )
         self._manager = AsyncKernelManager(kernel_spec_manager=_OwnKernelSpec(spec))

@@ -51,6 +51,11 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         metavar="HOST:GUEST",
         help="a further folder that cells see, read-only unless :rw follows; may be repeated",
     )
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="fixed random numbers, a clock that moves by steps, sorted folders",
+    )
     _add_comparison(parser)
     add_reports(parser)
     parser.add_argument(
@@ -247,6 +252,7 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             resume=options.resume,
             compare=options.compare,
             ignored=options.ignore,
+            deterministic=options.deterministic,
         )
     report(options, outcomes)
     return int(not all(outcome.ok for outcome in outcomes))

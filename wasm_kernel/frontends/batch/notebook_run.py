@@ -73,6 +73,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         resume: Whether what an earlier run did is not done again.
         compare: Whether outputs must be those that the notebook was stored with.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
+        deterministic: Whether two runs give the same outputs, as far as that can be.
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well.
     """
@@ -86,6 +87,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     resume: bool = False
     compare: bool = False
     ignored: tuple[str, ...] = ()
+    deterministic: bool = False
     goes_on: bool = False
     keeps_session: bool = False
 
@@ -193,6 +195,8 @@ class NotebookRun:
     async def _write(self, verdict: str) -> None:
         told = to_builtins(self._outcome) | {"verdict": verdict, DONE: self._done}
         record = {name: told[name] for name in told if name not in _UNRECORDED}
+        if self._settings.deterministic:
+            record.pop("seconds", None)
         await asyncio.to_thread(write_notebook, self._book, self._source.output, record)
 
     async def _run_all(self, earlier: Earlier | None) -> None:
@@ -241,12 +245,15 @@ class NotebookRun:
             "resume": "always",
             "history_cells": min(len(self._cells) + _SPARE_STATES, _STATES_MOST),
             "mounts": settings.mounts,
+            "deterministic": settings.deterministic,
             **settings.budgets.limits(),
         }
         if self._session.root.private_root is not None:
             traits["private_root"] = self._session.root.private_root
         self._kernel = kernel = BatchKernel(traits, self._source.folder)
-        return kernel, await self._limited(kernel.start(self._book))
+        client = await self._limited(kernel.start(self._book))
+        client.record_timing = not settings.deterministic
+        return kernel, client
 
     async def _run_or_go_on(self, client: NotebookClient, place: int, cell: NotebookNode) -> None:
         """Runs one cell; an error of its own does not end the notebook if that is to go on."""

@@ -46,6 +46,7 @@ def run_notebooks(
     resume: bool = False,
     compare: bool = False,
     ignored: Sequence[str] = (),
+    deterministic: bool = False,
 ) -> list[Outcome]:
     """Runs notebooks in sandboxes, and writes each one, as executed, after each of its cells.
 
@@ -66,6 +67,7 @@ def run_notebooks(
         resume: Go on where an earlier run with the same `out` ended.
         compare: Whether outputs must be those that the notebooks were stored with.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
+        deterministic: Whether two runs give the same outputs, as far as that can be.
 
     Returns:
         What became of each notebook, in their order.
@@ -85,6 +87,7 @@ def run_notebooks(
         resume=resume,
         compare=compare,
         ignored=tuple(ignored),
+        deterministic=deterministic,
     )
     return run_sources(sources, settings, jobs, progress or Quiet())
 

@@ -67,6 +67,7 @@ _JUPYTERS = ("JPY_", "JUPYTER")
 """How the names of variables begin in which Jupyter and JupyterHub pass keys to their children."""
 
 _TRAITS: dict[str, Any] = {
+    "bool": Bool,
     "int": Int,
     "int | None": Int,
     "float": Float,

@@ -127,10 +127,12 @@ class SignalWords:
             self._memory.write_word(at, self._memory.read_word(at) & ~bits)
 
 
-def reseed_sqlite(memory: GuestMemory, prngs: Sequence[int]) -> None:
-    """Seeds SQLite's generators anew, between two turns."""
+def reseed_sqlite(
+    memory: GuestMemory, prngs: Sequence[int], random: Callable[[int], bytes] = os.urandom
+) -> None:
+    """Seeds SQLite's generators anew, between two turns, with bytes that `random` returns."""
     for at in prngs:
-        state = PRNG_CONSTANT + os.urandom(32) + bytes(4) + os.urandom(12)
+        state = PRNG_CONSTANT + random(32) + bytes(4) + random(12)
         memory.write(at, state.ljust(PRNG_STATE, b"\0"))
         memory.write(at + PRNG_LEFT, b"\0")
 
@@ -215,7 +217,7 @@ class PythonGuest:
 
     def reseed(self) -> None:
         """Seeds SQL's `random()` anew: no other guest has the same numbers."""
-        reseed_sqlite(self.instance.memory, self._sqlite_prngs)
+        reseed_sqlite(self.instance.memory, self._sqlite_prngs, self.instance.random)
 
     def close(self) -> None:
         """Closes its files and its instance. Safe to call twice."""

@@ -344,7 +344,12 @@ class PythonLanguage:
         base = self._image
         if base is None:
             raise ImageError("the Python guest was not prepared")
-        options = InstanceOptions(setup.memory_bytes, ARGV, clock_before=setup.clock_before)
+        options = InstanceOptions(
+            setup.memory_bytes,
+            ARGV,
+            clock_before=setup.clock_before,
+            deterministic=setup.deterministic,
+        )
         hosts = (setup.files, HostChannel(setup.answer))
         compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
         with contextlib.ExitStack() as held:

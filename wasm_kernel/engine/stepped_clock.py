@@ -1,0 +1,117 @@
+"""A clock and random numbers that are the same in every session that runs the same cells.
+
+The clock does not run: each look at it moves it on by one step, and a sleep by its length, without
+waiting. So what a cell computes of it depends on what the cell does, and not on the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+from wasm_kernel.engine.streams import OutputStreams
+
+STEP_NS = 1_000_000
+"""How far the clock moves at each look, in nanoseconds."""
+
+BEGAN_NS = 946_684_800 * 1_000_000_000
+"""The time of day when it stands at zero: the beginning of the year 2000, in UTC."""
+
+_REALTIME, _MONOTONIC = 0, 1
+_CLOCKS = 4
+_CLOCK, _ABSOLUTE = 0, 1
+_EVENT = struct.Struct("<QHBxxxxxQHxxxxxx")
+_SUBSCRIPTION = struct.Struct("<QB7xI4xQ8xH6x")
+_MOST = 1024
+_LAST_NS = 2**62
+_RANDOM_MOST = 1024 * 1024
+_NAMES = {"clock_time_get": "iIi", "poll_oneoff": "iiii", "random_get": "ii"}
+
+
+class SteppedClock:
+    """The time and the random numbers of one instance: a `HostFunctions`, in `GuestClock`'s place.
+
+    Args:
+        streams: What was printed is handed on before a sleep.
+        before: What the monotonic clock showed in the instance before, in nanoseconds.
+    """
+
+    def __init__(self, streams: OutputStreams, before: int) -> None:
+        self._streams = streams
+        self._now = self._began = before
+        self._drawn = 0
+
+    @property
+    def imports(self) -> Mapping[Import, str]:
+        """The clock, the sleep and the random numbers."""
+        return {(abi.WASI, name): shape for name, shape in _NAMES.items()}
+
+    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+        """Returns the handlers for a guest."""
+        self._memory = guest.memory
+        handlers: dict[str, Handler] = {
+            "clock_time_get": self._tell,
+            "poll_oneoff": self._poll,
+            "random_get": self._draw,
+        }
+        return {key: handlers[key[1]] for key in self.imports}
+
+    def started(self, earliest: int) -> None:
+        """Does nothing: it has nothing to do with the host's clock."""
+
+    def monotonic(self) -> int:
+        """Returns what the guest's monotonic clock shows, in nanoseconds."""
+        return self._now
+
+    def random(self, size: int) -> bytes:
+        """Returns the next so many random bytes."""
+        self._drawn += 1
+        seed = struct.pack("<QQ", self._began, self._drawn)
+        return hashlib.shake_256(seed).digest(size)
+
+    def _move(self, by: int) -> None:
+        self._now = min(self._now + by, _LAST_NS)
+
+    def _tell(self, clock: int, _precision: int, out: int) -> int:
+        if clock not in (_REALTIME, _MONOTONIC):
+            return abi.EBADF if clock < _CLOCKS else abi.EINVAL
+        self._move(STEP_NS)
+        now = self._now if clock == _MONOTONIC else BEGAN_NS + self._now
+        self._memory.write(out, now.to_bytes(8, "little"))
+        return abi.SUCCESS
+
+    def _draw(self, at: int, size: int) -> int:
+        while size:
+            piece = min(size, _RANDOM_MOST)
+            self._memory.write(at, self.random(piece))
+            at, size = at + piece, size - piece
+        return abi.SUCCESS
+
+    def _poll(self, subscriptions: int, events: int, count: int, ready_at: int) -> int:
+        """Moves the clock on to the earliest of the subscriptions. Files are always ready."""
+        if not 0 < count <= _MOST:
+            return abi.EINVAL
+        self._streams.flush()
+        raw = self._memory.read(subscriptions, _SUBSCRIPTION.size * count)
+        asked = [self._subscription(*fields) for fields in _SUBSCRIPTION.iter_unpack(raw)]
+        ready = [(user, kind) for user, kind, _ in asked if kind != _CLOCK]
+        if not ready:
+            shortest = min(wait for _, _, wait in asked)
+            self._move(shortest)
+            ready = [(user, kind) for user, kind, wait in asked if wait <= shortest]
+        written = b"".join(_EVENT.pack(user, 0, kind, 0, 0) for user, kind in ready)
+        self._memory.write(events, written)
+        self._memory.write_word(ready_at, len(ready))
+        return abi.SUCCESS
+
+    def _subscription(
+        self, user: int, kind: int, clock: int, timeout: int, flags: int
+    ) -> tuple[int, int, int]:
+        """Returns userdata, kind, and for how many nanoseconds it waits."""
+        if kind == _CLOCK and flags & _ABSOLUTE:
+            shown = self._now + (BEGAN_NS if clock == _REALTIME else 0)
+            timeout = max(0, timeout - shown)
+        return user, kind, timeout
