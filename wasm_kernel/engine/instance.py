@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wasmtime
 from msgspec import Struct, field
@@ -25,7 +25,6 @@ from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.engine.guest_clock import GuestClock
 from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions
-from wasm_kernel.engine.stepped_clock import SteppedClock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
@@ -36,6 +35,9 @@ from wasm_kernel.errors import (
     OutOfFuel,
     StackExhausted,
 )
+
+if TYPE_CHECKING:
+    from wasm_kernel.engine.stepped_clock import SteppedClock
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page
@@ -105,6 +107,8 @@ class Instance:
         self.random: Callable[[int], bytes] = os.urandom
         self._time: GuestClock | SteppedClock = GuestClock(clock, streams, options.clock_before)
         if options.deterministic:
+            from wasm_kernel.engine.stepped_clock import SteppedClock
+
             self._time = SteppedClock(streams, options.clock_before)
             self.random = self._time.random
         self._store = self._make_store(options)
