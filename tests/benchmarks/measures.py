@@ -11,6 +11,7 @@ from math import prod
 
 from tests.benchmarks import compute, history, service
 from tests.benchmarks.cold import cold
+from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.sides import Kernel, Side, running
 from tests.benchmarks.states import keeping
@@ -177,6 +178,7 @@ MEASURES: dict[str, Measure] = {
     "fuel": _with_native(history.back_to_work),
     "fork": _with_native(history.forks),
     "service": _with_native(service.sessions),
+    "many": many,
     "states": _with_native(keeping),
     "cold": cold,
 }

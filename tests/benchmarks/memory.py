@@ -14,8 +14,18 @@ def pss_bytes(pid: int) -> int:
         OSError: this system has no such account (it takes Linux).
     """
     own = _field(PROC / str(pid) / "smaps_rollup", "Pss")
-    children = (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
-    return own + sum(pss_bytes(int(child)) for child in children)
+    return own + sum(pss_bytes(child) for child in _children(pid))
+
+
+def page_table_bytes(pid: int) -> int:
+    """What the system holds to say where the memory of a process lies, and of all below it."""
+    own = _field(PROC / str(pid) / "status", "VmPTE")
+    return own + sum(page_table_bytes(child) for child in _children(pid))
+
+
+def _children(pid: int) -> list[int]:
+    tasks = (PROC / str(pid) / "task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 def _field(file: Path, name: str) -> int:

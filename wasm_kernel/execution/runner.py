@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
 from wasm_kernel.engine.streams import OutputStreams
@@ -41,6 +43,18 @@ from wasm_kernel.wasi_files.quota import Quota
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 START_SECONDS = 30.0  # for a guest to take up its state
+
+
+class RestingGuest(Struct, frozen=True):
+    """A guest whose memory was given back; the head's commit holds it.
+
+    Attributes:
+        files: Its file calls, with what it has open.
+        clock_ahead: How far its monotonic clock is ahead of the host's, in nanoseconds.
+    """
+
+    files: WasiFiles
+    clock_ahead: int
 
 
 class GuestRunner:
@@ -85,6 +99,7 @@ class GuestRunner:
         self._allowance = OutputAllowance(policy)
         self._parts = self._make_parts()
         self._guest: Guest | None = None
+        self._resting: RestingGuest | None = None
         self._turn: Turn | None = None
         self._is_open = False  # the history is
 
@@ -111,13 +126,14 @@ class GuestRunner:
         self.start_guest()
 
     def ensure_guest(self) -> None:
-        """Starts a guest if there is none, because an earlier try to get a new one failed.
+        """Starts a guest if there is none: it rests, or an earlier try to get a new one failed.
 
         One whose code was compiled in haste goes on, with the same variables, in the better code
         that was compiled since.
         """
         if self._guest is None:
-            self.start_guest()
+            if self._resting is None or not self._go_on(self._resting):
+                self.start_guest()
         elif self._guest.flavour is not self._flavour and self.state.catch_up(self._guest.instance):
             self.close_guest(keep=True)
             self.start_guest()
@@ -153,12 +169,49 @@ class GuestRunner:
         finally:
             self.folders.close()
 
+    def rest(self) -> bool:
+        """Gives the guest's memory back until `ensure_guest`, if all of it is on disk.
+
+        Nothing is lost by it: between two turns a guest is its memory, and what it has open stays
+        open.
+
+        Returns:
+            Whether there is nothing to give back any more.
+        """
+        guest = self._guest
+        if guest is None or self.policy.deterministic or not self.state.is_kept:
+            return guest is None  # what a rest does to clock and chance depends on its time
+        ahead = guest.instance.monotonic() - time.monotonic_ns()
+        self._resting = RestingGuest(guest.files, ahead)
+        self.state.detach()
+        guest.instance.close()
+        self._guest = None
+        return True
+
+    def _go_on(self, resting: RestingGuest) -> bool:
+        """Starts a guest that goes on where one rests; returns False if that can't be read."""
+        self._resting = None
+        try:
+            self._guest = self.language.start(self._setup(resting))
+            guest = self._guest
+            self.state.attach(guest.instance, guest.files, guest.heap, reopen=False)
+        except BaseException as problem:
+            resting.files.close()
+            self.close_guest()
+            if isinstance(problem, Unreadable):
+                return False
+            raise
+        return True
+
     def close_guest(self, *, keep: bool = False) -> None:
         """Closes the guest, if there is one.
 
         Args:
             keep: Whether the next one is started soon, with a memory that is much like this one's.
         """
+        if self._resting is not None:
+            self._resting.files.close()
+            self._resting = None
         if self._guest is not None:
             self.state.detach(keep=keep)
             self._guest.close()
@@ -347,28 +400,35 @@ class GuestRunner:
         self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(guest, turn, None)
 
-    def _setup(self) -> GuestSetup:
-        policy, head, streams = self.policy, self.state.head, self._parts.streams
+    def _setup(self, resting: RestingGuest | None = None) -> GuestSetup:
+        head = self.state.head
+        if resting is None:
+            files, before = self._new_files(), head.clock if head is not None else 0
+        else:
+            files, before = resting.files, resting.clock_ahead + time.monotonic_ns()
+        return GuestSetup(
+            files=files,
+            clock=self.clock,
+            streams=self._parts.streams,
+            answer=self._answer,
+            memory_bytes=self.policy.memory_bytes,
+            flavour=self._flavour,
+            clock_before=before,
+            deterministic=self.policy.deterministic,
+        )
+
+    def _new_files(self) -> WasiFiles:
+        policy = self.policy
         preopens = self.language.preopens(self.folders, policy)
-        files = WasiFiles(
+        return WasiFiles(
             preopens,
             self.changes,
             Quota(preopens.counted, policy.workspace_bytes, policy.workspace_files),
             self.state.files,
             open_files=policy.open_files,
             should_stop=self.clock.should_stop,
-            devices=streams.devices(),
+            devices=self._parts.streams.devices(),
             sorts=policy.deterministic,
-        )
-        return GuestSetup(
-            files=files,
-            clock=self.clock,
-            streams=streams,
-            answer=self._answer,
-            memory_bytes=policy.memory_bytes,
-            flavour=self._flavour,
-            clock_before=head.clock if head is not None else 0,
-            deterministic=policy.deterministic,
         )
 
     def _answer(self, data: bytes) -> bytes:

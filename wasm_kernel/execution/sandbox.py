@@ -422,13 +422,10 @@ class BaseSandbox:
         return self._runner.wait_saved().history.frozen()
 
     def interrupt(self) -> bool:
-        """Interrupts the running cell, or those that wait for the guest to start. Any thread.
+        """Interrupts the running cell, or those that wait for the guest; returns whether any did.
 
         The cell ends with `KeyboardInterrupt`; if it does not within `policy.grace_seconds`, its
-        guest is stopped.
-
-        Returns:
-            Whether there was something to interrupt.
+        guest is stopped. Any thread.
         """
         if self._jobs.is_starting:
             return self._jobs.cancel_cells()
@@ -454,12 +451,13 @@ class BaseSandbox:
         """True if a cell or another job runs or waits, or the guest is still starting."""
         return self._jobs.is_busy
 
-    def retire(self, why: str) -> bool:
-        """Closes the sandbox, unless it is busy; returns whether it is closed.
+    def rest(self) -> bool:
+        """Gives the guest's memory back until the next call, if it can; returns whether it did."""
+        can_rest = self._jobs.is_started and not self.busy
+        return can_rest and self._jobs.submit(self._runner.rest).result()
 
-        Args:
-            why: The error text of later calls.
-        """
+    def retire(self, why: str) -> bool:
+        """Closes the sandbox unless it is busy, and returns whether; later calls are told `why`."""
         if not self._jobs.refuse_further(why, unless_busy=True):
             return False
         self.close()

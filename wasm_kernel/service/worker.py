@@ -47,7 +47,7 @@ _PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpo
 """The packages of which something may be imported behind the walls, wherever they lie."""
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
-_QUIET_SECONDS = 1.0  # without a message, before memory that nobody uses is given back
+_QUIET_SECONDS = 2.0  # without a message, before memory that nobody uses is given back
 _TOO_LARGE = "the answer is too large"
 _GONE = "the service has ended"
 _PROGRESS_CHARACTERS, _LOG_CHARACTERS = 1000, 16 * 1024
@@ -146,8 +146,10 @@ class _Worker:
         self._send(messages.Stuck(reason))
 
     def _next(self) -> messages.Request:
-        if self._channel.is_quiet(_QUIET_SECONDS) and not self._sandbox.busy:
-            ctypes.CDLL(None).malloc_trim(0)
+        while self._channel.is_quiet(_QUIET_SECONDS):
+            if self._sandbox.rest():
+                ctypes.CDLL(None).malloc_trim(0)
+                break
         return messages.read_request(self._channel.receive())
 
     def _take(self, message: messages.Request) -> None:

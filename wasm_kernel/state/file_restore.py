@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Collection
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import READ, closing_fd
@@ -27,7 +28,9 @@ from wasm_kernel.state.file_journal import (
     PreImage,
 )
 from wasm_kernel.state.file_versions import FileVersions
-from wasm_kernel.wasi_files.file_history import Change
+from wasm_kernel.state.index import GONE
+from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
+from wasm_kernel.wasi_files.open_files import OpenFile
 from wasm_kernel.wasi_files.quota import key_of
 
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -63,7 +66,15 @@ def restore_files(
         return _FileRestore(versions, changing, opened).run(state, lookup)
 
 
-def restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
+def as_at_commit(versions: FileVersions, file: OpenFile, commit: int) -> OpenFile:
+    """Returns what was open at a commit; an unlinked file is made what it was then."""
+    unlinked = file.path is not None and is_unlinked_name(file.path)
+    if unlinked and not _restore_unlinked(versions, file.path or "", commit):
+        return replace(file, identity=GONE)
+    return file
+
+
+def _restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
     """Makes an unlinked file what it was at a commit; returns False if it can't be."""
     if commit < versions.ledger.known_from:
         return False

@@ -183,7 +183,7 @@ _FEATURES = (1 << 12) | (1 << 13) | (1 << 15)  # shared memory, unpopulated page
 _PAGEMAP_SCAN = _iowr(ord("f"), 16, 96)
 _WP_MATCHING, _CHECK_WPASYNC = 1, 2
 _PAGE_IS_WRITTEN = 1 << 1
-_VECTOR = 65_536
+_VECTOR = 4096  # regions that one call tells; ctypes fills the room for them with zeros
 
 
 class WriteProtect:

@@ -252,6 +252,18 @@ class Recorder:
         return self.history.on_disk and not self._troubled
 
     @property
+    def is_kept(self) -> bool:
+        """Returns whether the head on disk is all that the instance is.
+
+        What a question left behind does not count, unless other files are open since.
+        """
+        tree, files = self.history.tree, self._files
+        head = tree.commits.get(tree.head)
+        if head is None or files is None or not self.saves or self.history.waiting or self._missed:
+            return False
+        return tree.origin.files_of(head) == tuple(map(_writable, files.opened()))
+
+    @property
     def has_uncommitted_changes(self) -> bool:
         """Returns whether a commit could not be taken: memory is not as the head has it."""
         return bool(self._missed)

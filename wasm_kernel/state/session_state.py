@@ -23,27 +23,25 @@ from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import folding, texts
 from wasm_kernel.state.commits import Unreadable
-from wasm_kernel.state.file_restore import RestoredFiles, restore_files, restore_unlinked
+from wasm_kernel.state.file_restore import RestoredFiles, as_at_commit, restore_files
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
-from wasm_kernel.state.index import GONE, Commit
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.stored import Usable, set_first_aside
 from wasm_kernel.state.tree import NAMES_MOST, Travel, Tree
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.open_files import OpenFile
 from wasm_kernel.wasi_files.quota import key_of
 
 _LABEL = 80
 _COPIED_A_SECOND = 1 << 30  # bytes, about
 _SAVE_SECONDS = 60.0
-_SINCE = " (and what widgets did since)"
-_RESEEDED = " (with fresh seeds)"
+_SINCE, _RESEEDED = " (and what widgets did since)", " (with fresh seeds)"
 _NOTED_MOST = 1000  # paths that could not be kept, and were told
 _NOT_KEPT = "earlier versions of files are not kept"
 _TRAVELLED = {
@@ -224,6 +222,11 @@ class SessionState:
         return self._live().saves
 
     @property
+    def is_kept(self) -> bool:
+        """True if the head on disk is all that the guest is now."""
+        return self._live().is_kept
+
+    @property
     def head(self) -> Commit | None:
         """The commit that the living memory is at, None before the first."""
         tree = self.tree
@@ -231,10 +234,12 @@ class SessionState:
 
     # -- the living guest
 
-    def attach(self, instance: Instance, files: WasiFiles, heap: Heap) -> None:
+    def attach(
+        self, instance: Instance, files: WasiFiles, heap: Heap, *, reopen: bool = True
+    ) -> None:
         """Brings an instance that has the base image's memory to the head, and tracks it.
 
-        Files that were open and are gone fail in the guest when it uses them.
+        Files to `reopen` that are gone fail in the guest when it uses them.
 
         Raises:
             Unreadable: the head can't be read; `drop_unreadable_commit`, and take another instance.
@@ -246,7 +251,8 @@ class SessionState:
         except MemoryError as problem:
             rule = f"is too small for this session's variables: {problem}"
             raise PolicyError("memory_bytes", rule) from None
-        files.reopen(self._open_files())
+        if reopen:
+            files.reopen(self._open_files())
         recorder.watch(instance, files, heap, pages)
 
     def _open_files(self) -> tuple[OpenFile, ...]:
@@ -255,13 +261,7 @@ class SessionState:
         if head is None:
             return self._image_files
         self.files.sweep(tree.unlinked_files)
-        return tuple(self._as_at(head.id, file) for file in tree.origin.files_of(head))
-
-    def _as_at(self, commit_id: int, file: OpenFile) -> OpenFile:
-        path = file.path
-        if path and is_unlinked_name(path) and not restore_unlinked(self.files, path, commit_id):
-            return replace(file, identity=GONE)
-        return file
+        return tuple(as_at_commit(self.files, one, head.id) for one in tree.origin.files_of(head))
 
     def detach(self, *, keep: bool = False) -> None:
         """Ends tracking; the instance is about to be closed. The next may `keep` its memory."""

@@ -78,6 +78,7 @@ def prepare_guest(shell: GuestShell) -> None:
     progress.monitor_interval = 0  # its monitor would be a thread
 
     preload.load_matplotlib(shell)
+    preload.load_pandas()
     preload.preload_widgets(shell)
     preload.preload_schemas()
     preload.use_ipythons_debugger()

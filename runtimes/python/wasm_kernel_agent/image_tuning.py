@@ -30,7 +30,8 @@ _kept: list[Filling] = []
 _ROUNDS = 24  # until the copies have found what there is to find
 _REQUEST = {
     "op": "execute",
-    "code": "pass",
+    "code": "get_ipython().display_formatter.format("
+    "__import__('pandas').DataFrame({'a': [1, 2], 'b': ['x', 'y']})) and None",
     "silent": False,
     "store_history": False,  # so that it leaves no trace; what stores it is named below
     "allow_stdin": False,

@@ -109,6 +109,20 @@ def load_matplotlib(shell: Any) -> None:
     _forget_figure(pyplot)
 
 
+def load_pandas() -> None:
+    """Imports what pandas needs to show, write and plot a table, and shows one.
+
+    Otherwise it reads all that from its zip when a cell does so for the first time.
+    """
+    import pandas
+
+    for name in ("pandas.io.formats.csvs", "pandas.plotting._matplotlib"):
+        importlib.import_module(name)
+    frame: Any = pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    frame._repr_html_()
+    repr(frame)
+
+
 def _forget_figure(pyplot: Any) -> None:
     """Leaves no figure of the boot for a first cell to show."""
     from matplotlib_inline import backend_inline

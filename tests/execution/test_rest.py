@@ -1,0 +1,121 @@
+"""A sandbox whose guest rests: its memory is given back, and nobody notices."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.execution.conftest import Opening
+from tests.faces import full_disk, open_files, says, wait_for
+from wasm_kernel import BaseSandbox
+
+BEFORE = """
+import asyncio, os, time
+g = (i for i in range(9)); next(g)
+f = open('log', 'w+'); _ = f.write('ab'); f.flush(); f.seek(1)
+gone = open('gone', 'w+'); _ = gone.write('still'); gone.flush(); os.remove('gone')
+os.makedirs('below', exist_ok=True); os.chdir('below')
+async def tick():
+    await asyncio.sleep(0)
+    ticked.append(1)
+ticked = []
+task = asyncio.ensure_future(tick())
+began = time.monotonic()
+"""
+AFTER = """
+await task
+gone.seek(0)
+print(next(g), f.read(), gone.read(), os.getcwd(), time.monotonic() - began >= 0.3, task.done())
+"""
+
+
+def rest(sandbox: BaseSandbox) -> None:
+    """Has the guest rest once its last cell is on disk."""
+    wait_for(sandbox.rest)
+    assert sandbox.facts.all()["memory_bytes"] == 0
+
+
+def test_a_guest_goes_on_after_a_rest_as_it_was(sandbox: BaseSandbox) -> None:
+    says(sandbox, BEFORE)
+    rest(sandbox)
+    log = sandbox.workspace / "log"
+    log.rename(log.with_name("moved"))
+    threading.Event().wait(0.3)
+    assert says(sandbox, AFTER) == "1 b still /app/below True True"
+    rest(sandbox)
+    assert sandbox.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
+    says(sandbox, "_ = f.write('c'); f.close(); gone.close()")
+    assert log.with_name("moved").read_text() == "abc"
+
+
+def test_a_resting_session_is_undone_checked_and_forked_as_any(
+    sandbox: BaseSandbox, parent: BaseSandbox
+) -> None:
+    says(sandbox, "x = 1")
+    says(sandbox, "x = 2")
+    rest(sandbox)
+    sandbox.undo()
+    assert says(sandbox, "print(x)") == "1"
+    says(parent, "y = [3]")
+    rest(parent)
+    (fork,) = parent.fork()
+    with fork:
+        assert says(fork, "print(y)") == "[3]"
+    assert says(parent, "print(y)") == "[3]"
+
+
+def test_a_guest_does_not_rest_while_a_cell_runs_or_its_state_is_not_on_disk(
+    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = sandbox.submit("import time; time.sleep(60)")
+    assert not sandbox.rest()
+    wait_for(sandbox.interrupt)
+    cell.result()
+    with monkeypatch.context() as patch:
+        patch.setattr("wasm_kernel.state.commits.write_content", full_disk)
+        sandbox.execute("x = 5")
+        wait_for(lambda: not sandbox.facts.all()["history_is_saved"])
+        assert not sandbox.rest()
+    assert says(sandbox, "print(x)") == "5"
+    rest(sandbox)
+    assert says(sandbox, "print(x)") == "5"
+
+
+OPENS_WHEN_COMPLETED = """
+class Opens:
+    def __dir__(self):
+        globals()['h'] = open('asked', 'w')
+        return []
+opens = Opens()
+"""
+
+
+def test_what_a_question_opened_keeps_a_guest_from_resting(sandbox: BaseSandbox) -> None:
+    says(sandbox, OPENS_WHEN_COMPLETED)
+    rest(sandbox)
+    sandbox.query({"op": "complete", "code": "opens.", "cursor_pos": 6}).result()
+    assert not sandbox.rest()
+    says(sandbox, "_ = h.write('a')")
+    rest(sandbox)
+    says(sandbox, "h.close()")
+
+
+def test_a_state_that_was_lost_meanwhile_is_told_of(parent: BaseSandbox) -> None:
+    says(parent, "x = 1")
+    says(parent, "x = bytearray(range(256)) * 400")
+    rest(parent)
+    contents = Path(parent.folders.private_path, "state", "contents")
+    max(contents.iterdir(), key=lambda one: one.stat().st_mtime_ns).unlink()
+    result = parent.execute("print(x)")
+    assert result.stdout == "1\n", result
+    assert "can't be read any more" in result.stderr
+
+
+def test_a_resting_guest_leaves_nothing_open_when_it_is_closed(opened: Opening) -> None:
+    sandbox = opened("closed")
+    says(sandbox, "f = open('kept', 'w')")
+    rest(sandbox)
+    sandbox.close()
+    assert not [path for path in open_files() if "closed" in path]
