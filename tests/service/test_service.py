@@ -62,6 +62,16 @@ def test_an_idle_session_sleeps_and_the_next_call_wakes_it(starting: Starting) -
     assert (awake.stdout, awake.stderr) == ("41 ab\n", "")
 
 
+def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
+    service: Service, remote: RemoteSandbox
+) -> None:
+    says(remote, "x = bytearray(b'x') * 64_000_000; f = open('log', 'w'); _ = f.write('a')")
+    process = worker_of(remote).process
+    wait_for(lambda: service.info(remote.session_id).host_bytes < 32 * MIB)
+    assert says(remote, "f.close(); print(x.count(b'x'), open('log').read())") == "64000000 a"
+    assert worker_of(remote).process == process
+
+
 def test_a_woken_session_reads_no_content_again_unless_somebody_changed_it(
     service: Service, remote: RemoteSandbox
 ) -> None:
