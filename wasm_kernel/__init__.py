@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
     from wasm_kernel.service.async_session import AsyncSession as AsyncSession
+    from wasm_kernel.service.limits import ServiceLimits as ServiceLimits
     from wasm_kernel.service.registry import SessionInfo as SessionInfo
     from wasm_kernel.service.remote_sandbox import RemoteSandbox as RemoteSandbox
     from wasm_kernel.service.service import AsyncService as AsyncService
     from wasm_kernel.service.service import Service as Service
-    from wasm_kernel.service.service import ServiceLimits as ServiceLimits
     from wasm_kernel.sessions.archives import export_session as export_session
     from wasm_kernel.sessions.archives import import_session as import_session
     from wasm_kernel.sessions.files import delete_session_path as delete_session_path
@@ -115,7 +115,8 @@ _NAMES = {  # the public names by module
     "service.async_session": "AsyncSession",
     "service.remote_sandbox": "RemoteSandbox",
     "service.registry": "SessionInfo",
-    "service.service": "AsyncService Service ServiceLimits",
+    "service.limits": "ServiceLimits",
+    "service.service": "AsyncService Service",
     "sessions.archives": "export_session import_session",
     "sessions.ids": "SessionIdError",
     "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",

@@ -13,7 +13,8 @@ from tests.service.conftest import Starting
 from wasm_kernel.errors import LimitReached, TravelError
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.service.async_session import AsyncSession
-from wasm_kernel.service.service import Service, ServiceLimits
+from wasm_kernel.service.limits import ServiceLimits
+from wasm_kernel.service.service import Service
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"

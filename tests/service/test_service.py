@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,9 @@ from tests.faces import says, wait_for
 from tests.service.conftest import Starting, ends, worker_of
 from wasm_kernel.errors import LimitReached, PolicyError, SandboxClosed, SessionInUse
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
+from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
-from wasm_kernel.service.service import Service, ServiceLimits
+from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
@@ -137,6 +139,30 @@ def test_sessions_are_counted_by_owner_and_in_all(starting: Starting) -> None:
     service.delete(ada[1].session_id)
     service.create(owner="ada")
     assert len([*service.root.iterdir()]) == 3
+
+
+def test_the_disk_that_sessions_take_together_is_bounded(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = starting(limits=ServiceLimits(disk_bytes=2**40))
+    parent = service.create()
+    says(parent, "f = open('f', 'wb')\nfor _ in range(256): _ = f.write(bytes(65536))\nf.close()")
+    parent.worker.sleep()
+    parent.worker.wait_asleep()
+    entry = service._sessions[parent.session_id]
+    wait_for(lambda: entry.measured > parent.worker.last_used and entry.disk_bytes > 16 * MIB)
+    service.limits = ServiceLimits(disk_bytes=entry.disk_bytes * 5 // 2)
+    parent.fork()
+    with pytest.raises(LimitReached, match=r"MiB on disk.*raise disk_bytes"):
+        parent.fork()  # what was not measured yet counts as its parent
+    assert "Delete some, or raise disk_bytes" in parent.execute("%fork").stderr
+    assert len([*service.root.iterdir()]) == 2
+    service.delete(parent.session_id)
+    service.create()
+    full = os.statvfs_result((4096, 4096, 10**6, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr("os.statvfs", lambda path: full)
+    with pytest.raises(LimitReached, match="has less than 256.0 MiB left"):
+        service.create()
 
 
 def test_many_at_once_get_no_more_than_the_limits_allow(

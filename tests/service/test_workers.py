@@ -26,8 +26,9 @@ from wasm_kernel.errors import FrameError, TravelError, WasmKernelError, WorkerL
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import fork_server, messages
+from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
-from wasm_kernel.service.service import Service, ServiceLimits
+from wasm_kernel.service.service import Service
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = "print('begun', flush=True)\nwhile True: pass"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_worker import State
+from wasm_kernel.sessions.disk_use import DiskUse
+from wasm_kernel.sessions.root import SessionsRoot
 
 
 def check_owner(owner: str, asks: str) -> None:
@@ -57,11 +62,36 @@ class SessionInfo(Struct, frozen=True):
 
 
 class Entry(Struct):
-    """A session of the registry."""
+    """A session of the registry.
+
+    Attributes:
+        sandbox: Its sandbox.
+        owner: Whom it belongs to.
+        created: When it was made or opened.
+        disk_bytes: What it took on disk when it was measured; before, what its parent did.
+        measured: When that was; 0 if it was not.
+    """
 
     sandbox: RemoteSandbox
     owner: str
     created: float
+    disk_bytes: int = 0
+    measured: float = 0.0
+
+    def measure(self, root: SessionsRoot) -> None:
+        """Measures what it takes on disk, if it was used since the last time.
+
+        Raises:
+            OSError: its folders can't be opened.
+        """
+        session = self.sandbox.worker
+        if session.last_used < self.measured and session.state != "busy":
+            return
+        name, self.measured = self.sandbox.session_id, time.time()
+        with Folder.open(root.path) as top, top.enter(name) as folder:
+            if (private := root.privates.find(name, folder)) is not None:
+                with private:
+                    self.disk_bytes = DiskUse.measured(folder, private).total
 
     def sandbox_of(self, owner: str) -> RemoteSandbox:
         """Returns the sandbox.

@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from msgspec import Struct
-
 from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED
-from wasm_kernel.errors import LimitReached, PolicyError, WasmKernelError, describe
+from wasm_kernel.errors import LimitReached, WasmKernelError, describe
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.guests.base import broker_handlers
@@ -24,6 +22,7 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import ForkServer, Worker
+from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.messages import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
 from wasm_kernel.service.registry import Entry, SessionInfo, check_owner
@@ -37,6 +36,7 @@ from wasm_kernel.sessions.session import Session
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
+_MEASURE_SECONDS = 0.1  # of a round, for what sessions take on disk
 _SCAN_SECONDS = 60.0  # between two looks for sessions that earlier services left
 _DESCRIPTORS = 8  # that a worker takes of this process, or needs for a moment
 _GONE_MOST = 10_000  # deleted sessions whose callers are told so
@@ -45,36 +45,6 @@ _EXPIRED = (
     "This session was deleted, as nobody had used it for {seconds:g} seconds "
     "(ServiceLimits.expire_seconds). Its variables and files are gone. Create another one."
 )
-
-
-class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a service; None is no limit.
-
-    Attributes:
-        sessions: How many sessions it knows, asleep or awake.
-        owner_sessions: How many of them may belong to one owner.
-        memory_bytes: What all workers together may take: for each, its policy's `memory_bytes` and
-            64 MiB. Sessions that are idle are put to sleep to make room.
-        queue: How many cells of one session may wait while another one runs.
-        idle_seconds: After so long without a call a session is put to sleep: its process ends, and
-            the next call wakes it.
-        expire_seconds: After so long without a call a session is deleted, with its files.
-        answer_seconds: A worker that says nothing for so long while somebody waits for it is ended.
-    """
-
-    sessions: int | None = None
-    owner_sessions: int | None = None
-    memory_bytes: int | None = None
-    queue: int = 16
-    idle_seconds: float | None = 120.0
-    expire_seconds: float | None = None
-    answer_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise PolicyError(name, f"must be above 0, or None for no limit, not {value!r}")
 
 
 class Service:
@@ -157,7 +127,7 @@ class Service:
         """
         limits, name = policy or self._policy, ids.new()
         language = RuntimeType.checked(language)
-        self._check_room(owner, 1)
+        self._check_room(owner)
         session = Session(self._sessions_root, name, self._logger, new=True, mounts=limits.mounts)
         session.leave()  # a worker opens it again
         sandbox = self._add_new(name, language, owner, limits, pip=pip)
@@ -268,16 +238,30 @@ class Service:
         await AsyncService(self).close()
 
     def _add_new(
-        self, name: str, language: RuntimeType, owner: str, policy: ExecutionPolicy, *, pip: bool
+        self,
+        name: str,
+        language: RuntimeType,
+        owner: str,
+        policy: ExecutionPolicy,
+        *,
+        pip: bool,
+        disk_bytes: int = 0,
     ) -> RemoteSandbox:
         try:
-            return self._add(name, language, owner, policy, pip=pip)
+            return self._add(name, language, owner, policy, pip=pip, disk_bytes=disk_bytes)
         except LimitReached:  # others came first
             self.delete(name)
             raise
 
     def _add(
-        self, name: str, language: RuntimeType, owner: str, policy: ExecutionPolicy, *, pip: bool
+        self,
+        name: str,
+        language: RuntimeType,
+        owner: str,
+        policy: ExecutionPolicy,
+        *,
+        pip: bool,
+        disk_bytes: int = 0,
     ) -> RemoteSandbox:
         private = self._sessions_root.private_root
         opened = Open(
@@ -302,43 +286,34 @@ class Service:
         with self._guard:
             if (known := self._sessions.get(name)) is not None and not known.sandbox.closed:
                 return known.sandbox_of(owner)
-            self._check_room(owner, 1)
-            self._sessions[name] = Entry(sandbox, owner, time.time())
+            self._check_room(owner, 1, disk_bytes)
+            self._sessions[name] = Entry(sandbox, owner, time.time(), disk_bytes)
         try:
             self._records.write(name, SessionRecord(owner, language.value))
         except OSError as problem:
             _LOG.warning("the owner of a session can't be noted: %s", describe(problem))
         return sandbox
 
-    def _check_room(self, owner: str, more: int) -> None:
-        """Checks that there may be so many more sessions.
+    def _check_room(self, owner: str, more: int = 1, more_bytes: int = 0) -> None:
+        """Checks that there may be so many more sessions, which take so many bytes on disk.
 
         Raises:
             LimitReached: there may not.
         """
         if self._why_closed:
             raise LimitReached("closed", "This service is closed.", "Make another one.")
-        limits = self.limits
         with self._guard:
-            open_ones = [each for each in self._sessions.values() if not each.sandbox.closed]
-        own = sum(each.owner == owner for each in open_ones)
-        if limits.sessions is not None and len(open_ones) + more > limits.sessions:
-            raise LimitReached(
-                "sessions",
-                f"This service takes {limits.sessions:,} sessions, and has {len(open_ones):,}.",
-                "Close or delete one, or raise sessions.",
-            )
-        if limits.owner_sessions is not None and own + more > limits.owner_sessions:
-            raise LimitReached(
-                "owner_sessions",
-                f"An owner may have {limits.owner_sessions:,} sessions, and this one has {own:,}.",
-                "Close or delete one of them, or raise owner_sessions.",
-            )
+            entries = [each for each in self._sessions.values() if not each.sandbox.closed]
+        own = sum(each.owner == owner for each in entries)
+        self.limits.check_sessions(len(entries), own, more)
+        self.limits.check_disk(sum(each.disk_bytes for each in entries), more_bytes, self.root)
 
     def _fork(
         self, parent: RemoteSandbox, owner: str, n: int, *, reseed: bool
     ) -> Sequence[RemoteSandbox]:
-        self._check_room(owner, n)
+        with self._guard:
+            size = self._sessions[parent.session_id].disk_bytes
+        self._check_room(owner, n, n * size)
         names = tuple(ids.new() for _ in range(n))
         try:
             notices = parent.fork_into(names, reseed=reseed)
@@ -382,11 +357,12 @@ class Service:
         def fork(request: ForkSession, task: Task) -> Forked:
             with self._guard:
                 entry = self._sessions[parent]
-            self._check_room(entry.owner, 1)
+            size = entry.disk_bytes
+            self._check_room(entry.owner, 1, size)
             made, own = make(request, task), entry.sandbox.worker.opened
             language = RuntimeType.checked(own.language)
             name, policy = request.session_id, entry.sandbox.policy
-            self._add_new(name, language, entry.owner, policy, pip=own.pip)
+            self._add_new(name, language, entry.owner, policy, pip=own.pip, disk_bytes=size)
             return made
 
         return fork
@@ -401,6 +377,8 @@ class Service:
                 entries = [*self._sessions.values()]
             for entry in entries:
                 self._in_peace(lambda entry=entry: self._look_at(entry))  # type: ignore[misc]
+            if self.limits.disk_bytes is not None:
+                self._in_peace(self._measure)
             if self.limits.expire_seconds and time.monotonic() > scanned + _SCAN_SECONDS:
                 self._in_peace(self._expire_left)
                 scanned = time.monotonic()
@@ -413,6 +391,16 @@ class Service:
             _LOG.warning("a session can't be put away: %s", describe(problem))
         except Exception as problem:
             log_failure("looking after sessions", problem)
+
+    def _measure(self) -> None:
+        """Measures what sessions take on disk that were used since the last time, for a moment."""
+        until = time.monotonic() + _MEASURE_SECONDS
+        with self._guard:
+            entries = sorted(self._sessions.values(), key=lambda each: each.measured)
+        for entry in entries:
+            if time.monotonic() > until:
+                return
+            entry.measure(self._sessions_root)
 
     def _expire_left(self) -> None:
         """Deletes sessions that an earlier service left, and that nobody has used for too long."""
@@ -443,8 +431,9 @@ class Service:
 
     def _look_at(self, entry: Entry) -> None:
         worker, limits = entry.sandbox.worker, self.limits
-        worker.look_after()
         idle, state = time.time() - worker.last_used, worker.state
+        if state != "asleep":
+            worker.look_after()
         most = min(each or math.inf for each in (limits.idle_seconds, limits.expire_seconds))
         if entry.sandbox.closed and state == "asleep":
             with self._guard:

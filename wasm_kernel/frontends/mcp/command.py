@@ -15,7 +15,8 @@ from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml
 if TYPE_CHECKING:
     from wasm_kernel.frontends.mcp.metrics import Metrics
     from wasm_kernel.frontends.mcp.sessions import AgentSessions
-    from wasm_kernel.service.service import Service, ServiceLimits
+    from wasm_kernel.service.limits import ServiceLimits
+from wasm_kernel.service.service import Service
 
 DEFAULTS = {
     "cell_timeout": 600.0,
@@ -149,7 +150,7 @@ def _sessions(options: argparse.Namespace) -> AgentSessions:
         PolicyError: a limit can't be used.
     """
     from wasm_kernel.frontends.mcp.sessions import AgentSessions
-    from wasm_kernel.service.service import ServiceLimits
+    from wasm_kernel.service.limits import ServiceLimits
 
     policy = _policy(options.policy)
     limits = ServiceLimits(

@@ -1,0 +1,98 @@
+"""`ServiceLimits`: how many sessions a service takes, and what they may take together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from wasm_kernel.errors import LimitReached, PolicyError
+from wasm_kernel.policy import MIB
+from wasm_kernel.result import readable
+
+_FREE_BYTES = 256 * MIB  # that no new session takes of a disk: those that are there go on
+
+
+class ServiceLimits(Struct, frozen=True, kw_only=True):
+    """The limits of a service; None is no limit.
+
+    Attributes:
+        sessions: How many sessions it knows, asleep or awake.
+        owner_sessions: How many of them may belong to one owner.
+        memory_bytes: What all workers together may take: for each, its policy's `memory_bytes` and
+            64 MiB. Sessions that are idle are put to sleep to make room.
+        disk_bytes: What all sessions together may take on disk; beyond it none is made or forked.
+            Each is measured some time after its last cell, and a fork counts as its parent until
+            then. Nobody makes a session on a disk with less than 256 MiB left.
+        queue: How many cells of one session may wait while another one runs.
+        idle_seconds: After so long without a call a session is put to sleep: its process ends, and
+            the next call wakes it.
+        expire_seconds: After so long without a call a session is deleted, with its files.
+        answer_seconds: A worker that says nothing for so long while somebody waits for it is ended.
+    """
+
+    sessions: int | None = 10_000
+    owner_sessions: int | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    queue: int = 16
+    idle_seconds: float | None = 120.0
+    expire_seconds: float | None = None
+    answer_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise PolicyError(name, f"must be above 0, or None for no limit, not {value!r}")
+
+    def check_sessions(self, known: int, own: int, more: int) -> None:
+        """Checks that there may be so many more sessions.
+
+        Args:
+            known: How many there are.
+            own: How many of them the owner has.
+            more: How many come.
+
+        Raises:
+            LimitReached: there may not.
+        """
+        if self.sessions is not None and known + more > self.sessions:
+            raise LimitReached(
+                "sessions",
+                f"This service takes {self.sessions:,} sessions, and has {known:,}.",
+                "Close or delete one, or raise sessions.",
+            )
+        if self.owner_sessions is not None and own + more > self.owner_sessions:
+            raise LimitReached(
+                "owner_sessions",
+                f"An owner may have {self.owner_sessions:,} sessions, and this one has {own:,}.",
+                "Close or delete one of them, or raise owner_sessions.",
+            )
+
+    def check_disk(self, taken: int, more: int, root: Path) -> None:
+        """Checks that there is room on the disk.
+
+        Args:
+            taken: The bytes that all sessions take.
+            more: The bytes that come.
+            root: The sessions' folder, which need not be there.
+
+        Raises:
+            LimitReached: there is none.
+        """
+        if self.disk_bytes is not None and taken + more > self.disk_bytes:
+            raise LimitReached(
+                "disk_bytes",
+                f"The sessions of this service may take {readable(self.disk_bytes)} on disk, and "
+                f"take {readable(taken)}.",
+                "Delete some, or raise disk_bytes.",
+            )
+        there = os.statvfs(next(each for each in (root, *root.parents) if each.is_dir()))
+        if there.f_bavail * there.f_frsize < _FREE_BYTES:
+            raise LimitReached(
+                "disk_bytes",
+                f"The disk of the sessions' folder has less than {readable(_FREE_BYTES)} left.",
+                "Delete what nobody needs there, such as sessions.",
+            )
