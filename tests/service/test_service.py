@@ -161,7 +161,7 @@ def test_the_disk_that_sessions_take_together_is_bounded(
     service.create()
     full = os.statvfs_result((4096, 4096, 10**6, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr("os.statvfs", lambda path: full)
-    with pytest.raises(LimitReached, match="has less than 256.0 MiB left"):
+    with pytest.raises(LimitReached, match=r"has less than 256\.0 MiB left"):
         service.create()
 
 
