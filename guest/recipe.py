@@ -81,8 +81,8 @@ class Pins:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Pins:
         """Reads them from the build hook's table in `pyproject.toml`."""
-        (requirement,) = config["dependencies"]
-        return cls(requirement.partition("==")[2], config["sha256"], config["patched"])
+        pinned = dict(requirement.split("==") for requirement in config["dependencies"])
+        return cls(pinned[UPSTREAM], config["sha256"], config["patched"])
 
 
 def make(pins: Pins, folder: Path) -> list[str]:

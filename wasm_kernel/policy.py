@@ -25,6 +25,7 @@ class RuntimeType(str, Enum):
     """The languages a sandbox can run."""
 
     PYTHON = "python"
+    JAVASCRIPT = "javascript"
 
     @classmethod
     def checked(cls, runtime: RuntimeType | str) -> RuntimeType:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import BaseSandbox
-from wasm_kernel.guests.python.dlmalloc import Dlmalloc
+from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.state import pages
 
 MIB = 1 << 20

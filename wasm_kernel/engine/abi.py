@@ -107,6 +107,12 @@ def errno_of(problem: OSError) -> int:
     return _OF_LINUX.get(problem.errno or 0, EIO)
 
 
+def linux_errno(number: int) -> int:
+    """Returns Linux's number for one of WASI's; `EIO` for one it has no number for."""
+    found = (of_linux for of_linux, of_wasi in _OF_LINUX.items() if of_wasi == number)
+    return next(found, errno.EIO)
+
+
 O_CREAT, O_DIRECTORY, O_EXCL, O_TRUNC = 1, 2, 4, 8
 FD_APPEND, FD_NONBLOCK = 1, 4
 LOOKUP_FOLLOW = 1

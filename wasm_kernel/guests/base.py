@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.linux.broker import Broker, Handlers
+from wasm_kernel.engine.flavours import FlavourName
+from wasm_kernel.errors import HostFailed, WasmKernelError, describe
+from wasm_kernel.linux.broker import Broker, Done, Handlers
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
 
@@ -332,6 +333,39 @@ def prepare_on_own_thread(
         return thread.submit(lambda: language.prepare(flavour, progress)).result()
     finally:
         thread.close(lambda: None)
+
+
+class PrepareGuest(Struct, frozen=True):
+    """The cache is to be filled with what a guest needs: compiled code, and its base image.
+
+    Attributes:
+        flavour: The flavour of the code.
+    """
+
+    flavour: FlavourName
+
+
+def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, Task], Done]:
+    """Returns the broker's handler for a language, which is loaded when it is first needed."""
+
+    def prepare_guest(request: PrepareGuest, task: Task) -> Done:
+        """Compiles the guest and builds its base image, if either is missing.
+
+        Raises:
+            WasmKernelError: it can't be done; the text says what to do.
+        """
+        from wasm_kernel.engine.flavours import BASELINE, FLAVOURS
+
+        wanted = {**FLAVOURS, BASELINE.name: BASELINE}[request.flavour]
+        try:
+            prepare_on_own_thread(language(), wanted, task.report)
+        except OSError as problem:
+            if isinstance(problem, WasmKernelError):
+                raise
+            raise HostFailed(describe(problem)) from problem  # such as a full disk
+        return Done()
+
+    return prepare_guest
 
 
 def runtimes_folder() -> Path:

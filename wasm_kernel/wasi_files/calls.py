@@ -21,7 +21,7 @@ from wasm_kernel.wasi_files.open_files import Device, OpenFile, OpenFiles
 from wasm_kernel.wasi_files.opening import OpeningCalls, Reopener
 from wasm_kernel.wasi_files.path_walk import Outside
 from wasm_kernel.wasi_files.paths import GuestPaths
-from wasm_kernel.wasi_files.preopens import Preopens, Refused
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopens, Refused
 from wasm_kernel.wasi_files.quota import Quota
 
 _LOOKS = ("path_filestat_get", "path_filestat_set_times", "path_readlink")
@@ -85,6 +85,12 @@ class WasiFiles:
         parts = [kind(*shared) for kind in (LookupCalls, ContentCalls, OpeningCalls, EditCalls)]
         handlers = {name: handler for part in parts for name, handler in part.handlers().items()}
         return {(abi.WASI, name): _guarded(name, handlers[name]) for name in _CALLS}
+
+    def folders(self) -> dict[str, int]:
+        """Returns the descriptors of the folders that have one from the start, by guest path."""
+        return {
+            each.guest: FIRST_DESCRIPTOR + index for index, each in enumerate(self._preopens.fixed)
+        }
 
     def begin_turn(self) -> None:
         """Begins a turn: no limit was met in it."""

@@ -11,12 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from wasm_kernel.engine.flavours import BASELINE, FLAVOURS
-from wasm_kernel.errors import HostFailed, PackageError, WasmKernelError, describe
+from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.folders import FETCHED
 from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import prepare_on_own_thread
-from wasm_kernel.guests.python.broker_requests import FetchWheels, PrepareGuest
+from wasm_kernel.guests.base import GuestLanguage, PrepareGuest, preparing
+from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
@@ -28,25 +27,13 @@ _FOLDER = re.compile(r"[a-z0-9_]{1,40}")
 
 def broker_handlers(private: OpenPrivate) -> Handlers:
     """Returns what the broker does for the guest of one sandbox."""
-    return {PrepareGuest: prepare_guest, FetchWheels: _fetching(private)}
+    return {PrepareGuest: preparing(_language), FetchWheels: _fetching(private)}
 
 
-def prepare_guest(request: PrepareGuest, task: Task) -> Done:
-    """Compiles the Python guest and builds its base image, if either is missing.
-
-    Raises:
-        WasmKernelError: it can't be done; the text says what to do.
-    """
+def _language() -> GuestLanguage:
     from wasm_kernel.guests.python.language import shared_language
 
-    wanted = {**FLAVOURS, BASELINE.name: BASELINE}[request.flavour]
-    try:
-        prepare_on_own_thread(shared_language(), wanted, task.report)
-    except OSError as problem:
-        if isinstance(problem, WasmKernelError):
-            raise
-        raise HostFailed(describe(problem)) from problem  # such as a full disk
-    return Done()
+    return shared_language()
 
 
 def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:

@@ -1,20 +1,8 @@
-"""The requests that the Python guest has for the broker; `broker_handlers.py` answers them."""
+"""The request that the Python guest has for the broker; `broker_handlers.py` answers it."""
 
 from __future__ import annotations
 
 from msgspec import Struct
-
-from wasm_kernel.engine.flavours import FlavourName
-
-
-class PrepareGuest(Struct, frozen=True):
-    """The cache is to be filled with what a guest needs: compiled code, and its base image.
-
-    Attributes:
-        flavour: The flavour of the code.
-    """
-
-    flavour: FlavourName
 
 
 class FetchWheels(Struct, frozen=True):

@@ -47,7 +47,7 @@ from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.errors import GuestCrashed, GuestStopped, ImageError
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.python.dlmalloc import Dlmalloc, find_state
+from wasm_kernel.guests.dlmalloc import Dlmalloc, find_state
 from wasm_kernel.guests.python.files import BUNDLE_NAME, LIB_GUEST
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image

@@ -28,9 +28,9 @@ from wasm_kernel.guests.base import (
     Finding,
     GuestSetup,
     LanguageInfo,
+    PrepareGuest,
 )
 from wasm_kernel.guests.python import files as guest_files
-from wasm_kernel.guests.python.broker_requests import PrepareGuest
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles
 from wasm_kernel.guests.python.guest import (

@@ -6,7 +6,7 @@ import random
 import struct
 
 from wasm_kernel.engine.host_calls import OutOfBounds
-from wasm_kernel.guests.python.dlmalloc import Dlmalloc, find_state
+from wasm_kernel.guests.dlmalloc import Dlmalloc, find_state
 from wasm_kernel.state.pages import PAGE
 
 STATE, IMAGE, SIZE = 1000 * 8, 16 * PAGE, 2000 * PAGE

@@ -1,0 +1,130 @@
+"""The recipe of the JavaScript guest: two modules of the wheel of `quickjs-rs`, pinned and checked.
+
+One is the interpreter, QuickJS-NG; it is changed in one place. The other takes types out of
+TypeScript, and is taken as it is.
+
+`python -m guest.javascript FOLDER` makes the guest by hand, where `quickjs-rs` is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from guest.recipe import SUMS, GuestFilesError
+
+UPSTREAM = "quickjs-rs"
+INTERPRETER, STRIPPER = "quickjs.wasm", "typescript.wasm"
+NOTICE = "javascript-notice.txt"
+_FROM = {INTERPRETER: "_guest.wasm", STRIPPER: "_transform.wasm"}
+
+# The options of an evaluation, as four booleans: global, strict, no barrier, with `await`. Cells
+# are not strict then, as at the consoles of browsers.
+_STRICT, _SLOPPY = bytes.fromhex("4181828008"), bytes.fromhex("4181808008")
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What the guest is made from.
+
+    Attributes:
+        version: Upstream's version.
+        sha256: The sums of upstream's two modules and of its licence, by their names there.
+        patched: The sum of the interpreter that the patch makes.
+    """
+
+    version: str
+    sha256: Mapping[str, str]
+    patched: str
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Pins:
+        """Reads them from the build hook's table in `pyproject.toml`."""
+        pinned = dict(requirement.split("==") for requirement in config["dependencies"])
+        own = config["javascript"]
+        return cls(pinned[UPSTREAM], own["sha256"], own["patched"])
+
+
+def make(pins: Pins, folder: Path) -> list[str]:
+    """Makes the guest's files in a folder; returns their names.
+
+    Raises:
+        GuestFilesError: upstream's files are not there, or a file is not what is pinned.
+    """
+    found = _upstream(pins.version)
+    files = {name: _checked(found, source, pins) for name, source in _FROM.items()}
+    files[INTERPRETER] = patched(files[INTERPRETER], pins.patched)
+    files["LICENSE"] = _checked(found, "LICENSE", pins)
+    files["NOTICE"] = Path(__file__).with_name(NOTICE).read_bytes()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    (folder / SUMS).write_text("".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
+    return sorted([*files, SUMS])
+
+
+def patched(module: bytes, digest: str) -> bytes:
+    """Returns the interpreter with its patch, whose sum must be `digest`.
+
+    Raises:
+        GuestFilesError: the place to be changed is not there, or something else came of it.
+    """
+    if module.count(_STRICT) != 1:
+        raise GuestFilesError("the interpreter of quickjs-rs can't be patched. Nothing was built.")
+    changed = module.replace(_STRICT, _SLOPPY)
+    held = hashlib.sha256(changed).hexdigest()
+    if held != digest:
+        raise GuestFilesError(
+            f"the patched {INTERPRETER} has the SHA-256 {held}, and pyproject.toml expects "
+            f"{digest}. Nothing was built."
+        )
+    return changed
+
+
+def _upstream(pinned: str) -> Distribution:
+    try:
+        found = distribution(UPSTREAM)
+    except PackageNotFoundError:
+        found = None
+    if found is None or found.version != pinned:
+        raise GuestFilesError(
+            f"wasm-kernel is built from {UPSTREAM} {pinned}, which is not installed where it is "
+            "built. Build with isolation, or install the build requirements of pyproject.toml."
+        )
+    return found
+
+
+def _checked(found: Distribution, name: str, pins: Pins) -> bytes:
+    place = f"quickjs_rs-{found.version}.dist-info/licenses" if name == "LICENSE" else "quickjs_rs"
+    try:
+        data = Path(str(found.locate_file(f"{place}/{name}"))).read_bytes()
+    except OSError as problem:
+        raise GuestFilesError(f"{name} of {UPSTREAM} can't be read: {problem.strerror}") from None
+    held = hashlib.sha256(data).hexdigest()
+    if held != pins.sha256[name]:
+        raise GuestFilesError(
+            f"{name} of {UPSTREAM} is not the pinned file: its SHA-256 is {held}, and "
+            f"{pins.sha256[name]} is expected. Nothing was built."
+        )
+    return data
+
+
+def main() -> None:
+    """Makes the guest's files in the folder that the command line names."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    try:
+        make(Pins.of(hook), Path(sys.argv[1]))
+    except GuestFilesError as problem:
+        sys.exit(str(problem))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+// The agent: one turn after another, each a request from the host and a reply to it.
+//
+// The host calls `step` and does what it returns, then calls it again with what came of that: nothing
+// of a cell runs inside of these calls but what must, such as a timer's callback. What is returned:
+// "" the turn is over; "e" and a name of 11 characters and a script: evaluate it; "t" and a text: take
+// the types out of it; "j": run what promises wait for; "w" and a number: wait so many milliseconds.
+
+import { console } from "wasm-kernel:console";
+import { bundleOf, display } from "wasm-kernel:display";
+import { enter, evaluateGlobally, moduleProblem, print, send, slice, startsWith, then } from "wasm-kernel:host";
+import { errorName, errorText, inspect } from "wasm-kernel:inspect";
+import { answerQuery, remember } from "wasm-kernel:queries";
+import { currentFolder, process } from "wasm-kernel:process";
+import { require } from "wasm-kernel:require";
+import { atMarkedLines, hasTypeArguments, withGlobalDeclarations, withLineMarks, withoutModuleSyntax } from "wasm-kernel:source";
+import { clearAll, hasTimeouts, nextDue, takeDue, timers } from "wasm-kernel:timers";
+import { URL, URLSearchParams } from "wasm-kernel:url";
+import * as web from "wasm-kernel:web";
+
+const NAME_LENGTH = 11; // of a script's name in stacks
+const COMMAND = /^%(\w+)(?:[ \t]+(\S.*))?$/;
+const INTERRUPTED = "KeyboardInterrupt";
+const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
+
+let cell; // the one that runs
+
+class UsageError extends Error {}
+class Interrupted extends Error {}
+
+export function step(event, value) {
+  try {
+    switch (event) {
+      case "begin": return begin();
+      case "promise": return started(value);
+      case "uncompiled": return uncompiled(value);
+      case "stripped": return evaluation(withGlobalDeclarations(atMarkedLines(value)));
+      case "unstripped": return failed(cell.problem ?? new SyntaxError(value));
+      case "jobs": return afterJobs(value);
+      case "waited": return runTimer();
+      default: return interrupted();
+    }
+  } catch (problem) {
+    return event === "interrupted" ? "" : failed(problem);
+  }
+}
+
+function begin() {
+  cell = undefined;
+  enter(currentFolder());
+  const request = send({ op: "next" });
+  if (request.op === "execute") return execute(request);
+  cell = { query: request };
+  return done(request.op === "start" ? begun(request) : answerQuery(request));
+}
+
+function begun(request) {
+  process.begin(request.env, request.folder, request.fresh);
+  return { status: "ok" };
+}
+
+function done(reply) {
+  cell = undefined;
+  send({ op: "done", reply });
+  return "";
+}
+
+// -- a cell
+
+function execute(request) {
+  cell = { request, count: request.execution_count, value: undefined, settled: false, stripped: false };
+  if (request.store_history) {
+    for (const [number, code] of request.alone) remember(number, code);
+    remember(cell.count, request.code);
+  }
+  const code = withoutCommands(request.code);
+  if (code.trim() === "") return finish();
+  cell.source = withoutModuleSyntax(code);
+  if (hasTypeArguments(cell.source)) return stripping();
+  return evaluation(withGlobalDeclarations(cell.source));
+}
+
+/** Runs the commands at the top of a cell; returns the rest, with as many lines. */
+function withoutCommands(code) {
+  const lines = code.split("\n");
+  for (let index = 0; index < lines.length; index += 1) {
+    const line = lines[index].trim();
+    if (line === "" || startsWith(line, "//")) continue;
+    const found = COMMAND.exec(line);
+    if (found === null) break;
+    runCommand(found[1], found[2] ?? "");
+    lines[index] = "";
+  }
+  return lines.join("\n");
+}
+
+function runCommand(name, line) {
+  const answer = send({ op: "command", name, line });
+  if (answer.interrupted) throw new Interrupted();
+  if (answer.refused !== undefined) throw new UsageError(answer.refused);
+  const { value } = answer;
+  if (value === null || value === undefined) return;
+  if (value.said !== undefined) print(1, value.said.endsWith("\n") ? value.said : `${value.said}\n`);
+  if (value.shown !== undefined) send({ op: "display", data: value.shown });
+  if (value.said === undefined && value.shown === undefined) print(1, `${inspect(value)}\n`);
+}
+
+const stripping = () => {
+  cell.stripped = true;
+  return `t${withLineMarks(cell.source)}`;
+};
+
+const evaluation = (script) => `e${`In[${cell.count}]`.padEnd(NAME_LENGTH)}${script}`;
+
+function uncompiled(problem) {
+  if (cell.stripped) return failed(problem);
+  cell.problem = problem;
+  return stripping();
+}
+
+function started(promise) {
+  const running = cell;
+  then(
+    promise,
+    ({ value }) => settle(running, value),
+    (problem) => {
+      running.failed = true;
+      running.problem = problem;
+      running.settled = true;
+    },
+  );
+  return "j";
+}
+
+function settle(running, value) {
+  running.value = value;
+  running.settled = true;
+}
+
+function afterJobs(count) {
+  if (count !== "0") return "j";
+  if (cell.finishing) return cell.shown ? finished() : failed(cell.problem ?? new Error(WAITS));
+  if (cell.failed) return failed(cell.problem);
+  const due = nextDue();
+  if (cell.settled && !hasTimeouts()) return finish();
+  if (due === undefined) return failed(new Error(WAITS));
+  return due > 0 ? `w${due}` : runTimer();
+}
+
+function runTimer() {
+  const timer = takeDue();
+  if (timer === undefined) return "j";
+  try {
+    timer.callback(...timer.values);
+  } catch (problem) {
+    cell.failed = true;
+    cell.problem = problem;
+  }
+  return "j";
+}
+
+/** Shows the value, which may take promises of its own, and ends the cell. */
+function finish() {
+  const { request, value } = cell;
+  cell.finishing = true;
+  cell.shown = true;
+  cell.expressions = {};
+  if (request.silent || value === undefined) return finished();
+  cell.shown = false;
+  const running = cell;
+  then(
+    bundleOf(value),
+    (data) => {
+      send({ op: "result", execution_count: running.count, data, metadata: {} });
+      running.shown = true;
+    },
+    (problem) => {
+      running.problem = problem;
+    },
+  );
+  return "j";
+}
+
+function finished() {
+  const { request, count } = cell;
+  const expressions = {};
+  for (const name of Object.keys(request.user_expressions)) {
+    expressions[name] = expressionValue(request.user_expressions[name]);
+  }
+  return done({ status: "ok", execution_count: count, user_expressions: expressions, payload: [] });
+}
+
+function expressionValue(source) {
+  try {
+    const value = evaluateGlobally(source);
+    return { status: "ok", data: { "text/plain": inspect(value) }, metadata: {} };
+  } catch (problem) {
+    return { status: "error", ename: nameOfThrown(problem), evalue: textOfThrown(problem), traceback: [] };
+  }
+}
+
+// -- errors
+
+const isError = (value) => Error.isError?.(value) ?? value instanceof Error;
+
+function nameOfThrown(problem) {
+  if (problem instanceof Interrupted) return INTERRUPTED;
+  return isError(problem) ? errorName(problem) : "Uncaught";
+}
+
+function textOfThrown(problem) {
+  if (!isError(problem)) return inspect(problem);
+  const { message } = problem;
+  return typeof message === "string" ? message : "";
+}
+
+function failed(problem) {
+  if (cell === undefined || cell.request === undefined) {
+    return done({ status: "error", ename: "Error", evalue: "", traceback: [] });
+  }
+  let ename = "Error", evalue = "", traceback = [];
+  try {
+    [ename, evalue] = [nameOfThrown(problem), textOfThrown(problem)];
+    if (/^Error (?:resolving|loading) module/.test(evalue)) evalue = moduleProblem() || evalue;
+    traceback = tracebackOf(problem, ename, evalue);
+  } catch {
+    traceback = [`${ename}: ${evalue}`];
+  }
+  clearAll();
+  if (!cell.request.silent) send({ op: "error", ename, evalue, traceback });
+  return done({
+    status: "error", execution_count: cell.count, ename, evalue, traceback, user_expressions: {}, payload: [],
+  });
+}
+
+function tracebackOf(problem, ename, evalue) {
+  const title = `\u001b[0;31m${ename}\u001b[0m${evalue ? `: ${evalue}` : ""}`;
+  if (!isError(problem) || problem instanceof UsageError || problem instanceof Interrupted) return [title];
+  const lines = errorText(problem).split("\n").slice(1 + (problem.message ?? "").split("\n").length - 1);
+  return [title, ...excerpt(lines), ...lines];
+}
+
+/** Returns the line of this cell that the innermost frame is at. */
+function excerpt(lines) {
+  const place = lines.map((line) => /In\[(\d+)\]:(\d+):(\d+)/.exec(line)).find(Boolean);
+  if (place === undefined || place === null || Number(place[1]) !== cell.count) return [];
+  const text = cell.request.code.split("\n")[Number(place[2]) - 1];
+  return text === undefined || text.trim() === "" ? [] : [`\u001b[0;32m${place[2]} |\u001b[0m ${slice(text, 0, 200)}`];
+}
+
+function interrupted() {
+  return failed(new Interrupted());
+}
+
+// -- what cells find
+
+function prompt(question = "", { password = false } = {}) {
+  const answer = send({ op: "input", prompt: String(question), password });
+  if (answer.interrupted) throw new Interrupted("interrupted");
+  if (answer.refused !== undefined) throw new Error(answer.refused);
+  return answer.value;
+}
+
+const found = { ...timers, ...web, console, display, fetch: web.fetch, prompt, process, require, URL, URLSearchParams };
+delete found.bytesOf;
+for (const name of Object.keys(found)) {
+  Object.defineProperty(globalThis, name, { value: found[name], writable: true, configurable: true, enumerable: false });
+}
+Object.defineProperty(globalThis, Symbol.for("wasm-kernel"), { value: { require } });

@@ -1,0 +1,70 @@
+// Rich output: MIME bundles of values, and `display`.
+
+import { send } from "wasm-kernel:host";
+import { inspect, typedName } from "wasm-kernel:inspect";
+import { tableHtml, tableText } from "wasm-kernel:tables";
+
+const JUPYTER = Symbol.for("Jupyter.display");
+const BYTES_OF = { "image/png": [0x89, 0x50], "image/jpeg": [0xff, 0xd8] };
+
+/** Returns the MIME bundle of a value. */
+export async function bundleOf(value) {
+  const own = await ownBundle(value);
+  if (own !== undefined) return own;
+  const html = tableHtml(value);
+  if (html !== undefined) return { "text/plain": tableText(value), "text/html": html };
+  const image = imageOf(value);
+  const text = { "text/plain": inspect(value) };
+  return image === undefined ? text : { ...text, ...image };
+}
+
+async function ownBundle(value) {
+  if (value === null || value === undefined) return undefined;
+  let shows;
+  try {
+    shows = value[JUPYTER];
+  } catch {
+    return undefined;
+  }
+  if (typeof shows !== "function") return undefined;
+  const found = await shows.call(value);
+  return typeof found === "object" && found !== null ? found : undefined;
+}
+
+function imageOf(value) {
+  if (typedName(value) !== "Uint8Array") return undefined;
+  for (const [mime, [first, second]] of Object.entries(BYTES_OF)) {
+    if (value[0] === first && value[1] === second) return { [mime]: base64(value) };
+  }
+  return undefined;
+}
+
+/** Returns bytes as base64, in pieces that a call can take. */
+export function base64(data) {
+  let text = "";
+  for (let start = 0; start < data.length; start += 8190) {
+    text += String.fromCharCode(...data.subarray(start, start + 8190));
+  }
+  return btoa(text);
+}
+
+function show(data, { metadata = {}, id, update = false } = {}) {
+  const transient = id === undefined ? {} : { display_id: String(id) };
+  const answer = send({ op: update ? "update_display" : "display", data, metadata, transient });
+  if (answer.refused !== undefined) throw new Error(`The output was not shown: ${answer.refused}`);
+}
+
+/** Shows a value as a notebook's output; `raw` takes it for a MIME bundle. */
+export async function display(value, { raw = false, ...options } = {}) {
+  const isBundle = typeof value === "object" && value !== null && Object.keys(value).some((key) => key.includes("/"));
+  show(raw || isBundle ? value : await bundleOf(value), options);
+}
+
+const png = (value) => (typeof value === "string" ? value : base64(value));
+display.html = (text, options) => show({ "text/html": String(text), "text/plain": String(text) }, options);
+display.markdown = (text, options) => show({ "text/markdown": String(text), "text/plain": String(text) }, options);
+display.svg = (text, options) => show({ "image/svg+xml": String(text), "text/plain": "[SVG]" }, options);
+display.json = (value, options) => show({ "application/json": value, "text/plain": inspect(value) }, options);
+display.png = (data, options) => show({ "image/png": png(data), "text/plain": "[PNG]" }, options);
+display.text = (text, options) => show({ "text/plain": String(text) }, options);
+display.clear = (wait = false) => void send({ op: "clear_output", wait: Boolean(wait) });

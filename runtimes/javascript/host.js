@@ -1,0 +1,71 @@
+// The way to the host, and what the agent needs of the language's own library.
+//
+// A cell may replace any global and any method of a prototype. What a turn can't do without is taken
+// from here, as it was before the first cell.
+
+const taken = {};
+for (const name of Object.getOwnPropertyNames(globalThis)) {
+  if (name.startsWith("wasmKernel_")) {
+    taken[name.slice("wasmKernel_".length)] = globalThis[name];
+    delete globalThis[name];
+  }
+}
+
+export const { apply, getOwnPropertyDescriptor, getPrototypeOf, ownKeys } = Reflect;
+export const uncurry = (method) => (self, ...args) => apply(method, self, args);
+export const { parse, stringify } = JSON;
+export const evaluateGlobally = eval; // called by this name, it runs in the global scope
+export const then = uncurry(Promise.prototype.then);
+export const toWellFormed = uncurry(String.prototype.toWellFormed);
+export const slice = uncurry(String.prototype.slice);
+export const startsWith = uncurry(String.prototype.startsWith);
+export const now = performance.now.bind(performance);
+const text = String;
+
+/** Sends a frame of the protocol (PROTOCOL.md), and returns the host's answer. */
+export function send(frame) {
+  return parse(taken.send(toWellFormed(stringify(frame))));
+}
+
+/** Prints on standard output (1) or standard error (2). */
+export function print(stream, words) {
+  const said = toWellFormed(words);
+  if (stream === 1) taken.print1(said);
+  else taken.print2(said);
+}
+
+/** Says which folder relative paths begin at. */
+export const enter = (folder) => taken.enter(folder);
+export const randomBytes = (count) => taken.random(text(count));
+export const encode = (words) => taken.encode(toWellFormed(words));
+export const decode = (data, label, fatal) => taken.decode(data, label, fatal ? "fatal" : "");
+
+/** Returns undefined for a pending promise, else [whether it was fulfilled, its value]. */
+export function settled(promise) {
+  const found = taken.promise(promise);
+  return found === undefined ? undefined : [found[0] === "1", found[1]];
+}
+
+/** Returns the full name of a module; throws if there is none. */
+export function resolveModule(base, name) {
+  const found = parse(taken.resolve(base, name));
+  if (found.path === undefined) throw new Error(found.problem);
+  return found.path;
+}
+
+export const moduleSource = (path) => taken.source(path);
+/** Returns why the last import failed, in the host's words; empty if it does not know. */
+export const moduleProblem = () => taken.problem();
+
+/** Does something with files; throws an error with a `code`, as Node does. */
+export function fileCall(act, words, data) {
+  const answer = data === undefined
+    ? taken.file(act, stringify(words))
+    : taken.file(act, stringify(words), data);
+  if (typeof answer !== "string") return answer;
+  const found = parse(answer);
+  if (found.code === undefined) return found.value;
+  const names = words.filter((word) => typeof word === "string").map((word) => `'${word}'`);
+  const problem = new Error(`${found.code}: ${found.message}, ${act} ${names.join(" -> ")}`);
+  throw Object.assign(problem, { code: found.code, errno: found.errno, syscall: act, path: words[0] });
+}

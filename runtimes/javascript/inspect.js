@@ -1,0 +1,318 @@
+// Values as text, in the style of a console. No getter of a cell's runs, and nothing goes on for ever.
+
+import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys, settled, uncurry } from "wasm-kernel:host";
+
+const MOST_ITEMS = 100, MOST_CHARACTERS = 10_000, MOST_TEXT = 200_000, WIDTH = 80, DEPTH = 4;
+const { toString: functionText } = Function.prototype;
+const brand = (prototype, name) => {
+  const found = getOwnPropertyDescriptor(prototype, name);
+  const read = uncurry(found.get ?? found.value);
+  return (value) => {
+    try {
+      return read(value);
+    } catch {
+      return undefined;
+    }
+  };
+};
+const TypedArray = getPrototypeOf(Uint8Array);
+const mapSize = brand(Map.prototype, "size"), setSize = brand(Set.prototype, "size");
+const time = brand(Date.prototype, "getTime"), expression = brand(RegExp.prototype, "toString");
+export const typedName = brand(TypedArray.prototype, Symbol.toStringTag);
+const bufferBytes = brand(ArrayBuffer.prototype, "byteLength");
+const viewBytes = brand(DataView.prototype, "byteLength");
+const unboxed = [Number, String, Boolean, Symbol, BigInt].map((kind) => [
+  kind.name,
+  brand(kind.prototype, "valueOf"),
+]);
+const mapEntries = uncurry(Map.prototype.entries), setValues = uncurry(Set.prototype.values);
+const sourceOf = uncurry(functionText), isoText = uncurry(Date.prototype.toISOString);
+const isError = Error.isError ?? ((value) => value instanceof Error);
+const { isArray } = Array;
+
+/** Returns the text of a value. */
+export function inspect(value, { depth = DEPTH, width = WIDTH } = {}) {
+  try {
+    return new Inspection(depth, width).of(value, 0, 0);
+  } catch {
+    return `[a ${typeof value} that can't be read]`; // a proxy's traps are the cell's own code
+  }
+}
+
+class Inspection {
+  constructor(depth, width) {
+    this.depth = depth;
+    this.width = width;
+    this.above = [];
+    this.circular = new Map();
+    this.left = MOST_TEXT;
+  }
+
+  of(value, level, indent) {
+    const text = this.any(value, level, indent);
+    this.left -= text.length;
+    return text;
+  }
+
+  any(value, level, indent) {
+    if (typeof value === "string") return quoted(cut(value));
+    if (typeof value === "bigint") return `${value}n`;
+    if (typeof value === "symbol") return value.toString();
+    if (Object.is(value, -0)) return "-0";
+    if (value === null || (typeof value !== "object" && typeof value !== "function")) return String(value);
+    if (this.above.includes(value)) {
+      if (!this.circular.has(value)) this.circular.set(value, this.circular.size + 1);
+      return `[Circular *${this.circular.get(value)}]`;
+    }
+    this.above.push(value);
+    try {
+      const text = this.object(value, level, indent);
+      return this.circular.has(value) ? `<ref *${this.circular.get(value)}> ${text}` : text;
+    } finally {
+      this.above.pop();
+    }
+  }
+
+  object(value, level, indent) {
+    const name = nameOf(value);
+    const [head, open, close, items] = this.parts(value, name, level, indent);
+    if (items === null) return head;
+    if (level > this.depth || this.left <= 0) return isArray(value) ? "[Array]" : `[${name || "Object"}]`;
+    const all = [...items(), ...this.properties(value, level, indent)];
+    const front = head ? `${head} ` : "";
+    if (all.length === 0) return open === "" ? head : `${front}${open}${close}`;
+    return `${front}${laid(all, open || "{", close || "}", indent, this.width - front.length)}`;
+  }
+
+  /** Returns a head, brackets, and a function that returns the items between them. */
+  parts(value, name, level, indent) {
+    const inner = (item) => this.of(item, level + 1, indent + 2);
+    const none = () => [];
+    if (isArray(value)) {
+      const head = name === "Array" ? "" : `${name || "[null prototype]"}(${value.length})`;
+      return [head, "[", "]", () => this.elements(value, value.length, inner)];
+    }
+    if (isError(value)) return [errorText(value), "", "", none];
+    if (typeof value === "function") return [functionHead(value), "", "", none];
+    const typed = typedName(value);
+    if (typed !== undefined) {
+      return [`${typed}(${value.length})`, "[", "]", () => this.elements(value, value.length, inner)];
+    }
+    if (mapSize(value) !== undefined) {
+      const pairs = ([key, held]) => `${inner(key)} => ${inner(held)}`;
+      return [`${name || "Map"}(${mapSize(value)})`, "{", "}", () => this.each(mapEntries(value), mapSize(value), pairs)];
+    }
+    if (setSize(value) !== undefined) {
+      return [`${name || "Set"}(${setSize(value)})`, "{", "}", () => this.each(setValues(value), setSize(value), inner)];
+    }
+    const moment = time(value);
+    if (moment !== undefined) return [Number.isNaN(moment) ? "Invalid Date" : isoText(value), "", "", none];
+    if (getPrototypeOf(value) !== null && value instanceof RegExp) return [expression(value) ?? "RegExp", "", "", none];
+    if (getPrototypeOf(value) !== null && value instanceof Promise) return this.promise(value, name, inner);
+    const bytes = bufferBytes(value) ?? viewBytes(value);
+    if (bytes !== undefined) return [name, "{", "}", () => [`byteLength: ${bytes}`]];
+    for (const [kind, read] of unboxed) {
+      const held = read(value);
+      if (held !== undefined) return [`[${kind}: ${this.of(held, level + 1, indent)}]`, "", "", none];
+    }
+    if (name === "WeakMap" || name === "WeakSet" || name === "WeakRef") return [name, "{", "}", () => ["<items unknown>"]];
+    return [name === "Object" ? "" : name || "[Object: null prototype]", "{", "}", none];
+  }
+
+  promise(value, name, inner) {
+    const state = settled(value);
+    const held = () => {
+      if (state === undefined) return ["<pending>"];
+      return [state[0] ? inner(state[1]) : `<rejected> ${inner(state[1])}`];
+    };
+    return [name || "Promise", "{", "}", held];
+  }
+
+  elements(value, length, inner) {
+    const found = [];
+    let holes = 0;
+    const told = () => {
+      if (holes > 0) found.push(`<${holes} empty item${holes === 1 ? "" : "s"}>`);
+      holes = 0;
+    };
+    for (let index = 0; index < length && found.length < MOST_ITEMS && this.left > 0; index += 1) {
+      const property = getOwnPropertyDescriptor(value, index);
+      if (property === undefined) {
+        holes += 1;
+        if (holes < 100_000) continue;
+        holes = length - found.length;
+        break;
+      }
+      told();
+      found.push("value" in property ? inner(property.value) : accessor(property));
+    }
+    told();
+    if (found.length >= MOST_ITEMS && length > found.length) found.push(more(length - found.length));
+    return found;
+  }
+
+  each(iterator, size, shown) {
+    const found = [];
+    for (const item of iterator) {
+      if (found.length >= MOST_ITEMS || this.left <= 0) {
+        found.push(more(size - found.length));
+        break;
+      }
+      found.push(shown(item));
+    }
+    return found;
+  }
+
+  properties(value, level, indent) {
+    const found = [];
+    const isList = isArray(value) || typedName(value) !== undefined;
+    let count = 0;
+    for (const key of ownKeys(value)) {
+      if (isList && typeof key === "string" && /^\d+$/.test(key)) continue;
+      const property = getOwnPropertyDescriptor(value, key);
+      if (property === undefined || !property.enumerable) continue;
+      count += 1;
+      if (count > MOST_ITEMS || this.left <= 0) {
+        found.push(more(ownKeys(value).length - MOST_ITEMS));
+        break;
+      }
+      const shown = "value" in property ? this.of(property.value, level + 1, indent + 2) : accessor(property);
+      found.push(`${keyText(key)}: ${shown}`);
+    }
+    return found;
+  }
+}
+
+const more = (count) => `... ${count} more item${count === 1 ? "" : "s"}`;
+const cut = (text) =>
+  text.length > MOST_CHARACTERS
+    ? `${text.slice(0, MOST_CHARACTERS)}... ${text.length - MOST_CHARACTERS} more characters`
+    : text;
+
+function quoted(text) {
+  const mark = !text.includes("'") ? "'" : !text.includes('"') ? '"' : !text.includes("`") ? "`" : "'";
+  const escaped = JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"');
+  return mark + (mark === '"' ? escaped : escaped.replaceAll(mark, `\\${mark}`)) + mark;
+}
+
+function accessor({ get, set }) {
+  return get && set ? "[Getter/Setter]" : get ? "[Getter]" : "[Setter]";
+}
+
+function keyText(key) {
+  if (typeof key === "symbol") return `[${key.toString()}]`;
+  return /^[\p{ID_Start}$_][\p{ID_Continue}$]*$/u.test(key) ? key : quoted(key);
+}
+
+/** Returns the name of a value's class; empty if it has none. */
+export function nameOf(value) {
+  let prototype = value;
+  for (let steps = 0; steps < 100 && prototype !== null; steps += 1) {
+    const found = getOwnPropertyDescriptor(prototype, "constructor");
+    if (typeof found?.value === "function" && steps > 0) return ownName(found.value) || "Object";
+    prototype = getPrototypeOf(prototype);
+  }
+  return "";
+}
+
+function ownName(made) {
+  const found = getOwnPropertyDescriptor(made, "name");
+  return typeof found?.value === "string" ? found.value : "";
+}
+
+function functionHead(value) {
+  const name = ownName(value), source = sourceOf(value);
+  if (!source.startsWith("class")) {
+    const kind = source.startsWith("async") ? "AsyncFunction" : /^(?:function)?\s*\*/.test(source) ? "GeneratorFunction" : "Function";
+    return name ? `[${kind}: ${name}]` : `[${kind} (anonymous)]`;
+  }
+  const above = getPrototypeOf(value);
+  const base = typeof above === "function" ? ownName(above) : "";
+  return `[class ${name || "(anonymous)"}${base ? ` extends ${base}` : ""}]`;
+}
+
+/** Returns an error's own text and its stack, without lines of the sandbox's own. */
+export function errorText(error) {
+  const stack = data(error, "stack");
+  const [name, message] = [errorName(error), data(error, "message")];
+  const title = message ? `${name}: ${message}` : name;
+  const lines = [title, ...stackLines(stack)];
+  const cause = getOwnPropertyDescriptor(error, "cause");
+  if (cause !== undefined && isError(cause.value) && cause.value !== error) {
+    lines.push(`  [cause]: ${errorText(cause.value).replaceAll("\n", "\n  ")}`);
+  }
+  const errors = getOwnPropertyDescriptor(error, "errors")?.value;
+  if (isArray(errors)) lines.push(`  [errors]: ${inspect(errors, { depth: 1 })}`);
+  return lines.join("\n");
+}
+
+/** Returns an error's name, as its classes have it. */
+export function errorName(error) {
+  let holder = error;
+  for (let steps = 0; steps < 100 && holder !== null; steps += 1) {
+    const found = getOwnPropertyDescriptor(holder, "name");
+    if (found !== undefined) {
+      const own = typeof found.value === "string" ? found.value : "Error";
+      return own === "Error" ? nameOf(error) || own : own;
+    }
+    holder = getPrototypeOf(holder);
+  }
+  return "Error";
+}
+
+const data = (holder, name) => {
+  const found = getOwnPropertyDescriptor(holder, name)?.value;
+  return typeof found === "string" ? found : "";
+};
+
+/** Returns the lines of a stack that lie in cells and their modules. */
+export function stackLines(stack) {
+  return stack
+    .split("\n")
+    .filter((line) => line.trim() && !/\((?:wasm-kernel|node:)/.test(line) && !/ at (?:wasm-kernel|node:)/.test(line))
+    .map((line) => `    ${line.trim().replace(/(In\[\d+\]) *:/, "$1:").replace("<eval> (", "(").replace(/at \((.*)\)$/, "at $1")}`);
+}
+
+/** Lays out items on one line, or on one line each where that is too long. */
+function laid(items, open, close, indent, width) {
+  const length = items.reduce((sum, item) => sum + item.length + 2, 0);
+  if (length + indent <= width && !items.some((item) => item.includes("\n"))) {
+    return open === "[" ? `[ ${items.join(", ")} ]` : `{ ${items.join(", ")} }`;
+  }
+  const blanks = " ".repeat(indent + 2);
+  if (open === "[" && items.length > 6 && items.every((item) => item.length <= 6)) {
+    return `[\n${blanks}${inRows(items, width - indent, blanks)}\n${" ".repeat(indent)}]`;
+  }
+  return `${open}\n${blanks}${items.join(`,\n${blanks}`)}\n${" ".repeat(indent)}${close}`;
+}
+
+function inRows(items, width, blanks) {
+  const widest = Math.max(...items.map((item) => item.length));
+  const count = Math.max(1, Math.min(16, Math.floor(width / (widest + 2))));
+  const rows = [];
+  for (let index = 0; index < items.length; index += count) {
+    rows.push(items.slice(index, index + count).map((item) => item.padStart(widest)).join(", "));
+  }
+  return rows.join(`,\n${blanks}`);
+}
+
+/** Returns the text of what a console is given: a format, and what is not used up by it. */
+export function format(...values) {
+  const [first, ...rest] = values;
+  if (typeof first !== "string") return values.map(shown).join(" ");
+  const used = first.replace(/%([sdifjoOc%])/g, (whole, letter) => {
+    if (letter === "%") return "%";
+    if (rest.length === 0) return whole;
+    const value = rest.shift();
+    if (letter === "c") return "";
+    if (letter === "s") return typeof value === "string" ? value : inspect(value, { depth: 0 });
+    if (letter === "j") return JSON.stringify(value);
+    if (letter === "o" || letter === "O") return inspect(value);
+    if (typeof value === "symbol" || (typeof value === "object" && value !== null)) return "NaN";
+    if (letter === "f") return String(Number.parseFloat(value));
+    return typeof value === "bigint" ? `${value}n` : String(letter === "i" ? Number.parseInt(value, 10) : Number(value));
+  });
+  return [used, ...rest.map(shown)].join(" ");
+}
+
+const shown = (value) => (typeof value === "string" ? value : inspect(value));

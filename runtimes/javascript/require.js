@@ -1,0 +1,57 @@
+// `require`, for packages that are CommonJS modules.
+
+import { moduleSource, resolveModule } from "wasm-kernel:host";
+import { currentFolder } from "wasm-kernel:process";
+
+const modules = new Map();
+const built = new Map();
+
+/** Lets `require` find a built-in module, which is loaded already. */
+export function offer(name, exports) {
+  built.set(name, exports);
+}
+
+function load(path) {
+  const known = modules.get(path);
+  if (known !== undefined) return known.exports;
+  const module = { exports: {}, id: path, filename: path, loaded: false };
+  modules.set(path, module);
+  try {
+    run(module, path);
+  } catch (problem) {
+    modules.delete(path);
+    throw problem;
+  }
+  module.loaded = true;
+  return module.exports;
+}
+
+function run(module, path) {
+  const source = moduleSource(path);
+  if (source === undefined) throw new Error(`${path} can't be read.`);
+  if (path.endsWith(".json")) {
+    module.exports = JSON.parse(source);
+    return;
+  }
+  const folder = path.slice(0, path.lastIndexOf("/")) || "/";
+  const body = new Function("exports", "require", "module", "__filename", "__dirname", `${source}\n//# sourceURL=${path}`);
+  body.call(module.exports, module.exports, requireFrom(path), module, path, folder);
+}
+
+function requireFrom(base) {
+  const require = (name) => {
+    const path = resolveModule(base, String(name));
+    if (path.startsWith("node:")) {
+      const found = built.get(path);
+      if (found === undefined) throw new Error(`${path} can be imported, not required: use await import("${path}").`);
+      return found;
+    }
+    return load(path);
+  };
+  require.resolve = (name) => resolveModule(base, String(name));
+  require.cache = {};
+  return require;
+}
+
+export const require = (name) => requireFrom(`${currentFolder()}/cell`)(name);
+require.resolve = (name) => requireFrom(`${currentFolder()}/cell`).resolve(name);

@@ -1,0 +1,62 @@
+"""A sandbox of JavaScript cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faces import put_back
+from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+
+Opening = Callable[..., BaseSandbox]
+
+
+@pytest.fixture(scope="module")
+def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
+    folder = tmp_path_factory.mktemp("javascript")
+    policy = ExecutionPolicy(grace_seconds=0.5)
+    with create_sandbox(RuntimeType.JAVASCRIPT, folder, policy) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def javascript(module_javascript: BaseSandbox) -> BaseSandbox:
+    """The file's one sandbox with the variables and files that it began with."""
+    return put_back(module_javascript)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opening]:
+    """Opens sandboxes of JavaScript; they are closed in the end."""
+    made: list[BaseSandbox] = []
+
+    def one(name: str = "app", resume: str = "never", **policy: Any) -> BaseSandbox:
+        limits = ExecutionPolicy(**policy)
+        made.append(create_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume))
+        return made[-1]
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
+
+
+def shown(result: SandboxResult) -> str:
+    """The text of a cell's value."""
+    assert result.success, result.error
+    results = [output.data["text/plain"] for output in result.outputs if output.kind == "result"]
+    return str(results[0]) if results else ""
+
+
+def value(sandbox: BaseSandbox, code: str) -> str:
+    return shown(sandbox.execute(code))
+
+
+def problem(sandbox: BaseSandbox, code: str) -> str:
+    """The name and the text of the error that a cell ends with."""
+    result = sandbox.execute(code)
+    assert result.error is not None
+    return f"{result.error.ename}: {result.error.evalue}"

@@ -1,0 +1,215 @@
+"""Cells of JavaScript and TypeScript: their values, what they print, their errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.faces import says
+from tests.guests.javascript.conftest import Opening, problem, shown, value
+from wasm_kernel import BaseSandbox
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("1 + 1", "2"),
+        ("'text'", "'text'"),
+        ("let a = 1; const b = 2; a + b", "3"),
+        ("const { x, y: [z] } = { x: 1, y: [2] }; x + z", "3"),
+        ("if (true) { 42 }", "42"),
+        ("await Promise.resolve(7)", "7"),
+        ("undefined", ""),
+        ("var kept = 5", ""),
+        ("x9 = 4; x9", "4"),
+        ("class A { n = 1 }\n[new A().n]", "[ 1 ]"),
+        ("({}).x ?? 'none'", "'none'"),
+        ("const r = /[/]`/g.source; r", "'[/]`'"),
+        ("`a${`b${1 + 1}`}c`", "'ab2c'"),
+        ("await new Promise(done => setTimeout(() => done('late'), 5))", "'late'"),
+    ],
+)
+def test_the_last_value_is_shown(javascript: BaseSandbox, code: str, text: str) -> None:
+    assert value(javascript, code) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("const n: number = 4; n", "4"),
+        ("interface P { x: number }\nconst p: P = { x: 1 }; p.x", "1"),
+        ("enum Color { Red, Green = 'g' }; Color.Green", "'g'"),
+        ("function id<T>(v: T): T { return v as T }\nid<number>(3)", "3"),
+        ("new Map<string, number>([['a', 1]]).get('a')!", "1"),
+        (
+            "class Q { constructor(private n: number) {} get() { return this.n } }; new Q(8).get()",
+            "8",
+        ),
+        ("type T = 1 | 2; let u: T = 2; u", "2"),
+    ],
+)
+def test_types_are_taken_out(javascript: BaseSandbox, code: str, text: str) -> None:
+    assert value(javascript, code) == text
+
+
+def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: BaseSandbox) -> None:
+    for number in (1, 2):
+        javascript.execute(f"const c = {number}; let l = {number}; class K {{ n = {number} }}")
+        javascript.execute(f"function f() {{ return {number} }}")
+        assert (
+            value(javascript, "[c, l, new K().n, f()].join()") == f"'{','.join([str(number)] * 4)}'"
+        )
+    javascript.execute("let l")
+    assert value(javascript, "typeof l") == "'undefined'"
+
+
+def test_what_is_printed_comes_in_order_and_by_stream(javascript: BaseSandbox) -> None:
+    result = javascript.execute(
+        "console.log('a', { b: [1] }); console.error('%d!', 3); console.log()"
+    )
+    assert (result.stdout, result.stderr) == ("a { b: [ 1 ] }\n\n", "3!\n")
+
+
+def test_an_error_names_cells_and_the_lines_as_typed(javascript: BaseSandbox) -> None:
+    javascript.execute("\n\nfunction thrower(n) {\n  throw new RangeError('no ' + n)\n}")
+    number = javascript.next_count
+    result = javascript.execute("// one\n\nthrower(1)")
+    assert result.error is not None
+    assert (result.error.ename, result.error.evalue) == ("RangeError", "no 1")
+    assert [line.strip() for line in result.error.traceback[-2:]] == [
+        f"at thrower (In[{number - 1}]:4:32)",
+        f"at In[{number}]:3:1",
+    ]
+
+
+def test_lines_of_typescript_are_those_that_were_typed(javascript: BaseSandbox) -> None:
+    number = javascript.next_count
+    code = (
+        "interface One {\n  a: number\n}\ntype Two = {\n  b: string\n}\n"
+        "function f<T>(v: T): T {\n\n  if (!v) throw new Error('x')\n  return v\n}\n\nf<number>(0)"
+    )
+    result = javascript.execute(code)
+    assert result.error is not None
+    assert [line.split("In")[1].rsplit(":", 1)[0] for line in result.error.traceback[-2:]] == [
+        f"[{number}]:9",
+        f"[{number}]:13",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("nothing.x", "ReferenceError: nothing is not defined"),
+        ("throw 'a text'", "Uncaught: 'a text'"),
+        ("let = = 3", "SyntaxError: "),
+        ("await Promise.reject(new TypeError('later'))", "TypeError: later"),
+        ("setTimeout(() => { throw new Error('timer') }, 1)", "Error: timer"),
+        ("await new Promise(() => {})", "Error: The cell awaits a promise that nothing is left"),
+        ("await fetch('https://example.org')", "TypeError: fetch is not available: cells have no"),
+    ],
+)
+def test_errors(javascript: BaseSandbox, code: str, text: str) -> None:
+    assert problem(javascript, code).startswith(text)
+    assert value(javascript, "'goes on'") == "'goes on'"
+
+
+def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: BaseSandbox) -> None:
+    code = "setTimeout(() => console.log('fired'), 5); setInterval(() => {}, 1000); 1"
+    assert says(javascript, code) == "fired"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for (;;) { try { for (;;); } catch { } finally { } }",
+        "await (async () => { for (;;) await null })()",
+        "/(a+)+$/.test('a'.repeat(40) + 'b')",
+        "await new Promise(() => setInterval(() => {}, 5))",
+        "await new Promise(done => setTimeout(done, 60_000))",
+    ],
+)
+def test_an_interrupt_ends_the_cell_and_nothing_else(
+    javascript: BaseSandbox, code: str, interrupting: Callable[[BaseSandbox], None]
+) -> None:
+    javascript.execute("var kept = [1]")
+    interrupting(javascript)
+    assert problem(javascript, f"console.log('on'); kept.push(2); {code}") == "KeyboardInterrupt: "
+    assert value(javascript, "kept") == "[ 1, 2 ]"
+
+
+@pytest.fixture
+def interrupting() -> Callable[[BaseSandbox], None]:
+    """Interrupts the next cell, a moment after it has begun."""
+
+    def soon(sandbox: BaseSandbox) -> None:
+        timer = threading.Timer(0.1, sandbox.interrupt)
+        timer.daemon = True
+        timer.start()
+
+    return soon
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("(function f() { f() })()", "RangeError: Maximum call stack size exceeded"),
+        ("JSON.parse('['.repeat(100_000))", "RangeError: Maximum call stack size exceeded"),
+        ("let p = {}; for (let i = 0; i < 1e5; i++) p = new Proxy(p, {}); p.x", "RangeError"),
+        ("'x'.repeat(2 ** 30)", "RangeError"),
+    ],
+)
+def test_what_goes_too_deep_is_an_error_like_others(
+    javascript: BaseSandbox, code: str, error: str
+) -> None:
+    javascript.execute("var before = 1")
+    assert problem(javascript, code).startswith(error)
+    assert value(javascript, "before") == "1"
+
+
+def test_memory_that_is_not_there_is_an_error_like_others(opened: Opening) -> None:
+    sandbox = opened(memory_bytes=512 * 2**20)
+    sandbox.execute("var kept = 1")
+    for code in (
+        "new Array(2 ** 32 - 1).fill(0)",
+        "const a = []; for (;;) a.push(new Array(1e6).fill(1))",
+    ):
+        assert "out of memory" in problem(sandbox, code)
+    assert value(sandbox, "kept") == "1"
+
+
+def test_limits_of_time_and_fuel_are_typed_errors(opened: Opening) -> None:
+    sandbox = opened(cell_timeout=0.3)
+    sandbox.execute("var kept = 1")
+    assert problem(sandbox, "for (;;);").startswith("CellTimeout: ")
+    assert problem(sandbox, "await new Promise(done => setTimeout(done, 9e5))").startswith("CellT")
+    assert value(sandbox, "kept") == "1"
+
+
+def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: BaseSandbox) -> None:
+    javascript.execute("var before = 1")
+    names = "Object Array Promise Error JSON Map Symbol Reflect String Math console eval"
+    javascript.execute(f"for (const n of '{names}'.split(' ')) globalThis[n] = null")
+    assert value(javascript, "[before, typeof Object]") == "[ 1, 'object' ]"
+    javascript.execute("%undo 2")
+    assert value(javascript, "[before, typeof Object]") == "[ 1, 'function' ]"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "new Proxy({}, { get() { throw 1 }, ownKeys() { throw 2 }, getPrototypeOf() { throw 3 } })",
+        "const c = {}; c.c = c; c.m = new Map([[c, c]]); c",
+        "let deep = {}; for (let i = 0; i < 1e5; i++) deep = { deep }; deep",
+        "({ get bad() { throw new Error('no') } })",
+        "Array.from({ length: 1e4 }, () => 'x'.repeat(100))",
+        "new Array(2 ** 32 - 1)",
+        "'\\ud800'",
+    ],
+)
+def test_values_that_lie_or_go_on_are_shown_all_the_same(
+    javascript: BaseSandbox, code: str
+) -> None:
+    result = javascript.execute(code)
+    assert 0 < len(shown(result)) < 500_000

@@ -1,0 +1,104 @@
+"""The files of the JavaScript guest: two modules of WebAssembly, and the agent's sources."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from wasm_kernel.engine.compiler import GuestBinary
+from wasm_kernel.errors import BundleError
+from wasm_kernel.guests.base import runtimes_folder
+
+FOLDER = "_guest_javascript"
+AGENT = "wasm-kernel:"
+"""The beginning of the names of the agent's own modules, which no cell may import."""
+LIBRARY_GUEST = "/usr/local/lib/javascript"
+"""The guest's path of its session's packages; they lie in `node_modules` in there."""
+
+VERSION = "0.15"  # of QuickJS-NG, as the pinned quickjs-rs has it
+_GLOBALS = f"{AGENT}globals"
+_LAYOUT = "1"
+_INTERPRETER, _STRIPPER = "quickjs.wasm", "typescript.wasm"
+_STACK_BYTES = 16 * 1024 * 1024  # the guest's own megabyte of stack ends before
+_REINSTALL = "Reinstall wasm-kernel."
+_PACKAGE = Path(__file__).parents[2]
+
+
+class GuestFiles(Struct, frozen=True):
+    """The guest's files.
+
+    Attributes:
+        key: Names this combination of interpreter and agent.
+        interpreter: QuickJS-NG.
+        stripper: Takes types out of TypeScript.
+        modules: The sources of the agent and of built-in modules, by their names.
+    """
+
+    key: str
+    interpreter: GuestBinary
+    stripper: GuestBinary
+    modules: Mapping[str, bytes]
+
+
+def guest_files() -> GuestFiles:
+    """Finds the guest's files.
+
+    Raises:
+        BundleError: some are missing; the text says what to install.
+    """
+    folder = guest_folder()
+    try:
+        lines = (folder / "SHA256SUMS").read_text().splitlines()
+    except OSError as problem:
+        raise BundleError(f"the JavaScript guest's files are missing. {_REINSTALL}") from problem
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    interpreter = _binary(folder / _INTERPRETER, sums, "the JavaScript guest")
+    stripper = _binary(folder / _STRIPPER, sums, "the TypeScript reader")
+    modules = _modules()
+    digest = hashlib.sha256(f"{_LAYOUT} {interpreter.sha256}\n".encode())
+    for name, source in sorted(modules.items()):
+        digest.update(f"{name} {len(source)}\n".encode() + source)
+    return GuestFiles(digest.hexdigest()[:32], interpreter, stripper, modules)
+
+
+def guest_folder() -> Path:
+    """Returns where the modules lie: in the package, or where an editable install has them."""
+    packaged = _PACKAGE / FOLDER
+    if packaged.is_dir():
+        return packaged
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return Path(str(distribution("wasm-kernel").locate_file(f"wasm_kernel/{FOLDER}")))
+    except PackageNotFoundError:
+        return packaged
+
+
+def _binary(path: Path, sums: Mapping[str, str], title: str) -> GuestBinary:
+    if path.name not in sums:
+        raise BundleError(f"the JavaScript guest's description is incomplete. {_REINSTALL}")
+    return GuestBinary(path, sums[path.name], title, _STACK_BYTES, _REINSTALL)
+
+
+def _declares(source: bytes, name: bytes) -> bool:
+    """Returns whether a module has something of its own of this name."""
+    return re.search(rb"\bclass %b\b" % name, source) is not None
+
+
+def _modules() -> dict[str, bytes]:
+    folder = runtimes_folder() / "javascript"
+    found = {f"{AGENT}{path.stem}": path.read_bytes() for path in sorted(folder.glob("*.js"))}
+    if _GLOBALS not in found:
+        raise BundleError(f"the guest agent's files are missing. {_REINSTALL}")
+    names = re.findall(rb"\w+", found[_GLOBALS].partition(b"{")[2].partition(b"}")[0])
+    for name in found.keys() - {_GLOBALS}:
+        others = b", ".join(each for each in names if not _declares(found[name], each))
+        found[name] = b'import { %b } from "%b"; ' % (others, _GLOBALS.encode()) + found[name]
+    for path in sorted((folder / "node").rglob("*.js")):
+        name = path.relative_to(folder / "node").with_suffix("").as_posix()
+        found[f"node:{name}"] = path.read_bytes()
+    return found

@@ -1,0 +1,265 @@
+"""A JavaScript guest: the agent's turns, and what the host answers while they run.
+
+The agent (`runtimes/javascript`) never runs a cell inside of a call of its own: it says what is to
+be done next, the host does that at the top of the guest's stack, and tells the agent what came of
+it. So a cell that is stopped leaves no half-done call behind, and promises are served between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+
+from wasm_kernel.engine.clock import Signals
+from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+from wasm_kernel.engine.instance import Instance
+from wasm_kernel.errors import GuestStopped
+from wasm_kernel.guests.base import GuestSetup
+from wasm_kernel.guests.dlmalloc import Dlmalloc
+from wasm_kernel.guests.javascript.host_functions import AgentCalls
+from wasm_kernel.guests.javascript.modules import ModuleLoader
+from wasm_kernel.guests.javascript.quickjs import FAILED, OK, QuickJs
+from wasm_kernel.guests.javascript.random_state import reseed_random
+from wasm_kernel.guests.javascript.stripper import StripperFactory, TypeScriptError
+from wasm_kernel.state.pages import Heap
+
+_T = TypeVar("_T")
+
+NAME_BYTES = 11
+"""The length of the name that scripts have in stacks: `eval_script` in the binary."""
+
+_MODULE = "env"
+_HOST_ERROR = 0xFFFFFFFF  # -1: the guest makes an error of its own of it
+_SPARE_BYTES = 16 * 1024 * 1024  # of the memory limit, for what is not JavaScript's own
+_SLEEP_MAX = 10.0**6  # seconds
+
+
+class Addresses(Struct, frozen=True):
+    """The addresses that the host reaches for in a guest with the image's memory.
+
+    Attributes:
+        step: The handle of the agent's function `step`.
+        slot: The place for what exports write.
+        script_name: Where the name lies that scripts have in stacks.
+        random: Where the state of `Math.random` lies.
+        allocator: Where the C library's allocator keeps its state; 0 if it is another one.
+    """
+
+    step: int
+    slot: int
+    script_name: int
+    random: int
+    allocator: int = 0
+
+
+class Interrupts:
+    """The way to interrupt one guest: a `Signals`. The interpreter asks now and then.
+
+    Attributes:
+        taken: Whether the interpreter has met an interrupt since this was last cleared.
+    """
+
+    def __init__(self) -> None:
+        self._is_pending = False
+        self.taken = False
+
+    def raise_(self) -> None:
+        """Makes the interrupt pending."""
+        self._is_pending = True
+
+    def pending(self) -> bool:
+        """Returns whether the interpreter has not met it yet."""
+        return self._is_pending
+
+    def complete(self) -> None:
+        """Does nothing: there is one flag, and the host's own."""
+
+    def clear(self) -> None:
+        """Takes it back."""
+        self._is_pending = False
+
+    def take(self) -> bool:
+        """Returns whether an interrupt is pending, which is met by this."""
+        if not self._is_pending:
+            return False
+        self._is_pending, self.taken = False, True
+        return True
+
+
+class HostImports:
+    """What the interpreter imports besides WASI: a `HostFunctions`. It never raises across.
+
+    Attributes:
+        calls: Answers the agent; set once there is an instance.
+        loader: Finds modules; set at the same time.
+        stopped: How the guest was stopped in a call that was made for one of these.
+    """
+
+    imports: Mapping[Import, str] = {
+        (_MODULE, "host_call"): "iiiii",
+        (_MODULE, "host_interrupt"): "",
+        (_MODULE, "host_module_normalize"): "iiiii",
+        (_MODULE, "host_module_load"): "iii",
+    }
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self.calls: AgentCalls | None = None
+        self.loader: ModuleLoader | None = None
+        self.stopped: GuestStopped | None = None
+        self._interrupts = interrupts
+
+    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+        """Returns the handlers for a guest."""
+        self._memory, self._guest = guest.memory, guest
+        return {
+            (_MODULE, "host_call"): self._safely(self._call, _HOST_ERROR),
+            (_MODULE, "host_interrupt"): self._interrupts.take,
+            (_MODULE, "host_module_normalize"): self._safely(self._normalize, 0),
+            (_MODULE, "host_module_load"): self._safely(self._load, 0),
+        }
+
+    def _safely(self, handler: Handler, failure: int) -> Handler:
+        """Returns a handler that keeps how the guest was stopped, and answers that it failed."""
+
+        def answer(*args: int) -> int:
+            try:
+                return handler(*args)
+            except GuestStopped as stopped:
+                self.stopped = self.stopped or stopped
+            except Exception:  # an address from the guest, a value of the wrong type
+                return failure
+            return failure
+
+        return answer
+
+    def _call(self, name_at: int, length: int, _this: int, count: int, handles_at: int) -> int:
+        if self.calls is None:
+            return _HOST_ERROR
+        name = self._memory.read(name_at, length).decode()
+        handles = [self._memory.read_word(handles_at + 4 * index) for index in range(min(count, 8))]
+        return self.calls.answer(name, handles)
+
+    def _normalize(self, base: int, base_length: int, at: int, length: int, out: int) -> int:
+        if self.loader is None:
+            return 0
+        base_name = self._memory.read(base, base_length).decode()
+        found = self.loader.resolve(base_name, self._memory.read(at, length).decode())
+        return self._lent(found.encode(), out)
+
+    def _load(self, at: int, length: int, out: int) -> int:
+        if self.loader is None:
+            return 0
+        return self._lent(self.loader.load(self._memory.read(at, length).decode()), out)
+
+    def _lent(self, data: bytes, out: int) -> int:
+        place = self._guest.call("qjs_alloc", len(data))
+        if place:
+            self._memory.write(place, data)
+            self._memory.write_word(out, len(data))
+        return place
+
+
+class JavaScriptGuest:
+    """An interpreter with its agent: a `Guest`. Only the guest's thread uses it; close it."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        addresses: Addresses,
+        host: HostImports,
+        setup: GuestSetup,
+        *,
+        strippers: StripperFactory,
+        interrupts: Interrupts,
+    ) -> None:
+        self.instance, self.files, self.flavour = instance, setup.files, setup.flavour
+        self.interrupts = interrupts
+        self.signals: Signals = interrupts
+        self.heap: Heap = Dlmalloc(addresses.allocator, instance.memory)
+        self._engine = QuickJs(instance, addresses.slot)
+        self._addresses, self._host = addresses, host
+        self._setup, self._strippers = setup, strippers
+
+    def run_turn(self, fuel: int | None) -> bool:
+        """Runs one turn; as `Guest` has it."""
+        self.files.begin_turn()
+        self.interrupts.taken = False
+        with self.instance.turn(fuel):
+            self.instance.call("set_memory_limit", max(0, self._setup.memory_bytes - _SPARE_BYTES))
+            action = self._step("begin")
+            while action:
+                action = self._do(action)
+        return action is not None
+
+    def _do(self, action: str) -> str | None:
+        """Does what the agent asked for; returns what is to be done next, or None if it failed."""
+        match action[0]:
+            case "e":
+                return self._evaluate(action[1 : NAME_BYTES + 1], action[NAME_BYTES + 1 :])
+            case "t":
+                return self._strip(action[1:])
+            case "w":
+                return self._wait(float(action[1:]))
+        return self._step("jobs", self._number(self._checked(self._engine.run_jobs)))
+
+    def _evaluate(self, name: str, source: str) -> str | None:
+        self.instance.memory.write(self._addresses.script_name, name.encode()[:NAME_BYTES])
+        status, value = self._checked(lambda: self._engine.evaluate(source.encode() or b" "))
+        if status == OK:
+            return self._step("promise", value)
+        return self._step("uncompiled", self._engine.exception() or self._engine.new_undefined())
+
+    def _strip(self, source: str) -> str | None:
+        try:
+            text = self._strippers.strip(source, self.instance, self.interrupts)
+        except TypeScriptError as problem:
+            self.interrupts.take()
+            return self._step("unstripped", self._text(str(problem)))
+        return self._step("stripped", self._text(text))
+
+    def _wait(self, milliseconds: float) -> str | None:
+        self._setup.streams.flush()
+        self._setup.clock.wait(time.monotonic() + min(max(0.0, milliseconds / 1000), _SLEEP_MAX))
+        self.interrupts.take()
+        return self._step("waited")
+
+    def _step(self, event: str, value: int = 0) -> str | None:
+        """Calls the agent; returns the next action, empty at the turn's end, None if it failed."""
+        if self.interrupts.taken:
+            self._engine.free(value)
+            event, value, self.interrupts.taken = "interrupted", 0, False
+            self._engine.free(self._engine.exception())
+        arguments = [self._text(event), value or self._engine.new_undefined()]
+        status, result = self._checked(
+            lambda: self._engine.call_function(self._addresses.step, arguments)
+        )
+        if status == FAILED:
+            return self._step("interrupted") if self.interrupts.taken else None
+        action = self._engine.text(result)
+        self._engine.free(result)
+        return action
+
+    def _checked(self, call: Callable[[], _T]) -> _T:
+        """Returns what a call into the guest returns, unless a call inside of it was stopped."""
+        result = call()
+        if self._host.stopped is not None:
+            raise self._host.stopped
+        return result
+
+    def _text(self, text: str) -> int:
+        return self._engine.new_text(text.encode("utf-8", "replace"))
+
+    def _number(self, number: int) -> int:
+        return self._text(str(number))
+
+    def reseed(self) -> None:
+        """Seeds `Math.random` anew: no other guest has the same numbers."""
+        reseed_random(self.instance.memory, self._addresses.random)
+
+    def close(self) -> None:
+        """Closes its files and its instance. Safe to call twice."""
+        self.files.close()
+        self.instance.close()

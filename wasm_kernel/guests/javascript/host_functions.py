@@ -1,0 +1,200 @@
+"""`AgentCalls`: what the agent asks of the host in the midst of a turn.
+
+The arguments are hostile, as is the agent once a cell has run: each is read anew, and of one type.
+Nothing here raises for what they hold.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
+from wasm_kernel.guests.javascript.quickjs import PENDING, QuickJs
+from wasm_kernel.wasi_files.access import FileAccess, FileStatus
+from wasm_kernel.wasi_files.open_files import Device
+
+FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
+_PIECE_BYTES = 1024 * 1024
+_FILE_MOST = 256 * 1024 * 1024  # bytes of a file that are read at once
+_RANDOM_MOST = 65_536
+_ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252", "iso8859-2", "ascii"})
+
+
+class AgentCalls:
+    """Answers the agent of one guest. Only the guest's thread uses it.
+
+    Args:
+        engine: The interpreter.
+        send: Answers a frame of the protocol.
+        devices: What the guest prints to, by the numbers 1 and 2.
+        loader: Finds modules.
+        files: Returns the guest's files.
+        should_stop: Whether a call that takes long must end.
+    """
+
+    def __init__(
+        self,
+        engine: QuickJs,
+        send: Callable[[bytes], bytes],
+        *,
+        devices: Mapping[int, Device],
+        loader: ModuleLoader,
+        files: Callable[[], FileAccess],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._send = send
+        self._devices = devices
+        self._loader = loader
+        self._files = files
+        self._should_stop = should_stop
+        self._answers: dict[str, Callable[[Sequence[int]], int]] = {
+            "send": self._frame,
+            "print1": lambda handles: self._print(1, handles),
+            "print2": lambda handles: self._print(2, handles),
+            "file": self._file,
+            "random": self._random,
+            "encode": self._encode,
+            "decode": self._decode,
+            "promise": self._promise,
+            "enter": self._enter,
+            "resolve": self._resolve,
+            "source": self._source,
+            "problem": self._problem,
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all functions."""
+        return list(self._answers)
+
+    def answer(self, name: str, handles: Sequence[int]) -> int:
+        """Returns a handle of the answer to a call, or `FAILED`."""
+        answer = self._answers.get(name)
+        return FAILED if answer is None else answer(handles)
+
+    def _texts(self, handles: Sequence[int]) -> list[str]:
+        found = [self._engine.text(handle) for handle in handles]
+        return [text or "" for text in found]
+
+    def _text(self, text: str) -> int:
+        return self._engine.new_text(text.encode("utf-8", "replace")) or FAILED
+
+    def _frame(self, handles: Sequence[int]) -> int:
+        frame = self._engine.raw_text(handles[0]) if handles else None
+        if frame is None:
+            return FAILED
+        return self._engine.new_text(self._send(frame)) or FAILED
+
+    def _print(self, number: int, handles: Sequence[int]) -> int:
+        """Hands on a text, in pieces, and no further than somebody wants it."""
+        data = (self._engine.raw_text(handles[0]) if handles else None) or b""
+        device = self._devices[number]
+        for start in range(0, len(data), _PIECE_BYTES):
+            if not device.wanted or (start and self._should_stop()):
+                break
+            device.write(data[start : start + _PIECE_BYTES])
+        return self._engine.new_undefined()
+
+    def _random(self, handles: Sequence[int]) -> int:
+        (count,) = self._texts(handles)
+        return self._engine.new_data(os.urandom(min(int(count), _RANDOM_MOST))) or FAILED
+
+    def _encode(self, handles: Sequence[int]) -> int:
+        text = self._engine.raw_text(handles[0])
+        return FAILED if text is None else self._engine.new_data(text) or FAILED
+
+    def _decode(self, handles: Sequence[int]) -> int:
+        """Returns what bytes say in an encoding; undefined if they say nothing in it."""
+        data = self._engine.data(handles[0])
+        label, how = self._texts(handles[1:])
+        name = codecs.lookup(label).name
+        if data is None or name not in _ENCODINGS:
+            return FAILED
+        try:
+            text = data.decode(name, "strict" if how == "fatal" else "replace")
+        except UnicodeDecodeError:
+            return self._engine.new_undefined()
+        return self._text(text)
+
+    def _promise(self, handles: Sequence[int]) -> int:
+        """Returns the state of a promise and its value; undefined while it is pending."""
+        state, value = self._engine.promise(handles[0])
+        if state == PENDING:
+            return self._engine.new_undefined()
+        return self._engine.new_pair(self._text(str(state)), value)
+
+    def _enter(self, handles: Sequence[int]) -> int:
+        (self._loader.folder,) = self._texts(handles)
+        return self._engine.new_undefined()
+
+    def _resolve(self, handles: Sequence[int]) -> int:
+        base, name = self._texts(handles)
+        try:
+            return self._text(json.dumps({"path": self._loader.resolve(base, name)}))
+        except (ModuleProblem, OSError) as problem:
+            return self._text(json.dumps({"problem": str(problem)}))
+
+    def _source(self, handles: Sequence[int]) -> int:
+        (path,) = self._texts(handles)
+        try:
+            return self._engine.new_text(self._loader.script(path)) or FAILED
+        except (ModuleProblem, OSError):
+            return self._engine.new_undefined()
+
+    def _problem(self, handles: Sequence[int]) -> int:
+        problem, self._loader.problem = self._loader.problem, ""
+        return self._text(problem)
+
+    # -- files
+
+    def _file(self, handles: Sequence[int]) -> int:
+        name, words = self._texts(handles[:2])
+        data = self._engine.data(handles[2]) if len(handles) > 2 else None
+        try:
+            found = self._acts[name](json.loads(words), data or b"")
+        except OSError as problem:
+            number = problem.errno or errno.EIO
+            told = {"code": errno.errorcode.get(number, "EIO"), "errno": -number}
+            return self._text(json.dumps(told | {"message": os.strerror(number).lower()}))
+        if isinstance(found, bytes):
+            return self._engine.new_data(found) or FAILED
+        return self._text(json.dumps({"value": found}))
+
+    @cached_property
+    def _acts(self) -> Mapping[str, Callable[[Sequence[Any], bytes], Any]]:
+        files = self._files()
+        return {
+            "read": lambda a, data: files.read(a[0], _FILE_MOST),
+            "write": lambda a, data: files.write(a[0], data, append=a[1], new=a[2]),
+            "truncate": lambda a, data: files.truncate(a[0], int(a[1])),
+            "list": lambda a, data: files.list(a[0]),
+            "status": lambda a, data: _told(files.status(a[0], follow=a[1])),
+            "times": lambda a, data: files.set_times(a[0], int(a[1] * 1e6), int(a[2] * 1e6)),
+            "make": lambda a, data: files.make_folder(a[0]),
+            "rmdir": lambda a, data: files.remove_folder(a[0]),
+            "remove": lambda a, data: files.remove(a[0]),
+            "rename": lambda a, data: files.rename(a[0], a[1]),
+            "link": lambda a, data: files.link(a[0], a[1]),
+            "symlink": lambda a, data: files.make_link(a[0], a[1]),
+            "readlink": lambda a, data: files.read_link(a[0]),
+        }
+
+
+def _told(status: FileStatus) -> Mapping[str, Any]:
+    """Returns a status with times in milliseconds, as JavaScript counts them."""
+    return {
+        "kind": status.kind,
+        "size": status.size,
+        "atimeMs": status.accessed / 1e6,
+        "mtimeMs": status.modified / 1e6,
+        "ctimeMs": status.changed / 1e6,
+        "ino": status.inode,
+        "nlink": status.links,
+    }

@@ -1,0 +1,174 @@
+"""The base image of the JavaScript guest: an interpreter whose agent is loaded and waits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.clock import Clock
+from wasm_kernel.engine.compiler import Compiled
+from wasm_kernel.engine.host_calls import GuestMemory
+from wasm_kernel.engine.instance import Instance, InstanceOptions
+from wasm_kernel.engine.streams import OutputStreams
+from wasm_kernel.errors import ImageError
+from wasm_kernel.guests.dlmalloc import find_state
+from wasm_kernel.guests.javascript.files import AGENT, GuestFiles
+from wasm_kernel.guests.javascript.guest import Addresses, HostImports, Interrupts
+from wasm_kernel.guests.javascript.host_functions import AgentCalls
+from wasm_kernel.guests.javascript.modules import ModuleLoader
+from wasm_kernel.guests.javascript.quickjs import OK, QuickJs
+from wasm_kernel.guests.javascript.random_state import find_random
+from wasm_kernel.state import image
+from wasm_kernel.state.image import ImageRecord
+from wasm_kernel.wasi_files.access import FileAccess
+
+BOOT = "1"
+"""Changes with how a guest is booted; a part of the image's name."""
+
+_MEMORY = 512 * 1024 * 1024
+_LARGE = 64 * 1024 * 1024  # bytes; no free piece of a guest that did nothing yet is as large
+_SCRIPT_NAME, _AGENT_NAME = b"eval_script", b"wasm-kernel"
+_DRAW = b"Math.random()"
+
+# Of `JSRuntime` in QuickJS-NG's quickjs.c: when to collect garbage first, a list that is empty, and
+# then the stack: its size (none is set for WASI), its beginning, and the limit, below which a
+# `RangeError` is thrown. Without a limit, deep recursion would end the guest.
+_GC_THRESHOLD = 256 * 1024
+_RUNTIME = struct.Struct("<6I")
+_STACK_TOP, _STACK_LIMIT = 1024 * 1024, 128 * 1024
+
+
+class ImageBuilder:
+    """Builds a base image; runs a guest, so on a guest thread.
+
+    Args:
+        compiled: The interpreter's code, of any flavour.
+        files: The guest's files.
+    """
+
+    def __init__(self, compiled: Compiled, files: GuestFiles) -> None:
+        self._compiled, self._files = compiled, files
+
+    def build(self, cache: Cache, name: str) -> ImageRecord:
+        """Boots a guest, and writes its memory to the cache under a name.
+
+        Returns:
+            What else must be known of the image.
+
+        Raises:
+            ImageError: the guest does not boot.
+        """
+        allocator = self._find_allocator()
+        with self._raw() as (instance, host), instance.turn():
+            slot = QuickJs.new_slot(instance)
+            engine, memory = QuickJs(instance, slot), instance.memory
+            engine.free(engine.evaluate_quick(_DRAW)[1])
+            random = self._find_random(engine, memory)
+            limit_stack(memory)
+            script_name = _find_once(memory, _SCRIPT_NAME, "the name of scripts")
+            step = self._load_agent(engine, host, memory, script_name)
+            cache.write(name, lambda path: image.save(instance, path))
+            addresses = Addresses(step, slot, script_name, random, allocator)
+            extra = msgspec.to_builtins(addresses)
+            return ImageRecord(memory.size, os.urandom(8).hex(), (), extra)
+
+    def _load_agent(
+        self, engine: QuickJs, host: HostImports, memory: GuestMemory, script_name: int
+    ) -> int:
+        """Loads the agent, and returns a handle of its function `step`."""
+        host.loader = ModuleLoader(self._files.modules, _no_files, _no_types)
+        calls = AgentCalls(
+            engine,
+            _no_frames,
+            devices={},
+            loader=host.loader,
+            files=_no_files,
+            should_stop=lambda: False,
+        )
+        everything = engine.global_object()
+        for name in calls.names:
+            function = engine.new_function(name.encode())
+            engine.set(everything, f"wasmKernel_{name}".encode(), function)
+        memory.write(script_name, _AGENT_NAME)
+        main = f"{AGENT}agent"
+        status, module = engine.evaluate_module(self._files.modules[main], main.encode())
+        step = engine.get(module, b"step") if status == OK else 0
+        if step == 0:
+            problem = engine.exception()
+            engine.set(everything, b"problem", problem)
+            told = engine.text(engine.evaluate_quick(b"`${problem}\\n${problem?.stack}`")[1])
+            raise ImageError(f"the JavaScript guest could not be prepared: {told}")
+        engine.run_jobs()
+        engine.free(module)
+        engine.free(everything)
+        return step
+
+    def _find_random(self, engine: QuickJs, memory: GuestMemory) -> int:
+        """Returns where the state of `Math.random` lies."""
+        before = memory.read(0, memory.size)
+        engine.free(engine.evaluate_quick(_DRAW)[1])
+        found = find_random(before, memory.read(0, len(before)))
+        if len(found) != 1:
+            raise ImageError("the generator of random numbers was not found in the guest")
+        return found[0]
+
+    def _find_allocator(self) -> int:
+        """Returns where the allocator's state lies, if this artifact has one of that layout."""
+        with self._raw() as (instance, _), instance.turn():
+            place = instance.call("qjs_alloc", _LARGE)
+            memory = instance.memory
+            return find_state(memory.read(0, memory.size), place) if place else 0
+
+    @contextlib.contextmanager
+    def _raw(self) -> Iterator[tuple[Instance, HostImports]]:
+        """Runs a guest without an image, with memory as the binary has it."""
+        host = HostImports(Interrupts())
+        options = InstanceOptions(_MEMORY, own_code=True)
+        instance = Instance(self._compiled, (host,), options, Clock(), OutputStreams())
+        with contextlib.closing(instance):
+            yield instance, host
+
+
+def limit_stack(memory: GuestMemory) -> None:
+    """Has the interpreter throw an error before its stack ends.
+
+    Raises:
+        ImageError: the place was not found.
+    """
+    whole = memory.read(0, memory.size)
+    found, at = [], whole.find(struct.pack("<I", _GC_THRESHOLD))
+    while at >= 0:
+        if at % 4 == 0 and at + _RUNTIME.size <= len(whole):
+            _, _, _, size, top, limit = _RUNTIME.unpack_from(whole, at)
+            if size == limit == 0 and 0 < top < _STACK_TOP:
+                found.append(at + _RUNTIME.size - 4)
+        at = whole.find(struct.pack("<I", _GC_THRESHOLD), at + 1)
+    if len(found) != 1:
+        raise ImageError("the limit of the stack was not found in the guest")
+    memory.write_word(found[0], _STACK_LIMIT)
+
+
+def _find_once(memory: GuestMemory, text: bytes, what: str) -> int:
+    """Returns where a text lies, last in memory: the binary's own copy of it."""
+    whole = memory.read(0, memory.size)
+    at = whole.find(text)
+    if at < 0:
+        raise ImageError(f"{what} was not found in the guest")
+    return at
+
+
+def _no_files() -> FileAccess:
+    raise ImageError("the agent asks for files before it runs")
+
+
+def _no_frames(_frame: bytes) -> bytes:
+    return b"{}"
+
+
+def _no_types(_text: str) -> str:
+    raise ImageError("the agent is JavaScript")

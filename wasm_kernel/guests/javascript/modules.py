@@ -1,0 +1,288 @@
+"""`ModuleLoader`: which file an `import` means, and what is evaluated in its place.
+
+Source of the rules: Node's documentation of packages (`exports`, conditions, `main`), and of
+modules (where `node_modules` is looked for).
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from wasm_kernel.guests.javascript.files import AGENT, LIBRARY_GUEST
+from wasm_kernel.wasi_files.access import FileAccess
+
+NODE = "node:"
+SOURCE_MOST = 16 * 1024 * 1024  # bytes; the interpreter takes no more
+_MANIFEST_MOST = 1024 * 1024
+_CONDITIONS = ("import", "module", "default", "browser", "require")
+_ENDINGS = ("", ".js", ".mjs", ".cjs", ".ts", ".mts", ".json")
+_INDEXES = ("index.js", "index.mjs", "index.cjs", "index.ts", "index.json")
+_TYPESCRIPT = (".ts", ".mts", ".cts", ".tsx")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
+_NPM = re.compile(r"npm:/?((?:@[^/@]+/)?[^/@]+)(?:@[^/]*)?(/.*)?")
+_ES_MODULE = re.compile(
+    rb"^\s*(?:import\b(?!\s*\()|export\b)|;\s*(?:import|export)\b", re.MULTILINE
+)
+_COMMON = re.compile(rb"\bmodule\.exports\b|\bexports\.\w|\bexports\[|\brequire\s*\(")
+_EXPORTED = re.compile(rb"\bexports\.([A-Za-z_$][\w$]*)\s*=")
+_DEFINED = re.compile(rb"defineProperty\(\s*exports\s*,\s*[\"']([A-Za-z_$][\w$]*)[\"']")
+_LISTED = re.compile(rb"module\.exports\s*=\s*\{([^{}]*)\}")
+_NAME = re.compile(rb"(?:^|,)\s*([A-Za-z_$][\w$]*)\s*(?=[:,]|$)")
+_RESERVED = frozenset(
+    re.findall(
+        r"\w+",
+        "default await break case catch class const continue debugger delete do else enum export "
+        "extends false finally for function if implements import in instanceof interface let new "
+        "null package private protected public return static super switch this throw true try "
+        "typeof var void while with yield eval arguments",
+    )
+)
+_COMMON_MODULE = (
+    'const m = globalThis[Symbol.for("wasm-kernel")].require({path});\nexport default m;\n'
+)
+
+
+class ModuleProblem(Exception):
+    """A module can't be had; `str()` says why to the cell's author."""
+
+
+class ModuleLoader:
+    """Finds the modules of one guest. Only its thread uses it.
+
+    Args:
+        built_in: The sources of the agent's modules and of built-in ones, by name.
+        files: Returns the guest's files.
+        strip: Takes the types out of a text.
+
+    Attributes:
+        folder: The folder that paths in cells begin at.
+        problem: Why the last module could not be had, as a sentence.
+    """
+
+    def __init__(
+        self,
+        built_in: Mapping[str, bytes],
+        files: Callable[[], FileAccess],
+        strip: Callable[[str], str],
+    ) -> None:
+        self.folder, self.problem = "/app", ""
+        self._built_in, self._files, self._strip = built_in, files, strip
+
+    def resolve(self, base: str, name: str) -> str:
+        """Returns the full name of a module.
+
+        Args:
+            base: The full name of the module, or of the script, that imports it.
+            name: What stands there.
+
+        Raises:
+            ModuleProblem: there is no such module.
+        """
+        try:
+            return self._resolved(base, name)
+        except ModuleProblem as problem:
+            self.problem = str(problem)
+            raise
+
+    def _resolved(self, base: str, name: str) -> str:
+        if name.startswith(AGENT):
+            if base.startswith((AGENT, NODE)):
+                return name
+            raise ModuleProblem(f"{name[:100]!r} is the sandbox's own.")
+        plain = name.removeprefix(NODE)
+        if f"{NODE}{plain}" in self._built_in:
+            return f"{NODE}{plain}"
+        npm = _NPM.fullmatch(name)
+        if npm is not None:
+            return self._in_packages(base, npm[1] + (npm[2] or ""))
+        scheme = _SCHEME.match(name)
+        if scheme is not None and scheme[1].lower() != "file":
+            raise ModuleProblem(_refused(scheme[1].lower(), name))
+        if name.startswith("file:"):
+            return self._file(unquote(name.removeprefix("file:").removeprefix("//")))
+        if name.startswith(("/", "./", "../")) or name in (".", ".."):
+            return self._file(posixpath.join(self._folder_of(base), name))
+        return self._in_packages(base, name)
+
+    def _folder_of(self, base: str) -> str:
+        return posixpath.dirname(base) if base.startswith("/") else self.folder
+
+    def _file(self, path: str) -> str:
+        """Returns the path of a file, with the query that it was asked for by."""
+        plain, mark, query = path.partition("?")
+        found = self._first(posixpath.normpath(plain))
+        if found is None:
+            raise ModuleProblem(f"There is no file {plain[:300]}.")
+        return f"{found}{mark}{query}"
+
+    def _first(self, path: str) -> str | None:
+        """Returns the first file that a path can stand for."""
+        candidates = [f"{path}{ending}" for ending in _ENDINGS]
+        if path.endswith(".js"):  # TypeScript imports by the name that the compiled file would have
+            candidates.append(f"{path[:-3]}.ts")
+        candidates += [f"{path}/{index}" for index in _INDEXES]
+        return next(filter(self._is_file, candidates), None)
+
+    def _is_file(self, path: str) -> bool:
+        try:
+            return self._files().status(path).kind == "file"
+        except OSError:
+            return False
+
+    # -- packages
+
+    def _in_packages(self, base: str, name: str) -> str:
+        parts = name.split("/")
+        count = 2 if name.startswith("@") else 1
+        package, rest = "/".join(parts[:count]), "/".join(parts[count:])
+        for folder in self._package_folders(base):
+            place = f"{folder}/{package}"
+            manifest = self._manifest(place)
+            if manifest is None:
+                found = self._first(f"{folder}/{name}")
+            else:
+                found = self._entry(place, manifest, rest)
+            if found is not None:
+                return found
+        raise ModuleProblem(
+            f"There is no package {package[:100]!r} here. `%npm install {package[:100]}` gets one "
+            "that is JavaScript alone, where that is allowed; or lay it into /app/node_modules."
+        )
+
+    def _package_folders(self, base: str) -> Iterator[str]:
+        folder = self._folder_of(base)
+        while folder not in ("", "/"):
+            if posixpath.basename(folder) != "node_modules":
+                yield f"{folder}/node_modules"
+            folder = posixpath.dirname(folder)
+        yield "/app/node_modules"
+        yield f"{LIBRARY_GUEST}/node_modules"
+
+    def _manifest(self, place: str) -> Mapping[str, Any] | None:
+        try:
+            found = json.loads(self._files().read(f"{place}/package.json", _MANIFEST_MOST))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _entry(self, place: str, manifest: Mapping[str, Any], rest: str) -> str | None:
+        """Returns the file of a package that an import means."""
+        exports = manifest.get("exports")
+        if exports is not None:
+            target = _exported(exports, f"./{rest}" if rest else ".")
+            if target is None:
+                raise ModuleProblem(f"The package exports no {rest[:100] or 'main module'!r}.")
+            return self._inside(place, target)
+        if rest:
+            return self._first(f"{place}/{rest}")
+        for key in ("module", "main"):
+            target = manifest.get(key)
+            if isinstance(target, str):
+                found = self._inside(place, target)
+                if found is not None:
+                    return found
+        return self._first(place)
+
+    def _inside(self, place: str, target: str) -> str | None:
+        path = posixpath.normpath(f"{place}/{target}")
+        return self._first(path) if path.startswith(f"{place}/") else None
+
+    # -- sources
+
+    def load(self, name: str) -> bytes:
+        """Returns the source of a module by its full name.
+
+        Raises:
+            ModuleProblem: it can't be read.
+        """
+        found = self._built_in.get(name)
+        if found is not None:
+            return found
+        path = name.partition("?")[0]
+        source = self._read(path)
+        if path.endswith(".json"):
+            return b"export default JSON.parse(" + json.dumps(source.decode()).encode() + b");"
+        if self._is_common(path, source):
+            return _as_module(path, source)
+        return self._without_types(path, source) or b"\n"
+
+    def script(self, path: str) -> bytes:
+        """Returns the source of a file that `require` runs."""
+        return self._without_types(path, self._read(path)) or b"\n"
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._files().read(path, SOURCE_MOST)
+        except OSError as problem:
+            self.problem = f"{path[:300]} can't be read: {(problem.strerror or '').lower()}."
+            raise ModuleProblem(self.problem) from None
+
+    def _without_types(self, path: str, source: bytes) -> bytes:
+        if not path.endswith(_TYPESCRIPT):
+            return source
+        try:
+            return self._strip(source.decode("utf-8", "replace")).encode()
+        except Exception as problem:
+            self.problem = f"{path[:300]} can't be read as TypeScript: {str(problem)[:500]}"
+            raise
+
+    def _is_common(self, path: str, source: bytes) -> bool:
+        """Returns whether a file is a CommonJS module."""
+        if path.endswith((".cjs", ".cts")):
+            return True
+        if not path.endswith(".js") or _ES_MODULE.search(source):
+            return False
+        return _COMMON.search(source) is not None
+
+
+def _exported(exports: Any, path: str) -> str | None:
+    """Returns the file that a package's `exports` name for a path."""
+    if isinstance(exports, dict) and any(key.startswith(".") for key in exports):
+        if path in exports:
+            return _chosen(exports[path])
+        for pattern, target in exports.items():
+            before, star, after = pattern.partition("*")
+            fits = path.startswith(before) and path.endswith(after) and len(path) >= len(pattern)
+            if star and fits:
+                found = _chosen(target)
+                middle = path[len(before) : len(path) - len(after)]
+                return found.replace("*", middle) if found else None
+        return None
+    return _chosen(exports) if path == "." else None
+
+
+def _chosen(target: Any) -> str | None:
+    """Returns the first file that a condition of ours leads to."""
+    for _ in range(10):
+        if isinstance(target, list) and target:
+            target = target[0]
+        if not isinstance(target, dict):
+            break
+        target = next((target[key] for key in _CONDITIONS if key in target), None)
+    return target if isinstance(target, str) else None
+
+
+def _as_module(path: str, source: bytes) -> bytes:
+    """Returns a module that has what a CommonJS file exports."""
+    names = set(_EXPORTED.findall(source)) | set(_DEFINED.findall(source))
+    for listed in _LISTED.findall(source):
+        names.update(_NAME.findall(listed.replace(b"\n", b" ")))
+    kept = sorted({name.decode() for name in names} - _RESERVED)
+    lines = [f"export const {name} = m[{json.dumps(name)}];" for name in kept]
+    return (_COMMON_MODULE.format(path=json.dumps(path)) + "\n".join(lines)).encode()
+
+
+def _refused(scheme: str, name: str) -> str:
+    if scheme == "node":
+        return f"{name[:100]!r} is not available in the sandbox."
+    if scheme in ("http", "https"):
+        return (
+            "Modules can't be fetched from the network: cells have none. `%npm install NAME` gets "
+            "a package, where that is allowed; or lay the file into /app."
+        )
+    return f"Modules can't be imported by {scheme[:20]!r} here."

@@ -1,0 +1,220 @@
+"""`QuickJs`: the exports of the interpreter, with texts and values instead of addresses.
+
+A value of the guest is known by a handle, the address of a box in its memory; whoever gets one from
+here frees it, unless it is handed back. What the guest says is never trusted: all that is read lies
+inside its memory, whatever the handle.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Protocol
+
+from wasm_kernel.engine.host_calls import GuestMemory, OutOfBounds
+from wasm_kernel.errors import GuestCrashed
+
+OK, FAILED = 0, 1
+_PANIC, _NO_ENGINE = 3, 4
+PENDING, FULFILLED, REJECTED = 0, 1, 2
+_SLOT_BYTES = 64  # for what an export writes to an address, and for the arguments of a call
+_ARGUMENTS_AT = 16
+_ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4
+
+
+class Exports(Protocol):
+    """What calls a guest's exports: an instance, or a guest as its host functions see it."""
+
+    @property
+    def memory(self) -> GuestMemory:
+        """The guest's memory."""
+
+    def call(self, export: str, *args: int) -> int:
+        """Calls an export; raises `GuestStopped` if it does not come back."""
+
+
+class QuickJs:
+    """The interpreter in one instance. Only the guest's thread uses it.
+
+    Args:
+        exports: Calls its exports.
+        slot: What `new_slot` returned for this memory.
+    """
+
+    def __init__(self, exports: Exports, slot: int) -> None:
+        self._call = exports.call
+        self._memory = exports.memory
+        self._slot = slot
+
+    @staticmethod
+    def new_slot(exports: Exports) -> int:
+        """Returns a place in the guest's memory for what exports write."""
+        return _given(exports.call("qjs_alloc", _SLOT_BYTES))
+
+    def evaluate(self, source: bytes) -> tuple[int, int]:
+        """Evaluates a script that may use `await`.
+
+        Returns:
+            `OK` and a promise of `{value}`, or `FAILED` if the script can't be compiled; then
+            `exception` returns why.
+        """
+        with _Given(self._call, self._memory, source) as at:
+            return self._result("eval_async", at, len(source), self._slot)
+
+    def evaluate_module(self, source: bytes, name: bytes) -> tuple[int, int]:
+        """Evaluates a module; returns `OK` and its namespace, or `FAILED`."""
+        with (
+            _Given(self._call, self._memory, source) as at,
+            _Given(self._call, self._memory, name) as name_at,
+        ):
+            return self._result("eval_module", at, len(source), name_at, len(name), self._slot)
+
+    def call_function(self, function: int, arguments: Sequence[int]) -> tuple[int, int]:
+        """Calls a function; frees the arguments. Returns `OK` and its value, or `FAILED`."""
+        this = self._call("new_undefined")
+        packed = struct.pack(f"<{len(arguments)}I", *arguments[:_ARGUMENTS_MOST])
+        at = self._slot + _ARGUMENTS_AT
+        self._memory.write(at, packed)
+        result = self._result("call_function", function, this, at, len(arguments), self._slot)
+        for handle in (this, *arguments):
+            self.free(handle)
+        return result
+
+    def exception(self) -> int:
+        """Returns what was thrown last and not caught; 0 if there is nothing."""
+        status, handle = self._result("last_exception", self._slot)
+        return handle if status == OK else 0
+
+    def run_jobs(self) -> int:
+        """Runs what promises wait for; returns how many reactions ran."""
+        return self._call("execute_pending_jobs")
+
+    def promise(self, handle: int) -> tuple[int, int]:
+        """Returns a promise's state, and a handle of its value if it is settled."""
+        self._call("promise_state", handle, self._slot)
+        state = self._memory.read_word(self._slot)
+        if state == PENDING:
+            return PENDING, 0
+        return state, self._result("promise_result", handle, self._slot)[1]
+
+    def text(self, handle: int) -> str | None:
+        """Returns a string's text; None for another value, or one with a lone surrogate."""
+        if self._call("get_string", handle) != OK:
+            return None
+        return self._taken().decode("utf-8", "replace")
+
+    def raw_text(self, handle: int) -> bytes | None:
+        """Returns a string as UTF-8; None for another value, or one with a lone surrogate."""
+        return self._taken() if self._call("get_string", handle) == OK else None
+
+    def data(self, handle: int) -> bytes | None:
+        """Returns what an `Uint8Array` holds; None for another value."""
+        at = self._slot
+        if self._call("get_typed_array_buffer", handle, at, at + 4, at + 8) != OK:
+            return None
+        return self._taken()
+
+    def new_text(self, text: bytes) -> int:
+        """Returns a string, made from UTF-8."""
+        if not text:  # the guest takes no empty input
+            status, handle = self.evaluate_quick(b"''")
+            return handle if status == OK else 0
+        with _Given(self._call, self._memory, text) as at:
+            return self._call("new_string", at, len(text))
+
+    def new_data(self, data: bytes) -> int:
+        """Returns a new `Uint8Array`."""
+        if not data:
+            status, handle = self.evaluate_quick(b"new Uint8Array()")
+            return handle if status == OK else 0
+        with _Given(self._call, self._memory, data) as at:
+            return self._result("new_uint8array", at, len(data), self._slot)[1]
+
+    def evaluate_quick(self, source: bytes) -> tuple[int, int]:
+        """Evaluates an expression at once; returns `OK` and its value, or `FAILED`."""
+        with _Given(self._call, self._memory, source) as at:
+            return self._result("eval_code", at, len(source), self._slot)
+
+    def new_undefined(self) -> int:
+        """Returns `undefined`."""
+        return self._call("new_undefined")
+
+    def new_pair(self, first: int, second: int) -> int:
+        """Returns an array of two values, which are freed."""
+        made = self._call("new_array")
+        for index, handle in enumerate((first, second)):
+            self._call("set_index", made, index, handle)
+            self.free(handle)
+        return made
+
+    def new_function(self, name: bytes) -> int:
+        """Returns a function that asks the host, by a name."""
+        with _Given(self._call, self._memory, name) as at:
+            return self._call("new_function", at, len(name))
+
+    def get(self, holder: int, name: bytes) -> int:
+        """Returns a property; 0 if it can't be had."""
+        with _Given(self._call, self._memory, name) as at:
+            return self._result("get_prop", holder, at, len(name), self._slot)[1]
+
+    def set(self, holder: int, name: bytes, value: int) -> None:
+        """Sets a property, and frees the value."""
+        with _Given(self._call, self._memory, name) as at:
+            self._call("set_prop", holder, at, len(name), value)
+        self.free(value)
+
+    def global_object(self) -> int:
+        """Returns the global object."""
+        return self._call("global_object")
+
+    def lend(self, data: bytes) -> int:
+        """Returns the address of a copy of `data` that the guest frees."""
+        at = _given(self._call("qjs_alloc", len(data)))
+        self._memory.write(at, data)
+        return at
+
+    def free(self, handle: int) -> None:
+        """Lets go of a value."""
+        if handle:
+            self._call("free_value", handle)
+
+    def _result(self, export: str, *args: int) -> tuple[int, int]:
+        status = self._call(export, *args)
+        if status in (_PANIC, _NO_ENGINE):
+            raise GuestCrashed("a fault of the interpreter")
+        return status, self._memory.read_word(self._slot)
+
+    def _taken(self) -> bytes:
+        length = self._call("qjs_last_len")
+        data = self._memory.read(self._call("qjs_last_ptr"), length) if length else b""
+        self._call("qjs_result_free")
+        return data
+
+
+class _Given:
+    """Bytes in the guest's memory, as long as a block lasts."""
+
+    def __init__(self, call: _Call, memory: GuestMemory, data: bytes) -> None:
+        self._call, self._memory, self._data = call, memory, data
+
+    def __enter__(self) -> int:
+        self._at = _given(self._call("qjs_alloc", len(self._data)))
+        try:
+            self._memory.write(self._at, self._data)
+        except OutOfBounds:
+            raise GuestCrashed("a broken allocator") from None
+        return self._at
+
+    def __exit__(self, problem: object, *_: object) -> None:
+        if problem is None:
+            self._call("qjs_free", self._at, len(self._data))
+
+
+class _Call(Protocol):
+    def __call__(self, export: str, *args: int) -> int: ...
+
+
+def _given(address: int) -> int:
+    if address == 0:
+        raise GuestCrashed("out of memory")
+    return address

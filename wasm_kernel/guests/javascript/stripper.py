@@ -1,0 +1,104 @@
+"""Taking types out of TypeScript, by a second guest that is made anew for each text.
+
+The text is hostile, and so is the guest once it has read it: it gets no file and no channel, the
+memory, fuel and time of the cell that waits for it, and what it returns is only evaluated inside of
+the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wasm_kernel.engine.clock import Clock, Signals, StopReason
+from wasm_kernel.engine.compiler import Compiled
+from wasm_kernel.engine.instance import Instance, InstanceOptions
+from wasm_kernel.engine.streams import OutputStreams
+from wasm_kernel.errors import GuestCrashed, GuestExited, StackExhausted
+
+_OK, _UNCHANGED = 0, 1
+_TYPESCRIPT = 1 | 1 << 8  # the source is TypeScript; take the types out
+_NAME = b"cell.ts"
+
+
+class TypeScriptError(Exception):
+    """A text is not TypeScript; `str()` says why."""
+
+
+class _StrippersClock(Clock):
+    """A clock that stops its guest as soon as the cell is interrupted: nothing is lost with it."""
+
+    def __init__(self, of_cell: Clock, interrupts: Signals) -> None:
+        super().__init__()
+        self._of_cell, self._interrupts = of_cell, interrupts
+
+    def on_epoch(self) -> bool:
+        """As `Clock` has it."""
+        is_over = self._of_cell.on_epoch()
+        self.reason = self._of_cell.reason
+        return is_over or self._interrupts.pending()
+
+    def watch(self) -> StopReason | None:
+        """As `Clock` has it."""
+        return self._of_cell.watch()
+
+
+class StripperFactory:
+    """Takes types out of the texts of one guest.
+
+    Args:
+        compiled: Returns the code of the guest that does it.
+        clock: The deadlines of the cell.
+        memory_bytes: The most that its memory may grow to.
+    """
+
+    def __init__(self, compiled: Callable[[], Compiled], clock: Clock, memory_bytes: int) -> None:
+        self._compiled, self._clock, self._memory_bytes = compiled, clock, memory_bytes
+
+    def strip(self, source: str, cell: Instance, signals: Signals) -> str:
+        """Returns a text without its types; comments in front of statements stay.
+
+        Args:
+            source: The text.
+            cell: The instance that waits for it; its fuel is used.
+            signals: The cell's interrupts.
+
+        Raises:
+            TypeScriptError: the text can't be read.
+            GuestStopped: the cell's time or fuel is over.
+        """
+        clock = _StrippersClock(self._clock, signals)
+        options = InstanceOptions(self._memory_bytes)
+        instance = Instance(self._compiled(), (), options, clock, OutputStreams())
+        fuel = cell.fuel_left
+        try:
+            with instance.turn(fuel):
+                return _stripped(instance, source.encode("utf-8", "replace"))
+        except (StackExhausted, GuestExited):
+            raise TypeScriptError("it is nested too deeply") from None
+        except GuestCrashed:
+            raise TypeScriptError("it is too large or nested too deeply") from None
+        finally:
+            left = instance.fuel_left
+            if left is not None:
+                cell.lower_fuel(left)
+            instance.close()
+
+
+def _stripped(instance: Instance, source: bytes) -> str:
+    memory, call = instance.memory, instance.call
+    places = []
+    for data in (_NAME, source):
+        at = call("qjst_alloc", len(data))
+        if at == 0:
+            raise TypeScriptError("it is too large")
+        memory.write(at, data)
+        places += [at, len(data)]
+    status = call("qjst_transform", *places, _TYPESCRIPT)
+    if status == _UNCHANGED:
+        return source.decode()
+    kind = "result" if status == _OK else "error"
+    length, at = call(f"qjst_{kind}_len"), call(f"qjst_{kind}_ptr")
+    text = memory.read(at, length).decode("utf-8", "replace")
+    if status != _OK:
+        raise TypeScriptError(text.partition("cell.ts: ")[2] or text)
+    return text
