@@ -233,7 +233,7 @@ def test_a_kernel_that_was_taken_over_reaches_neither_the_forker_nor_anything_el
     for name in forker.env:
         if name.startswith("PROBE_"):
             monkeypatch.setenv(name, forker.env[name])
-    monkeypatch.setenv("PROBE_FORKER", str(forker.path))
+    monkeypatch.setenv("PROBE_FORKER", forker.name)
     with starting_in(root) as start:
         kernel = start(folder="none")
         kernel.run("open('/app/probe', 'w').close()")
@@ -241,6 +241,7 @@ def test_a_kernel_that_was_taken_over_reaches_neither_the_forker_nor_anything_el
         wait_for((session / "found").exists)
         found: dict[str, str] = json.loads((session / "found").read_text())
     assert {name for name, came in found.items() if came == "done"} == REACHABLE
+    assert "forker" in found
     assert forker.command("--version").returncode == 0
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.frontends.jupyter import app
+from wasm_kernel.frontends.jupyter import app, launcher
 from wasm_kernel.frontends.jupyter.origin import create
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions.session import Session
@@ -56,10 +56,17 @@ TRIES: dict[str, Callable[[], object]] = {
     "tcp": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PROBE_PORT"]))),
     "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
     "unix": lambda: socket.socket(socket.AF_UNIX),
+    "datagrams": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM),
     "program": lambda: subprocess.run([sys.executable, "--version"], check=True),
     "process": os.fork,
     "parent": lambda: os.kill(os.getppid(), 0),
 }
+
+
+OF_FORKED: dict[str, Callable[[], object]] = {
+    "forker": lambda: launcher.connect(os.environ["PROBE_FORKER"]),
+}
+"""What is tried besides in a kernel that was forked."""
 
 
 def _tried(what: Callable[[], object]) -> str:
@@ -74,7 +81,8 @@ def watch(workspace: Path) -> None:
     """Waits for the file `probe`, tries everything, and writes down what came of it."""
     while not (workspace / "probe").exists():
         time.sleep(0.02)
-    found = {name: _tried(what) for name, what in TRIES.items()}
+    tries = TRIES | (OF_FORKED if "PROBE_FORKER" in os.environ else {})
+    found = {name: _tried(what) for name, what in tries.items()}
     (workspace / "found.aside").write_text(json.dumps(found))
     (workspace / "found.aside").rename(workspace / "found")
 
