@@ -68,6 +68,25 @@ def test_long_output_is_cut_in_the_reply_and_whole_in_a_file(stdio: Agent) -> No
     assert whole == "30000"
 
 
+def test_many_displays_are_bounded(stdio: Agent) -> None:
+    code = "from IPython.display import display\nfor i in range(100): display('x' * 5_000)"
+    answer = stdio.call("execute_code", code=code)
+    assert len(answer.text) < 70_000
+    (link,) = answer.links
+    assert len(stdio.ask("read_resource", link.uri).contents[0].text) > 400_000
+
+
+def test_what_is_no_image_is_not_shown_as_one(stdio: Agent) -> None:
+    code = (
+        "from IPython.display import display, Image\ndisplay(Image(data=b'x' * 50, format='png'))"
+    )
+    answer = stdio.call("execute_code", code=code)
+    assert not answer.images
+    assert "can't be shown" in answer.text
+    stdio.call("write_file", path="a.png", content="no image")
+    assert not stdio.call("read_file", path="a.png").images
+
+
 def test_changed_files_are_named_and_linked(stdio: Agent) -> None:
     answer = stdio.call("execute_code", code="open('made.csv', 'w').write('a,b'); None")
     assert "created made.csv" in answer.text

@@ -17,6 +17,7 @@ from pydantic import Field
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
 from wasm_kernel.frontends.mcp.callers import Caller
 from wasm_kernel.frontends.mcp.results import (
+    IMAGES,
     TEXT_CHARACTERS,
     Picture,
     fitting,
@@ -35,7 +36,6 @@ SCHEME = "workspace"
 _FOLDER = "/app/"
 _READ_BYTES = 32 * 1024 * 1024
 _LISTED = 500
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _TEMPLATE = ResourceTemplate(
     uri_template=f"{SCHEME}://{{session}}/{{+path}}",
     name="workspace file",
@@ -97,7 +97,7 @@ class FileTools:
         found = await self._sessions.of(self._caller(), session)
         name = _relative(path)
         data = await _content(found, name)
-        if (mime_type := mime_type_of(name)) in _PICTURES:
+        if (mime_type := mime_type_of(name)) in IMAGES:
             shown = await fitting(found, Picture(mime_type, data), name)
             if shown is not None:
                 return [image_block(shown), link(found, name)]

@@ -33,7 +33,7 @@ from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
 REQUEST_BYTES = 16 * 1024 * 1024
 """The most bytes of a request."""
-RATE, BURST = 50.0, 200.0
+RATE, BURST = 100.0, 500.0
 """The requests a second of one client, and those that it may send at once."""
 _CLIENTS_MOST = 10_000  # whose rates are known
 _CONNECTIONS_MOST = 1_000  # of the older protocol at once

@@ -30,8 +30,16 @@ EDGE = 1568
 IMAGE_BYTES = 3 * 1024 * 1024
 """The most bytes of an image in a reply."""
 _ERROR_CHARACTERS = 6_000
-_IMAGES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 8, 20
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+REPLY_CHARACTERS = 60_000
+"""The most characters of all values that one reply carries."""
+_IMAGES_MOST, _FIGURES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
+IMAGES: Mapping[str, re.Pattern[bytes]] = {  # by what such a file begins and ends with
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.*IEND\xae\x42\x60\x82", re.DOTALL),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff.*\xff\xd9", re.DOTALL),
+    "image/gif": re.compile(rb"GIF8[79]a.*;", re.DOTALL),
+    "image/webp": re.compile(rb"RIFF.{4}WEBP.*", re.DOTALL),
+}
+"""The images that clients show. A model's provider may refuse a whole talk for one that is none."""
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json", "application/javascript")
 _FIGURE = re.compile(r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -121,6 +129,8 @@ class CellReply:
     """
 
     def __init__(self, session: AgentSession, result: SandboxResult) -> None:
+        self._left = REPLY_CHARACTERS
+        self._unshown: list[str] = []
         self._session = session
         self._result = result
         count = result.reply.get("execution_count")
@@ -138,6 +148,10 @@ class CellReply:
                 self._say(f"[{name}]\n{shown.rstrip()}")
         for output in _shown(result.outputs):
             await self._add(output)
+        if self._unshown:
+            text = "\n".join(self._unshown)
+            path = await self._save(f"outputs/cell-{self._number}-more.txt", text.encode())
+            self._say(f"[display] {len(self._unshown):,} more, in {path or 'no file'}")
         if result.error is not None:
             self._say(_error(result.error))
         self._add_files()
@@ -174,10 +188,17 @@ class CellReply:
             if value is not None:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 if not _FIGURE.fullmatch(text.strip()) or len(output.data) == 1:
-                    shown = await self._bounded(plain(text), f"{label}-{len(self._blocks)}")
-                    self._say(f"[{label}]\n{shown.rstrip()}")
+                    await self._add_text(label, plain(text))
                     return
         await self._add_other(output.data)
+
+    async def _add_text(self, label: str, text: str) -> None:
+        if self._left <= 0:
+            self._unshown.append(text)
+            return
+        shown = await self._bounded(text, f"{label}-{len(self._blocks)}")
+        self._left -= len(shown)
+        self._say(f"[{label}]\n{shown.rstrip()}")
 
     async def _add_other(self, data: Mapping[str, Any]) -> None:
         """Saves what no client shows, such as an interactive figure."""
@@ -193,6 +214,8 @@ class CellReply:
 
     async def _add_picture(self, picture: Picture) -> None:
         self._images += 1
+        if self._images > _FIGURES_MOST:
+            return
         suffix = mimetypes.guess_extension(picture.mime_type) or ".bin"
         name = f"figures/cell-{self._number}-{self._images}{suffix}"
         path = await self._save(name, picture.data)
@@ -202,7 +225,7 @@ class CellReply:
         shown = await fitting(self._session, picture, name if path else "")
         where = f"saved as {path}" if path else "not saved"
         if shown is None:
-            self._say(f"[figure] too large to show here, {where}")
+            self._say(f"[figure] can't be shown here, {where}")
             return
         scaled = "" if shown is picture else f", shown at {EDGE} pixels at most"
         self._say(f"[figure] {where}{scaled}")
@@ -231,7 +254,7 @@ class CellReply:
 
 
 async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture | None:
-    """Returns an image that clients can show: itself, or a smaller one; None if there is none.
+    """Returns an image that clients can show: itself, or a smaller one; None if it is no image.
 
     It is made smaller in the guest: nothing of this process decodes what a stranger drew.
 
@@ -240,6 +263,8 @@ async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture
         picture: The image.
         path: The session's file that holds it; empty if there is none.
     """
+    if not IMAGES[picture.mime_type].fullmatch(picture.data):
+        return None
     if len(picture.data) <= IMAGE_BYTES and _longest_edge(picture) <= EDGE:
         return picture
     if not path or picture.mime_type != "image/png" or session.language != RuntimeType.PYTHON:
@@ -252,9 +277,9 @@ async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture
         made = _picture(result.reply["user_expressions"]["picture"]["data"])
     except (WasmKernelError, KeyError, TypeError):
         return None
-    if made is None or len(made.data) > IMAGE_BYTES or _longest_edge(made) > EDGE:
+    if made is None or not IMAGES[made.mime_type].fullmatch(made.data):
         return None
-    return made
+    return made if len(made.data) <= IMAGE_BYTES and _longest_edge(made) <= EDGE else None
 
 
 def image_block(picture: Picture) -> ImageContent:
@@ -274,7 +299,7 @@ def _picture(data: Any) -> Picture | None:
     """Returns the image in a MIME bundle; None if there is none."""
     if not isinstance(data, Mapping):
         return None
-    for mime_type in _IMAGES:
+    for mime_type in IMAGES:
         if isinstance(content := data.get(mime_type), str):
             try:
                 return Picture(mime_type, b64decode(content))

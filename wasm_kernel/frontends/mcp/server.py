@@ -161,7 +161,7 @@ def _refusal(name: str, cause: BaseException | None) -> str | None:
         case WasmKernelError() | ValueError():
             return str(cause)
         case OSError():
-            named = f": {cause.filename!r}" if _is_relative(cause.filename) else ""
+            named = f": {cause.filename[:200]!r}" if _is_relative(cause.filename) else ""
             return f"{cause.strerror or cause}{named}"
     return None
 

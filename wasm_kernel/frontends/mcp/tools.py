@@ -34,6 +34,11 @@ _BUSY = (
     "cancel_execution."
 )
 _FORKS_MOST = 8
+_CODE_CHARACTERS = 1_000_000
+_TOO_LONG = (
+    f"The code of a cell may have {_CODE_CHARACTERS:,} characters. Nothing was run. Bring data in "
+    "with write_file."
+)
 _TRAVEL_CHARACTERS = 2_000
 
 Blocks = list[ContentBlock]
@@ -97,6 +102,8 @@ class CellTools:
         The value of the last line and matplotlib figures are shown, as in a notebook.
         Example: {"code": "import pandas as pd\ndf = pd.read_csv('data.csv')\ndf.describe()"}
         """
+        if len(code) > _CODE_CHARACTERS:
+            raise Refused(_TOO_LONG)
         found = await self._sessions.of(self._caller(), session, language)
         return await self._run(ctx, found, code, timeout_seconds)
 

@@ -1,0 +1,244 @@
+"""Agents as they come: other clients, one that does what models do, and fifty at once.
+
+The other clients are fetched from their registries: the older official one of Python, those of
+TypeScript, and the Inspector's command line. All of them do the same things over each transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp_types import TextContent
+
+from tests.faces import happens, wait_for
+from tests.mcp.clients import Agent, Agents, HttpServer, server_environment, serving
+
+pytestmark = pytest.mark.soak
+CLIENTS = Path(__file__).with_name("clients")
+OLD, TYPESCRIPT_1, TYPESCRIPT_2 = "mcp>=1.20,<2", "@modelcontextprotocol/sdk@1", "client@2"
+INSPECTOR = "@modelcontextprotocol/inspector@2"
+COMMAND = [str(Path(sys.executable).with_name("wasm-kernel")), "mcp"]
+MANY, CALLS = 50, 8
+
+
+@pytest.fixture(scope="module")
+def environment_of(warm: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return server_environment(tmp_path_factory.mktemp("mcp"))
+
+
+@pytest.fixture(scope="module")
+def http(environment_of: dict[str, str]) -> Iterator[HttpServer]:
+    with serving(environment_of) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The commands of other clients, in environments of their own."""
+    folder = tmp_path_factory.mktemp("foreign")
+    python = folder / "old" / "bin" / "python"
+    run(sys.executable, "-m", "venv", str(folder / "old"))
+    run(str(python), "-m", "pip", "install", "--quiet", OLD)
+    run("npm", "install", "--silent", "--prefix", str(folder), TYPESCRIPT_1)
+    run(
+        "npm",
+        "install",
+        "--silent",
+        "--prefix",
+        str(folder),
+        f"@modelcontextprotocol/{TYPESCRIPT_2}",
+    )
+    script = folder / "client.mjs"
+    script.write_text((CLIENTS / "client.mjs").read_text())
+    return {
+        "python 1": [str(python), str(CLIENTS / "old_client.py")],
+        "typescript 1": ["node", str(script), "sdk"],
+        "typescript 2": ["node", str(script), "client"],
+    }
+
+
+def run(*command: str, **options: Any) -> str:
+    """What a command that must succeed prints."""
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=600, **options
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return str(ended.stdout)
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("client", ["python 1", "typescript 1", "typescript 2"])
+def test_other_clients_do_the_same(
+    foreign: dict[str, list[str]],
+    environment_of: dict[str, str],
+    http: HttpServer,
+    client: str,
+    transport: str,
+) -> None:
+    server = COMMAND if transport == "stdio" else [http.url]
+    assert "all well" in run(*foreign[client], transport, *server, env=environment_of)
+
+
+def test_the_inspector_lists_and_calls_the_tools(environment_of: dict[str, str]) -> None:
+    inspector = ["npx", "--yes", INSPECTOR, "--cli", *COMMAND, "--method"]
+    listed = json.loads(run(*inspector, "tools/list", env=environment_of))
+    assert "execute_code" in [tool["name"] for tool in listed["tools"]]
+    call = ["tools/call", "--tool-name", "execute_code", "--tool-arg", "code=6*7"]
+    assert "[result]\\n42" in run(*inspector, *call, env=environment_of)
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http by session header", "http by handle"])
+def test_a_model_at_work(environment_of: dict[str, str], transport: str) -> None:
+    """Files in, an analysis, an error and its repair, undo, variants, a crash, sleep, files out."""
+    with ExitStack() as ending:
+        agents = Agents(environment_of, ending)
+        sleepy = ("--idle-seconds", "1")
+        if transport == "stdio":
+            agent = agents.stdio(*sleepy)
+        else:
+            server = ending.enter_context(serving(environment_of, *sleepy))
+            agent = agents.http(server.url, mode="legacy" if "header" in transport else "auto")
+        work(agent)
+
+
+def work(agent: Agent) -> None:
+    calls = 0
+
+    def call(tool: str, expected: str, *, fails: bool = False, **arguments: Any) -> str:
+        nonlocal calls
+        calls += 1
+        answer = agent.call(tool, **arguments)
+        assert answer.failed is fails, answer.text
+        assert re.search(expected, answer.text), f"{expected}\n{answer.text}"
+        return answer.text
+
+    def cell(code: str, expected: str, **options: Any) -> str:
+        return call("execute_code", expected, code=code, **options)
+
+    rows = "".join(f"{city},{n},{n * 3 % 17}\n" for n in range(200) for city in ("Oslo", "Rome"))
+    call(
+        "write_file", "Wrote /app/orders.csv", path="orders.csv", content=f"city,day,amount\n{rows}"
+    )
+    call("list_files", "orders.csv")
+    cell("import pandas as pd\norders = pd.read_csv('orders.csv')\norders.shape", r"\(400, 3\)")
+    cell("orders.head(3)", "city +day +amount")
+    cell("orders.groupby('town').amount.sum()", "KeyError", fails=True)
+    cell("totals = orders.groupby('city').amount.sum(); totals", "Oslo +1594")
+    answer = agent.call("execute_code", code="orders.amount.plot();")
+    assert answer.images
+    cell("orders.describe()", "mean")
+    call("get_workspace_info", r"orders: DataFrame \(400 x 3\)")
+    cell("orders['amount'] = 0", "no output")
+    cell("int(orders.amount.sum())", r"\n0\n")
+    call("undo", "orders", cells=2)
+    cell("int(orders.amount.sum())", r"\n3188\n")
+    call("checkpoint", "clean", name="clean")
+    forked = call("fork_session", "Made 2", count=2)
+    for factor, handle in enumerate(re.findall(r'session="(\w+)"', forked), start=2):
+        cell(
+            f"best = int((orders.amount * {factor}).max()); best",
+            rf"\n{16 * factor}\n",
+            session=handle,
+        )
+        call("destroy_session", "gone", session=handle)
+    cell("best", "NameError", fails=True)
+    cell("import time\nfor i in range(3): print('step', i, flush=True); time.sleep(0.5)", "step 2")
+    cell("while True: pass", "CellTimeout", fails=True, timeout_seconds=1)
+    cell("int(orders.amount.sum())", r"\n3188\n")
+    running = agent.begin(
+        "execute_code",
+        code="import time\ntime.sleep(600)",
+        **({"session": agent.handle} if agent.handle else {}),
+    )
+    assert happens(lambda: "busy" in agent.call("list_sessions").text)
+    call("cancel_execution", "interrupted")
+    assert "KeyboardInterrupt" in running.result().content[0].text
+    cell("import ctypes, os\nos._exit(7)", "GuestExited", fails=True)
+    cell("int(orders.amount.sum())", r"\n3188\n")
+    assert happens(lambda: "asleep" in agent.call("list_sessions").text)
+    cell("int(orders.amount.sum())", r"\n3188\n")  # it has slept for an hour, as far as it knows
+    cell("import torch", "MLPClassifier", fails=True)
+    cell("import urllib.request as u\nu.urlopen('http://example.org')", "no network", fails=True)
+    cell("input('which?')", "Nobody is there", fails=True)
+    cell("print('x' * 100_000)", "left out")
+    cell("x = bytearray(2**31 - 2**20)", "MemoryError", fails=True)
+    cell("del orders", "no output")
+    call("restore", "clean", name="clean")
+    cell("totals.to_csv('totals.csv')", "created totals.csv")
+    call("read_file", "Oslo,1594", path="totals.csv")
+    call("read_file", "No such file", fails=True, path="nothing.csv")
+    call("delete_file", "Deleted", path="orders.csv")
+    call("list_runtimes", "scikit-learn")
+    call("get_workspace_info", "restore clean -> ok")
+    call("reset_session", "gone")
+    cell("totals", "NameError", fails=True)
+    assert calls >= 40
+
+
+def test_fifty_clients_at_once(environment_of: dict[str, str]) -> None:
+    """Nobody sees another's state; some leave without a word; nothing is left in the end."""
+    options = ("--idle-seconds", "2", "--expire-seconds", "45", "--memory", "200000")
+    with serving(environment_of, *options) as server:
+        before = numbers(server)
+        asyncio.run(crowd(server.url))
+        assert "wasm_kernel_sessions" in server.page("/metrics")
+        assert happens(lambda: numbers(server)["sessions"] == 0, 300)
+        assert numbers(server)["memory"] == before["memory"] == 0
+        data = Path(environment_of["XDG_DATA_HOME"]) / "wasm-kernel" / "mcp" / "sessions"
+        wait_for(lambda: not [each for each in data.iterdir() if each.is_dir()], "the folders' end")
+
+
+def numbers(server: HttpServer) -> dict[str, float]:
+    page = server.page("/metrics")
+    states = re.findall(r'^wasm_kernel_sessions\{state="\w+"\} ([\d.]+)$', page, re.MULTILINE)
+    memory = re.search(r"^wasm_kernel_memory_bytes ([\d.e+]+)$", page, re.MULTILINE)
+    assert memory is not None
+    return {"sessions": sum(map(float, states)), "memory": float(memory[1])}
+
+
+async def crowd(url: str) -> None:
+    chance = random.Random(1)
+    began = time.monotonic()
+    tasks = [one_of_many(url, number, chance.random()) for number in range(MANY)]
+    seconds = sum(await asyncio.gather(*tasks)) / MANY / CALLS
+    print(
+        f"{MANY} clients, {CALLS} calls each: {time.monotonic() - began:.1f} s in all, "
+        f"{seconds:.2f} s a call"
+    )
+
+
+async def one_of_many(url: str, number: int, chance: float) -> float:
+    mode = "legacy" if number % 2 else "auto"
+    began = time.monotonic()
+    async with Client(url, mode=mode) as client:
+        handle: dict[str, str] = {}
+
+        async def says(code: str) -> str:
+            result = await client.call_tool("execute_code", {"code": code, **handle})
+            text = "\n".join(each.text for each in result.content if isinstance(each, TextContent))
+            if mode == "auto" and (found := re.search(r'This is session="(\w+)"', text)):
+                handle["session"] = found[1]
+            return text
+
+        await says(f"mine = [{number}]; open('who', 'w').write('{number}'); None")
+        for turn in range(1, CALLS):
+            await asyncio.sleep(chance / 5)
+            expected = f"{[number] * turn} {number}"
+            assert expected in await says("print(mine, open('who').read()); mine.append(mine[0])")
+        if chance < 0.3:
+            leaving = asyncio.ensure_future(says("import time; time.sleep(100)"))
+            await asyncio.sleep(0.1)
+            leaving.cancel()
+    return time.monotonic() - began
