@@ -332,6 +332,15 @@ def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(homes: Making)
         home.session(ExecutionPolicy(memory_bytes=2048 * MIB)).start().result(PATIENCE)
 
 
+def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Traitor, "resident_bytes", 2**50)
+    error = homes(answers_pings_alone).session(ExecutionPolicy()).execute("x").error
+    assert error is not None
+    assert "took more memory than its session's limits allow" in error.evalue
+
+
 def test_a_listener_may_close_its_own_session(homes: Making) -> None:
     """Before, its thread waited for itself."""
     closed = threading.Event()

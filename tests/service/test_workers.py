@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faces import says, wait_for
+from tests.faces import A_UUID, says, wait_for
 from tests.linux.inside import needs_walls
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
@@ -217,7 +217,8 @@ def test_the_walls_of_a_worker_hold_against_native_code(
     starting: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confinement: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the probe writes there, if nothing keeps it from that
-    secret = tmp_path / "secret"
+    (other := tmp_path / "sessions" / A_UUID).mkdir(parents=True)
+    secret = other / "secret"  # of another session
     secret.write_text("as it was")
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(server.getsockname()[1])}

@@ -9,20 +9,25 @@ import ast
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.faces import PATIENCE
+from tests.faces import PATIENCE, wait_for
 from tests.service.conftest import ends
 from wasm_kernel import RemoteSandbox, SandboxResult, Service, ServiceLimits
 from wasm_kernel.errors import WorkerLost
+from wasm_kernel.sessions import ids
 
-SESSIONS, STEPS, FORKING_KILLS = 8, 80, 5
+SESSIONS, STEPS, FORKING_KILLS, OWNERS = 8, 80, 5, 12
 SEED = int(os.environ.get("WASM_KERNEL_SOAK_SEED", "14"))
 LOOK = "print(globals().get('ran', []))"
 STEP = "ran = [*globals().get('ran', []), {}]\nimport time; time.sleep({})"
@@ -124,6 +129,66 @@ class Model:
         else:
             assert found == may_be[-1]
         self.ran = found
+
+
+MARK = "WASM_KERNEL_SOAK_ROOT"
+OWNER = """
+import random, sys, threading
+from wasm_kernel import Service, ServiceLimits
+if __name__ == "__main__":
+    with Service(sys.argv[1], limits=ServiceLimits(idle_seconds=0.3)) as service:
+        def live(number):
+            chance, sandbox = random.Random(number), service.create(owner="me")
+            for step in range(10**6):
+                what = chance.choice(["cell", "cell", "fork", "sleep"])
+                if what == "fork":
+                    (fork,) = sandbox.fork()
+                    service.delete(sandbox.session_id)
+                    sandbox = fork
+                elif what == "sleep":
+                    sandbox.worker.sleep()
+                else:
+                    code = f"ran = [*globals().get('ran', []), {step}]; print(ran)"
+                    result = sandbox.execute(code)
+                    print(sandbox.session_id, result.stdout.strip(), flush=True)
+        for number in range(3):
+            threading.Thread(target=live, args=(number,), daemon=True).start()
+        threading.Event().wait()
+"""
+
+
+@pytest.mark.soak
+def test_a_killed_owner_leaves_sessions_that_open_and_nothing_else(
+    warm: None, tmp_path: Path
+) -> None:
+    chance = random.Random(SEED)
+    for number in range(OWNERS):
+        root = tmp_path / str(number)
+        command, env = [sys.executable, "-c", OWNER, str(root)], {**os.environ, MARK: str(root)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as owner:
+            threading.Timer(1 + 4 * chance.random(), owner.kill).start()
+            assert owner.stdout is not None
+            said = [line.split(" ", 1) for line in owner.stdout if line.endswith("]\n")]
+        wait_for(partial(is_gone, root), "the end of its processes")
+        last = {name: ast.literal_eval(ran) for name, ran in said}
+        with Service(root) as service:
+            names = [each.name for each in root.iterdir() if ids.is_id(each.name)]
+            assert names
+            for name in names:
+                result = service.get(name, owner="me").execute(LOOK)
+                assert result.success, result.error
+                found = ast.literal_eval(result.stdout.strip())
+                known = last.get(name, found)
+                assert found[: len(known)] == known or known[: len(found)] == found
+
+
+def is_gone(root: Path) -> bool:
+    """True if no process is left of the owner that has a root, which all of them have as a mark."""
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"{MARK}={root}\0" in each.read_text(errors="replace"):
+                return False
+    return True
 
 
 @pytest.mark.soak

@@ -6,12 +6,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from wasm_kernel.errors import CellTimeout, FrameError, GuestStopped, WasmKernelError, WorkerLost
+from wasm_kernel.engine.clock import StopReason
+from wasm_kernel.errors import (
+    CellTimeout,
+    FrameError,
+    GuestClosed,
+    GuestStopped,
+    WasmKernelError,
+    WorkerLost,
+)
 from wasm_kernel.execution.cell_future import CellFuture, CellOutput, as_error
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener, NoListener
 from wasm_kernel.guests.protocol import Stream
@@ -24,6 +32,7 @@ from wasm_kernel.service.messages import CellResult, Figures, Report
 _ENDED = "ended before this cell began"
 _NOT_RUN = "The cell was not run; send it again."
 _MARGIN_BYTES = 128 * MIB  # of a call's messages, beyond what the policy lets a cell show
+_OWN_BYTES = 512 * MIB  # that a worker takes for itself and a single output, at most
 _CALL_SECONDS = 300.0  # for what is no cell: a state of some GiB may be read or written
 _LATE_SECONDS = 30.0  # for a worker to end a call whose time is over, beyond its grace
 START_SECONDS = 120.0
@@ -36,6 +45,25 @@ def _most_bytes(policy: ExecutionPolicy) -> int:
     """Returns what the messages of one call may have in all: a worker that sends more is lost."""
     text = policy.stdout_bytes + policy.stderr_bytes
     return _MARGIN_BYTES + _CHARACTER_BYTES * text + 2 * (policy.display_bytes + policy.comm_bytes)
+
+
+def most_memory(policy: Mapping[str, Any]) -> int:
+    """Returns what a worker may take in all: one that takes more has lost count of it.
+
+    Its guest's memory may be there three times for a moment: as it is, as it was before a
+    rollback, and as pages that are still to be written.
+    """
+    text = policy["stdout_bytes"] + policy["stderr_bytes"]
+    return int(3 * policy["memory_bytes"] + policy["display_bytes"] + 4 * text + _OWN_BYTES)
+
+
+def stuck(reason: StopReason) -> GuestStopped:
+    """Returns the error of a guest that only the end of its worker could stop."""
+    from wasm_kernel.state import texts
+
+    error = reason.error()
+    error.kept = texts.FILES_KEPT if isinstance(error, GuestClosed) else texts.KEPT
+    return error
 
 
 class PendingCall:

@@ -45,7 +45,7 @@ VARIABLES = (  # of the environment that workers get, by their beginnings
     *("HOME", "LANG", "LC_", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHON", "TMPDIR", "TZ"),
     *("OMP_", "OPENBLAS_", "USER", "VIRTUAL_ENV", "WASM_KERNEL_", "XDG_"),
 )
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class Worker:
@@ -94,6 +94,15 @@ class Worker:
         except OSError:
             return 0.0
         return (int(words[11]) + int(words[12])) / _TICKS
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory that it takes, without files that are mapped; 0 if it is gone. Quick."""
+        try:
+            pages = Path(f"/proc/{self._process}/statm").read_text().split()
+        except OSError:
+            return 0
+        return (int(pages[1]) - int(pages[2])) * _PAGE
 
     @property
     def memory_bytes(self) -> int:

@@ -19,10 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel import events
-from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import (
     FrameError,
-    GuestClosed,
     GuestStopped,
     HostFailed,
     LimitReached,
@@ -34,7 +32,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import START_SECONDS, PendingCall
+from wasm_kernel.service.calls import START_SECONDS, PendingCall, most_memory, stuck
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
 from wasm_kernel.service.outside_work import OutsideWork
@@ -54,6 +52,7 @@ _EVENTS = frozenset(
 )
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
+_LARGE = "took more memory than its session's limits allow, and was ended"
 _BROKE = "sent what it must not, and was ended"
 _FAILED = "was ended, as its service failed; the log says more"
 _RESET = "this session was put away before the call began; try again"
@@ -142,6 +141,7 @@ class SessionWorker:
         self._logger = logger
         self._queue = queue
         self._answer_seconds = answer_seconds
+        self._most_bytes = most_memory(opened.policy)
         self._outside = OutsideWork(lambda: home.handlers(self))
         self._changed = threading.Condition()
         self._sending = threading.Lock()
@@ -319,7 +319,7 @@ class SessionWorker:
             case messages.Pong():
                 pass
             case messages.Stuck():
-                raise self._stopped(report.reason)
+                raise stuck(report.reason)
             case messages.Closed():
                 if self._leaving is None:
                     raise FrameError("nobody closed it")
@@ -365,14 +365,6 @@ class SessionWorker:
             self._begin_first()
             self.last_used = time.time()
         end()
-
-    def _stopped(self, reason: StopReason) -> GuestStopped:
-        """Returns the error of a guest that only the end of its worker could stop."""
-        from wasm_kernel.state import texts
-
-        error = reason.error()
-        error.kept = texts.FILES_KEPT if isinstance(error, GuestClosed) else texts.KEPT
-        return error
 
     def _log(self, event: messages.Event | messages.Logged) -> None:
         """Sends an event on, if it is one of ours, or logs what the worker logged."""
@@ -490,7 +482,9 @@ class SessionWorker:
             line, leaving, first = self._line, self._leaving, next(iter(self._calls.values()), None)
         if line is None:
             return
-        if leaving is not None:
+        if line.worker.resident_bytes > self._most_bytes:
+            line.end(_LARGE)
+        elif leaving is not None:
             line.look(SLOW_SECONDS)
             if time.monotonic() > leaving.since + _CLOSE_SECONDS:
                 line.end(SILENT.format(seconds=_CLOSE_SECONDS))
