@@ -90,14 +90,11 @@ OWN_ONLY = (
 OWN_OR_NONE = (
     # limits of other processes of this user: they could be given none to live with
     SystemCall("prlimit64", 302, 261),
-    SystemCall("sched_setaffinity", 203, 122),
-    SystemCall("sched_setattr", 314, 274),
-    SystemCall("sched_setparam", 142, 118),
 )
 """The calls whose first argument may only be the process itself, by its number or 0.
 
-`sched_setscheduler` can't be among them: each thread of ZeroMQ names itself in it, and the process
-is aborted when that is refused. A thread may come to it when the calls are given up already.
+Those that set how a thread is scheduled can't be among them: libraries name their threads in them,
+and ZeroMQ aborts the process when that is refused.
 """
 _CLONE = SystemCall("clone", 56, 220)
 _PAIR = SystemCall("socketpair", 53, 199)
