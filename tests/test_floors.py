@@ -51,6 +51,7 @@ DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
 DECLARED |= {"backports", "compression"}  # zstd: of the standard library since Python 3.14
 DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
+DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, and what comes with it
 DECLARED |= {"anyio", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}

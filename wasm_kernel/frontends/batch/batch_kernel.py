@@ -20,6 +20,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient.client import NotebookClient
 from nbclient.util import ensure_async
 from nbformat import NotebookNode
+from zmq import ZMQError
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
@@ -79,7 +80,12 @@ class BatchKernel:
             env={"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"},
             interrupt_mode="message",
         )
-        self._manager = AsyncKernelManager(kernel_spec_manager=_OwnKernelSpec(spec))
+        # sockets in a folder of its own: ports are taken by others between choosing and using them
+        self._manager = AsyncKernelManager(
+            kernel_spec_manager=_OwnKernelSpec(spec),
+            transport="ipc",
+            ip=str(Path(self._place.name, "s")),
+        )
         self._client: Any = None  # nbclient's
 
     async def start(self, book: NotebookNode) -> NotebookClient:
@@ -129,7 +135,7 @@ class BatchKernel:
         Args:
             kill: Whether it is not asked first; states that are not on disk yet are lost.
         """
-        with suppress(RuntimeError, OSError):  # it is gone already
+        with suppress(RuntimeError, OSError, ZMQError):  # it is gone already
             await self._manager.shutdown_kernel(now=kill)
         if self._client is not None:
             self._client.kc.stop_channels()

@@ -26,6 +26,11 @@ _POLL_SECONDS = 0.05
 _MARK = b"wasm-kernel run"
 
 
+def session_id_of(output: Path) -> str:
+    """Returns the id of the session that belongs to an executed notebook's path."""
+    return ids.derived(_MARK, os.fsencode(output))
+
+
 class BatchSession:
     """The session of one executed notebook. Its methods take time: call them on a thread.
 
@@ -40,7 +45,7 @@ class BatchSession:
 
     def __init__(self, root: SessionsRoot, output: Path) -> None:
         self.root = root
-        self.id = ids.derived(_MARK, os.fsencode(output))
+        self.id = session_id_of(output)
 
     @property
     def exists(self) -> bool:

@@ -56,6 +56,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         action="store_true",
         help="fixed random numbers, a clock that moves by steps, sorted folders",
     )
+    _add_cluster(parser)
     _add_comparison(parser)
     add_reports(parser)
     parser.add_argument(
@@ -81,6 +82,19 @@ def _add_parameters(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="a YAML file of such values",
+    )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    cluster = parser.add_mutually_exclusive_group()
+    cluster.add_argument(
+        "--cluster", metavar="ADDRESS", help="run on the workers of this Dask scheduler"
+    )
+    cluster.add_argument(
+        "--local-cluster", type=int, metavar="N", help="run on N Dask workers of this machine"
+    )
+    parser.add_argument(
+        "--shared", type=Path, metavar="FOLDER", help="a folder that all of its workers share"
     )
 
 
@@ -253,6 +267,8 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             compare=options.compare,
             ignored=options.ignore,
             deterministic=options.deterministic,
+            cluster=options.cluster or options.local_cluster,
+            shared=options.shared,
         )
     report(options, outcomes)
     return int(not all(outcome.ok for outcome in outcomes))

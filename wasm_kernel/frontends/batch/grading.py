@@ -14,11 +14,11 @@ from msgspec import Struct
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles, read_tests
+from wasm_kernel.frontends.batch.local_run import Quiet, run_sources
 from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.probing import CleanGuest, Copy
-from wasm_kernel.frontends.batch.runner import Quiet, run_sources
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.service import Service

@@ -76,6 +76,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         deterministic: Whether two runs give the same outputs, as far as that can be.
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well.
+        shared: A folder that all workers of a cluster share; empty if there is none.
     """
 
     root: SessionsRoot
@@ -90,6 +91,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     goes_on: bool = False
     keeps_session: bool = False
+    shared: str = ""
 
 
 class Progress(Protocol):
@@ -173,7 +175,8 @@ class NotebookRun:
             if not self._settings.keeps_session:
                 await asyncio.to_thread(self._session.discard)
             if self._settings.compare:
-                self._compare()
+                ignored = self._settings.ignored
+                self._outcome = compared(self._source, self._book, ignored, self._outcome)
         self._note(seconds=round(time.monotonic() - began, 3))
         await self._write(self._outcome.verdict)
         return self._outcome
@@ -182,12 +185,6 @@ class NotebookRun:
         book = read_notebook(self._source)
         self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
         self._cells = code_cells(self._book)
-
-    def _compare(self) -> None:
-        before, ignored = read_stored(self._source), self._settings.ignored
-        if found := difference(before, self._book, ignored):
-            cell = differing_cell(before, self._book, ignored)
-            self._note(verdict="error", reason=_DIFFERS, cell=cell, difference=found)
 
     def _note(self, **fields: Any) -> None:
         self._outcome = replace(self._outcome, **fields)
@@ -316,6 +313,18 @@ class NotebookRun:
                 each.cancel()
             with contextlib.suppress(BaseException):
                 await task
+
+
+def compared(
+    source: Source, book: NotebookNode, ignored: Sequence[str], outcome: Outcome
+) -> Outcome:
+    """Returns the outcome of a notebook whose outputs must be those that it was stored with."""
+    before = read_stored(source)
+    found = difference(before, book, ignored)
+    if not found:
+        return outcome
+    cell = differing_cell(before, book, ignored)
+    return replace(outcome, verdict="error", reason=_DIFFERS, cell=cell, difference=found)
 
 
 def _reason(verdict: Verdict, problem: CellExecutionError) -> str:

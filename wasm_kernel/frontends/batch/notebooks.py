@@ -257,10 +257,19 @@ def write_notebook(book: NotebookNode, output: Path, record: Mapping[str, Any]) 
     """
     book.metadata[METADATA] = dict(record)
     text = nbformat.v4.writes(book) + "\n"
+    write_bytes(output, text.encode("utf-8", "replace"))
+
+
+def write_bytes(output: Path, data: bytes) -> None:
+    """Writes an executed notebook that is there in bytes: as a whole, or not at all.
+
+    Raises:
+        BatchError: it can't be written.
+    """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with Folder.open(output.parent) as folder, folder.replacing(output.name) as file:
-            file.write(text.encode("utf-8", "replace"))
+            file.write(data)
     except OSError as problem:
         raise BatchError(
             f"{output.name} can't be written ({describe(problem)}). What was executed before is "

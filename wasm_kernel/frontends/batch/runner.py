@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.frontends.batch.notebook_run import NotebookRun, Progress, RunSettings
-from wasm_kernel.frontends.batch.notebooks import (
-    NotebookRefused,
-    Source,
-    find_sources,
-    read_notebook,
-)
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
-from wasm_kernel.frontends.batch.parameters import check_parameters
-from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.frontends.batch.local_run import Quiet, check, locked, run_sources
+from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings
+from wasm_kernel.frontends.batch.notebooks import find_sources
+from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
-
-LOCK = ".wasm-kernel-run"
-"""The file beside executed notebooks that a run has locked."""
-
-_IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name another folder."
 
 
 def run_notebooks(
@@ -47,6 +31,8 @@ def run_notebooks(
     compare: bool = False,
     ignored: Sequence[str] = (),
     deterministic: bool = False,
+    cluster: str | int | None = None,
+    shared: Path | str | None = None,
 ) -> list[Outcome]:
     """Runs notebooks in sandboxes, and writes each one, as executed, after each of its cells.
 
@@ -68,6 +54,9 @@ def run_notebooks(
         compare: Whether outputs must be those that the notebooks were stored with.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
         deterministic: Whether two runs give the same outputs, as far as that can be.
+        cluster: The address of a Dask scheduler whose workers run the notebooks, or how many
+            workers to start on this machine; by default none.
+        shared: A folder that all of its workers share; by default there is none.
 
     Returns:
         What became of each notebook, in their order.
@@ -88,105 +77,12 @@ def run_notebooks(
         compare=compare,
         ignored=tuple(ignored),
         deterministic=deterministic,
+        shared="" if shared is None else str(shared),
     )
-    return run_sources(sources, settings, jobs, progress or Quiet())
+    if cluster is None:
+        return run_sources(sources, settings, jobs, progress or Quiet())
+    from wasm_kernel.frontends.batch.cluster import run_on_cluster
 
-
-def run_sources(
-    sources: Sequence[Source], settings: RunSettings, jobs: int | None, progress: Progress
-) -> list[Outcome]:
-    """Runs notebooks; returns what became of each.
-
-    Args:
-        sources: The notebooks.
-        settings: How they are run.
-        jobs: How many run at a time; by default as many as this process has processors.
-        progress: Gets what happens.
-
-    Raises:
-        BatchError: the run can't begin, or an executed notebook can't be written.
-    """
-    count = len(os.sched_getaffinity(0)) if jobs is None else jobs
-    if count < 1:
-        raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
-    _check(sources, settings)
-    with _locked(sources):
-        return asyncio.run(_Batch(settings, progress).run(sources, count))
-
-
-class Quiet:
-    """Progress that nobody looks at."""
-
-    def began(self, name: str, cells: int) -> None:
-        """Does nothing."""
-
-    def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """Does nothing."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """Does nothing."""
-
-
-class _Batch:
-    """One run of many notebooks."""
-
-    def __init__(self, settings: RunSettings, progress: Progress) -> None:
-        self._settings = settings
-        self._progress = progress
-        self._stopping = asyncio.Event()
-
-    async def run(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
-        """Runs all of them; a signal that asks for the end makes the rest `cancelled`."""
-        loop = asyncio.get_running_loop()
-        is_main = threading.current_thread() is threading.main_thread()
-        signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-        for number in signals:
-            loop.add_signal_handler(number, self._stopping.set)
-        free = asyncio.Semaphore(jobs)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(source, free)) for source in sources]
-        except BaseExceptionGroup as problems:
-            raise problems.exceptions[0] from None
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
-        return [task.result() for task in tasks]
-
-    async def _one(self, source: Source, free: asyncio.Semaphore) -> Outcome:
-        async with free:
-            if self._stopping.is_set():
-                outcome = Outcome(source.name, "cancelled", "The run was cancelled before it.")
-            else:
-                run = NotebookRun(source, self._settings, self._progress, self._stopping)
-                outcome = await run.run()
-            self._progress.ended(outcome)
-            return outcome
-
-
-def _check(sources: Sequence[Source], settings: RunSettings) -> None:
-    """Checks what would fail every notebook, before any is run.
-
-    Raises:
-        BatchError: the run can't begin.
-    """
-    for file in settings.inputs:
-        if not file.is_file():
-            raise BatchError(f"There is no file {file}. Nothing was run.")
-    for source in sources:
-        if settings.parameters:
-            with contextlib.suppress(NotebookRefused):  # its verdict will say so
-                check_parameters(read_notebook(source), source.name, settings.parameters)
-
-
-@contextlib.contextmanager
-def _locked(sources: Sequence[Source]) -> Iterator[None]:
-    """Keeps other runs from the folders that executed notebooks are written to."""
-    with contextlib.ExitStack() as held:
-        for folder in sorted({source.output.parent for source in sources}):
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / LOCK)
-            if not lock.acquire():
-                raise BatchError(_IN_USE.format(name=folder.name))
-            held.callback(lock.release)
-        yield
+    check(sources, settings)
+    with locked(sources):
+        return run_on_cluster(sources, settings, progress or Quiet(), cluster)

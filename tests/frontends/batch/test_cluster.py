@@ -1,0 +1,176 @@
+# mypy: disable-error-code="no-untyped-call"
+
+"""Notebooks on a cluster: what a worker does with bytes, and what is done when workers are lost.
+
+Real schedulers and workers are in `tests/soak/test_cluster.py`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import distributed
+import msgspec
+import nbformat
+import pytest
+
+from tests.frontends.batch.conftest import Making, executed
+from wasm_kernel.frontends.batch import cluster
+from wasm_kernel.frontends.batch.cluster import checked, run_on_cluster
+from wasm_kernel.frontends.batch.cluster_task import Ran, Task, Told, run_task
+from wasm_kernel.frontends.batch.notebook_run import RunSettings
+from wasm_kernel.frontends.batch.notebooks import find_sources
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.reporting import Lines
+from wasm_kernel.sessions.root import SessionsRoot
+
+
+class FakeWorker:
+    """A worker that remembers what it told."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    def log_event(self, topic: str, message: bytes) -> None:
+        self.told.append(msgspec.msgpack.decode(message, type=Told))
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
+    made = FakeWorker()
+    monkeypatch.setattr(distributed, "get_worker", lambda: made)
+    return made
+
+
+def task(file: Path, **fields: Any) -> bytes:
+    told: dict[str, Any] = {
+        "name": "a.ipynb",
+        "notebook": file.read_bytes(),
+        "topic": "t",
+        "attempt": 0,
+        "budgets": Budgets(notebook_seconds=60.0),
+        "mounts": (),
+        "inputs": {"../extra.csv": b"7"},
+        "deterministic": False,
+        "shared": "",
+        "place": "p",
+        "resume": False,
+    }
+    return msgspec.msgpack.encode(Task(**{**told, **fields}))
+
+
+def test_a_worker_takes_bytes_and_gives_bytes(
+    warm: None, make: Making, worker: FakeWorker, tmp_path: Path
+) -> None:
+    note = "open('/app/log', 'a').write('{}');"
+    first = make("a.ipynb", note.format("a"), note.format("b") + "1/0", "open('/app/log').read()")
+    shared = tmp_path / "shared"
+    ran = msgspec.msgpack.decode(run_task(task(first, shared=str(shared))), type=Ran)
+    assert (ran.outcome.verdict, ran.outcome.cell) == ("error", 2)
+    second = make("a.ipynb", note.format("a"), note.format("c"), "open('/app/log').read()")
+    again = msgspec.msgpack.decode(run_task(task(second, shared=str(shared))), type=Ran)
+    assert (again.outcome.verdict, again.outcome.kept) == ("ok", 1)
+    (tmp_path / "got.ipynb").write_bytes(again.executed)
+    assert executed(tmp_path / "got.ipynb")[2][1] == "'ac'"
+    assert [(told.done, told.cells) for told in worker.told] == [
+        (0, 3),
+        (1, 3),
+        (0, 3),
+        (2, 3),
+        (3, 3),
+    ]
+    assert not [*shared.iterdir()]
+
+
+def test_a_failure_of_the_worker_itself_is_an_outcome(make: Making, worker: FakeWorker) -> None:
+    data = task(make("a.ipynb", "1"), shared="/proc/self/nothing")
+    ran = msgspec.msgpack.decode(run_task(data), type=Ran)
+    assert ran.outcome.verdict == "kernel-lost" and "/proc" not in ran.outcome.reason
+
+
+@pytest.mark.parametrize("address", ["tcp://10.0.0.1:8786", "example.org:8786", "tcp://0.0.0.0:1"])
+def test_an_open_network_is_refused(address: str) -> None:
+    with pytest.raises(BatchError, match="runs code on all"):
+        checked(address)
+
+
+def test_loopback_and_tls_are_taken() -> None:
+    assert checked("127.0.0.1:8786") == "tcp://127.0.0.1:8786"
+    assert checked("tls://example.org:8786") == "tls://example.org:8786"
+    assert checked("tcp://[::1]:8786") == "tcp://[::1]:8786"
+
+
+class FakeFuture:
+    def __init__(self, status: str, result: bytes) -> None:
+        self.status, self._result = status, result
+
+    def result(self) -> bytes:
+        return self._result
+
+    def exception(self) -> Exception:
+        return ValueError("why")
+
+    def cancel(self) -> None:
+        self.status = "cancelled"
+
+
+class FakeClient:
+    """A client of a cluster that answers by rule: what becomes of which attempt."""
+
+    rule: Callable[[Task], str]
+    status = "running"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.tasks: list[Task] = []
+
+    def register_plugin(self, plugin: Any) -> None: ...
+
+    def subscribe_topic(self, topic: str, handler: Any) -> None:
+        self.heard = handler
+
+    def submit(self, function: Any, data: bytes, *, pure: bool) -> FakeFuture:
+        told = msgspec.msgpack.decode(data, type=Task)
+        self.heard((0.0, msgspec.msgpack.encode(Told(told.name, told.attempt, 0, 1))))
+        self.heard((0.0, b"rubbish"))
+        book = nbformat.v4.writes(nbformat.v4.new_notebook()).encode()
+        ran = Ran(Outcome(told.name, "ok", cells=1), book)
+        return FakeFuture(type(self).rule(told), msgspec.msgpack.encode(ran))
+
+    def close(self) -> None: ...
+
+
+def test_what_is_lost_is_given_to_others_and_not_for_ever(
+    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("good", "once", "always", "broken", "stuck"):
+        make(f"{name}.ipynb", "1")
+    rules = {
+        "good": lambda task: "finished",
+        "once": lambda task: "finished" if task.attempt else "lost",
+        "always": lambda task: "cancelled",
+        "broken": lambda task: "error",
+        "stuck": lambda task: "pending",
+    }
+    monkeypatch.setattr(FakeClient, "rule", lambda task: rules[task.name[:-6]](task), raising=False)
+    monkeypatch.setattr(distributed, "Client", FakeClient)
+    monkeypatch.setattr(cluster, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "_SPARE_SECONDS", 0.05)
+    settings = RunSettings(
+        root=SessionsRoot(tmp_path / "sessions"), budgets=Budgets(notebook_seconds=0.05)
+    )
+    sources = find_sources([str(tmp_path / "in")], tmp_path / "out")
+    lines = io.StringIO()
+    outcomes = run_on_cluster(sources, settings, Lines(lines), "127.0.0.1:1")
+    verdicts = {each.notebook[:-6]: each.verdict for each in outcomes}
+    assert verdicts == {
+        "good": "ok",
+        "once": "ok",
+        "always": "kernel-lost",
+        "broken": "kernel-lost",
+        "stuck": "kernel-lost",
+    }
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"good.ipynb", "once.ipynb"}
+    assert len(lines.getvalue().splitlines()) == 5

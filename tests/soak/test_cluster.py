@@ -1,0 +1,119 @@
+"""A real scheduler and real workers, as processes: a worker is killed, the scheduler restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from wasm_kernel.frontends.batch.outcome import Outcome
+from wasm_kernel.frontends.batch.runner import run_notebooks
+
+pytestmark = pytest.mark.soak
+NOTEBOOKS = int(os.environ.get("CLUSTER_NOTEBOOKS", "200"))
+CELLS = (
+    "x = 1\nopen('/app/log', 'a').write('a')",
+    "import time; time.sleep(0.2)",
+    "open('/app/log').read()",
+)
+
+
+class DaskCluster:
+    """A scheduler and workers, started by their command lines on loopback."""
+
+    def __init__(self, folder: Path, held: ExitStack) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            self.address = f"127.0.0.1:{found.getsockname()[1]}"
+        self._folder, self._held = folder, held
+        self.scheduler = self.start_scheduler()
+        self.workers = [self.start_worker() for _ in range(2)]
+
+    def start_scheduler(self) -> subprocess.Popen[bytes]:
+        host, port = self.address.split(":")
+        return self._start("scheduler", "--host", host, "--port", port, "--no-dashboard")
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        words = ("--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1")
+        return self._start("worker", self.address, *words)
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        log = self._held.enter_context((self._folder / f"{words[0]}.log").open("ab"))
+        command = [sys.executable, "-m", "dask", *words]
+        made = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
+        self._held.callback(made.wait)
+        self._held.callback(made.kill)
+        return made
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[DaskCluster]:
+    with ExitStack() as held:
+        folder = tmp_path / "dask"
+        folder.mkdir()
+        yield DaskCluster(folder, held)
+
+
+class Watching:
+    """Progress that lets something happen after so many notebooks."""
+
+    def __init__(self) -> None:
+        self.ends: list[Outcome] = []
+        self.moments: dict[int, threading.Event] = {}
+
+    def began(self, name: str, cells: int) -> None: ...
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None: ...
+
+    def ended(self, outcome: Outcome) -> None:
+        self.ends.append(outcome)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_every_notebook_ends_once_whatever_is_lost(
+    warm: None, dask: DaskCluster, tmp_path: Path, is_shared: bool
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(NOTEBOOKS):
+        cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]  # type: ignore[no-untyped-call]
+        book = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]
+        nbformat.write(book, source / f"{number:03}.ipynb")  # type: ignore[no-untyped-call]
+    watching = Watching()
+
+    def disturb() -> None:
+        while len(watching.ends) < NOTEBOOKS // 4:
+            time.sleep(0.05)
+        dask.workers[0].send_signal(signal.SIGKILL)
+        dask.workers.append(dask.start_worker())
+        while len(watching.ends) < NOTEBOOKS // 2:
+            time.sleep(0.05)
+        dask.scheduler.kill()
+        dask.scheduler.wait()
+        dask.scheduler = dask.start_scheduler()
+        dask.workers += [dask.start_worker() for _ in range(2)]
+
+    disturbing = threading.Thread(target=disturb, daemon=True)
+    disturbing.start()
+    shared = tmp_path / "shared" if is_shared else None
+    outcomes = run_notebooks(
+        [source], tmp_path / "out", cluster=dask.address, progress=watching, shared=shared
+    )
+    disturbing.join()
+    assert [each.verdict for each in outcomes] == ["ok"] * NOTEBOOKS
+    assert sorted(each.notebook for each in watching.ends) == [
+        f"{n:03}.ipynb" for n in range(NOTEBOOKS)
+    ]
+    for file in (tmp_path / "out").glob("*.ipynb"):
+        last = json.loads(file.read_text())["cells"][-1]["outputs"][0]["data"]["text/plain"]
+        assert last == ["'a'"]

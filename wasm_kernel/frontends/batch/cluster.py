@@ -1,0 +1,284 @@
+"""`run_on_cluster`: notebooks on the workers of a Dask cluster.
+
+Dask pickles functions and arguments between client, scheduler and workers, so whoever can connect
+to one of them runs code in all: only TLS and loopback are used. Notebooks cross as bytes, and run
+in sandboxes on the workers as they do here.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import distributed
+import msgspec
+import nbformat
+from msgspec import Struct
+from msgspec.structs import replace
+
+from wasm_kernel.frontends.batch.batch_session import session_id_of
+from wasm_kernel.frontends.batch.cluster_task import Ran, Task, Told, WarmGuest, run_task
+from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings, compared
+from wasm_kernel.frontends.batch.notebooks import (
+    NotebookRefused,
+    Source,
+    code_cells,
+    parse_notebook,
+    read_notebook,
+    write_bytes,
+)
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
+from wasm_kernel.frontends.batch.parameters import put_in
+from wasm_kernel.frontends.batch.resuming import Earlier
+
+ATTEMPTS = 3
+"""How often a notebook is given to a worker, if workers or the scheduler are lost."""
+
+NOTEBOOK_SECONDS = 3600.0
+"""What a notebook may take if no budget says it: a worker that is stuck must not be for ever."""
+
+_SPARE_SECONDS = 120.0  # beyond the notebook's own limit, for its kernel to start and to end
+_CONNECT_SECONDS = 60.0
+_POLL_SECONDS = 0.5
+_LOST = "Its workers were lost, or the scheduler, and that {count} times."
+_KILLED = "Workers were lost while they ran it, too often for the scheduler."
+_STUCK = "Its worker did not say how it ended."
+_NOT_SAFE = (
+    "{address} is neither tls:// nor on this machine. Whoever can connect to a Dask scheduler runs "
+    "code on all of its workers, and here. Nothing was run. Set up TLS, or use a tunnel."
+)
+
+
+class _Attempt(Struct):
+    """A notebook that a worker has, or is to have."""
+
+    source: Source
+    number: int = 0
+    future: Any = None
+    began: float = 0.0  # when a worker said so
+    is_stuck: bool = False
+
+
+def run_on_cluster(
+    sources: Sequence[Source], settings: RunSettings, progress: Progress, cluster: str | int
+) -> list[Outcome]:
+    """Runs notebooks on a cluster; executed ones come back as they end, and are written here.
+
+    Args:
+        sources: The notebooks.
+        settings: How they are run. Its sessions are the workers'; `shared` says where they lie.
+        progress: Gets what happens.
+        cluster: The scheduler's address, or how many workers to start on this machine.
+
+    Raises:
+        BatchError: there is no such cluster, or it is not safe to use it.
+    """
+    seconds = settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
+    budgets = replace(settings.budgets, notebook_seconds=seconds)
+    with ExitStack() as held:
+        address = cluster if isinstance(cluster, str) else held.enter_context(_local(cluster))
+        batch = _ClusterBatch(replace(settings, budgets=budgets), progress, checked(address))
+        return batch.run(sources)
+
+
+def checked(address: str) -> str:
+    """Returns a scheduler's address with its scheme.
+
+    Raises:
+        BatchError: it is not safe to use it.
+    """
+    whole = address if "://" in address else f"tcp://{address}"
+    found = urlsplit(whole)
+    host = found.hostname or ""
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return whole
+    if found.scheme == "tls" or host == "localhost":
+        return whole
+    raise BatchError(_NOT_SAFE.format(address=address))
+
+
+@contextmanager
+def _local(workers: int) -> Iterator[str]:
+    """The address of a cluster on this machine, for as long as the block runs."""
+    with distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        yield str(cluster.scheduler_address)
+
+
+class _ClusterBatch:
+    """One run of many notebooks on a cluster."""
+
+    def __init__(self, settings: RunSettings, progress: Progress, address: str) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._address = address
+        self._topic = f"wasm-kernel-{uuid.uuid4()}"
+        self._guard = threading.Lock()
+        self._attempts: dict[str, _Attempt] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._client: Any = None
+
+    def run(self, sources: Sequence[Source]) -> list[Outcome]:
+        """Runs all of them."""
+        for source in sources:
+            self._attempts[source.name] = _Attempt(source)
+        try:
+            self._connect()
+            self._begin()
+            while self._attempts:
+                self._look()
+        except KeyboardInterrupt:
+            for name in [*self._attempts]:
+                self._end(name, Outcome(name, "cancelled", "The run was cancelled."))
+        finally:
+            if self._client is not None:
+                self._client.close()
+        return [self._outcomes[source.name] for source in sources]
+
+    # -- the cluster
+
+    def _connect(self) -> None:
+        """Connects to the scheduler, for the first time or once more.
+
+        Raises:
+            BatchError: it does not answer.
+        """
+        if self._client is not None:
+            self._client.close()
+        is_tls = self._address.startswith("tls://")
+        try:
+            self._client = distributed.Client(
+                self._address,
+                timeout=_CONNECT_SECONDS,
+                security=distributed.Security() if is_tls else None,
+                set_as_default=False,
+            )
+            self._client.register_plugin(WarmGuest())
+            self._client.subscribe_topic(self._topic, self._heard)
+        except (OSError, TimeoutError) as problem:
+            raise BatchError(
+                f"The scheduler at {self._address} does not answer. Notebooks that are done are "
+                "written. Start it, and use --resume."
+            ) from problem
+
+    def _begin(self) -> None:
+        """Gives all notebooks to the cluster that no worker has."""
+        for name, attempt in [*self._attempts.items()]:
+            if attempt.future is None:
+                try:
+                    data = self._task_of(attempt)
+                except NotebookRefused as problem:
+                    self._end(name, Outcome(name, "error", str(problem)))
+                    continue
+                if data is not None:
+                    attempt.future = self._client.submit(run_task, data, pure=False)
+
+    def _task_of(self, attempt: _Attempt) -> bytes | None:
+        """The task of a notebook; None if an earlier run did it.
+
+        Raises:
+            NotebookRefused: it can't be run.
+        """
+        settings, source = self._settings, attempt.source
+        book = read_notebook(source)
+        if settings.parameters:
+            book = put_in(book, settings.parameters)
+        cells = code_cells(book)
+        earlier = Earlier.found(source.output, cells) if settings.resume else None
+        if earlier is not None and earlier.is_whole:
+            done = Outcome(source.name, "ok", kept=len(cells), note="an earlier run did it")
+            self._end(source.name, replace(done, output=str(source.output)))
+            return None
+        task = Task(
+            name=source.name,
+            notebook=nbformat.v4.writes(book).encode(),
+            topic=self._topic,
+            attempt=attempt.number,
+            budgets=settings.budgets,
+            mounts=settings.mounts,
+            inputs={file.name: file.read_bytes() for file in settings.inputs},
+            deterministic=settings.deterministic,
+            shared=settings.shared,
+            place=session_id_of(source.output),
+            resume=settings.resume,
+        )
+        return msgspec.msgpack.encode(task)
+
+    def _look(self) -> None:
+        """Waits a moment, and takes what has ended."""
+        time.sleep(_POLL_SECONDS)
+        if self._client.status == "closed":
+            self._connect()
+        for name, attempt in [*self._attempts.items()]:
+            status = attempt.future.status
+            if status == "finished":
+                self._take(name, attempt)
+            elif status in ("error", "cancelled", "lost"):
+                self._again(name, attempt)
+            elif attempt.began and self._is_late(attempt):
+                attempt.future.cancel()
+                self._end(name, Outcome(name, "kernel-lost", _STUCK))
+        self._begin()
+
+    def _is_late(self, attempt: _Attempt) -> bool:
+        limit = self._settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
+        return time.monotonic() - attempt.began > limit + _SPARE_SECONDS
+
+    def _again(self, name: str, attempt: _Attempt) -> None:
+        """Gives a notebook to another worker, or gives it up."""
+        number = attempt.number + 1
+        if attempt.future.status == "error":
+            problem = attempt.future.exception()
+            is_killed = isinstance(problem, distributed.KilledWorker)
+            why = _KILLED if is_killed else f"The worker failed ({type(problem).__name__})."
+            self._end(name, Outcome(name, "kernel-lost", why))
+            return
+        if number >= ATTEMPTS:
+            self._end(name, Outcome(name, "kernel-lost", _LOST.format(count=number)))
+            return
+        self._attempts[name] = _Attempt(attempt.source, number)
+
+    def _take(self, name: str, attempt: _Attempt) -> None:
+        """Takes what came of a notebook, and writes it."""
+        try:
+            ran = msgspec.msgpack.decode(attempt.future.result(), type=Ran)
+        except (msgspec.DecodeError, distributed.CancelledError, OSError):
+            self._again(name, attempt)
+            return
+        outcome, output = ran.outcome, attempt.source.output
+        if ran.executed:
+            write_bytes(output, ran.executed)
+            outcome = replace(outcome, output=str(output))
+            if self._settings.compare and outcome.ok:
+                book = parse_notebook(ran.executed)
+                outcome = compared(attempt.source, book, self._settings.ignored, outcome)
+        self._end(name, outcome)
+
+    def _end(self, name: str, outcome: Outcome) -> None:
+        with self._guard:
+            self._attempts.pop(name, None)
+            self._outcomes[name] = outcome
+            self._progress.ended(outcome)
+
+    def _heard(self, event: tuple[float, bytes]) -> None:
+        """Takes what a worker tells; on a thread of the client's."""
+        with self._guard, suppress(msgspec.DecodeError):
+            told = msgspec.msgpack.decode(event[1], type=Told)
+            attempt = self._attempts.get(told.name)
+            if attempt is None or attempt.number != told.attempt:
+                return
+            attempt.began = attempt.began or time.monotonic()
+            if told.done:
+                self._progress.cell_ended(told.name, told.done, told.cells)
+            else:
+                self._progress.began(told.name, told.cells)

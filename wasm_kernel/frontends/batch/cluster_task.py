@@ -1,0 +1,174 @@
+"""What a worker of a cluster does: one notebook a task, bytes in and bytes out.
+
+What crosses is msgpack of the Structs here, so results are checked when they are read. Nothing of
+a notebook is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import distributed
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.frontends.batch.local_run import run_sources
+from wasm_kernel.frontends.batch.notebook_run import RunSettings
+from wasm_kernel.frontends.batch.notebooks import Source
+from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+from wasm_kernel.guests.base import load, prepare_on_own_thread
+from wasm_kernel.policy import RuntimeType
+from wasm_kernel.sessions.root import SessionsRoot
+
+_LOG = logging.getLogger("wasm_kernel.batch")
+_EXECUTED, _MARK = "executed.ipynb", "run"
+
+
+class Task(Struct, frozen=True):
+    """A notebook to run.
+
+    Attributes:
+        name: What people call it.
+        notebook: The notebook, with its parameters.
+        topic: Where the worker tells how far it is.
+        attempt: How often it was given to a worker before.
+        budgets: What it may use.
+        mounts: Folders of the worker's machine that cells see.
+        inputs: Files that are copied into `/app` first, by name.
+        deterministic: Whether two runs give the same outputs.
+        shared: A folder that all workers share; empty if there is none.
+        place: The name of the notebook's own folder in it.
+        resume: Whether to go on where an earlier run ended, which needs a shared folder.
+    """
+
+    name: str
+    notebook: bytes
+    topic: str
+    attempt: int
+    budgets: Budgets
+    mounts: tuple[str, ...]
+    inputs: Mapping[str, bytes]
+    deterministic: bool
+    shared: str
+    place: str
+    resume: bool
+
+
+class Told(Struct, frozen=True):
+    """How far a worker is with a notebook.
+
+    Attributes:
+        name: The notebook.
+        attempt: The attempt that this is about.
+        done: How many code cells are done.
+        cells: How many there are.
+    """
+
+    name: str
+    attempt: int
+    done: int
+    cells: int
+
+
+class Ran(Struct, frozen=True):
+    """What came of a notebook.
+
+    Attributes:
+        outcome: What became of it.
+        executed: The executed notebook; empty if there is none.
+    """
+
+    outcome: Outcome
+    executed: bytes
+
+
+def run_task(data: bytes) -> bytes:
+    """Runs one notebook on a worker: takes a `Task`, and returns a `Ran`."""
+    task = msgspec.msgpack.decode(data, type=Task)
+    try:
+        ran = _run(task)
+    except Exception as problem:  # Dask would pickle it, with all that it refers to
+        _LOG.exception("a notebook could not be run")
+        reason = f"The worker failed ({type(problem).__name__}); its log says more."
+        ran = Ran(Outcome(task.name, "kernel-lost", reason), b"")
+    return msgspec.msgpack.encode(ran)
+
+
+def _run(task: Task) -> Ran:
+    relay = _Relay(distributed.get_worker(), task)
+    with TemporaryDirectory(prefix="wasm-kernel-task-") as own:
+        here = Path(own)
+        kept = Path(task.shared) / task.place if task.shared else here
+        folder, inputs = here / "notebook", here / "inputs"
+        for each in (folder, inputs):
+            each.mkdir()
+        for name, content in task.inputs.items():
+            (inputs / Path(name).name).write_bytes(content)
+        source = Source(task.name, None, kept / _EXECUTED, folder, task.notebook)
+        settings = RunSettings(
+            root=SessionsRoot(kept / "sessions", kept / "private"),
+            budgets=task.budgets,
+            mounts=task.mounts,
+            inputs=tuple(inputs / Path(name).name for name in task.inputs),
+            deterministic=task.deterministic,
+            resume=bool(task.shared) and (task.resume or _began_before(kept, task)),
+        )
+        (outcome,) = run_sources([source], settings, 1, relay)
+        executed = source.output.read_bytes() if outcome.output else b""
+        if outcome.ok:
+            shutil.rmtree(kept, ignore_errors=True)
+        return Ran(replace(outcome, output=""), executed)
+
+
+def _began_before(folder: Path, task: Task) -> bool:
+    """Notes that a task begins; returns whether a worker that was lost had begun it."""
+    mark = folder / _MARK
+    with suppress(OSError):
+        if mark.read_text(encoding="utf-8") == task.topic:
+            return True
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.write_text(task.topic, encoding="utf-8")
+    return False
+
+
+class _Relay:
+    """Tells whoever asked for a task how far it is."""
+
+    def __init__(self, worker: Any, task: Task) -> None:
+        self._worker = worker
+        self._task = task
+
+    def began(self, name: str, cells: int) -> None:
+        """Tells that the notebook began."""
+        self.cell_ended(name, 0, cells)
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None:
+        """Tells how many cells are done."""
+        told = Told(name, self._task.attempt, done, cells)
+        self._worker.log_event(self._task.topic, msgspec.msgpack.encode(told))
+
+    def ended(self, outcome: Outcome) -> None:
+        """Does nothing: the task's result says it."""
+
+
+class WarmGuest(distributed.WorkerPlugin):
+    """Has each worker prepare the guest before its first task, so that no notebook waits for it."""
+
+    name = "wasm-kernel"
+
+    async def setup(self, worker: Any) -> None:
+        """Prepares the guest."""
+        await asyncio.to_thread(_warm)
+
+
+def _warm() -> None:
+    prepare_on_own_thread(load(RuntimeType.PYTHON), EPOCH, lambda text: None)
