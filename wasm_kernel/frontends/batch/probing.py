@@ -100,7 +100,7 @@ class Copy:
     def _run(self, code: str, **expressions: str) -> SandboxResult:
         left = max(self._end - time.monotonic(), _LEAST_SECONDS)
         return self._sandbox.execute(
-            code, store_history=False, user_expressions=expressions, timeout=left
+            code, store_history=False, user_expressions=expressions, timeout_seconds=left
         )
 
 
@@ -172,7 +172,7 @@ class CleanGuest:
             "pass",
             store_history=False,
             user_expressions={"it": f"{_MODULE}.{call}"},
-            timeout=self._seconds,
+            timeout_seconds=self._seconds,
         )
         told = result.reply.get("user_expressions", {}).get("it", {})
         if result.error is not None or told.get("status") != "ok":
