@@ -60,6 +60,20 @@ def test_what_one_guest_writes_no_other_sees(make: Making, saved: image.BaseImag
     assert saved.path.read_bytes() == before
 
 
+def test_what_is_mapped_for_forks_is_the_image_for_one_guest(
+    make: Making, saved: image.BaseImage
+) -> None:
+    before = saved.path.read_bytes()
+    saved.map_for_forks()
+    saved.map_for_forks()
+    for guest in (make(), make()):
+        saved.attach(guest.instance)
+        assert guest.instance.memory.read(200_000, 10) == b"remembered"
+        assert guest.make("a", b"x") == abi.SUCCESS
+        guest.instance.memory.write(200_000, b"overwritten")
+    assert saved.path.read_bytes() == before
+
+
 def test_a_guest_with_an_image_runs(make: Making, saved: image.BaseImage) -> None:
     guest = make()
     saved.attach(guest.instance)

@@ -171,6 +171,26 @@ def test_all_workers_end_with_the_process_that_forked_them_and_come_again(
     assert service.fork_server.process != forking
 
 
+def test_the_worker_that_waits_for_the_next_session_may_be_killed(service: Service) -> None:
+    forking = service.fork_server.process
+    listing = Path(f"/proc/{forking}/task/{forking}/children")
+
+    def waiting() -> set[int]:
+        awake = {each.session_id for each in service.list() if each.state != "asleep"}
+        used = {worker_of(service.get(name)).process for name in awake}
+        return {*map(int, listing.read_text().split())} - used
+
+    with service.create() as one:
+        says(one, "x = 1")
+        wait_for(waiting)
+        for process in waiting():
+            os.kill(process, signal.SIGKILL)
+            ends(process)
+        with service.create() as two:
+            assert says(two, "print(2)") == "2"
+            assert service.fork_server.process == forking
+
+
 def test_a_killed_owner_leaves_no_process_and_no_lock(warm: None, tmp_path: Path) -> None:
     code = (
         "import sys, time\n"

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from importlib.util import find_spec
@@ -202,8 +203,9 @@ class ImportPlaces(Struct, frozen=True):
     left_out: tuple[str, ...]
 
 
-def import_places(later: Sequence[str]) -> ImportPlaces:
-    """Returns where modules are imported from.
+@cache
+def import_places(later: tuple[str, ...]) -> ImportPlaces:
+    """Returns where modules are imported from; a process that forks others looks for them all.
 
     A package that lies outside of the readable folders is imported here, as others that it needs
     may lie beside it.

@@ -16,6 +16,10 @@ from wasm_kernel.linux.libc import INT, LONG, POINTER, SIZE, failure
 
 _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
+_NO_ACCESS = 0  # PROT_NONE
+_MAY_MOVE, _FIXED = 1, 2  # of mremap
+_POPULATE_READ = 22  # Linux 5.14 and later
+_HUGE = 2 * 1024 * 1024  # what one page of page tables tells of
 _MAPS = Path("/proc/self/maps")
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -46,6 +50,40 @@ def map_file(address: int, size: int, descriptor: int, offset: int) -> None:
     how = mmap.MAP_PRIVATE | _MAP_FIXED
     if _mmap(address, size, access, how, descriptor, offset) != address:
         raise failure()
+
+
+def map_for_forks(size: int, descriptor: int) -> int:
+    """Maps a file, copy-on-write, so that processes forked from this one have all pages at hand.
+
+    Without that, each page costs a fault when it is first looked at. A forked process gets the page
+    tables of a mapping of a file only if something was written there.
+
+    Returns:
+        The address, for `move_mapping` in a forked process.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    room = _mmap(None, size + _HUGE, _NO_ACCESS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if room in (None, _FAILED):
+        raise failure()
+    address = -(-room // _HUGE) * _HUGE  # whole page tables are moved then
+    map_file(address, size, descriptor, 0)
+    if _madvise(address, size, _POPULATE_READ):
+        raise failure("madvise")
+    first = ctypes.c_char.from_address(address)
+    first.value = first.value
+    return address
+
+
+def move_mapping(source: int, target: int, size: int) -> None:
+    """Moves one mapping over other memory of ours, with its page tables.
+
+    Raises:
+        OSError: the system refuses; what lies there has no meaning.
+    """
+    if _mremap(source, size, size, _MAY_MOVE | _FIXED, target) != target:
+        raise failure("mremap")
 
 
 def clear(address: int, size: int, *, mapped: bool) -> None:
@@ -79,8 +117,7 @@ def clear_ranges(
                 yield start, end
 
 
-_NO_ACCESS = 0  # PROT_NONE
-_MOVE = 1 | 2 | 4  # MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP
+_MOVE = _MAY_MOVE | _FIXED | 4  # MREMAP_DONTUNMAP
 
 
 class MovedMemory:

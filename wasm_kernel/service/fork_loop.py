@@ -29,11 +29,13 @@ from wasm_kernel.engine.flavours import EPOCH, FLAVOURS, UNCHECKED
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import check_alone, end_with, log_failure
+from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import worker
 from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+from wasm_kernel.state.image import BaseImage
 
 _LEAVE_SECONDS = 2.0  # that workers have to close their sessions when the owner is gone
 _NEEDED = (
@@ -72,7 +74,8 @@ class ForkLoop:
         self._line = line
         self._owner = os.pidfd_open(owner)
         self._broker = _NoPreparing()
-        self._loaded: dict[ForkRequest, GuestLanguage] = {}
+        self._loaded: dict[ForkRequest, tuple[GuestLanguage, BaseImage]] = {}
+        self._served: set[ForkRequest] = set()
 
     def run(self) -> None:
         """Forks workers until the owner is gone."""
@@ -108,23 +111,26 @@ class ForkLoop:
         for descriptor in sent:
             os.close(descriptor)
 
-    def load(self, request: ForkRequest) -> GuestLanguage:
-        """Returns the language of a request, with all that a guest of it needs.
+    def load(self, request: ForkRequest) -> tuple[GuestLanguage, BaseImage]:
+        """Returns the language of a request, with all that a guest of it needs, and its image.
 
         Raises:
             WasmKernelError: something of it is not in the cache.
         """
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._broker)
-            language.prepare(FLAVOURS[request.flavour], lambda text: None)
+            base = language.prepare(FLAVOURS[request.flavour], lambda text: None)
             check_alone()
             gc.collect()
             gc.freeze()
-            self._loaded[request] = language
+            self._loaded[request] = language, base
         return self._loaded[request]
 
     def _fork(self, request: ForkRequest, line: int) -> ForkReply:
-        language = self.load(request)
+        language, base = self.load(request)
+        if request in self._served:  # the first worker would wait longer than it gains
+            base.map_for_forks()
+        self._served.add(request)
         check_alone()
         own = os.getpid()
         process = os.fork()
@@ -155,6 +161,7 @@ def main(line: int, owner: int) -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for cells: one core
     for name in _NEEDED:
         importlib.import_module(name)
+    import_places(worker.PACKAGES)
     loop = ForkLoop(socket.socket(fileno=line), owner)
     for flavour in (UNCHECKED, EPOCH):
         with contextlib.suppress(WasmKernelError):  # whoever asks for a worker hears of it

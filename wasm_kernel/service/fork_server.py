@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from wasm_kernel.engine.flavours import Flavour
-from wasm_kernel.errors import HostFailed
+from wasm_kernel.errors import HostFailed, WasmKernelError
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service.channel import Channel
@@ -82,6 +82,13 @@ class Worker:
             self._descriptor = -1
 
     @property
+    def has_ended(self) -> bool:
+        """True if the process is gone."""
+        ended = select.poll()
+        ended.register(self._descriptor, select.POLLIN)
+        return bool(ended.poll(0))
+
+    @property
     def process(self) -> int:
         """The number of its process."""
         return self._process
@@ -115,10 +122,15 @@ class Worker:
 
 
 class ForkServer:
-    """The process that workers are forked from; it is started anew if it is gone. Any thread."""
+    """The process that workers are forked from; it is started anew if it is gone. Any thread.
+
+    When a worker was asked for, another one like it is made for the next session, which is there
+    sooner by that.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
+        self._spare: tuple[list[ForkRequest], Worker] | None = None
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
@@ -156,13 +168,40 @@ class ForkServer:
         requests = [ForkRequest(runtime, flavour.name) for flavour in flavours]
         for _ in range(_TRIES):
             try:
-                made = self._first(requests)
+                made = self._take_spare(requests) or self._first(requests)
             except OSError:  # it was killed, or hangs: it was let go
                 continue
             if made is not None:
+                threading.Thread(target=self._make_spare, args=(requests,), daemon=True).start()
                 return made
             _prepare(requests[0], progress)
         raise HostFailed("the process that starts sessions does not answer")
+
+    def _take_spare(self, requests: list[ForkRequest]) -> Worker | None:
+        with self._guard:
+            if self._spare is None or self._spare[0] != requests:
+                return None
+            (_, spare), self._spare = self._spare, None
+        if not spare.has_ended:
+            return spare
+        spare.close()
+        return None
+
+    def _make_spare(self, requests: list[ForkRequest]) -> None:
+        """Has a worker forked for the next session; if it can't be, that one says so."""
+        try:
+            made = self._first(requests)
+        except (OSError, WasmKernelError):
+            return
+        if made is None:
+            return
+        with self._guard:
+            unused = None if self._spare is None else self._spare[1]
+            self._spare = (requests, made)
+            if self._is_closed:
+                self._drop()
+        if unused is not None:
+            unused.close()
 
     def _first(self, requests: Sequence[ForkRequest]) -> Worker | None:
         """Returns a worker of the first request for which all is prepared; None if none is.
@@ -221,6 +260,9 @@ class ForkServer:
 
     def _drop(self) -> None:
         """Lets the process go, with its workers; the next one that is asked for is another."""
+        if self._spare is not None:
+            self._spare[1].close()
+            self._spare = None
         if self._line is not None:
             self._line.close()
             self._line = None

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Literal, TypeVar, assert_never
 
 import msgspec
@@ -29,11 +30,15 @@ from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.create import create_sandbox
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused
 from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.folders.folders import SCRATCH
+from wasm_kernel.folders.hiding import guarded, lies_in_session
 from wasm_kernel.folders.locks import Resume
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux.broker import BrokerError
 from wasm_kernel.linux.confinement import Confinement
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
@@ -43,7 +48,7 @@ from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session, session_paths
 
-_PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
+PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
 """The packages of which something may be imported behind the walls, wherever they lie."""
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
@@ -64,6 +69,7 @@ def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
         flavour: The flavour of its code.
     """
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
+    _get_ready()
     try:
         opened = messages.read_request(channel.receive())
     except (EOFError, OSError):
@@ -77,6 +83,19 @@ def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
         channel.send(messages.failure(0, problem))
         return
     worker.run()
+
+
+def _get_ready() -> None:
+    """Does some of what opens a session, to no effect: it takes less time when there is one.
+
+    A process that was just forked copies each page of memory when it first writes to it.
+    """
+    top = Path("/")
+    guarded()
+    lies_in_session(top)
+    with Folder.open(top) as folder:
+        PrivateFolders(top).find(SCRATCH, folder)
+    ExecutionPolicy.from_values(messages.plain_policy(ExecutionPolicy()))
 
 
 class _Worker:
@@ -98,7 +117,7 @@ class _Worker:
         session.folders.verified |= opened.verified
         session.folders.notices += opened.notices
         # no thread and no guest yet: what is given up now, no code of a cell ever has
-        walls.close_files(replace(session_paths(session.folders, policy), packages=_PACKAGES))
+        walls.close_files(replace(session_paths(session.folders, policy), packages=PACKAGES))
         walls.close_calls()
         self._sandbox = create_sandbox(
             opened.language,

@@ -12,6 +12,7 @@ second file, an `ImageRecord`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ import msgspec
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ImageError
 from wasm_kernel.linux import memory
+from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _BLOCK = 65_536
@@ -95,13 +97,29 @@ class BaseImage(msgspec.Struct, frozen=True):
         if self.path.stat().st_size != self.record.size:
             raise ImageError("the base image is not complete")
         instance.grow_to(self.record.size)
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        address, size, mapped = instance.memory.address, self.record.size, _mapped.pop(self.id, 0)
         try:
-            memory.map_file(instance.memory.address, self.record.size, descriptor, 0)
+            if mapped:
+                memory.move_mapping(mapped, address, size)
+            else:
+                with closing_fd(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+                    memory.map_file(address, size, descriptor, 0)
         except OSError as problem:
             raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
-        finally:
-            os.close(descriptor)
+
+    def map_for_forks(self) -> None:
+        """Maps it for the first instance of each process that is forked from this one."""
+        if self.id in _mapped:
+            return
+        with (
+            contextlib.suppress(OSError),  # such as an older Linux: they map it themselves
+            closing_fd(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor,
+        ):
+            _mapped[self.id] = memory.map_for_forks(self.record.size, descriptor)
+
+
+_mapped: dict[str, int] = {}
+"""The addresses at which images are mapped, by their ids."""
 
 
 def save(instance: Instance, path: Path) -> None:
