@@ -29,7 +29,7 @@ $(PLAIN): pyproject.toml hatch_build.py $(RECIPE) $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet .
 	touch $@
 
-$(EDITABLE): pyproject.toml hatch_build.py $(RECIPE) $(wildcard kernelspec/python/*) | $(BIN)/python
+$(EDITABLE): pyproject.toml hatch_build.py $(RECIPE) $(wildcard kernelspec/*/*) | $(BIN)/python
 	rm -f $(PLAIN)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	touch $@

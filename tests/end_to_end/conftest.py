@@ -20,11 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """`wasm-python` and, under the name of the default kernel, `python3`: both start ours."""
+    """The kernels of all languages and, under the name of the default kernel, `python3`."""
     data = tmp_path_factory.mktemp("share")
-    for name in ("wasm-python", "python3"):
+    languages = {"wasm-python": "python", "python3": "python", "wasm-javascript": "javascript"}
+    for name, language in languages.items():
         folder = data / "kernels" / name
-        shutil.copytree(ROOT / "kernelspec" / "python", folder)
+        shutil.copytree(ROOT / "kernelspec" / language, folder)
         spec = json.loads((folder / "kernel.json").read_text())
         spec["argv"][0] = sys.executable
         paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.linux.probed_kernel import watch
 from wasm_kernel.frontends.jupyter import forker, launcher, origin
+from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 its_own = origin.create
 
 
-def probed(session: Session, *given: Any) -> BaseSandbox:
+def probed(runtime: RuntimeType, session: Session, *given: Any, **options: Any) -> BaseSandbox:
     """The real sandbox, beside a thread that watches for the order."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
-    return its_own(session, *given)
+    return its_own(runtime, session, *given, **options)
 
 
 def files() -> Iterator[tuple[str, int]]:

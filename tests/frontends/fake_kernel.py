@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from tests.fake_sandbox import FakeSandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter.app import main
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def gate(progress: Callable[[str], None]) -> None:
         time.sleep(float(START))
 
 
-def fake(session: Session, policy: ExecutionPolicy, resume: Resume, broker: object) -> BaseSandbox:
+def fake(
+    runtime: RuntimeType, session: Session, policy: ExecutionPolicy, resume: Resume, broker: object
+) -> BaseSandbox:
     made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
     return cast("BaseSandbox", made)

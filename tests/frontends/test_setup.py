@@ -15,6 +15,7 @@ from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.cli import doctor, kernelspecs
 from wasm_kernel.frontends.cli import main as cli
 from wasm_kernel.frontends.cli import warm as warming
+from wasm_kernel.policy import RuntimeType
 
 
 def spec_of(folder: Path) -> dict[str, object]:
@@ -23,13 +24,13 @@ def spec_of(folder: Path) -> dict[str, object]:
 
 
 def test_the_shipped_kernelspec_names_no_interpreter_of_its_own() -> None:
-    spec = spec_of(kernelspecs.source())
+    spec = spec_of(kernelspecs.source(RuntimeType.PYTHON))
     assert spec["argv"] == ["python", "-m", "wasm_kernel", "-f", "{connection_file}"]
     assert spec["interrupt_mode"] == "message"
 
 
 def test_the_notebooks_folder_is_kept_off_the_import_path() -> None:
-    assert spec_of(kernelspecs.source())["env"] == {"PYTHONSAFEPATH": "1"}
+    assert spec_of(kernelspecs.source(RuntimeType.PYTHON))["env"] == {"PYTHONSAFEPATH": "1"}
 
 
 def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Path) -> None:

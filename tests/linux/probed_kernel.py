@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import app, launcher
 from wasm_kernel.frontends.jupyter.origin import create
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -89,11 +89,15 @@ def watch(workspace: Path) -> None:
 
 
 def probed(
-    session: Session, policy: ExecutionPolicy, resume: Resume, broker: Broker
+    runtime: RuntimeType,
+    session: Session,
+    policy: ExecutionPolicy,
+    resume: Resume,
+    broker: Broker,
 ) -> BaseSandbox:
     """The real sandbox, beside a thread that watches for the order."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
-    return create(session, policy, resume, broker)
+    return create(runtime, session, policy, resume, broker)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,11 @@ class GuestClock:
         """Returns what the guest's monotonic clock shows, in nanoseconds; never less than it."""
         return self._before + time.monotonic_ns() - self._earliest
 
+    def sleep(self, seconds: float) -> None:
+        """Sleeps in the guest's place, until an interrupt or the turn's end at most."""
+        self._streams.flush()
+        self._clock.wait(time.monotonic() + min(seconds, _SLEEP_MAX))
+
     def _tell(self, clock: int, _precision: int, out: int) -> int:
         if clock not in (_REALTIME, _MONOTONIC):
             return abi.EBADF if clock < _CLOCKS else abi.EINVAL

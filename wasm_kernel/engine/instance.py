@@ -193,6 +193,10 @@ class Instance:
         """Returns what the guest's monotonic clock shows, in nanoseconds."""
         return self._time.monotonic()
 
+    def sleep(self, seconds: float) -> None:
+        """Sleeps in the guest's place, until an interrupt or the turn's end at most."""
+        self._time.sleep(seconds)
+
     def grow_to(self, size: int) -> None:
         """Makes the memory at least `size` bytes large.
 

@@ -15,9 +15,14 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_core.paths import SYSTEM_JUPYTER_PATH, jupyter_data_dir
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.policy import RuntimeType
 
 NAME = "wasm-python"
-_SHIPPED = f"share/jupyter/kernels/{NAME}/kernel.json"
+
+
+def name_of(runtime: RuntimeType) -> str:
+    """Returns the name that the kernelspec of a language has, unless another is asked for."""
+    return f"wasm-{runtime.value}"
 
 
 class KernelspecError(WasmKernelError):
@@ -50,13 +55,13 @@ class Installed:
     interpreter: str
 
 
-def source() -> Path:
-    """Returns the folder of the kernelspec that comes with the package.
+def source(runtime: RuntimeType) -> Path:
+    """Returns the folder of a language's kernelspec that comes with the package.
 
     Raises:
         KernelspecError: it is not there.
     """
-    checkout = Path(__file__).parents[3] / "kernelspec" / "python"
+    checkout = Path(__file__).parents[3] / "kernelspec" / runtime.value
     if (checkout / "kernel.json").is_file():
         return checkout
     try:
@@ -64,22 +69,26 @@ def source() -> Path:
     except PackageNotFoundError:
         files = ()
     for file in files:
-        if file.as_posix().endswith(_SHIPPED):
+        if file.as_posix().endswith(f"share/jupyter/kernels/{name_of(runtime)}/kernel.json"):
             return Path(str(file.locate())).resolve().parent
     raise KernelspecError("The kernelspec's files are missing. Reinstall wasm-kernel.")
 
 
 def install(
-    place: Place, name: str = NAME, display_name: str | None = None, env: Mapping[str, str] = {}
+    place: Place,
+    name: str = NAME,
+    display_name: str | None = None,
+    env: Mapping[str, str] = {},
+    runtime: RuntimeType = RuntimeType.PYTHON,
 ) -> Path:
-    """Installs a kernelspec that starts this interpreter; returns its folder.
+    """Installs a language's kernelspec that starts this interpreter; returns its folder.
 
     Raises:
         KernelspecError: the place can't be written, or the name is not valid.
     """
     with tempfile.TemporaryDirectory() as staging:
         staged = Path(staging, NAME)
-        shutil.copytree(source(), staged)
+        shutil.copytree(source(runtime), staged)
         file = staged / "kernel.json"
         spec = json.loads(file.read_text(encoding="utf-8"))
         spec["argv"][0] = sys.executable
@@ -155,8 +164,8 @@ def empty_notebook() -> str:
         KernelspecError: Jupyter offers none.
     """
     spec = offered()
-    shown = json.loads((spec.folder / "kernel.json").read_text(encoding="utf-8"))["display_name"]
-    kernel = {"name": spec.name, "display_name": shown, "language": "python"}
+    found = json.loads((spec.folder / "kernel.json").read_text(encoding="utf-8"))
+    kernel = {"name": spec.name} | {key: found[key] for key in ("display_name", "language")}
     book = {"cells": [], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(book, indent=1) + "\n"
 

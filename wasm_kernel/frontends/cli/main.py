@@ -16,6 +16,7 @@ from wasm_kernel.frontends.batch.command import add_run
 from wasm_kernel.frontends.batch.grade_command import add_grade
 from wasm_kernel.frontends.cli import sessions
 from wasm_kernel.frontends.mcp.command import add_mcp
+from wasm_kernel.policy import RuntimeType
 
 _BROKEN_PIPE = 141  # the status that a shell gives a program that wrote to nobody
 
@@ -124,7 +125,9 @@ def _add_place(command: argparse.ArgumentParser) -> None:
         help="in this Python environment",
     )
     place.add_argument("--prefix", help="below this folder, in share/jupyter/kernels")
-    command.add_argument("--name", default="wasm-python", help="the kernelspec's name")
+    languages = [runtime.value for runtime in RuntimeType]
+    command.add_argument("--language", choices=languages, default=languages[0], help="of its cells")
+    command.add_argument("--name", help="the kernelspec's name; wasm-LANGUAGE by default")
 
 
 def _install(options: argparse.Namespace) -> None:
@@ -136,8 +139,10 @@ def _install(options: argparse.Namespace) -> None:
         cache = Cache(Path(options.cache).expanduser().absolute())
         cache.prepare()
         env[ENVIRONMENT] = str(cache.folder)
-    made = kernelspecs.install(place, options.name, options.display_name, env)
-    print(f"Installed kernelspec {options.name} in {made}")
+    runtime = RuntimeType(options.language)
+    name = options.name or kernelspecs.name_of(runtime)
+    made = kernelspecs.install(place, name, options.display_name, env, runtime)
+    print(f"Installed kernelspec {name} in {made}")
     if options.cache is not None:
         print(f"Its first kernel compiles the guest into {cache.folder}, unless you do it now:")
         print(f"  {ENVIRONMENT}={shlex.quote(str(cache.folder))} wasm-kernel warm")
@@ -148,7 +153,8 @@ def _uninstall(options: argparse.Namespace) -> None:
 
     named = options.user or options.prefix is not None
     place = kernelspecs.Place(options.user, options.prefix) if named else None
-    print(f"Removed {kernelspecs.uninstall(place, options.name)}")
+    name = options.name or kernelspecs.name_of(RuntimeType(options.language))
+    print(f"Removed {kernelspecs.uninstall(place, name)}")
 
 
 def _warm(options: argparse.Namespace) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wasm_kernel.engine.flavours import FLAVOURS, FlavourName
-from wasm_kernel.guests.base import load, prepare_on_own_thread
+from wasm_kernel.guests.base import languages, load, prepare_on_own_thread
 from wasm_kernel.policy import RuntimeType
 
 _THROTTLE = 5.0  # seconds between two lines about the same thing
 
 
 def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
-    """Compiles the guest and builds its base image if they are missing; `say`s the progress.
+    """Compiles each guest and builds its base image if they are missing; `say`s the progress.
 
     Args:
         say: Called with one line at a time.
@@ -35,7 +35,8 @@ def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
             say(sentence)
 
     wanted = FLAVOURS[flavour]
-    prepare_on_own_thread(load(RuntimeType.PYTHON), wanted, tell)
+    for language in languages():
+        prepare_on_own_thread(language, wanted, tell)
     ready = f"done in {time.monotonic() - begun:.0f} s" if said else "ready"
     say(f"{ready}: {wanted.purpose} {'now ' if said else ''}start at once")
 

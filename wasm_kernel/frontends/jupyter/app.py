@@ -36,7 +36,6 @@ from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
 from wasm_kernel.frontends.jupyter.origin import Origin, SandboxFactory, Started, create
 from wasm_kernel.frontends.jupyter.settings import (
-    RUNTIME,
     KernelSettings,
     check_names,
     connection_path,
@@ -195,7 +194,9 @@ class WasmKernelApp(JupyterApp):
         folder = self._show_folder(session, path) if shows_folder else "not shown"
         confinement.close_files(kept_by(session.folders, policy, path, self.config))
         publishing = PublishCommand(session, place)
-        sandbox = factory(session, policy, Resume(self.settings.resume), broker)
+        sandbox = factory(
+            self.settings.runtime, session, policy, Resume(self.settings.resume), broker
+        )
         if self._publishes_at_end:
             ending.callback(publishing.publish_all, broker)
         ending.callback(sandbox.close)
@@ -251,7 +252,7 @@ class WasmKernelApp(JupyterApp):
         """The handlers of the broker; each checks its request as a stranger's."""
         root, session_id = place.root, place.session_id
         handlers: Handlers = {
-            **broker_handlers(RUNTIME, root.private_of(session_id)),
+            **broker_handlers(self.settings.runtime, root.private_of(session_id)),
             ForkSession: fork_session(root, session_id),
             PublishFiles: publish_files(place),
         }
@@ -369,6 +370,7 @@ class WasmKernelApp(JupyterApp):
             sandbox=sandbox,
             starting=starting,
             mode=Mode(self.settings.outputs),
+            runtime=self.settings.runtime,
             parent=self,
             session=connection.session,
             shell_stream=ZMQStream(sockets.shell),
@@ -432,7 +434,7 @@ def main(
 
     Args:
         argv: The command line, `sys.argv` by default.
-        factory: Makes the sandbox from a session, a policy and when to resume.
+        factory: Makes the sandbox from a language, a session, a policy and when to resume.
         origin: How the process came to be; by default, somebody started it.
     """
     # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.

@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,10 +31,10 @@ from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import launcher, startup
 from wasm_kernel.frontends.jupyter.origin import create
-from wasm_kernel.frontends.jupyter.settings import RUNTIME
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import Broker, ProcessBroker, check_alone
 from wasm_kernel.linux.task import QUIET, Task
+from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,13 +83,18 @@ class Forked:
 
     Args:
         link: The connection to the launcher.
-        language: The loaded language.
-        broker: The broker of that language.
+        languages: The loaded languages.
+        broker: The broker of those languages.
     """
 
-    def __init__(self, link: socket.socket, language: GuestLanguage, broker: _LaterBroker) -> None:
+    def __init__(
+        self,
+        link: socket.socket,
+        languages: Mapping[RuntimeType, GuestLanguage],
+        broker: _LaterBroker,
+    ) -> None:
         self._link = link
-        self._language = language
+        self._languages = languages
         self._broker = broker
 
     def take_over(self) -> bool:
@@ -138,13 +143,19 @@ class Forked:
             self._link.settimeout(None)
 
     def create(
-        self, session: Session, policy: ExecutionPolicy, resume: Resume, broker: Broker
+        self,
+        runtime: RuntimeType,
+        session: Session,
+        policy: ExecutionPolicy,
+        resume: Resume,
+        broker: Broker,
     ) -> BaseSandbox:
         """Makes the sandbox of this kernel."""
         if not isinstance(broker, ProcessBroker):  # not confined: its language is one without
-            return create(session, policy, resume, broker)
+            return create(runtime, session, policy, resume, broker)
         self._broker.broker = broker
-        return create(session, policy, resume, broker, self._language)
+        language = self._languages.get(runtime)
+        return create(runtime, session, policy, resume, broker, language=language)
 
     def begin(self) -> None:
         """Does nothing: there is a forker."""
@@ -312,11 +323,11 @@ def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
             yield from _files(entry.path)
 
 
-def _load() -> tuple[GuestLanguage, _LaterBroker]:
+def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
     """Loads what kernels need; no thread is started.
 
     Raises:
-        WasmKernelError: the guest is not in the cache.
+        WasmKernelError: no guest is in the cache.
     """
     with startup.without("ssl"):
         importlib.import_module("asyncio")
@@ -326,11 +337,17 @@ def _load() -> tuple[GuestLanguage, _LaterBroker]:
         for name in _NEEDED:
             importlib.import_module(name)
     broker = _LaterBroker()
-    language = load(RUNTIME, broker)
-    language.prepare(EPOCH, lambda text: None)
+    languages = {}
+    for runtime in RuntimeType:
+        with contextlib.suppress(WasmKernelError):
+            language = load(runtime, broker)
+            language.prepare(EPOCH, lambda text: None)
+            languages[runtime] = language
+    if not languages:
+        raise WasmKernelError("no guest is in the cache")
     gc.collect()
     gc.freeze()
-    return language, broker
+    return languages, broker
 
 
 def _opened_place() -> int:

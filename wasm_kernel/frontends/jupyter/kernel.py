@@ -33,6 +33,7 @@ from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.policy import RuntimeType
 
 EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
 CLOSE_POLL = 0.01
@@ -67,6 +68,7 @@ class WasmKernel(Kernel):
         starting: StartProgress,
         session: Session,
         mode: Mode = Mode.SAFE,
+        runtime: RuntimeType = RuntimeType.PYTHON,
         **traits: Any,
     ) -> None:
         self.msg_types = [*Kernel.msg_types, *COMM_MESSAGES]
@@ -75,6 +77,7 @@ class WasmKernel(Kernel):
         self.sandbox = sandbox
         self.starting = starting
         self.mode = mode
+        self.runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._narrated: set[str | None] = set()  # clients that were shown how far the start is
         self._usage = Usage(sandbox.policy)
@@ -95,7 +98,7 @@ class WasmKernel(Kernel):
     @property
     def kernel_info(self) -> Content:
         """The content of `kernel_info_reply`; needs no running guest."""
-        return messages.kernel_info()
+        return messages.kernel_info(self.runtime)
 
     @property
     def execution_count(self) -> int:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError, describe
-from wasm_kernel.frontends.jupyter.settings import RUNTIME
 from wasm_kernel.guests import base
 from wasm_kernel.guests.base import LanguageInfo
 from wasm_kernel.guests.protocol import (
@@ -30,6 +29,7 @@ from wasm_kernel.guests.protocol import (
 )
 from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode, never_stop
+from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import CellError, SandboxResult
 
 Content = dict[str, Any]
@@ -303,14 +303,14 @@ PROTOCOL = "5.3"  # the version of Jupyter's messages, as ipykernel's base class
 _LINKS = (("wasm-kernel", "https://pypi.org/project/wasm-kernel/"),)
 
 
-@lru_cache(maxsize=1)
-def _language() -> LanguageInfo:
-    return base.load(RUNTIME).info
+@cache
+def _language(runtime: RuntimeType) -> LanguageInfo:
+    return base.load(runtime).info
 
 
-def kernel_info() -> dict[str, Any]:
+def kernel_info(runtime: RuntimeType) -> dict[str, Any]:
     """The content of `kernel_info_reply`, without its status; needs no running guest."""
-    language = _language()
+    language = _language(runtime)
     return {
         "protocol_version": PROTOCOL,
         "implementation": "wasm-kernel",

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import launcher
-from wasm_kernel.frontends.jupyter.settings import LAUNCHER, RUNTIME
+from wasm_kernel.frontends.jupyter.settings import LAUNCHER
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import Broker, ProcessBroker
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from wasm_kernel.execution.sandbox import BaseSandbox
 
-SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
+SandboxFactory = Callable[[RuntimeType, Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
 FORKER = "wasm_kernel.frontends.jupyter.forker"
 """The program of the process that kernels are forked from."""
 
@@ -86,10 +86,12 @@ class Started:
 
 
 def create(
+    runtime: RuntimeType,
     session: Session,
     policy: ExecutionPolicy,
     resume: Resume,
     broker: Broker,
+    *,
     language: GuestLanguage | None = None,
 ) -> BaseSandbox:
     """Makes the sandbox of a real kernel."""
@@ -103,6 +105,6 @@ def create(
         logger=session.logger,
         resume=resume,
         hooks=session,
-        language=language or load(RUNTIME, outside),
+        language=language or load(runtime, outside),
         broker=broker,
     )

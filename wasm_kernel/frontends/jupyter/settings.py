@@ -59,9 +59,6 @@ Source: `launch_kernel` of jupyter_client.
 """
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
 SECTION = "WasmKernel"
-RUNTIME = RuntimeType.PYTHON
-"""The language of this kernel's cells."""
-
 _PREFIX = "kernel-"
 _JUPYTERS = ("JPY_", "JUPYTER")
 """How the names of variables begin in which Jupyter and JupyterHub pass keys to their children."""
@@ -80,6 +77,12 @@ _TRAITS: dict[str, Any] = {
 class _Session(Configurable):
     """The session that a kernel opens, and what its cells may use."""
 
+    language = Enum(
+        [runtime.value for runtime in RuntimeType],
+        RuntimeType.PYTHON.value,
+        config=True,
+        help="The language of the cells. Each kernelspec of wasm-kernel names its own.",
+    )
     session_id = Unicode(
         "",
         config=True,
@@ -232,6 +235,11 @@ class _Session(Configurable):
     def _default_root(self) -> str:
         named = os.environ.get(ROOT_ENVIRONMENT)
         return named or str(Path(jupyter_data_dir(), "wasm-kernel", "sessions"))
+
+    @property
+    def runtime(self) -> RuntimeType:
+        """The language of the cells."""
+        return RuntimeType(self.language)
 
     @property
     def root(self) -> SessionsRoot:

@@ -22,8 +22,8 @@ from importlib.util import cache_from_source, module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wasm_kernel.frontends.jupyter.settings import RUNTIME
 from wasm_kernel.guests.protocol import ClearOutput, Stream
+from wasm_kernel.policy import RuntimeType
 
 # -- imports that a start does without
 
@@ -80,7 +80,7 @@ def without(name: str) -> Iterator[None]:
 
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.connection"
 _IMPORTS += ", wasm_kernel.execution.create"
-_IMPORTS += f", wasm_kernel.guests.{RUNTIME.value}.language"
+_IMPORTS += "".join(f", wasm_kernel.guests.{runtime.value}.language" for runtime in RuntimeType)
 
 
 def needs_bytecode() -> bool:

@@ -7,7 +7,6 @@ it. So a cell that is stopped leaves no half-done call behind, and promises are 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -34,7 +33,6 @@ NAME_BYTES = 11
 _MODULE = "env"
 _HOST_ERROR = 0xFFFFFFFF  # -1: the guest makes an error of its own of it
 _SPARE_BYTES = 16 * 1024 * 1024  # of the memory limit, for what is not JavaScript's own
-_SLEEP_MAX = 10.0**6  # seconds
 
 
 class Addresses(Struct, frozen=True):
@@ -221,8 +219,7 @@ class JavaScriptGuest:
         return self._step("stripped", self._text(text))
 
     def _wait(self, milliseconds: float) -> str | None:
-        self._setup.streams.flush()
-        self._setup.clock.wait(time.monotonic() + min(max(0.0, milliseconds / 1000), _SLEEP_MAX))
+        self.instance.sleep(max(0.0, milliseconds / 1000))
         self.interrupts.take()
         return self._step("waited")
 
@@ -257,7 +254,7 @@ class JavaScriptGuest:
 
     def reseed(self) -> None:
         """Seeds `Math.random` anew: no other guest has the same numbers."""
-        reseed_random(self.instance.memory, self._addresses.random)
+        reseed_random(self.instance, self._addresses.random)
 
     def close(self) -> None:
         """Closes its files and its instance. Safe to call twice."""

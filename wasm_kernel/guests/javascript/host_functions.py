@@ -36,6 +36,7 @@ class AgentCalls:
         loader: Finds modules.
         files: Returns the guest's files.
         should_stop: Whether a call that takes long must end.
+        random: Returns so many random bytes.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class AgentCalls:
         loader: ModuleLoader,
         files: Callable[[], FileAccess],
         should_stop: Callable[[], bool],
+        random: Callable[[int], bytes],
     ) -> None:
         self._engine = engine
         self._send = send
@@ -54,6 +56,7 @@ class AgentCalls:
         self._loader = loader
         self._files = files
         self._should_stop = should_stop
+        self._draw = random
         self._answers: dict[str, Callable[[Sequence[int]], int]] = {
             "send": self._frame,
             "print1": lambda handles: self._print(1, handles),
@@ -104,7 +107,7 @@ class AgentCalls:
 
     def _random(self, handles: Sequence[int]) -> int:
         (count,) = self._texts(handles)
-        return self._engine.new_data(os.urandom(min(int(count), _RANDOM_MOST))) or FAILED
+        return self._engine.new_data(self._draw(min(int(count), _RANDOM_MOST))) or FAILED
 
     def _encode(self, handles: Sequence[int]) -> int:
         text = self._engine.raw_text(handles[0])

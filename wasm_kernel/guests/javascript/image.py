@@ -89,6 +89,7 @@ class ImageBuilder:
             loader=host.loader,
             files=_no_files,
             should_stop=lambda: False,
+            random=os.urandom,
         )
         everything = engine.global_object()
         for name in calls.names:

@@ -97,7 +97,7 @@ class JavaScriptLanguage:
         language = {
             "name": "javascript",
             "version": f"ES2025, QuickJS-NG {guest_files.VERSION}",
-            "mimetype": "text/x.typescript",
+            "mimetype": "application/typescript",
             "codemirror_mode": "typescript",
             "pygments_lexer": "typescript",
             "nbconvert_exporter": "script",
@@ -223,7 +223,11 @@ class JavaScriptLanguage:
         base, addresses = self._image, self._addresses
         if base is None or addresses is None:
             raise ImageError("the JavaScript guest was not prepared")
-        options = InstanceOptions(setup.memory_bytes, clock_before=setup.clock_before)
+        options = InstanceOptions(
+            setup.memory_bytes,
+            clock_before=setup.clock_before,
+            deterministic=setup.deterministic,
+        )
         interrupts = Interrupts()
         host = HostImports(interrupts)
         compiled = self.compiler.module(self.files.interpreter, setup.flavour, _quietly)
@@ -246,6 +250,7 @@ class JavaScriptLanguage:
             loader=host.loader,
             files=_access(setup),
             should_stop=setup.clock.should_stop,
+            random=instance.random,
         )
         return JavaScriptGuest(
             instance, addresses, host, setup, strippers=strippers, interrupts=interrupts

@@ -9,17 +9,16 @@ Source of the rule: `xorshift64star` in QuickJS-NG's quickjs.c.
 
 from __future__ import annotations
 
-import os
 import struct
 
-from wasm_kernel.engine.host_calls import GuestMemory
+from wasm_kernel.engine.instance import Instance
 
 _MASK = (1 << 64) - 1
 
 
-def reseed_random(memory: GuestMemory, address: int) -> None:
+def reseed_random(instance: Instance, address: int) -> None:
     """Seeds the generator anew, between two turns."""
-    memory.write(address, struct.pack("<Q", int.from_bytes(os.urandom(8)) or 1))
+    instance.memory.write(address, struct.pack("<Q", int.from_bytes(instance.random(8)) or 1))
 
 
 def find_random(before: bytes, after: bytes) -> list[int]:
