@@ -12,6 +12,8 @@ import gc
 import json
 import sys
 from array import array
+from itertools import chain, compress, repeat
+from operator import is_
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -43,6 +45,7 @@ _STORING = (HistoryManager, HistoryAccessor)
 
 Codes = dict[int, CodeType]
 _ADDRESSES = 250_000  # in one frame
+_AT_ONCE = 500  # objects whose referents are in memory together: a processor's cache holds them
 
 
 def fill_holes() -> Filling:
@@ -151,31 +154,34 @@ def _copied(code: CodeType, used: Codes) -> CodeType:
     return code.replace(co_consts=tuple(inner))
 
 
-def _all_objects() -> list[object]:
-    """Every object that can be reached from the collector's, each once."""
-    found = gc.get_objects()
-    seen = set(map(id, found))
-    fresh = found
+def _addresses_of_all() -> set[int]:
+    """Returns where all objects lie that can be reached from the collector's.
+
+    There are a million, so nothing here is a loop in Python.
+    """
+    fresh = gc.get_objects()
+    seen = set(map(id, fresh))
     while fresh:
-        referents = [*gc.get_referents(*fresh), *_parts_of_code(fresh)]
-        fresh = [one for one in {id(r): r for r in referents}.values() if id(one) not in seen]
-        seen.update(map(id, fresh))
-        found = found + fresh
-    return found
+        later: list[object] = []
+        for at in range(0, len(fresh), _AT_ONCE):
+            part = fresh[at : at + _AT_ONCE]
+            codes = compress(part, map(is_, map(type, part), repeat(CodeType)))
+            referents = gc.get_referents(*part)
+            referents.extend(chain.from_iterable(chain.from_iterable(map(_parts_of_code, codes))))
+            by_address = dict(zip(map(id, referents), referents, strict=True))
+            new = by_address.keys() - seen
+            seen |= new
+            later.extend(map(by_address.__getitem__, new))
+        fresh = later
+    return seen
 
 
-def _parts_of_code(objects: list[object]) -> list[object]:
-    """The objects that code refers to: the collector does not look into code."""
-    return [
-        part
-        for code in objects
-        if isinstance(code, CodeType)
-        for part in (
-            *(code.co_consts, code.co_names, code.co_filename, code.co_name, code.co_qualname),
-            *(*code.co_varnames, *code.co_cellvars, *code.co_freevars),
-            *(code.co_linetable, code.co_exceptiontable),
-        )
-    ]
+def _parts_of_code(code: CodeType) -> tuple[tuple[object, ...], ...]:
+    """Returns the objects that code refers to: the collector does not look into code."""
+    texts = (code.co_filename, code.co_name, code.co_qualname, code.co_linetable)
+    variables = (code.co_varnames, code.co_cellvars, code.co_freevars)
+    whole = (code.co_consts, code.co_names, code.co_exceptiontable)
+    return (texts, whole, *variables)
 
 
 def send_immortals(channel: Channel) -> None:
@@ -187,9 +193,7 @@ def send_immortals(channel: Channel) -> None:
     Only the boot turn may call this.
     """
     gc.collect()
-    objects = _all_objects()
-    addresses = array("I", map(id, objects))
-    del objects
+    addresses = array("I", _addresses_of_all())
     for at in range(0, len(addresses), _ADDRESSES):
         chunk = addresses[at : at + _ADDRESSES].tobytes()
         channel.send({"op": "immortal", "addresses": base64.b64encode(chunk).decode()})

@@ -428,12 +428,9 @@ def make_immortal(memory: GuestMemory, addresses: Iterable[int]) -> int:
     An address at which no reference count can be is passed over.
     """
     marked = 0
+    words = memory.view(0, memory.size).cast("I")
     for at in addresses:
-        try:
-            count = memory.read_word(at)
-        except OutOfBounds:
-            continue
-        if 0 < count < _PLAUSIBLE and at % 8 == 0:
-            memory.write_word(at, _IMMORTAL)
+        if at % 8 == 0 and at // 4 < len(words) and 0 < words[at // 4] < _PLAUSIBLE:
+            words[at // 4] = _IMMORTAL
             marked += 1
     return marked
