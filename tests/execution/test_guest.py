@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.faces import says
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 
@@ -20,6 +21,30 @@ def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: Base
     for typed, name in (("import bis", "bisect"), ("import nump", "numpy")):
         asked = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
         assert module_sandbox.query(asked).result()["matches"] == [name]
+
+
+MODULES = """
+import importlib, importlib.util, sys, zipfile, zipimport
+with zipfile.ZipFile("/app/found.zip", "w") as archive:
+    for name in ("one.py", "two/__init__.py", "two/three.py"):
+        archive.writestr(name, f"name = {name!r}")
+sys.path.insert(0, "/app/found.zip")
+made, compiled = [], zipimport._compile_source
+zipimport._compile_source = lambda *given: made.append(given) or compiled(*given)
+for name in ("one", "two.three"):
+    module = importlib.import_module(name)
+    print(module.name, module.__file__, importlib.util.find_spec(name).origin)
+zipimport._compile_source = compiled
+print(len(made), importlib.util.find_spec("two.four"))
+"""
+
+
+def test_modules_in_zips_are_found_and_compiled_once(module_sandbox: BaseSandbox) -> None:
+    assert says(module_sandbox, MODULES).splitlines() == [
+        "one.py /app/found.zip/one.py /app/found.zip/one.py",
+        "two/three.py /app/found.zip/two/three.py /app/found.zip/two/three.py",
+        "3 None",
+    ]
 
 
 def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: BaseSandbox) -> None:
