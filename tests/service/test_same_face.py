@@ -102,6 +102,11 @@ def test_input_is_answered_refused_and_interrupted(sandbox: RemoteSandbox) -> No
     interrupted = sandbox.execute("input()", allow_stdin=True, listener=page).error
     assert interrupted is not None
     assert interrupted.ename == "KeyboardInterrupt"
+    page = Page("\ud800", "x" * 2 * 10**6)
+    assert sandbox.execute("print(input())", allow_stdin=True, listener=page).stdout == "?\n"
+    too_long = sandbox.execute("input()", allow_stdin=True, listener=page).error
+    assert too_long is not None
+    assert "the line is too long" in too_long.evalue
     refused = sandbox.execute("input()", allow_stdin=True).error
     assert refused is not None
     assert "there is none here" in refused.evalue

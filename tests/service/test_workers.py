@@ -141,7 +141,7 @@ class _Flooded(NoListener):
     def ask(self, prompt: str, password: bool) -> str:
         """Returns the line."""
         os.kill(self._process, signal.SIGSTOP)
-        return "x" * 4 * 2**20
+        return "x" * 2**20
 
 
 @pytest.mark.usefixtures("one_fork_server")

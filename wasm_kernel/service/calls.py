@@ -22,7 +22,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.execution.cell_future import CellFuture, CellOutput, as_error
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener, NoListener
-from wasm_kernel.guests.protocol import Stream
+from wasm_kernel.guests.protocol import Stream, without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
@@ -170,11 +170,14 @@ class PendingCall:
 
     def _ask(self, question: messages.Asked) -> messages.Line:
         try:
-            return messages.Line(self.listener.ask(question.prompt, question.password))
+            line = without_surrogates(self.listener.ask(question.prompt, question.password))
         except InputInterrupted:
             return messages.Line(interrupted=True)
         except InputRefused as refusal:
-            return messages.Line(refused=str(refusal) or "input was refused")
+            return messages.Line(refused=without_surrogates(str(refusal)) or "input was refused")
+        if len(line) > messages.TEXT_CHARACTERS:
+            return messages.Line(refused="the line is too long")
+        return messages.Line(line)
 
     def outcome(self, report: messages.Ended | messages.Failed) -> Callable[[], None]:
         """Reads the worker's answer; returns what ends the call with it.

@@ -131,6 +131,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._spare: tuple[list[ForkRequest], Worker] | None = None
+        self._preparing, self._prepared = threading.Lock(), 0
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
@@ -167,6 +168,7 @@ class ForkServer:
         runtime = RuntimeType.checked(language).value
         requests = [ForkRequest(runtime, flavour.name) for flavour in flavours]
         for _ in range(_TRIES):
+            prepared = self._prepared
             try:
                 made = self._take_spare(requests) or self._first(requests)
             except OSError:  # it was killed, or hangs: it was let go
@@ -174,7 +176,10 @@ class ForkServer:
             if made is not None:
                 threading.Thread(target=self._make_spare, args=(requests,), daemon=True).start()
                 return made
-            _prepare(requests[0], progress)
+            with self._preparing:
+                if self._prepared == prepared:  # and nobody did it while this one waited
+                    _prepare(requests[0], progress)
+                    self._prepared += 1
         raise HostFailed("the process that starts sessions does not answer")
 
     def _take_spare(self, requests: list[ForkRequest]) -> Worker | None:
