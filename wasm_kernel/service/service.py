@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
@@ -376,17 +376,17 @@ class Service:
             with self._guard:
                 entries = [*self._sessions.values()]
             for entry in entries:
-                self._in_peace(lambda entry=entry: self._look_at(entry))  # type: ignore[misc]
+                self._in_peace(self._look_at, entry)
             if self.limits.disk_bytes is not None:
                 self._in_peace(self._measure)
             if self.limits.expire_seconds and time.monotonic() > scanned + _SCAN_SECONDS:
                 self._in_peace(self._expire_left)
                 scanned = time.monotonic()
 
-    def _in_peace(self, work: Callable[[], None]) -> None:
+    def _in_peace(self, work: Callable[..., None], *about: Any) -> None:
         """Does what must not end the thread that looks after sessions."""
         try:
-            work()
+            work(*about)
         except (WasmKernelError, OSError) as problem:
             _LOG.warning("a session can't be put away: %s", describe(problem))
         except Exception as problem:
@@ -412,7 +412,7 @@ class Service:
             with self._guard:
                 is_known = name in self._sessions
             if not is_known and self._has_expired(name):
-                self._in_peace(lambda name=name: self._expire(name))  # type: ignore[misc]
+                self._in_peace(self._expire, name)
 
     def _has_expired(self, name: str) -> bool:
         """Returns whether a session was made by a service, and its last cell is too long ago."""
