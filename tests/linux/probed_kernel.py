@@ -47,7 +47,6 @@ TRIES: dict[str, Callable[[], object]] = {
     "write secret": lambda: SECRET.write_text("changed"),
     "other sessions": lambda: list(SECRET.parent.iterdir()),
     "private folders": lambda: list(PRIVATE.iterdir()),
-    "the key of owners": (PRIVATE / ".service-key").read_bytes,
     "a new private folder": (PRIVATE / "probe").mkdir,
     "notebooks": lambda: list(NOTEBOOKS.iterdir()),
     "a notebook's session": lambda: (NOTEBOOKS / "notebooks.json").write_text("[]"),

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from tests.linux.probed_kernel import watch
+from tests.linux.probed_kernel import PRIVATE, TRIES, watch
 from wasm_kernel.execution.create import create_sandbox
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.service import fork_loop, worker
@@ -24,5 +24,6 @@ def probed(*args: Any, **options: Any) -> BaseSandbox:
 
 
 if __name__ == "__main__":
+    TRIES["the key of owners"] = (PRIVATE / ".service-key").read_bytes
     vars(worker)["create_sandbox"] = probed
     fork_loop.main(int(sys.argv[1]), int(sys.argv[2]))

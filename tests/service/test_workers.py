@@ -259,7 +259,7 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         wait_for(place.exists)
     reached = {name for name, came in json.loads(place.read_text()).items() if came == "done"}
     if confinement == "off":  # the same probe would notice
-        assert len(reached) > 10
+        assert reached >= {"the key of owners", "other sessions", "secret"}
         return
     assert "Landlock" in walls
     assert reached == {"own files"}
