@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from tests.benchmarks import compute, history, service
+from tests.benchmarks.batch import batch
 from tests.benchmarks.cold import cold
 from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
@@ -181,4 +182,5 @@ MEASURES: dict[str, Measure] = {
     "many": many,
     "states": _with_native(keeping),
     "cold": cold,
+    "batch": batch,
 }

@@ -21,7 +21,7 @@ Running = Callable[..., dict[str, Outcome]]
 
 def code(source: str, *tags: str) -> Any:
     """A code cell with tags."""
-    return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)})
+    return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)} if tags else {})
 
 
 def executed(file: Path) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.outcome import Verdict
 
 START_SECONDS = 600.0  # the first kernel on a machine compiles the guest
-_ARGV = ("-P", "-m", "wasm_kernel", "-f", "{connection_file}")
+_ARGV = ("-m", "wasm_kernel", "-f", "{connection_file}")
 _LOG = "events.jsonl"
 _OUTPUT_LIMITS = (
     *("stdout_bytes", "stderr_bytes", "display_bytes", "display_count"),

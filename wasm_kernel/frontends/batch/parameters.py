@@ -71,12 +71,16 @@ def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
     from papermill.parameterize import parameterize_notebook
 
     book.metadata["papermill"] = {}
+    for cell in book.cells:
+        cell.metadata.setdefault("tags", [])  # papermill asks each for them
     made: NotebookNode = parameterize_notebook(
         book, dict(parameters), kernel_name="python3", language="python"
     )
     for cell in made.cells:
-        if _CELL_ID in cell.metadata.get("tags", []):
+        if _CELL_ID in cell.metadata.tags:
             cell.id = _CELL_ID  # papermill draws one
+        if not cell.metadata.tags:
+            del cell.metadata["tags"]
     return made
 
 
