@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from wasm_kernel import BaseSandbox, get_session_sandbox
+from tests.local import LocalSandbox, get_session_sandbox
 from wasm_kernel.folders.private import PrivateFolders
 
 
-def over(folder: Path, aside: Path) -> BaseSandbox:
+def over(folder: Path, aside: Path) -> LocalSandbox:
     """A session whose guest sees a folder as /notebook; close it.
 
     Args:

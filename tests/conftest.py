@@ -20,11 +20,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-import wasm_kernel
+from tests.local import create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 if TYPE_CHECKING:
-    from wasm_kernel import BaseSandbox
+    from tests.local import LocalSandbox
 
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
@@ -147,7 +147,7 @@ def warm_metered(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
+def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
     """A started sandbox whose workspace is `tmp_path / "app"`."""
     started = _started(tmp_path / "app", ExecutionPolicy())
     yield started
@@ -155,16 +155,16 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
 
 
 @pytest.fixture(scope="module")
-def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
+def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
     """One started sandbox for a whole file of tests that leave each other alone."""
     started = _started(tmp_path_factory.mktemp("app"), ExecutionPolicy())
     yield started
     started.close()
 
 
-def _started(workspace: Path, policy: ExecutionPolicy) -> BaseSandbox:
+def _started(workspace: Path, policy: ExecutionPolicy) -> LocalSandbox:
     workspace.mkdir(exist_ok=True)
-    made = wasm_kernel.create_sandbox(workspace=workspace, policy=policy)
+    made = create_sandbox(workspace=workspace, policy=policy)
     made.start().result(FIRST_START_SECONDS)
     return made
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from wasm_kernel import BaseSandbox, SandboxResult, TravelError
+from tests.local import LocalSandbox
+from wasm_kernel import SandboxResult, TravelError
 
 A_UUID = "8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11"
 """As sessions are named; the same in every run, so that parameters are."""
@@ -31,7 +32,7 @@ def says(sandbox: Executes, code: str) -> str:
     return result.stdout.strip()
 
 
-def put_back(sandbox: BaseSandbox) -> BaseSandbox:
+def put_back(sandbox: LocalSandbox) -> LocalSandbox:
     """The sandbox with the variables and files that it had when this was called first."""
     try:
         sandbox.restore(BEGINNING, files=True)

@@ -19,10 +19,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
+from tests.local import LocalSandbox
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.interfaces import (
+    Cell,
     InputInterrupted,
     InputRefused,
     Listener,
@@ -31,7 +33,6 @@ from wasm_kernel.execution.interfaces import (
     Sandbox,
     SessionFacts,
 )
-from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.linux.broker import LocalBroker
@@ -42,7 +43,7 @@ Gate = Callable[[Callable[[str], None]], None]
 
 
 class FakeSandbox:
-    """Looks like `BaseSandbox`; see the module's warning.
+    """Looks like a `Sandbox`; see the module's warning.
 
     Args:
         workspace: A folder; the code is not kept in it.
@@ -78,7 +79,7 @@ class FakeSandbox:
         self._closed = False
 
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """As `BaseSandbox.start`."""
+        """As `Sandbox.start`."""
         if self._closed:
             raise SandboxClosed("this sandbox is closed; make another one")
         if self._started is None:
@@ -86,22 +87,10 @@ class FakeSandbox:
             self._started = self._thread.submit(lambda: self._gate(tell))
         return self._started
 
-    def submit(
-        self,
-        code: str,
-        *,
-        silent: bool = False,
-        store_history: bool = True,
-        allow_stdin: bool = False,
-        user_expressions: Mapping[str, str] | None = None,
-        cell_id: str | None = None,
-        parent: Mapping[str, str] | None = None,
-        listener: Listener | None = None,
-    ) -> Future[SandboxResult]:
-        """As `BaseSandbox.submit`."""
+    def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
+        """As `Sandbox.queue`."""
         started = self.start()
-        expressions, is_stored = user_expressions or {}, store_history and not silent
-        cell = _Cell(self, code, listener or NoListener(), expressions, is_stored=is_stored)
+        running = _Cell(self, cell, listener or NoListener())
         outer: Future[SandboxResult] = Future()
         with self._guard:
             self._waiting.add(outer)
@@ -117,7 +106,7 @@ class FakeSandbox:
                 self._waiting.discard(outer)
                 self._running = threading.get_ident()
                 self.interrupted = False
-            outer.set_result(cell.run())
+            outer.set_result(running.run())
 
         self._thread.submit(run)
         return outer
@@ -162,8 +151,11 @@ class FakeSandbox:
         self.start()
         return self._thread.submit(lambda: dict(self._namespace.get("open_comms", {})))
 
+    def offer_pip(self) -> None:
+        """Nothing is installed here."""
+
     def interrupt(self) -> bool:
-        """As `BaseSandbox.interrupt`; code that blocks outside of Python is not reached."""
+        """As `Sandbox.interrupt`; code that blocks outside of Python is not reached."""
         with self._guard:
             waiting, self._waiting = self._waiting, set()
             running, self.interrupted = self._running, self._running is not None
@@ -176,7 +168,7 @@ class FakeSandbox:
         return running is not None or bool(waiting)
 
     def close(self, *, anew: bool = False) -> None:
-        """As `BaseSandbox.close`."""
+        """As `Sandbox.close`."""
         self._closed = True
         self.interrupt()
         self._thread.close(lambda: None)
@@ -213,17 +205,14 @@ class _Cell:
     def __init__(
         self,
         sandbox: FakeSandbox,
-        code: str,
+        cell: Cell,
         listener: Listener,
-        expressions: Mapping[str, str],
-        *,
-        is_stored: bool,
     ) -> None:
         self._sandbox = sandbox
-        self._code = code
+        self._code = cell.code
         self._listener = listener
-        self._expressions = expressions
-        self._is_stored = is_stored
+        self._expressions = cell.user_expressions
+        self._is_stored = cell.store_history
         self._payload: list[Any] = []
 
     def run(self) -> SandboxResult:
@@ -289,6 +278,6 @@ class _Writer(io.TextIOBase):
         return len(text)
 
 
-def sandboxes(fake: FakeSandbox, real: BaseSandbox) -> tuple[Sandbox, Sandbox]:
+def sandboxes(fake: FakeSandbox, real: LocalSandbox) -> tuple[Sandbox, Sandbox]:
     """Both have the same face: mypy checks it here."""
     return fake, real

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import WasmKernelError as WasmKernelError
     from wasm_kernel.errors import WorkerLost as WorkerLost
     from wasm_kernel.events import SandboxLogger as SandboxLogger
-    from wasm_kernel.execution.create import create_sandbox as create_sandbox
+    from wasm_kernel.execution.base_sandbox import BaseSandbox as BaseSandbox
     from wasm_kernel.execution.create import offer_pip as offer_pip
     from wasm_kernel.execution.interfaces import Listener as Listener
     from wasm_kernel.execution.interfaces import NoListener as NoListener
-    from wasm_kernel.execution.sandbox import BaseSandbox as BaseSandbox
     from wasm_kernel.folders.hiding import OverlapError as OverlapError
     from wasm_kernel.folders.locks import Resume as Resume
     from wasm_kernel.folders.places import PrivateFolderError as PrivateFolderError
@@ -62,6 +61,9 @@ if TYPE_CHECKING:
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
     from wasm_kernel.service.async_session import AsyncSession as AsyncSession
+    from wasm_kernel.service.create import create_sandbox as create_sandbox
+    from wasm_kernel.service.create_session import create_session_sandbox as create_session_sandbox
+    from wasm_kernel.service.create_session import get_session_sandbox as get_session_sandbox
     from wasm_kernel.service.limits import ServiceLimits as ServiceLimits
     from wasm_kernel.service.registry import SessionInfo as SessionInfo
     from wasm_kernel.service.remote_sandbox import RemoteSandbox as RemoteSandbox
@@ -74,9 +76,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.files import read_session_file as read_session_file
     from wasm_kernel.sessions.files import write_session_file as write_session_file
     from wasm_kernel.sessions.ids import SessionIdError as SessionIdError
-    from wasm_kernel.sessions.lifecycle import create_session_sandbox as create_session_sandbox
     from wasm_kernel.sessions.lifecycle import delete_session_workspace as delete_session_workspace
-    from wasm_kernel.sessions.lifecycle import get_session_sandbox as get_session_sandbox
     from wasm_kernel.sessions.paths import SessionPathError as SessionPathError
     from wasm_kernel.sessions.prune_result import PruneResult as PruneResult
     from wasm_kernel.sessions.pruning import NoWorkspaceRoot as NoWorkspaceRoot
@@ -99,9 +99,9 @@ _NAMES = {  # the public names by module
         "WasmKernelError WorkerLost"
     ),
     "events": "SandboxLogger",
-    "execution.create": "create_sandbox offer_pip",
+    "execution.create": "offer_pip",
     "execution.interfaces": "Listener NoListener",
-    "execution.sandbox": "BaseSandbox",
+    "execution.base_sandbox": "BaseSandbox",
     "folders.locks": "Resume",
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
@@ -119,7 +119,9 @@ _NAMES = {  # the public names by module
     "service.service": "AsyncService Service",
     "sessions.archives": "export_session import_session",
     "sessions.ids": "SessionIdError",
-    "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",
+    "service.create": "create_sandbox",
+    "service.create_session": "create_session_sandbox get_session_sandbox",
+    "sessions.lifecycle": "delete_session_workspace",
     "sessions.paths": "SessionPathError",
     "sessions.prune_result": "PruneResult",
     "sessions.pruning": "NoWorkspaceRoot PruneError prune_sessions",

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.faces import put_back
-from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import SandboxResult
 from wasm_kernel.linux import trees
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -32,7 +33,7 @@ SMALL = ExecutionPolicy(
 class Victim:
     """A sandbox under attack."""
 
-    sandbox: BaseSandbox
+    sandbox: LocalSandbox
 
     @property
     def app(self) -> Path:
@@ -74,7 +75,7 @@ Making = Callable[..., Victim]
 class Shared:
     """One sandbox for the attacks of a file."""
 
-    def __init__(self, sandbox: BaseSandbox) -> None:
+    def __init__(self, sandbox: LocalSandbox) -> None:
         self._sandbox = sandbox
         self._spoilt = False
         put_back(sandbox)
@@ -124,7 +125,7 @@ def victim_of(shared: Shared) -> Making:
 @pytest.fixture
 def fresh_victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
     """Makes sandboxes of a policy of the test's own, in folders of the test's own."""
-    made: list[BaseSandbox] = []
+    made: list[LocalSandbox] = []
 
     def one(name: str = "app", **limits: Any) -> Victim:
         made.append(create_sandbox(workspace=tmp_path / name, policy=small(**limits)))

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 
 KINDS = {
@@ -44,7 +44,7 @@ LATEST = 0.016  # seconds after which an interrupt comes
 class Asked(NoListener):
     """A user who never answers, and whose interrupt ends the waiting."""
 
-    def __init__(self, sandbox: BaseSandbox) -> None:
+    def __init__(self, sandbox: LocalSandbox) -> None:
         self._sandbox = sandbox
 
     def ask(self, prompt: str, password: bool) -> str:
@@ -56,7 +56,7 @@ class Asked(NoListener):
         return "an answer"
 
 
-def interrupt_many(sandbox: BaseSandbox, rounds: int, seed: int) -> dict[str, int]:
+def interrupt_many(sandbox: LocalSandbox, rounds: int, seed: int) -> dict[str, int]:
     """Interrupt so many cells; the next one must run each time. How the cells ended, counted."""
     dice, ends = random.Random(seed), dict.fromkeys(["ended", *ENDS], 0)
     assert sandbox.execute("import asyncio; kept = 7").success

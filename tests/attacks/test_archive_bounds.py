@@ -23,9 +23,9 @@ import msgspec
 import pytest
 
 from tests.attacks.test_archives import manifest, member, packed, refused
+from tests.local import get_session_sandbox
 from tests.peak import MB, Peak
 from tests.sampled import sampled
-from wasm_kernel import get_session_sandbox
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faces import says, wait_for
+from tests.local import get_session_sandbox
 from tests.stored import commits_in, content_of, state_of
-from wasm_kernel import get_session_sandbox
 
 ID = "abc-123"
 

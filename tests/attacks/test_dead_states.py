@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.local import LocalSandbox, get_session_sandbox
 from tests.stored import commits_in, rewritten, state_of
-from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.commits import write_content
@@ -27,7 +27,7 @@ sys.addaudithook(hook)
 """
 
 
-def opened(root: Path, session_id: str = ID) -> BaseSandbox:
+def opened(root: Path, session_id: str = ID) -> LocalSandbox:
     return get_session_sandbox(session_id, workspace_root=root)
 
 

@@ -18,9 +18,9 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.execution.committing import CELL, FILES, WHOLE
 from tests.faces import full_disk, wait_for
+from tests.local import LocalSandbox, create_sandbox
 from tests.sampled import sampled
 from tests.stored import commits_in, state_of
-from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders import locks
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
@@ -250,7 +250,7 @@ def test_a_second_process_gets_the_files_and_is_told(warm: None, tmp_path: Path)
     assert found_in(tmp_path)[0] >= 0
 
 
-def fails_and_lives(sandbox: BaseSandbox) -> bool:
+def fails_and_lives(sandbox: LocalSandbox) -> bool:
     sandbox.execute("x = 1")
     sandbox.execute("x = 2; import os; os._exit(1)")
     return sandbox.execute("print(x)").stdout == "1\n"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.attacks.conftest import SMALL, Making, Victim
 from tests.attacks.interrupting import interrupt_many
-from wasm_kernel import create_sandbox
+from tests.local import create_sandbox
 
 SOON = 1.0  # seconds from the interrupt to the end of the cell
 AT = 0.1  # seconds after which it comes

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.local import create_sandbox
 from tests.sampled import sampled
-from wasm_kernel import NeverBegan, create_sandbox
+from wasm_kernel import NeverBegan
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 

@@ -10,21 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.wasi_files.overlays import host_tree
-from wasm_kernel import (
-    BaseSandbox,
-    create_sandbox,
-    create_session_sandbox,
-    export_session,
-    get_session_sandbox,
-    import_session,
-    list_session_files,
-)
+from wasm_kernel import export_session, import_session, list_session_files
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.policy import ExecutionPolicy
 
 SECRET = "secret of the host"
-Opening = Callable[..., BaseSandbox]
+Opening = Callable[..., LocalSandbox]
 LIST = "import os; print(sorted(os.listdir()))"
 
 
@@ -45,12 +38,12 @@ def begin(
     warm: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Opening]:
     """Opens a session as the Jupyter kernel does that was started in the folder."""
-    made: list[BaseSandbox] = []
+    made: list[LocalSandbox] = []
     monkeypatch.chdir(folder)
 
     def one(
         root: Path = tmp_path / "sessions", plant: Callable[[Path], object] = str
-    ) -> BaseSandbox:
+    ) -> LocalSandbox:
         _, sandbox = create_session_sandbox(
             workspace_root=root, policy=ExecutionPolicy(cell_timeout=20.0)
         )
@@ -64,7 +57,7 @@ def begin(
         sandbox.close()
 
 
-def says(sandbox: BaseSandbox, code: str) -> str:
+def says(sandbox: LocalSandbox, code: str) -> str:
     result = sandbox.execute(code)
     assert result.success, result.error
     return result.stdout.strip()

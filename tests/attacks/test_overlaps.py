@@ -9,16 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.local import create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_folders, private_of
-from wasm_kernel import (
-    ExecutionPolicy,
-    PolicyError,
-    SessionInUse,
-    WasmKernelError,
-    create_sandbox,
-    create_session_sandbox,
-    get_session_sandbox,
-)
+from wasm_kernel import ExecutionPolicy, PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.folders.places import beside
 from wasm_kernel.sessions import ids
 

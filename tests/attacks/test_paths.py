@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.faces import says
+from tests.local import LocalSandbox, create_session_sandbox
 from tests.private import private_of
 from wasm_kernel import (
-    BaseSandbox,
-    create_session_sandbox,
     delete_session_path,
     list_session_files,
     read_session_file,
@@ -35,7 +34,7 @@ ROUNDS = 100
 @pytest.fixture(scope="module")
 def session(
     warm: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, BaseSandbox, Path]]:
+) -> Iterator[tuple[str, LocalSandbox, Path]]:
     """A session with a running guest, its id, and its workspace root."""
     root = tmp_path_factory.mktemp("root")
     session_id, sandbox = create_session_sandbox(workspace_root=root)
@@ -66,7 +65,7 @@ LINKS = ["../outside", "../outside/file", "..", "../..", "a/../../outside", "../
 
 @pytest.mark.parametrize("target", LINKS)
 def test_case_10_links_that_the_guest_made_are_not_followed_out(
-    session: tuple[str, BaseSandbox, Path], target: str
+    session: tuple[str, LocalSandbox, Path], target: str
 ) -> None:
     session_id, sandbox, root = session
     made = says(
@@ -82,7 +81,7 @@ def test_case_10_links_that_the_guest_made_are_not_followed_out(
 
 
 def test_case_9_the_host_skips_the_reserved_names_too(
-    session: tuple[str, BaseSandbox, Path],
+    session: tuple[str, LocalSandbox, Path],
 ) -> None:
     session_id, sandbox, root = session
     says(sandbox, "open('/tmp/in-scratch', 'w').write('x')")
@@ -94,7 +93,7 @@ def test_case_9_the_host_skips_the_reserved_names_too(
     assert (root / session_id / ".metadata.json").read_bytes() == before
 
 
-def test_case_12_names_of_the_guest_are_carried(session: tuple[str, BaseSandbox, Path]) -> None:
+def test_case_12_names_of_the_guest_are_carried(session: tuple[str, LocalSandbox, Path]) -> None:
     session_id, sandbox, root = session
     names = ["COM1", "a\nb", "\x1b]0;t\x07", "x" * 255, "-rf *", "\uff45", "\xe9", "e\u0301", "..x"]
     says(sandbox, f"import os\nos.mkdir('odd')\nfor n in {names!r}: open('odd/' + n, 'w').close()")
@@ -107,7 +106,7 @@ def test_case_12_names_of_the_guest_are_carried(session: tuple[str, BaseSandbox,
 
 
 def test_case_13_a_sparse_file_of_the_guest_does_not_fill_the_hosts_memory(
-    session: tuple[str, BaseSandbox, Path],
+    session: tuple[str, LocalSandbox, Path],
 ) -> None:
     session_id, sandbox, root = session
     (root / session_id / "huge").touch()
@@ -120,7 +119,7 @@ def test_case_13_a_sparse_file_of_the_guest_does_not_fill_the_hosts_memory(
 
 @pytest.mark.parametrize("name", ["../../x", "..\\..\\x", "/x", "C:\\x", "a/../../x", "x\0y", ""])
 def test_case_21_a_session_id_or_path_is_no_way_out(
-    session: tuple[str, BaseSandbox, Path], name: str
+    session: tuple[str, LocalSandbox, Path], name: str
 ) -> None:
     session_id, _, root = session
     refused(name, "file", root)
@@ -130,7 +129,7 @@ def test_case_21_a_session_id_or_path_is_no_way_out(
     untouched(root)
 
 
-def test_a_pipe_does_not_hold_anybody_up(session: tuple[str, BaseSandbox, Path]) -> None:
+def test_a_pipe_does_not_hold_anybody_up(session: tuple[str, LocalSandbox, Path]) -> None:
     session_id, _, root = session
     os.mkfifo(root / session_id / "pipe")
     with pytest.raises(OSError, match="a pipe"):

@@ -8,14 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.beneath import over
+from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_of
-from wasm_kernel import (
-    BaseSandbox,
-    ExecutionPolicy,
-    create_sandbox,
-    create_session_sandbox,
-    get_session_sandbox,
-)
+from wasm_kernel import ExecutionPolicy
 from wasm_kernel.folders import places
 from wasm_kernel.folders.hiding import PlacesHidden, Spot
 from wasm_kernel.folders.places import beside
@@ -42,15 +37,15 @@ def disk(tmp_path: Path) -> Path:
     return tmp_path / "disk"
 
 
-Opening = Callable[[Path], BaseSandbox]
+Opening = Callable[[Path], LocalSandbox]
 
 
-def _mounted(folder: Path) -> BaseSandbox:
+def _mounted(folder: Path) -> LocalSandbox:
     policy = ExecutionPolicy(mounts=[f"{folder}:/m:rw"])
     return create_sandbox(workspace=folder.parent / "app", policy=policy)
 
 
-def _in_session(folder: Path) -> BaseSandbox:
+def _in_session(folder: Path) -> LocalSandbox:
     return get_session_sandbox(folder.name, workspace_root=folder.parent)
 
 
@@ -63,7 +58,7 @@ OUTER: dict[str, Opening] = {
 
 
 @pytest.fixture(params=OUTER)
-def outer(request: pytest.FixtureRequest, warm: None, disk: Path) -> Iterator[BaseSandbox]:
+def outer(request: pytest.FixtureRequest, warm: None, disk: Path) -> Iterator[LocalSandbox]:
     (disk / "outer" / "below").mkdir(parents=True)
     with OUTER[request.param](disk / "outer") as sandbox:
         sandbox.execute("import os; here = '/app'")
@@ -97,7 +92,7 @@ except OSError:
 """
 
 
-def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
+def reaches_nothing(outer: LocalSandbox, disk: Path, root: Path) -> None:
     private = private_of(root / "inner")
     assert outer.execute(SEARCH).stdout == "[]\n"
     place = private.parent
@@ -111,7 +106,7 @@ def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
 
 
 def test_no_guest_reaches_private_state_that_comes_into_its_folder(
-    outer: BaseSandbox, disk: Path
+    outer: LocalSandbox, disk: Path
 ) -> None:
     root = disk / "outer" / "below" / "ws"
     try:
@@ -125,7 +120,7 @@ def test_no_guest_reaches_private_state_that_comes_into_its_folder(
     reaches_nothing(outer, disk, root)
 
 
-def test_nor_where_the_user_named_the_place(outer: BaseSandbox, disk: Path) -> None:
+def test_nor_where_the_user_named_the_place(outer: LocalSandbox, disk: Path) -> None:
     """It is refused, or hidden in a mount."""
     root, place = disk / "root", disk / "outer" / "below" / "wasm-kernel"
     with get_session_sandbox("inner", workspace_root=root, private_root=place) as inner:

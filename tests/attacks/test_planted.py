@@ -13,15 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_folders, private_of
 from wasm_kernel import (
-    BaseSandbox,
     ExecutionPolicy,
-    create_sandbox,
-    create_session_sandbox,
     delete_session_workspace,
     export_session,
-    get_session_sandbox,
     list_session_files,
     prune_sessions,
 )
@@ -132,15 +129,15 @@ def deepest_first() -> Iterator[list[str]]:
 POLICY = ExecutionPolicy(stdout_bytes=100, text_file_bytes=10_000)
 
 
-def _lone(root: Path) -> BaseSandbox:
+def _lone(root: Path) -> LocalSandbox:
     return create_sandbox(workspace=root / ID, policy=POLICY)
 
 
-def _session(root: Path) -> BaseSandbox:
+def _session(root: Path) -> LocalSandbox:
     return get_session_sandbox(ID, workspace_root=root, policy=POLICY)
 
 
-def _notebook(root: Path) -> BaseSandbox:
+def _notebook(root: Path) -> LocalSandbox:
     sandbox = _session(root)
     book, secret = root.parent / "book", root.parent / "runtime" / "kernel.json"
     plant(book, root.parent / "outside", _file_link, NAMES[-14:])  # as hostile as the workspace
@@ -156,7 +153,7 @@ PLANTED |= {f"{kind.__name__} beneath": (kind, _notebook) for kind in (_folder_l
 
 @pytest.mark.parametrize(("kind", "opening"), PLANTED.values(), ids=PLANTED)
 def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
-    warm: None, tmp_path: Path, outside: Path, kind: Plant, opening: Callable[[Path], BaseSandbox]
+    warm: None, tmp_path: Path, outside: Path, kind: Plant, opening: Callable[[Path], LocalSandbox]
 ) -> None:
     """F1, and case 41: the same where the guest is lost and the session opened once more."""
     before = seen(outside)

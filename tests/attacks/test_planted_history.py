@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.local import get_session_sandbox
 from tests.peak import MB, Peak
 from tests.sampled import sampled
 from tests.stored import content_of, state_of
-from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import NotRegular
 from wasm_kernel.sessions.archives import export_session

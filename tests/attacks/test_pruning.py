@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from tests.faces import PATIENCE
+from tests.local import get_session_sandbox
 from tests.sampled import sampled
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,
     SessionInUse,
     delete_session_workspace,
-    get_session_sandbox,
     prune_sessions,
 )
 from wasm_kernel.linux import trees

@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 
 from tests.faces import wait_for
+from tests.local import create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
     ExecutionPolicy,
     WasmKernelError,
-    create_sandbox,
-    create_session_sandbox,
     delete_session_path,
     delete_session_workspace,
     export_session,
-    get_session_sandbox,
     import_session,
     list_session_files,
     prune_sessions,

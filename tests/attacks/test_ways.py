@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import SMALL, Victim
-from wasm_kernel import create_sandbox
+from tests.local import create_sandbox
 
 SECRET = "the secret of another session"
 

@@ -18,8 +18,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 
+from tests.local import LocalSandbox, create_session_sandbox
 from tests.private import folders_of
-from wasm_kernel import BaseSandbox, create_session_sandbox, prune_sessions
+from wasm_kernel import prune_sessions
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata
 
@@ -50,7 +51,7 @@ def cell_cost(root: Path, rounds: int) -> str:
     _, without = create_session_sandbox(workspace_root=root)
     (without.workspace / ".metadata.json").unlink()
     with with_metadata, without:
-        cells: dict[BaseSandbox, list[float]] = {with_metadata: [], without: []}
+        cells: dict[LocalSandbox, list[float]] = {with_metadata: [], without: []}
         for turn in range(rounds + 20):
             for sandbox in sorted(cells, key=id, reverse=bool(turn % 2)):
                 taken = timed(lambda sandbox=sandbox: sandbox.execute("1"))  # type: ignore[misc]

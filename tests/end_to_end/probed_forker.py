@@ -17,13 +17,13 @@ from wasm_kernel.frontends.jupyter import forker, launcher, origin
 from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from tests.local import LocalSandbox
     from wasm_kernel.sessions.session import Session
 
 its_own = origin.create
 
 
-def probed(runtime: RuntimeType, session: Session, *given: Any, **options: Any) -> BaseSandbox:
+def probed(runtime: RuntimeType, session: Session, *given: Any, **options: Any) -> LocalSandbox:
     """The real sandbox, beside a thread that watches for the order."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
     return its_own(runtime, session, *given, **options)

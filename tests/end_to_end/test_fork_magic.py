@@ -15,9 +15,8 @@ import pytest
 from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.faces import happens, says
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox, get_session_sandbox
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.lifecycle import get_session_sandbox
 
 FILES = 9000
 """Copied for so long that a stop comes in between."""
@@ -64,7 +63,7 @@ def forked(kernel: RealKernel, cell: str = "%fork") -> str:
     return said["stdout"].split()[1]
 
 
-def opened(session: str, sessions: Path) -> BaseSandbox:
+def opened(session: str, sessions: Path) -> LocalSandbox:
     return get_session_sandbox(session, workspace_root=sessions)
 
 

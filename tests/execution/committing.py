@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wasm_kernel import create_sandbox
+from tests.local import create_sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.faces import put_back
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
-Opening = Callable[..., BaseSandbox]
+Opening = Callable[..., LocalSandbox]
 
 
 @pytest.fixture
-def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
+def sandbox(module_sandbox: LocalSandbox) -> LocalSandbox:
     """The file's one sandbox with the variables and files that it began with.
 
     Execution counts go on upwards: what needs a session's first cells opens a sandbox of its own.
@@ -27,9 +27,9 @@ def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
 @pytest.fixture
 def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes; those and their forks are closed in the end."""
-    made: list[BaseSandbox] = []
+    made: list[LocalSandbox] = []
 
-    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> BaseSandbox:
+    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> LocalSandbox:
         limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
         made.append(create_sandbox(workspace=tmp_path / name, resume=resume, policy=limits))
         return made[-1]
@@ -40,16 +40,16 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 
 
 @pytest.fixture
-def parent(opened: Opening) -> BaseSandbox:
+def parent(opened: Opening) -> LocalSandbox:
     return opened()
 
 
 @pytest.fixture
-def forked() -> Iterator[Callable[..., BaseSandbox]]:
+def forked() -> Iterator[Callable[..., LocalSandbox]]:
     """Forks a sandbox, and closes the forks in the end."""
-    made: list[BaseSandbox] = []
+    made: list[LocalSandbox] = []
 
-    def one(sandbox: BaseSandbox, **options: bool) -> BaseSandbox:
+    def one(sandbox: LocalSandbox, **options: bool) -> LocalSandbox:
         made.extend(sandbox.fork(**options))
         return made[-1]
 
@@ -58,4 +58,4 @@ def forked() -> Iterator[Callable[..., BaseSandbox]]:
         sandbox.close()
 
 
-Forking = Callable[..., BaseSandbox]
+Forking = Callable[..., LocalSandbox]

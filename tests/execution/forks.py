@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
-Opening = Callable[..., BaseSandbox]
-Forking = Callable[..., BaseSandbox]
+Opening = Callable[..., LocalSandbox]
+Forking = Callable[..., LocalSandbox]
 TRAP = "import os; os._exit(3)"

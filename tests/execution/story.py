@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import SandboxResult
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
@@ -100,7 +101,7 @@ class Life:
     `left` as the cell left them that memory stands after, and `base` when that state was kept.
     """
 
-    sandbox: BaseSandbox
+    sandbox: LocalSandbox
     node: Node
     files: Files = field(default_factory=dict)
     left: Files = field(default_factory=dict)
@@ -130,7 +131,7 @@ class Story:
         self.life.node = Node(replace(self.life.node.state, dice=got[12]))  # type: ignore[arg-type]
         self._after_cell(self.life.node.state)
 
-    def _open(self, folder: Path, resume: Resume) -> BaseSandbox:
+    def _open(self, folder: Path, resume: Resume) -> LocalSandbox:
         return create_sandbox(workspace=folder, policy=POLICY, resume=resume)
 
     def run(self, code: str) -> SandboxResult:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.guests.base import ActionContext
@@ -91,7 +91,7 @@ class Slow:
         """Nothing is to be done."""
 
 
-def test_what_is_done_before_a_cell_can_be_interrupted(sandbox: BaseSandbox) -> None:
+def test_what_is_done_before_a_cell_can_be_interrupted(sandbox: LocalSandbox) -> None:
     sandbox.execute("x = 1")
     sandbox.commands.listener = Slow()
     cell = sandbox.submit("x = 2")

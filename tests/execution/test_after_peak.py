@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.state import pages
 
@@ -21,17 +21,17 @@ def resident() -> int:
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
 
 
-def wait_saved(sandbox: BaseSandbox) -> None:
+def wait_saved(sandbox: LocalSandbox) -> None:
     """Waits until all states are on disk."""
     with sandbox.frozen():
         pass
 
 
-def head_bytes(sandbox: BaseSandbox) -> int:
+def head_bytes(sandbox: LocalSandbox) -> int:
     return sandbox.checkpoints()[-1].bytes
 
 
-def test_what_is_deleted_goes_back_to_the_machine(sandbox: BaseSandbox) -> None:
+def test_what_is_deleted_goes_back_to_the_machine(sandbox: LocalSandbox) -> None:
     sandbox.execute("import numpy as np; big = np.full(200 << 17, 1.5)")
     wait_saved(sandbox)
     assert head_bytes(sandbox) > 190 * MIB
@@ -43,7 +43,7 @@ def test_what_is_deleted_goes_back_to_the_machine(sandbox: BaseSandbox) -> None:
     assert sandbox.execute("print(big.sum() / len(big))").stdout == "1.5\n"
 
 
-def test_freed_objects_are_not_written_again(sandbox: BaseSandbox) -> None:
+def test_freed_objects_are_not_written_again(sandbox: LocalSandbox) -> None:
     """To free an object writes to its page; so many small ones cost their size twice."""
     sandbox.execute("many = [b'%d ' % i * 200 for i in range(120_000)]")
     assert head_bytes(sandbox) > 140 * MIB
@@ -53,7 +53,7 @@ def test_freed_objects_are_not_written_again(sandbox: BaseSandbox) -> None:
     assert sandbox.execute("print(many[-1][:6], len(many))").stdout == "b'119999' 120000\n"
 
 
-def test_an_undo_reads_nothing_of_what_was_freed(sandbox: BaseSandbox) -> None:
+def test_an_undo_reads_nothing_of_what_was_freed(sandbox: LocalSandbox) -> None:
     sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::4096] = 1")
     sandbox.execute("del big")
     sandbox.execute("x = 1")
@@ -71,7 +71,7 @@ def read_bytes() -> int:
     return int(io.split("rchar:", 1)[1].split()[0])
 
 
-def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: BaseSandbox) -> None:
+def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: LocalSandbox) -> None:
     if pages.available() != pages.WriteProtect.name:
         pytest.skip("memory is only kept where the system tells what changed")
     sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::5000] = 1")
@@ -103,7 +103,7 @@ print(mine[-1])
 """
 
 
-def test_a_guest_that_lies_about_what_is_free_loses_its_own_data(sandbox: BaseSandbox) -> None:
+def test_a_guest_that_lies_about_what_is_free_loses_its_own_data(sandbox: LocalSandbox) -> None:
     heap = sandbox._runner.guest.heap
     assert isinstance(heap, Dlmalloc)
     code = LIES.format(root=heap.state + 304 + 4 * 31)

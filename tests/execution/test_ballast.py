@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
 PAGES = """
 kept = [bytes(40) for _ in range(2000)]
@@ -10,12 +10,12 @@ print(len({id(one) >> 12 for one in kept}))
 """
 
 
-def test_small_objects_of_a_cell_share_pages(sandbox: BaseSandbox) -> None:
+def test_small_objects_of_a_cell_share_pages(sandbox: LocalSandbox) -> None:
     pages = int(sandbox.execute(PAGES).stdout)
     assert pages < 100  # 24 at best; over 500 where they fill the holes of the image
 
 
-def test_a_tiny_cell_changes_few_pages(sandbox: BaseSandbox) -> None:
+def test_a_tiny_cell_changes_few_pages(sandbox: LocalSandbox) -> None:
     for _ in range(6):
         sandbox.execute("x = 1")
     head = sandbox.checkpoints()[-1]

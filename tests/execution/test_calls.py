@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.execution.conftest import Opening
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.execution.cell_future import QueuedCell
 from wasm_kernel.execution.interfaces import NoListener
@@ -30,14 +30,14 @@ class Hearing(NoListener):
         self.heard.set()
 
 
-def printed(sandbox: BaseSandbox, code: str) -> str:
+def printed(sandbox: LocalSandbox, code: str) -> str:
     result = sandbox.execute(f"print({code})")
     assert result.success, result.error
     return result.stdout.strip()
 
 
 def test_wait_for_interrupts_its_cell_without_a_traceback(
-    sandbox: BaseSandbox, caplog: pytest.LogCaptureFixture
+    sandbox: LocalSandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def call() -> None:
         cell = asyncio.wrap_future(sandbox.submit(ENDLESS))
@@ -50,7 +50,7 @@ def test_wait_for_interrupts_its_cell_without_a_traceback(
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseSandbox) -> None:
+def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: LocalSandbox) -> None:
     page = Hearing()
     code = "import time\nprint('begun', flush=True)\ntime.sleep(0.5)\nran = ['first']"
     running = sandbox.submit(code, listener=page)
@@ -86,7 +86,7 @@ def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
     assert met == [False, False]
 
 
-def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSandbox) -> None:
+def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: LocalSandbox) -> None:
     tidy = "import time\ntry:\n  while True: pass\nfinally:\n  time.sleep(0.3); tidied = True"
 
     async def call() -> None:
@@ -100,7 +100,7 @@ def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSa
     asyncio.run(call())
 
 
-def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbox) -> None:
+def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: LocalSandbox) -> None:
     async def call() -> None:
         first, second = await asyncio.gather(
             sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout_seconds=20)
@@ -112,7 +112,7 @@ def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbo
     asyncio.run(call())
 
 
-def test_a_timeout_lowers_the_limit_of_one_call(sandbox: BaseSandbox) -> None:
+def test_a_timeout_lowers_the_limit_of_one_call(sandbox: LocalSandbox) -> None:
     result = sandbox.execute("while True: pass", timeout_seconds=0.5)
     assert result.error is not None
     assert (result.error.ename, result.success) == ("CellTimeout", False)

@@ -11,9 +11,10 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from tests import documented
-from wasm_kernel import BaseSandbox, ExecutionPolicy, Resume, SandboxLogger, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import ExecutionPolicy, Resume, SandboxLogger
 
-Opening = Callable[..., BaseSandbox]
+Opening = Callable[..., LocalSandbox]
 SECRET = "the_secret_name"
 
 
@@ -37,7 +38,7 @@ def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Op
     """Sandboxes on one workspace that the log hears."""
     with ExitStack() as stack:
 
-        def one(resume: Resume = Resume.NEVER, quiet: bool = False, **limits: Any) -> BaseSandbox:
+        def one(resume: Resume = Resume.NEVER, quiet: bool = False, **limits: Any) -> LocalSandbox:
             made = create_sandbox(
                 workspace=tmp_path / "app",
                 policy=ExecutionPolicy(**limits),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faces import put_back, says
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
 
 
@@ -177,7 +177,7 @@ THINGS = {
 }
 
 
-def opened(workspace: Path) -> BaseSandbox:
+def opened(workspace: Path) -> LocalSandbox:
     return create_sandbox(workspace=workspace, resume=Resume.ALWAYS)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.execution.forks import TRAP, Forking, Opening
 from tests.execution.keeping import Keeping
 from tests.faces import open_files, says
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel.errors import ForkError, TravelError, WasmKernelError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import files, trees
@@ -32,13 +32,13 @@ print(next(squares), db.execute('select * from t').fetchall(), db.in_transaction
 TOLD = "4 [(7,)] True 42 True 499500 45.0 True"
 
 
-def test_a_fork_has_the_same_variables(parent: BaseSandbox, forked: Forking) -> None:
+def test_a_fork_has_the_same_variables(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute(STATE)
     fork = forked(parent)
     assert says(fork, TELL) == says(parent, TELL) == f"{TOLD} 3 []"
 
 
-def test_both_go_their_own_ways(parent: BaseSandbox, forked: Forking) -> None:
+def test_both_go_their_own_ways(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("x = [1]")
     fork = forked(parent)
     fork.execute("x.append('fork'); open('fork', 'w').close()")
@@ -48,13 +48,13 @@ def test_both_go_their_own_ways(parent: BaseSandbox, forked: Forking) -> None:
     assert says(parent, tell) == "[1, 'parent'] ['parent']"
 
 
-def test_execution_counts_go_on(parent: BaseSandbox, forked: Forking) -> None:
+def test_execution_counts_go_on(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("x = 1")
     parent.execute("x")
     assert forked(parent).execute("Out[2]").reply["execution_count"] == 3
 
 
-def test_many_forks_at_once(parent: BaseSandbox) -> None:
+def test_many_forks_at_once(parent: LocalSandbox) -> None:
     parent.execute("x = 1")
     forks = parent.fork(5)
     try:
@@ -68,13 +68,13 @@ def test_many_forks_at_once(parent: BaseSandbox) -> None:
     assert says(parent, "print(x)") == "1"
 
 
-def test_a_fork_before_the_first_cell(parent: BaseSandbox, forked: Forking) -> None:
+def test_a_fork_before_the_first_cell(parent: LocalSandbox, forked: Forking) -> None:
     fork = forked(parent)
     assert says(fork, "x = 1; print(x)") == "1"
     assert fork.execute("x").reply["execution_count"] == 2
 
 
-def test_a_fork_of_a_fork(parent: BaseSandbox, forked: Forking) -> None:
+def test_a_fork_of_a_fork(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("x = [1]")
     child = forked(parent)
     child.execute("x.append(2); f = open('f', 'w+'); _ = f.write('child'); f.flush()")
@@ -100,7 +100,7 @@ def test_the_parent_may_end_and_vanish(opened: Opening, forked: Forking) -> None
 
 
 def test_a_fork_after_an_undo_stands_where_the_undo_led(
-    parent: BaseSandbox, forked: Forking
+    parent: LocalSandbox, forked: Forking
 ) -> None:
     for value in range(3):
         parent.execute(f"x = {value}")
@@ -111,7 +111,7 @@ def test_a_fork_after_an_undo_stands_where_the_undo_led(
     assert says(parent, "print(x)") == "1"
 
 
-def test_a_fork_goes_back_to_its_parents_states(parent: BaseSandbox, forked: Forking) -> None:
+def test_a_fork_goes_back_to_its_parents_states(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("x = 1")
     parent.checkpoint("one")
     parent.execute("x = 2")
@@ -122,7 +122,7 @@ def test_a_fork_goes_back_to_its_parents_states(parent: BaseSandbox, forked: For
     assert says(parent, "print(x)") == "2"
 
 
-def test_a_trap_in_a_fork_leads_back_to_the_fork(parent: BaseSandbox, forked: Forking) -> None:
+def test_a_trap_in_a_fork_leads_back_to_the_fork(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("x = 1")
     fork = forked(parent)
     first = says(fork, "import random; print(random.random()); x = 2")
@@ -133,7 +133,7 @@ def test_a_trap_in_a_fork_leads_back_to_the_fork(parent: BaseSandbox, forked: Fo
 
 
 def test_a_trap_in_a_fork_s_first_cell_keeps_its_seeds(
-    parent: BaseSandbox, forked: Forking
+    parent: LocalSandbox, forked: Forking
 ) -> None:
     parent.execute("import random")
     fork = forked(parent)
@@ -142,7 +142,7 @@ def test_a_trap_in_a_fork_s_first_cell_keeps_its_seeds(
 
 
 def test_a_fork_is_found_by_a_later_process(
-    parent: BaseSandbox, opened: Opening, forked: Forking
+    parent: LocalSandbox, opened: Opening, forked: Forking
 ) -> None:
     parent.execute("x = 1; f = open('f', 'w+'); _ = f.write('hello'); f.flush()")
     fork = forked(parent)
@@ -155,7 +155,7 @@ def test_a_fork_is_found_by_a_later_process(
 
 
 def test_a_fork_that_never_ran_a_cell_is_found_as_well(
-    parent: BaseSandbox, opened: Opening, forked: Forking
+    parent: LocalSandbox, opened: Opening, forked: Forking
 ) -> None:
     parent.execute("x = 1")
     fork = forked(parent)
@@ -179,7 +179,7 @@ def test_a_fork_of_a_session_is_a_session(warm: None, tmp_path: Path) -> None:
 
 
 def test_a_fork_without_a_session_lives_beside_its_parent(
-    parent: BaseSandbox, forked: Forking
+    parent: LocalSandbox, forked: Forking
 ) -> None:
     (parent.workspace.parent / "app-fork-1").mkdir()
     fork = forked(parent)
@@ -188,13 +188,13 @@ def test_a_fork_without_a_session_lives_beside_its_parent(
 
 
 @pytest.mark.parametrize("n", [0, -1])
-def test_a_fork_is_at_least_one(parent: BaseSandbox, n: int) -> None:
+def test_a_fork_is_at_least_one(parent: LocalSandbox, n: int) -> None:
     with pytest.raises(ValueError, match="one sandbox or more"):
         parent.fork(n)
 
 
 def test_a_full_disk_leaves_nothing_behind(
-    parent: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+    parent: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent.execute("x = 1; open('a', 'w').write('a'); open('b', 'w').write('b')")
     copied, copy = [], files.FileCopier.copy
@@ -214,18 +214,18 @@ def test_a_full_disk_leaves_nothing_behind(
 
 
 def test_a_fork_that_does_not_start_leaves_nothing_behind(
-    parent: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+    parent: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent.execute("x = 1")
 
-    start = BaseSandbox.start
+    start = LocalSandbox.start
 
-    def fail(self: BaseSandbox, progress: Callable[[str], None] | None = None) -> Future[None]:
+    def fail(self: LocalSandbox, progress: Callable[[str], None] | None = None) -> Future[None]:
         if self is not parent:
             raise ForkError("no thread")
         return start(self, progress)
 
-    monkeypatch.setattr(BaseSandbox, "start", fail)
+    monkeypatch.setattr(LocalSandbox, "start", fail)
     with pytest.raises(ForkError):
         parent.fork()
     monkeypatch.undo()
@@ -234,7 +234,7 @@ def test_a_fork_that_does_not_start_leaves_nothing_behind(
     assert says(parent, "print(x)") == "1"
 
 
-def test_a_fork_while_a_cell_runs_comes_after_it(parent: BaseSandbox, forked: Forking) -> None:
+def test_a_fork_while_a_cell_runs_comes_after_it(parent: LocalSandbox, forked: Forking) -> None:
     cell = parent.submit("import time; time.sleep(0.5); x = 'done'")
     assert says(forked(parent), "print(x)") == "done"
     assert cell.result().success
@@ -260,7 +260,9 @@ def test_a_closed_sandbox_can_not_be_forked(opened: Opening) -> None:
         sandbox.fork()
 
 
-def test_undo_in_a_fork_ends_where_the_parent_s_would(parent: BaseSandbox, forked: Forking) -> None:
+def test_undo_in_a_fork_ends_where_the_parent_s_would(
+    parent: LocalSandbox, forked: Forking
+) -> None:
     parent.execute("x = 1")
     with pytest.raises(TravelError, match="Only 1 cell"):
         forked(parent).undo(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.execution.forks import Forking
 from tests.faces import says
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
 CHANCE = """
 import random, sqlite3, uuid, numpy as np
@@ -23,7 +23,7 @@ def draw(): return [
 DRAW = "print([float(x) for x in draw()])"
 
 
-def test_forks_draw_other_numbers_than_their_parent_and_each_other(parent: BaseSandbox) -> None:
+def test_forks_draw_other_numbers_than_their_parent_and_each_other(parent: LocalSandbox) -> None:
     parent.execute(CHANCE)
     forks = parent.fork(3)
     try:
@@ -35,20 +35,20 @@ def test_forks_draw_other_numbers_than_their_parent_and_each_other(parent: BaseS
     assert same == []
 
 
-def test_the_parent_goes_on_with_its_own_numbers(parent: BaseSandbox, forked: Forking) -> None:
+def test_the_parent_goes_on_with_its_own_numbers(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("import random; random.seed(5)")
     forked(parent)
     assert says(parent, "print(random.random())") == "0.6229016948897019"
 
 
-def test_generators_keep_their_identity(parent: BaseSandbox, forked: Forking) -> None:
+def test_generators_keep_their_identity(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute(CHANCE + "\nboth = [rng, rng]; bits = rng.bit_generator")
     fork = forked(parent)
     tell = "print(both[0] is both[1] is rng, rng.bit_generator is bits, type(mine).__name__)"
     assert says(fork, tell) == "True True Mine"
 
 
-def test_deterministic_forks_draw_the_same_numbers(parent: BaseSandbox, forked: Forking) -> None:
+def test_deterministic_forks_draw_the_same_numbers(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("import random, numpy as np; rng = np.random.default_rng()")
     draw = "print(random.random(), np.random.random(), rng.random())"
     one, two = (forked(parent, deterministic=True) for _ in range(2))
@@ -56,7 +56,7 @@ def test_deterministic_forks_draw_the_same_numbers(parent: BaseSandbox, forked: 
 
 
 def test_a_deterministic_fork_of_another_fork_has_that_fork_s_seeds(
-    parent: BaseSandbox, forked: Forking
+    parent: LocalSandbox, forked: Forking
 ) -> None:
     parent.execute("import random")
     child = forked(parent)
@@ -65,7 +65,7 @@ def test_a_deterministic_fork_of_another_fork_has_that_fork_s_seeds(
     assert says(grandchild, draw) == says(child, draw) != says(parent, draw)
 
 
-def test_going_back_beyond_the_fork_draws_other_numbers_too(parent: BaseSandbox) -> None:
+def test_going_back_beyond_the_fork_draws_other_numbers_too(parent: LocalSandbox) -> None:
     parent.execute("import random")
     parent.execute("x = 1")
     forks = parent.fork(2)
@@ -84,7 +84,7 @@ def test_going_back_beyond_the_fork_draws_other_numbers_too(parent: BaseSandbox)
 
 
 def test_a_broken_random_module_does_not_keep_the_rest_from_being_reseeded(
-    parent: BaseSandbox, forked: Forking
+    parent: LocalSandbox, forked: Forking
 ) -> None:
     parent.execute(
         "import random, numpy as np, sys, tempfile, uuid\n"
@@ -100,7 +100,7 @@ def test_a_broken_random_module_does_not_keep_the_rest_from_being_reseeded(
     assert all(a != b for a, b in zip(*forks, strict=True))
 
 
-def test_reseeding_writes_to_few_pages(parent: BaseSandbox, forked: Forking) -> None:
+def test_reseeding_writes_to_few_pages(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("x = [[i] for i in range(300_000)]; import numpy as np")
     fork = forked(parent)
     sizes = {state.label: state.bytes for state in fork.checkpoints()}

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 from wasm_kernel.result import SandboxResult
 
 
@@ -26,26 +26,26 @@ def shown(result: SandboxResult) -> str:
         "from pathlib import Path; Path('sales.csv').read_text()",
     ],
 )
-def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox, code: str) -> None:
+def test_a_missing_file_says_how_files_come_in(module_sandbox: LocalSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(code))
     assert "No such file" in text
     assert "wasm-kernel sessions write" in text
     assert text.count("[wasm-kernel]") == 1
 
 
-def test_the_hint_knows_nothing_of_the_host(module_sandbox: BaseSandbox) -> None:
+def test_the_hint_knows_nothing_of_the_host(module_sandbox: LocalSandbox) -> None:
     there, missing = ("/etc/passwd", "/etc/no-such-thing")
     texts = [shown(module_sandbox.execute(f"open({name!r})")) for name in (there, missing)]
     hints = {text.partition("[wasm-kernel]")[2].partition("\n")[0] for text in texts}
     assert len(hints) == 1
 
 
-def test_a_missing_scratch_file_needs_no_hint(module_sandbox: BaseSandbox) -> None:
+def test_a_missing_scratch_file_needs_no_hint(module_sandbox: LocalSandbox) -> None:
     assert "[wasm-kernel]" not in shown(module_sandbox.execute("open('/tmp/nope')"))
 
 
 @pytest.mark.parametrize("code", ["f.truncate(10**12)", "f.seek(10**12); f.write(b'x'); f.flush()"])
-def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, code: str) -> None:
+def test_a_full_workspace_says_what_can_be_done(module_sandbox: LocalSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(f"f = open('/app/f', 'wb')\n{code}"))
     assert "No space left on device" in text
     assert "workspace_bytes" in text
@@ -65,14 +65,14 @@ def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, cod
     ],
 )
 def test_a_missing_module_says_what_can_be_done(
-    module_sandbox: BaseSandbox, module: str, sentence: str
+    module_sandbox: LocalSandbox, module: str, sentence: str
 ) -> None:
     assert sentence in shown(module_sandbox.execute(f"import {module}"))
 
 
 @pytest.mark.parametrize("of", ["pandas.read_parquet('a.parquet')", "pandas.read_feather('a')"])
 def test_an_optional_dependency_says_what_stands_in_for_it(
-    module_sandbox: BaseSandbox, of: str
+    module_sandbox: LocalSandbox, of: str
 ) -> None:
     text = shown(module_sandbox.execute(f"import pandas; {of}"))
     assert "Parquet, Feather and ORC can't be read here" in text
@@ -89,14 +89,14 @@ def test_an_optional_dependency_says_what_stands_in_for_it(
     ],
 )
 def test_a_connection_says_at_once_that_there_is_no_network(
-    module_sandbox: BaseSandbox, code: str
+    module_sandbox: LocalSandbox, code: str
 ) -> None:
     result = module_sandbox.execute(f"import http.client, pandas, socket, urllib.request\n{code}")
     assert result.error is not None
     assert "the sandbox has no network, so example.org can't be reached" in result.error.evalue
 
 
-def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: BaseSandbox) -> None:
+def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: LocalSandbox) -> None:
     saved = "import matplotlib.pyplot as plt; plt.plot([1]); plt.savefig('f.jpg')"
     opened = "from PIL import Image; open('g.webp', 'wb').write(b'RIFF    WEBP'); "
     for code in (
@@ -109,12 +109,12 @@ def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: BaseSan
         assert "[wasm-kernel]" not in text.splitlines()[-1]
 
 
-def test_a_data_set_that_is_not_built_in_says_how_it_comes_in(module_sandbox: BaseSandbox) -> None:
+def test_a_data_set_that_is_not_built_in_says_how_it_comes_in(module_sandbox: LocalSandbox) -> None:
     code = "from statsmodels.datasets import spector; spector.load_pandas()"
     assert "pandas.read_csv('spector.csv')" in shown(module_sandbox.execute(code))
 
 
-def test_packages_find_what_they_import_of_ssl(module_sandbox: BaseSandbox) -> None:
+def test_packages_find_what_they_import_of_ssl(module_sandbox: LocalSandbox) -> None:
     names = (  # of urllib3 and httpx
         "CERT_REQUIRED, HAS_NEVER_CHECK_COMMON_NAME, OP_NO_COMPRESSION, OP_NO_TICKET, SSLContext, "
         "OPENSSL_VERSION, PROTOCOL_TLS_CLIENT, VERIFY_X509_STRICT, TLSVersion, SSLWantReadError"
@@ -133,7 +133,7 @@ print(context.verify_mode == CERT_REQUIRED, context.check_hostname, context.mini
     assert module_sandbox.execute(code).stdout == "True True TLSv1_2\n"
 
 
-def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: BaseSandbox) -> None:
+def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: LocalSandbox) -> None:
     code = "try:\n    open('a.csv')\nexcept OSError as e:\n    e.add_note('mine'); raise"
     *_, hint, error, note = shown(module_sandbox.execute(code)).splitlines()
     assert hint.startswith("[wasm-kernel] ")
@@ -143,7 +143,7 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Bas
     assert shown(module_sandbox.execute(code)).splitlines()[-1].startswith("RecursionError")
 
 
-def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: BaseSandbox) -> None:
+def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: LocalSandbox) -> None:
     assert "%pip" not in shown(module_sandbox.execute("import numpy.nonesuch"))
 
 
@@ -154,7 +154,7 @@ fail()
 """
 
 
-def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSandbox) -> None:
+def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: LocalSandbox) -> None:
     result = module_sandbox.execute(GROUP)
     text = shown(result)
     assert result.error is not None
@@ -164,7 +164,7 @@ def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSa
     assert "interactiveshell" not in text
 
 
-def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: BaseSandbox) -> None:
+def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: LocalSandbox) -> None:
     code = "try:\n    fail()\nexcept Exception as group:\n    raise RuntimeError('so') from group"
     module_sandbox.execute(GROUP)
     text = shown(module_sandbox.execute(code))
@@ -173,7 +173,7 @@ def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: BaseSandbox) -
 
 
 @pytest.mark.parametrize("body", ["    size = 1", "    def area(self): return 1"])
-def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox, body: str) -> None:
+def test_a_class_of_a_cell_shows_its_source(module_sandbox: LocalSandbox, body: str) -> None:
     module_sandbox.execute(f"class Shape:\n{body}")
     [page] = module_sandbox.execute("Shape??").reply["payload"]
     assert "Source:" in page["data"]["text/plain"]
@@ -181,7 +181,7 @@ def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox, body: s
     assert printed.rstrip() == f"class Shape:\n{body}"
 
 
-def test_the_latest_class_of_a_name_is_shown(module_sandbox: BaseSandbox) -> None:
+def test_the_latest_class_of_a_name_is_shown(module_sandbox: LocalSandbox) -> None:
     for size in (1, 2):
         module_sandbox.execute(f"class Box:\n    size = {size}")
     printed = module_sandbox.execute("import inspect; print(inspect.getsource(Box))").stdout

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.execution.forks import Opening
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
 
 
 @pytest.mark.parametrize("there", ["a/..", "a/../a/./..", "../app"])
-def test_the_working_folder_is_one_plain_path(module_sandbox: BaseSandbox, there: str) -> None:
+def test_the_working_folder_is_one_plain_path(module_sandbox: LocalSandbox, there: str) -> None:
     code = f"import os; os.makedirs('/app/a', exist_ok=True); os.chdir('/app'); os.chdir({there!r})"
     assert module_sandbox.execute(code).success
     assert module_sandbox.execute("print(os.getcwd(), end='')").stdout == "/app"
 
 
-def test_cd_goes_back_and_forth(sandbox: BaseSandbox) -> None:
+def test_cd_goes_back_and_forth(sandbox: LocalSandbox) -> None:
     sandbox.execute("%mkdir a")
     assert sandbox.execute("%cd a").stdout == "/app/a\n"
     assert sandbox.execute("%cd ..").stdout == "/app\n"
@@ -42,12 +42,12 @@ def test_what_is_stored_outlives_the_kernel(warm: None, tmp_path: Path) -> None:
         assert "no stored variable" in second.execute("%store -r kept").stdout
 
 
-def test_what_cannot_be_stored_leaves_nothing_behind(sandbox: BaseSandbox) -> None:
+def test_what_cannot_be_stored_leaves_nothing_behind(sandbox: LocalSandbox) -> None:
     assert not sandbox.execute("hard = (n for n in ())\n%store hard").success
     assert "hard" not in sandbox.execute("%store").stdout
 
 
-def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: BaseSandbox) -> None:
+def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: LocalSandbox) -> None:
     cells = [
         {"cell_type": "markdown", "source": "x = 0"},
         {"cell_type": "code", "source": ["x = 20\n", "%time y = 2"]},
@@ -58,7 +58,7 @@ def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: BaseSandbox) -> Non
     assert sandbox.execute("z").outputs[0].data["text/plain"] == "22"
 
 
-def test_a_notebook_that_fails_says_where(sandbox: BaseSandbox) -> None:
+def test_a_notebook_that_fails_says_where(sandbox: LocalSandbox) -> None:
     cells = [{"cell_type": "code", "source": source} for source in ("1/0", "after = 1")]
     (sandbox.workspace / "bad.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
     result = sandbox.execute("%run bad.ipynb")
@@ -67,7 +67,7 @@ def test_a_notebook_that_fails_says_where(sandbox: BaseSandbox) -> None:
     assert not sandbox.execute("after").success
 
 
-def test_what_is_no_notebook_is_refused_in_a_sentence(sandbox: BaseSandbox) -> None:
+def test_what_is_no_notebook_is_refused_in_a_sentence(sandbox: LocalSandbox) -> None:
     (sandbox.workspace / "no.ipynb").write_text("[]")
     assert "no.ipynb is not a notebook" in sandbox.execute("%run no.ipynb").stderr
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faces import put_back
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
 RECORDED = Path(__file__).with_name("native_numbers.txt")
 """Expressions, and what CPython gave on x86-64 with the guest's versions of numpy and pandas."""
@@ -55,7 +55,7 @@ FAR = [
 ]
 
 
-def test_numbers_are_those_of_native_python(module_sandbox: BaseSandbox) -> None:
+def test_numbers_are_those_of_native_python(module_sandbox: LocalSandbox) -> None:
     rows = [line.split("\t") for line in RECORDED.read_text().splitlines()]
     cell = f"{SHOW}\nimport json\nprint(json.dumps([shown(t) for t in {[r[0] for r in rows]}]))"
     result = put_back(module_sandbox).execute(cell)
@@ -65,7 +65,7 @@ def test_numbers_are_those_of_native_python(module_sandbox: BaseSandbox) -> None
 
 
 def test_what_is_computed_from_positions_is_told_once_when_it_is_large(
-    module_sandbox: BaseSandbox,
+    module_sandbox: LocalSandbox,
 ) -> None:
     for code in NEAR:
         put_back(module_sandbox)
@@ -73,18 +73,18 @@ def test_what_is_computed_from_positions_is_told_once_when_it_is_large(
         assert NOTICE not in module_sandbox.execute(code).stderr, code
 
 
-def test_other_numbers_are_not_spoken_of(module_sandbox: BaseSandbox) -> None:
+def test_other_numbers_are_not_spoken_of(module_sandbox: LocalSandbox) -> None:
     for code in FAR:
         put_back(module_sandbox)
         assert module_sandbox.execute(IMPORT + code).stderr == "", code
 
 
-def test_who_works_with_32_bits_hears_nothing(sandbox: BaseSandbox) -> None:
+def test_who_works_with_32_bits_hears_nothing(sandbox: LocalSandbox) -> None:
     sandbox.execute(IMPORT + "a = np.full(3, 2**30).astype('int32')")
     assert sandbox.execute("b = a + 0; c = np.where(b)").stderr == ""
 
 
-def test_positions_of_an_earlier_cell_count(sandbox: BaseSandbox) -> None:
+def test_positions_of_an_earlier_cell_count(sandbox: LocalSandbox) -> None:
     assert sandbox.execute(IMPORT + "a = np.flatnonzero(np.ones(100_000))").stderr == ""
     assert NOTICE in sandbox.execute("a *= a").stderr
 
@@ -97,14 +97,14 @@ def test_positions_of_an_earlier_cell_count(sandbox: BaseSandbox) -> None:
     ],
 )
 def test_an_error_about_the_width_of_positions_says_what_to_do(
-    module_sandbox: BaseSandbox, code: str, remedy: str
+    module_sandbox: LocalSandbox, code: str, remedy: str
 ) -> None:
     error = put_back(module_sandbox).execute(IMPORT + code).error
     assert error is not None
     assert remedy in "\n".join(error.traceback)
 
 
-def test_columns_that_are_added_are_found(module_sandbox: BaseSandbox) -> None:
+def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
     """A frame's own positions stay positions, which pandas' compiled code asks for."""
     frame = (
         "t = pd.DataFrame({'a': [1, 2]}); t['b'] = 1.5; t.insert(0, 'c', 'x'); t.insert(1, 'd', 2)"
@@ -115,7 +115,7 @@ def test_columns_that_are_added_are_found(module_sandbox: BaseSandbox) -> None:
     assert result.stdout == "['b', 'a', 'd']\n", result.error
 
 
-def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
+def test_scikit_learn_samples_as_natively(module_sandbox: LocalSandbox) -> None:
     """Its own compiled code takes `dtype=int` for an array of `long`: not so here."""
     cell = (
         "from sklearn.utils.random import sample_without_replacement as sample\n"
@@ -131,6 +131,6 @@ def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
     ]
 
 
-def test_scipy_takes_peaks_as_natively(module_sandbox: BaseSandbox) -> None:
+def test_scipy_takes_peaks_as_natively(module_sandbox: LocalSandbox) -> None:
     cell = "from scipy.signal import peak_widths\nprint(peak_widths([0, 1, 0, 2, 0], [1, 3])[0])"
     assert put_back(module_sandbox).execute(cell).stdout == "[1. 1.]\n"

@@ -9,10 +9,10 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from tests.faces import says
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 from wasm_kernel.engine.instance import Instance
 
-Opening = Callable[..., BaseSandbox]
+Opening = Callable[..., LocalSandbox]
 MAKE = """
 import numpy as np, zlib
 def matrices(n, kind="f8"):
@@ -50,7 +50,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
 )
 def test_the_host_gives_its_own_bits(
-    module_sandbox: BaseSandbox, pieces: list[int], expression: str
+    module_sandbox: LocalSandbox, pieces: list[int], expression: str
 ) -> None:
     space: dict[str, object] = {}
     exec(MAKE, space)
@@ -60,7 +60,7 @@ def test_the_host_gives_its_own_bits(
     assert pieces
 
 
-def test_small_work_is_not_for_the_host(module_sandbox: BaseSandbox, pieces: list[int]) -> None:
+def test_small_work_is_not_for_the_host(module_sandbox: LocalSandbox, pieces: list[int]) -> None:
     code = f"{MAKE}\na, b = matrices(64)\na @ b, a @ a.T, np.sort(a.ravel()), a.argsort(axis=None)"
     assert module_sandbox.execute(code).success
     assert pieces == []
@@ -77,7 +77,7 @@ print(np.allclose(a @ b, np.einsum("ij,jk", a, b)), (np.diff(np.sort(a.ravel()))
     assert pieces == []
 
 
-def test_an_undo_takes_back_what_the_host_wrote(sandbox: BaseSandbox, pieces: list[int]) -> None:
+def test_an_undo_takes_back_what_the_host_wrote(sandbox: LocalSandbox, pieces: list[int]) -> None:
     setup = "a, b = matrices(300); c = np.zeros((300, 300)); s = np.arange(9000.0)[::-1].copy()"
     assert sandbox.execute(f"{MAKE}\n{setup}").success
     assert sandbox.execute("np.matmul(a, b, out=c); s.sort()").success

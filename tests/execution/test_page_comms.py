@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel.execution.interfaces import NoListener, OfferedMessage
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
@@ -53,7 +53,7 @@ class Page(NoListener):
 class Notebook:
     """A sandbox, and a page that talks to it."""
 
-    def __init__(self, sandbox: BaseSandbox) -> None:
+    def __init__(self, sandbox: LocalSandbox) -> None:
         self.sandbox = sandbox
         self.page = Page()
 
@@ -74,7 +74,7 @@ class Notebook:
 
 
 @pytest.fixture
-def notebook(sandbox: BaseSandbox) -> Notebook:
+def notebook(sandbox: LocalSandbox) -> Notebook:
     return Notebook(sandbox)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.execution.conftest import Opening
 from tests.faces import full_disk, open_files, says, wait_for
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
 BEFORE = """
 import asyncio, os, time
@@ -31,13 +31,13 @@ print(next(g), f.read(), gone.read(), os.getcwd(), time.monotonic() - began >= 0
 """
 
 
-def rest(sandbox: BaseSandbox) -> None:
+def rest(sandbox: LocalSandbox) -> None:
     """Has the guest rest once its last cell is on disk."""
     wait_for(sandbox.rest)
     assert sandbox.facts.all()["memory_bytes"] == 0
 
 
-def test_a_guest_goes_on_after_a_rest_as_it_was(sandbox: BaseSandbox) -> None:
+def test_a_guest_goes_on_after_a_rest_as_it_was(sandbox: LocalSandbox) -> None:
     says(sandbox, BEFORE)
     rest(sandbox)
     log = sandbox.workspace / "log"
@@ -51,7 +51,7 @@ def test_a_guest_goes_on_after_a_rest_as_it_was(sandbox: BaseSandbox) -> None:
 
 
 def test_a_resting_session_is_undone_checked_and_forked_as_any(
-    sandbox: BaseSandbox, parent: BaseSandbox
+    sandbox: LocalSandbox, parent: LocalSandbox
 ) -> None:
     says(sandbox, "x = 1")
     says(sandbox, "x = 2")
@@ -67,7 +67,7 @@ def test_a_resting_session_is_undone_checked_and_forked_as_any(
 
 
 def test_a_guest_does_not_rest_while_a_cell_runs_or_its_state_is_not_on_disk(
-    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = sandbox.submit("import time; time.sleep(60)")
     assert not sandbox.rest()
@@ -92,7 +92,7 @@ opens = Opens()
 """
 
 
-def test_what_a_question_opened_keeps_a_guest_from_resting(sandbox: BaseSandbox) -> None:
+def test_what_a_question_opened_keeps_a_guest_from_resting(sandbox: LocalSandbox) -> None:
     says(sandbox, OPENS_WHEN_COMPLETED)
     rest(sandbox)
     sandbox.query({"op": "complete", "code": "opens.", "cursor_pos": 6}).result()
@@ -102,7 +102,7 @@ def test_what_a_question_opened_keeps_a_guest_from_resting(sandbox: BaseSandbox)
     says(sandbox, "h.close()")
 
 
-def test_a_state_that_was_lost_meanwhile_is_told_of(parent: BaseSandbox) -> None:
+def test_a_state_that_was_lost_meanwhile_is_told_of(parent: LocalSandbox) -> None:
     says(parent, "x = 1")
     says(parent, "x = bytearray(range(256)) * 400")
     rest(parent)

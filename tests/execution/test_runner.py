@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from tests.execution.conftest import Opening
 from tests.faces import says
-from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import SandboxClosed
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
@@ -44,16 +45,16 @@ class Ear:
         """Nothing to end."""
 
 
-def test_variables_live_from_cell_to_cell(module_sandbox: BaseSandbox) -> None:
+def test_variables_live_from_cell_to_cell(module_sandbox: LocalSandbox) -> None:
     module_sandbox.execute("x = 41")
     assert says(module_sandbox, "print(x + 1)") == "42"
 
 
-def test_the_namespace_starts_empty(module_sandbox: BaseSandbox) -> None:
+def test_the_namespace_starts_empty(module_sandbox: LocalSandbox) -> None:
     assert says(module_sandbox, "print('pd' in dir(), 'np' in dir())") == "False False"
 
 
-def test_a_result_carries_everything(module_sandbox: BaseSandbox) -> None:
+def test_a_result_carries_everything(module_sandbox: LocalSandbox) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); open('f', 'w').write('x'); 5"
     result = module_sandbox.execute(code)
     assert (result.stdout, result.stderr, result.exit_code) == ("out\n", "err\n", 0)
@@ -63,14 +64,14 @@ def test_a_result_carries_everything(module_sandbox: BaseSandbox) -> None:
     assert result.outputs[-1].data["text/plain"] == "5"
 
 
-def test_an_error_is_a_result(module_sandbox: BaseSandbox) -> None:
+def test_an_error_is_a_result(module_sandbox: LocalSandbox) -> None:
     result = module_sandbox.execute("1 / 0")
     assert not result.success
     assert result.error is not None
     assert result.error.ename == "ZeroDivisionError"
 
 
-def test_cells_run_in_the_order_they_came(module_sandbox: BaseSandbox) -> None:
+def test_cells_run_in_the_order_they_came(module_sandbox: LocalSandbox) -> None:
     module_sandbox.execute("order = []")
     futures = [module_sandbox.submit(f"order.append({i})") for i in range(10)]
     for future in futures:
@@ -78,7 +79,7 @@ def test_cells_run_in_the_order_they_came(module_sandbox: BaseSandbox) -> None:
     assert says(module_sandbox, "print(order)") == str(list(range(10)))
 
 
-def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: BaseSandbox) -> None:
+def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: LocalSandbox) -> None:
     module_sandbox.execute("count = 0")
     code = "before = count; import time; time.sleep(0.005); count = before + 1"
     threads = [threading.Thread(target=module_sandbox.execute, args=(code,)) for _ in range(8)]
@@ -89,14 +90,14 @@ def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: BaseSandbox) 
     assert says(module_sandbox, "print(count)") == "8"
 
 
-def test_output_is_heard_while_the_cell_runs(module_sandbox: BaseSandbox) -> None:
+def test_output_is_heard_while_the_cell_runs(module_sandbox: LocalSandbox) -> None:
     ear = Ear()
     code = "import time\nfor i in range(3):\n  print(i)\n  time.sleep(0.2)"
     module_sandbox.execute(code, listener=ear)
     assert ear.at[-1] - ear.at[0] > 0.2
 
 
-def test_a_listener_answers_questions(module_sandbox: BaseSandbox) -> None:
+def test_a_listener_answers_questions(module_sandbox: LocalSandbox) -> None:
     result = module_sandbox.execute("print(input('? '))", allow_stdin=True, listener=Ear())
     assert result.stdout.endswith("answer\n")
 
@@ -128,35 +129,35 @@ def test_the_user_time_of_a_question_does_not_count(warm: None, tmp_path: Path) 
         {"op": "history", "hist_access_type": "tail", "output": False, "raw": True, "n": 3},
     ],
 )
-def test_a_query_is_answered(module_sandbox: BaseSandbox, request_: dict[str, object]) -> None:
+def test_a_query_is_answered(module_sandbox: LocalSandbox, request_: dict[str, object]) -> None:
     assert module_sandbox.query(request_).result(10)["status"] in ("ok", "incomplete")
 
 
-def test_a_query_leaves_no_variable(module_sandbox: BaseSandbox) -> None:
+def test_a_query_leaves_no_variable(module_sandbox: LocalSandbox) -> None:
     before = says(module_sandbox, "print(sorted(k for k in globals() if k[0] != '_'))")
     module_sandbox.query({"op": "complete", "code": "impo", "cursor_pos": 4}).result(10)
     assert says(module_sandbox, "print(sorted(k for k in globals() if k[0] != '_'))") == before
 
 
-def test_a_lost_guest_comes_back_with_its_variables(module_sandbox: BaseSandbox) -> None:
+def test_a_lost_guest_comes_back_with_its_variables(module_sandbox: LocalSandbox) -> None:
     module_sandbox.execute("x = 7")
     assert not module_sandbox.execute("x = 8; import os; os._exit(1)").success
     assert says(module_sandbox, "print(x)") == "7"
 
 
-def test_counts_go_on_after_a_lost_guest(module_sandbox: BaseSandbox) -> None:
+def test_counts_go_on_after_a_lost_guest(module_sandbox: LocalSandbox) -> None:
     first = module_sandbox.execute("1").reply["execution_count"]
     lost = module_sandbox.execute("import os; os._exit(1)").reply["execution_count"]
     assert first < lost <= module_sandbox.execute("1").reply["execution_count"]
 
 
-def test_a_silent_cell_is_not_counted(module_sandbox: BaseSandbox) -> None:
+def test_a_silent_cell_is_not_counted(module_sandbox: LocalSandbox) -> None:
     before = module_sandbox.execute("1").reply["execution_count"]
     module_sandbox.execute("2", silent=True)
     assert module_sandbox.execute("3").reply["execution_count"] == before + 1
 
 
-def test_user_expressions_are_evaluated(module_sandbox: BaseSandbox) -> None:
+def test_user_expressions_are_evaluated(module_sandbox: LocalSandbox) -> None:
     result = module_sandbox.execute("y = 3", user_expressions={"a": "y + 1", "b": "1 / 0"})
     answers = result.reply["user_expressions"]
     assert answers["a"]["data"]["text/plain"] == "4"
@@ -175,7 +176,7 @@ def test_the_first_cell_starts_the_sandbox(warm: None, tmp_path: Path) -> None:
         assert says(sandbox, "print(1)") == "1"
 
 
-def test_starting_twice_is_starting_once(module_sandbox: BaseSandbox) -> None:
+def test_starting_twice_is_starting_once(module_sandbox: LocalSandbox) -> None:
     assert module_sandbox.start() is module_sandbox.start()
 
 
@@ -224,7 +225,7 @@ def test_another_runtime_is_refused(tmp_path: Path) -> None:
     assert RuntimeType.PYTHON.value == "python"
 
 
-USES: list[Callable[[BaseSandbox], object]] = [
+USES: list[Callable[[LocalSandbox], object]] = [
     lambda s: s.execute("1"),
     lambda s: s.start(),
     lambda s: s.submit("1"),
@@ -233,7 +234,7 @@ USES: list[Callable[[BaseSandbox], object]] = [
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[BaseSandbox], object]) -> None:
+def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[LocalSandbox], object]) -> None:
     sandbox = create_sandbox(workspace=tmp_path / "app")
     sandbox.close()
     with pytest.raises(SandboxClosed):
@@ -291,7 +292,7 @@ def test_the_workspace_holds_nothing_but_the_hosts_folder(warm: None, tmp_path: 
 
 
 def test_variables_go_on_in_code_that_was_compiled_meanwhile(
-    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.execute("x = 41; squares = (i * i for i in range(9)); next(squares)\nopen('f', 'w')")
     better, first = replace(EPOCH), sandbox._runner.guest

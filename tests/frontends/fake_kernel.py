@@ -19,7 +19,7 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from tests.local import LocalSandbox
 
 START = os.environ.get("FAKE_START", "0")
 
@@ -37,10 +37,10 @@ def gate(progress: Callable[[str], None]) -> None:
 
 def fake(
     runtime: RuntimeType, session: Session, policy: ExecutionPolicy, resume: Resume, broker: object
-) -> BaseSandbox:
+) -> LocalSandbox:
     made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
-    return cast("BaseSandbox", made)
+    return cast("LocalSandbox", made)
 
 
 if __name__ == "__main__":

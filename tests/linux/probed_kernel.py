@@ -25,7 +25,7 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from tests.local import LocalSandbox
     from wasm_kernel.linux.broker import Broker
 
 SECRET = Path(os.environ["PROBE_SECRET"])
@@ -93,7 +93,7 @@ def probed(
     policy: ExecutionPolicy,
     resume: Resume,
     broker: Broker,
-) -> BaseSandbox:
+) -> LocalSandbox:
     """The real sandbox, beside a thread that watches for the order."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
     return create(runtime, session, policy, resume, broker)

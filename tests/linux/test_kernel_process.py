@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 from traitlets.config import Config
 
 from tests.linux.inside import needs_walls
+from tests.local import get_session_sandbox
 from tests.private import folders_of
 from tests.sampled import sampled
-from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.frontends.jupyter.confine import kept_by
 from wasm_kernel.policy import ExecutionPolicy

@@ -11,19 +11,19 @@ import threading
 from typing import Any
 
 from tests.linux.probed_kernel import PRIVATE, TRIES, watch
-from wasm_kernel.execution.create import create_sandbox
-from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.execution.create import create_local_sandbox
+from wasm_kernel.execution.sandbox import LocalSandbox
+from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.service import fork_loop, worker
 
 
-def probed(*args: Any, **options: Any) -> BaseSandbox:
+def probed(folders: SandboxFolders, **options: Any) -> LocalSandbox:
     """The real sandbox, beside a thread that waits for the order."""
-    workspace = options["folders"].real
-    threading.Thread(target=watch, args=(workspace,), daemon=True).start()
-    return create_sandbox(*args, **options)
+    threading.Thread(target=watch, args=(folders.real,), daemon=True).start()
+    return create_local_sandbox(folders, **options)
 
 
 if __name__ == "__main__":
     TRIES["the key of owners"] = (PRIVATE / ".service-key").read_bytes
-    vars(worker)["create_sandbox"] = probed
+    vars(worker)["create_local_sandbox"] = probed
     fork_loop.main(int(sys.argv[1]), int(sys.argv[2]))

@@ -141,7 +141,7 @@ def test_a_fork_goes_its_own_way(sandbox: RemoteSandbox, monkeypatch: pytest.Mon
     assert says(sandbox, "print(x)") == "[1]"
     with pytest.raises(ValueError, match="one sandbox or more"):
         sandbox.fork(0)
-    with pytest.raises(SandboxClosed, match="can open its session again"):
+    with pytest.raises(SandboxClosed, match="its session can be opened again"):
         fork.execute("1")
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.faces import PATIENCE, happens, wait_for
 from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.execution.interfaces import Cell, NoListener
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.policy import MIB, ExecutionPolicy
@@ -388,7 +388,7 @@ REPORTS = st.one_of(
     st.just(messages.Pong()),
     st.just(messages.Terminating(1)),
     st.builds(lambda call: ended(messages.Query(call, {})), NUMBERS),
-    st.builds(lambda call: ended(messages.Execute(call, "")), NUMBERS),
+    st.builds(lambda call: ended(messages.Execute(call, Cell(code=""))), NUMBERS),
 )
 FRAMES = st.lists(st.one_of(REPORTS.map(msgspec.json.encode), st.binary(max_size=40)), max_size=6)
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wasm_kernel import get_session_sandbox
+from tests.local import get_session_sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 

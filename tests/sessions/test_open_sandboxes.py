@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.local import LocalSandbox, create_session_sandbox, get_session_sandbox
 from wasm_kernel import (
-    BaseSandbox,
     ExecutionPolicy,
     Mount,
     PolicyError,
     SandboxClosed,
     SandboxLogger,
-    create_session_sandbox,
     delete_session_workspace,
-    get_session_sandbox,
 )
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 
@@ -40,8 +38,8 @@ def root(warm: None, tmp_path: Path) -> Iterator[Path]:
     OPEN_SANDBOXES.close_all()
 
 
-def get(root: Path, **options: object) -> BaseSandbox:
-    return get_session_sandbox(ID, workspace_root=root, **options)  # type: ignore[arg-type]
+def get(root: Path, **options: object) -> LocalSandbox:
+    return get_session_sandbox(ID, workspace_root=root, **options)
 
 
 def test_what_is_open_is_found_and_not_started_twice(root: Path) -> None:
@@ -90,7 +88,7 @@ def test_close_ends_it_for_everybody_and_the_next_goes_on(root: Path) -> None:
 
 
 def test_many_threads_get_one(root: Path) -> None:
-    found: list[BaseSandbox] = []
+    found: list[LocalSandbox] = []
     gate = threading.Barrier(8)
 
     def ask() -> None:
@@ -258,13 +256,15 @@ FORKING = """
 import os, sys
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.folders.locks import is_used
-with get_session_sandbox("abc-123", workspace_root=sys.argv[1]) as sandbox:
+from wasm_kernel.sessions.root import SessionsRoot
+with get_session_sandbox("abc-123", workspace_root=sys.argv[1], isolation=sys.argv[2]) as sandbox:
     sandbox.execute("x = 1")
     child = os.fork()
     if child == 0:
         sys.exit()
     os.waitpid(child, 0)
-    print(is_used(sandbox.folders.private))
+    with SessionsRoot(sys.argv[1]).private_of("abc-123")() as (private, _):
+        print(is_used(private))
     print(sandbox.execute("print(x)").stdout, end="")
 """
 SERVER = """
@@ -279,14 +279,17 @@ if child:
 """
 
 
-def in_a_process(script: str, root: Path) -> str:
-    command = [sys.executable, "-c", script, str(root)]
+def in_a_process(script: str, root: Path, *words: str) -> str:
+    command = [sys.executable, "-c", script, str(root), *words]
     ran = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     return ran.stdout
 
 
-def test_a_forked_child_that_ends_leaves_its_parents_session_open(root: Path) -> None:
-    assert in_a_process(FORKING, root) == "True\n1\n"
+@pytest.mark.parametrize("isolation", ["worker", "in-process"])
+def test_a_forked_child_that_ends_leaves_its_parents_session_open(
+    root: Path, isolation: str
+) -> None:
+    assert in_a_process(FORKING, root, isolation) == "True\n1\n"
 
 
 def test_processes_that_a_server_forks_save_what_each_has_open(root: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel import SandboxResult, get_session_sandbox
+from tests.local import get_session_sandbox
+from wasm_kernel import SandboxResult
 from wasm_kernel.frontends.cli import doctor
 from wasm_kernel.state.image import BaseImage
 

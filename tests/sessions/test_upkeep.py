@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faces import says, wait_for
+from tests.local import get_session_sandbox
 from tests.private import folders_of, private_of
 from tests.sessions.other_process import ROOT, Other
-from wasm_kernel import get_session_sandbox
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Holder
 from wasm_kernel.linux.folders import Folder

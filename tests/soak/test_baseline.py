@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel import create_sandbox
+from tests.local import create_sandbox
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.flavours import BASELINE, EPOCH, Flavour
 from wasm_kernel.guests.python import background

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.local import LocalSandbox, create_sandbox
 from tests.peak import MB, Peak
-from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 pytestmark = pytest.mark.soak
@@ -60,7 +60,7 @@ for _ in range(3000):
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
+def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
     """A sandbox with small caps."""
     policy = ExecutionPolicy(cell_timeout=20.0, display_count=500, display_bytes=1 << 20)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)
@@ -69,7 +69,7 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
     made.close()
 
 
-def test_no_frame_hurts_the_host_or_another_cell(sandbox: BaseSandbox) -> None:
+def test_no_frame_hurts_the_host_or_another_cell(sandbox: LocalSandbox) -> None:
     until, seed = time.monotonic() + SECONDS, 0
     sandbox.execute("mine = 1")
     peak = Peak()

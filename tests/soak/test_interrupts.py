@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.interrupting import interrupt_many
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 pytestmark = pytest.mark.soak
@@ -37,7 +37,7 @@ ENDS = {"KeyboardInterrupt", "Interrupted", "CancelledError"}
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
+def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
     """A sandbox that says soon when it is wedged."""
     policy = ExecutionPolicy(grace_seconds=GRACE, cell_timeout=20.0, display_count=500)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)
@@ -46,21 +46,21 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
     made.close()
 
 
-def lives(sandbox: BaseSandbox, number: int) -> None:
+def lives(sandbox: LocalSandbox, number: int) -> None:
     """The next cell runs to its end, undisturbed."""
     result = sandbox.execute(f"print({number})")
     assert result.success, (number, result.error)
     assert result.stdout == f"{number}\n"
 
 
-def interrupt_at(sandbox: BaseSandbox, *delays: float) -> list[threading.Timer]:
+def interrupt_at(sandbox: LocalSandbox, *delays: float) -> list[threading.Timer]:
     timers = [threading.Timer(delay, sandbox.interrupt) for delay in delays]
     for timer in timers:
         timer.start()
     return timers
 
 
-def test_a_long_cell_always_ends_by_its_interrupt(sandbox: BaseSandbox) -> None:
+def test_a_long_cell_always_ends_by_its_interrupt(sandbox: LocalSandbox) -> None:
     dice = random.Random(1)
     for number in range(ROUNDS):
         code, delay = dice.choice(LONG), dice.uniform(0.0005, 0.15)
@@ -75,7 +75,7 @@ def test_a_long_cell_always_ends_by_its_interrupt(sandbox: BaseSandbox) -> None:
         lives(sandbox, number)
 
 
-def test_a_double_interrupt_is_for_one_cell(sandbox: BaseSandbox) -> None:
+def test_a_double_interrupt_is_for_one_cell(sandbox: LocalSandbox) -> None:
     dice = random.Random(2)
     for number in range(ROUNDS // 2):
         first = dice.uniform(0.0005, 0.1)
@@ -88,7 +88,7 @@ def test_a_double_interrupt_is_for_one_cell(sandbox: BaseSandbox) -> None:
         lives(sandbox, number)
 
 
-def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: BaseSandbox) -> None:
+def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: LocalSandbox) -> None:
     dice = random.Random(3)
     for number in range(ROUNDS):
         timers = interrupt_at(sandbox, dice.uniform(0, 0.012))
@@ -99,14 +99,14 @@ def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: BaseS
         lives(sandbox, number)
 
 
-def test_an_interrupt_while_idle_is_for_nobody(sandbox: BaseSandbox) -> None:
+def test_an_interrupt_while_idle_is_for_nobody(sandbox: LocalSandbox) -> None:
     for number in range(ROUNDS):
         assert sandbox.interrupt() is False
         lives(sandbox, number)
 
 
 def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
-    sandbox: BaseSandbox,
+    sandbox: LocalSandbox,
 ) -> None:
     dice = random.Random(4)
     for number in range(ROUNDS // 4):
@@ -117,7 +117,7 @@ def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
         lives(sandbox, number)
 
 
-def test_of_queued_cells_one_at_most_is_interrupted(sandbox: BaseSandbox) -> None:
+def test_of_queued_cells_one_at_most_is_interrupted(sandbox: LocalSandbox) -> None:
     dice = random.Random(5)
     for number in range(ROUNDS // 4):
         futures = [sandbox.submit("import time; time.sleep(0.02)") for _ in range(4)]
@@ -128,7 +128,7 @@ def test_of_queued_cells_one_at_most_is_interrupted(sandbox: BaseSandbox) -> Non
         lives(sandbox, number)
 
 
-def test_f8_case_47_ten_thousand_interrupts_over_ten_kinds_of_cells(sandbox: BaseSandbox) -> None:
+def test_f8_case_47_ten_thousand_interrupts_over_ten_kinds_of_cells(sandbox: LocalSandbox) -> None:
     """Each comes within 16 ms of the cell's begin, the cells take about as long."""
     ends = interrupt_many(sandbox, 10_000, seed=47)
     assert ends["ended"] < 8_000, ends

@@ -124,7 +124,7 @@ def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> N
 def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
     get: Getting, root: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox = get(logger=heard.logger)
+    sandbox = get(logger=heard.logger, isolation="in-process")
     sandbox.execute("x = 1")
     before = metadata_of(sandbox.workspace)
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.execution.story import Story
 from tests.faces import full_disk, open_files, says, wait_for
+from tests.local import LocalSandbox, create_sandbox
 from tests.private import private_of
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
-from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Holder, Resume
 from wasm_kernel.linux import memory
@@ -27,16 +27,16 @@ from wasm_kernel.state.index import Head, Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 from wasm_kernel.state.stored import StateFolder
 
-Opening = Callable[..., BaseSandbox]
+Opening = Callable[..., LocalSandbox]
 TRAP = "import os; os._exit(3)"
 
 
 @pytest.fixture
 def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes on one workspace."""
-    made: list[BaseSandbox] = []
+    made: list[LocalSandbox] = []
 
-    def one(resume: Resume = Resume.ALWAYS, **policy: int) -> BaseSandbox:
+    def one(resume: Resume = Resume.ALWAYS, **policy: int) -> LocalSandbox:
         made.append(
             create_sandbox(
                 workspace=tmp_path / "app",
@@ -52,7 +52,7 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 
 
 @pytest.fixture
-def sandbox(opened: Opening) -> BaseSandbox:
+def sandbox(opened: Opening) -> LocalSandbox:
     return opened()
 
 
@@ -92,7 +92,7 @@ def test_thousands_of_steps_agree_with_the_model(
     stories(tmp_path, seed, 600)
 
 
-def test_after_a_trap_everything_is_as_before_the_cell(sandbox: BaseSandbox) -> None:
+def test_after_a_trap_everything_is_as_before_the_cell(sandbox: LocalSandbox) -> None:
     says(sandbox, "x = [1]; y = x")
     before = says(sandbox, "print(id(x), x is y, len(In))").split()
     result = sandbox.execute(f"x.append(2); del y; {TRAP}")
@@ -102,14 +102,14 @@ def test_after_a_trap_everything_is_as_before_the_cell(sandbox: BaseSandbox) -> 
     assert (after[0], after[1], int(after[2])) == (before[0], "True", int(before[2]) + 1)
 
 
-def test_a_connection_made_before_a_trap_works(sandbox: BaseSandbox) -> None:
+def test_a_connection_made_before_a_trap_works(sandbox: LocalSandbox) -> None:
     says(sandbox, "import sqlite3; c = sqlite3.connect('/app/db'); c.execute('create table t(a)')")
     sandbox.execute(TRAP)
     says(sandbox, "c.execute('insert into t values(5)'); c.commit()")
     assert says(sandbox, "print(c.execute('select * from t').fetchall())") == "[(5,)]"
 
 
-def test_a_file_that_was_replaced_fails_in_words(sandbox: BaseSandbox) -> None:
+def test_a_file_that_was_replaced_fails_in_words(sandbox: LocalSandbox) -> None:
     says(sandbox, "f = open('/app/f', 'w+'); f.write('mine'); f.flush(); import os")
     sandbox.execute(f"os.remove('/app/f'); open('/app/f', 'w').write('other'); {TRAP}")
     error = sandbox.execute("f.seek(0); f.read()").error
@@ -128,14 +128,14 @@ def test_the_clock_does_not_go_back(opened: Opening) -> None:
     assert says(again, "print(time.monotonic() >= t, time.perf_counter() >= p)") == "True True"
 
 
-def test_counts_go_on_upwards_after_an_undo(sandbox: BaseSandbox) -> None:
+def test_counts_go_on_upwards_after_an_undo(sandbox: LocalSandbox) -> None:
     for value in range(4):
         sandbox.execute(f"x = {value}")
     sandbox.undo(3)
     assert sandbox.execute("x").reply["execution_count"] == 5
 
 
-def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: BaseSandbox) -> None:
+def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: LocalSandbox) -> None:
     for value in range(4):
         sandbox.execute(f"x = {value}")
     sandbox.undo(3)
@@ -143,7 +143,7 @@ def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: BaseSandbox) -> 
     assert sandbox.execute("x").reply["execution_count"] == 5
 
 
-def test_undo_right_after_a_trap_is_of_the_cell_before(sandbox: BaseSandbox) -> None:
+def test_undo_right_after_a_trap_is_of_the_cell_before(sandbox: LocalSandbox) -> None:
     sandbox.execute("x = 1")
     sandbox.execute("x = 2")
     sandbox.execute(f"x = 3; {TRAP}")
@@ -185,7 +185,7 @@ def test_a_state_that_a_cell_asked_for_is_not_folded_away_meanwhile(opened: Open
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "a/b", "x" * 65, "..", "a\\b"])
-def test_a_name_that_is_a_path_is_refused(sandbox: BaseSandbox, name: str) -> None:
+def test_a_name_that_is_a_path_is_refused(sandbox: LocalSandbox, name: str) -> None:
     error = sandbox.execute(f"%checkpoint {name}").error
     assert error is not None
     assert "was not used" in error.evalue
@@ -193,7 +193,7 @@ def test_a_name_that_is_a_path_is_refused(sandbox: BaseSandbox, name: str) -> No
         sandbox.checkpoint(name)
 
 
-def test_two_names_of_one_state_are_both_listed(sandbox: BaseSandbox) -> None:
+def test_two_names_of_one_state_are_both_listed(sandbox: LocalSandbox) -> None:
     sandbox.execute("x = 1")
     sandbox.checkpoint("one")
     sandbox.checkpoint("two")
@@ -296,7 +296,7 @@ def test_quick_cells_do_not_pile_up(opened: Opening) -> None:
 
 
 def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
-    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.execute("x = 1; y = 1")
     with pytest.MonkeyPatch.context() as patch:
@@ -369,7 +369,7 @@ def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
     assert says(opened(Resume.CRASH), "print(x)") == "1"
 
 
-def test_many_threads_may_ask_for_journeys(sandbox: BaseSandbox) -> None:
+def test_many_threads_may_ask_for_journeys(sandbox: LocalSandbox) -> None:
     for value in range(6):
         sandbox.execute(f"x = {value}")
     failed: list[Exception] = []
@@ -394,7 +394,7 @@ def test_many_threads_may_ask_for_journeys(sandbox: BaseSandbox) -> None:
 
 
 def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
-    sandbox: BaseSandbox,
+    sandbox: LocalSandbox,
 ) -> None:
     for value in range(1, 6):
         sandbox.execute(f"x = {value}")

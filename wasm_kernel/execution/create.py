@@ -1,13 +1,13 @@
-"""`create_sandbox`: a sandbox on a workspace folder."""
+"""`create_local_sandbox`: a sandbox in this process, on a workspace folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.execution.base_sandbox import BaseSandbox
 from wasm_kernel.execution.interfaces import SessionHooks
-from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import Resume
@@ -16,46 +16,68 @@ from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
+if TYPE_CHECKING:
+    from wasm_kernel.execution.sandbox import LocalSandbox
+
 _NOT_ALLOWED = (
     "%{name} is not allowed in this sandbox. The program that makes it can allow it, with "
     "create_sandbox(..., pip=True)."
 )
 
 
-def create_sandbox(
+def open_workspace(
+    workspace: Path | str, policy: ExecutionPolicy, private_root: Path | str | None = None
+) -> SandboxFolders:
+    """Opens a workspace outside of sessions, and makes it if it is not there.
+
+    Raises:
+        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
+        PlantedLinkError: `workspace` is a relative path that leads through a link.
+        OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
+        PrivateFolderError: there is no place for private state.
+        OSError: the workspace can't be made.
+    """
+    from wasm_kernel.folders.orphans import sweep_now_and_then
+
+    guards = check_opening(real_path(workspace), None, policy.mounts, private_root)
+    folders = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
+    try:
+        folders.mounted(policy.mounts)
+    except BaseException:
+        folders.close()
+        raise
+    sweep_now_and_then()
+    return folders
+
+
+def create_local_sandbox(
+    folders: SandboxFolders,
     runtime: RuntimeType | str = RuntimeType.PYTHON,
-    workspace: Path | str = "workspace",
     policy: ExecutionPolicy | None = None,
     logger: SandboxLogger | None = None,
     *,
-    private_root: Path | str | None = None,
     session_id: str | None = None,
     resume: Resume | str = Resume.NEVER,
     hooks: SessionHooks | None = None,
     language: GuestLanguage | None = None,
     broker: Broker | None = None,
     quiet: bool = False,
-    folders: SandboxFolders | None = None,
     pip: bool = False,
-) -> BaseSandbox:
-    """Makes a sandbox on a workspace folder, and the folder if it is not there.
+) -> LocalSandbox:
+    """Makes a sandbox whose guest lives in this process.
 
     Args:
+        folders: Its folders, which are closed with it.
         runtime: The guest's language, or its name.
-        workspace: The host folder that the guest sees as `/app`.
         policy: The limits; the defaults fit a notebook.
         logger: Gets events; silent by default.
-        private_root: The folder that holds private state, such as variables; one of the user's by
-            default. It lies outside of every workspace.
-        session_id: The session that the workspace belongs to.
+        session_id: The session that the folders belong to.
         resume: Whether to go on with the variables that an earlier process left there, also as
             text: `never`, `crash` or `always`.
         hooks: What the session does for the sandbox, if there is one.
         language: The guest's language; by default, the one that this process shares.
         broker: Does for host commands what this process may not; by default, it does it itself.
         quiet: Whether the first cell says nothing if the session goes on just as it was left.
-        folders: The folders of a session, which `workspace` does not matter for then. They are
-            closed with the sandbox.
         pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
 
     Nothing is started yet: the first cell does it, or `start`.
@@ -63,14 +85,10 @@ def create_sandbox(
     Raises:
         ValueError: there is no guest for `runtime`.
         TypeError: `policy` is not a policy, or `logger` not a logger.
-        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
-        PlantedLinkError: `workspace` is a relative path that leads through a link.
-        OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
-        PrivateFolderError: there is no place for private state.
-        OutOfDescriptors: this process may not open more files. Its soft limit is raised as far as
-            the hard one allows, before that happens.
-        OSError: the workspace can't be made.
+        PolicyError: a mount overlaps another folder.
     """
+    from wasm_kernel.execution.sandbox import LocalSandbox  # whose guest lives here needs it
+
     bound = check(runtime, policy, logger)
     resume = Resume.checked(resume)
     if language is None:
@@ -78,24 +96,14 @@ def create_sandbox(
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
-    if folders is None:
-        make_room(policy)
-        guards = check_opening(real_path(workspace), None, limits.mounts, private_root)
-        place = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
-    else:
-        place = folders
     try:
-        place.mounted(limits.mounts)
+        folders.mounted(limits.mounts)
     except BaseException:
-        place.close()
+        folders.close()
         raise
-    if folders is None:
-        from wasm_kernel.folders.orphans import sweep_now_and_then
-
-        sweep_now_and_then()
-    sandbox = BaseSandbox(
+    sandbox = LocalSandbox(
         language,
-        place,
+        folders,
         limits,
         bound,
         session_id,
@@ -105,13 +113,13 @@ def create_sandbox(
         quiet=quiet,
     )
     if pip:
-        offer_pip(sandbox)
+        sandbox.offer_pip()
     else:
         _say_not_allowed(sandbox)
     return sandbox
 
 
-def _say_not_allowed(sandbox: BaseSandbox) -> None:
+def _say_not_allowed(sandbox: LocalSandbox) -> None:
     for name in sandbox.language_commands:
         sandbox.commands.add(name, switched_off(_NOT_ALLOWED.format(name=name)))
 
@@ -126,8 +134,7 @@ def offer_pip(sandbox: BaseSandbox) -> None:
     Args:
         sandbox: Whose cells.
     """
-    for name, handler in sandbox.language_commands.items():
-        sandbox.commands.add(name, handler)
+    sandbox.offer_pip()
 
 
 def check(
@@ -139,7 +146,7 @@ def check(
         The logger that gets the sandbox's events.
 
     Raises:
-        ValueError, TypeError: as `create_sandbox`.
+        ValueError, TypeError: as `create_local_sandbox`.
     """
     RuntimeType.checked(runtime)
     if policy is not None and not isinstance(policy, ExecutionPolicy):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -147,42 +148,84 @@ class OfferedMessage:
             return is_first
 
 
-class Sandbox(Protocol):
-    """A sandbox as a front end sees it; `BaseSandbox` says what each member does.
+class Cell(Struct, frozen=True, kw_only=True):
+    """A cell that is to be run; `BaseSandbox.submit` explains the fields."""
 
-    Any thread may call it. Tests of front ends have one of their own, without a guest.
+    code: str
+    silent: bool = False
+    store_history: bool = True
+    allow_stdin: bool = False
+    user_expressions: Mapping[str, str] = {}
+    cell_id: str | None = None
+    parent: Mapping[str, str] = {}
+    timeout_seconds: float | None = None
+
+
+class Sandbox(Protocol):
+    """A sandbox as a front end sees it. Any thread may call it.
+
+    Tests of front ends have one of their own, without a guest.
+
+    Attributes:
+        policy: The limits.
     """
 
     policy: ExecutionPolicy
 
-    @property
-    def next_count(self) -> int:
-        """The execution count that the next cell will have."""
+    @abstractmethod
+    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
+        """Gets the guest ready: compiles it and builds its image, if missing.
+
+        Args:
+            progress: Gets plain sentences about what takes long, from any thread.
+
+        Returns:
+            A future that ends when the guest is ready; it carries a `WasmKernelError` if it can't
+            be. A later call tries again after a failure.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+        """
+
+    @abstractmethod
+    def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
+        """Queues a cell; its future ends with its result, whatever the code does.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+        """
+
+    @abstractmethod
+    def interrupt(self) -> bool:
+        """Interrupts the running cell, or those that wait for the guest to start. Any thread.
+
+        The cell ends with `KeyboardInterrupt`; if it does not within `policy.grace_seconds`, its
+        guest is stopped.
+
+        Returns:
+            Whether there was something to interrupt.
+        """
 
     @property
+    @abstractmethod
     def interrupted(self) -> bool:
         """True if a wait of the running cell in the host should end now."""
 
-    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """Gets the guest ready, on its own thread."""
+    @property
+    @abstractmethod
+    def next_count(self) -> int:
+        """The execution count that the next cell will have."""
 
-    def submit(
-        self,
-        code: str,
-        *,
-        silent: bool = False,
-        store_history: bool = True,
-        allow_stdin: bool = False,
-        user_expressions: Mapping[str, str] | None = None,
-        cell_id: str | None = None,
-        parent: Mapping[str, str] | None = None,
-        listener: Listener | None = None,
-    ) -> Future[SandboxResult]:
-        """Queues a cell; its future ends with its result, whatever the code does."""
-
+    @abstractmethod
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
-        """Asks the guest something, such as how a name may be completed."""
+        """Asks the guest something: `complete`, `inspect`, `is_complete` or `history`.
 
+        The request and the reply are those of `runtimes/PROTOCOL.md`. A query has
+        `policy.query_seconds`; it is then interrupted, and stopped if it goes on. It leaves nothing
+        behind.
+        """
+
+    @abstractmethod
     def comm(
         self,
         message: CommMessage,
@@ -190,19 +233,36 @@ class Sandbox(Protocol):
         parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
     ) -> Future[None]:
-        """Hands a message of the front end's page to the guest."""
+        """Hands a message of the front end to the guest; the future ends when it was served.
 
+        A message for which there is nobody is dropped; such an `open` is answered with a `close`.
+        What the guest's callbacks change is kept like a cell's effects, and taken back together
+        with the cell before. They have `policy.comm_seconds`; then they are interrupted.
+
+        Args:
+            message: The message.
+            parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
+            listener: Gets what the callbacks say.
+        """
+
+    @abstractmethod
     def offer(self, offered: OfferedMessage) -> None:
-        """Lets the running cell take a message while it awaits something."""
+        """Lets the running cell take a message while it awaits something.
 
+        Whoever offers it claims it when its turn has come, and calls `comm` if that succeeds.
+        """
+
+    @abstractmethod
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """Returns the target of each comm that is open, by the comm's id."""
 
-    def interrupt(self) -> bool:
-        """Interrupts the running cell, or those that wait for the guest to start."""
-
+    @abstractmethod
     def close(self, *, anew: bool = False) -> None:
-        """Stops what runs and frees the sandbox's resources."""
+        """Stops what runs and frees the sandbox's resources. Safe to call twice.
+
+        Args:
+            anew: Whether whoever opens the session next begins without its variables, always.
+        """
 
 
 class NewSession(Struct, frozen=True):
@@ -228,6 +288,10 @@ class SessionHooks:
 
     def opened(self, sandbox: Any, /) -> None:
         """The sandbox lives in the session from now on."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Returns what a cell may know of the session, by name; its answer is JSON."""
+        return {}
 
     def logger_changed(self, logger: SandboxLogger) -> None:
         """Another logger gets the events of the session from now on."""

@@ -138,6 +138,8 @@ class SandboxFolders:
         path: Path,
         private_root: Path | str | None = None,
         guards: Guards | None = None,
+        *,
+        told: bool = True,
     ) -> Self:
         """Opens a workspace outside of sessions, which is made if it is not there.
 
@@ -145,6 +147,7 @@ class SandboxFolders:
             path: The workspace.
             private_root: The folder for private folders, if one is named.
             guards: What `check_opening` returned a moment ago, if it was called.
+            told: Whether others are told that it is in use.
 
         Raises:
             PlantedLinkError: the path is relative, and leads through a link.
@@ -161,7 +164,9 @@ class SandboxFolders:
                 return path.exists() and os.path.samestat(path.stat(), os.fstat(workspace.fd))
 
             while True:
-                folders = cls.in_use(path, real, workspace, privates, is_there, lone=True)
+                folders = cls.in_use(
+                    path, real, workspace, privates, is_there, lone=True, told=told
+                )
                 if folders is not None:
                     return folders
                 if not is_there():
@@ -178,6 +183,7 @@ class SandboxFolders:
         *,
         made: bool = False,
         lone: bool = False,
+        told: bool = True,
     ) -> Self | None:
         """Opens a workspace's private folder, and tells others that the workspace is in use.
 
@@ -189,6 +195,7 @@ class SandboxFolders:
             is_there: Returns whether the workspace still has its name.
             made: Whether the workspace was made just now.
             lone: Whether it belongs to no session.
+            told: Whether others are told that it is in use; if not, another process does that.
 
         Returns:
             The folders; None if the workspace or the private folder was deleted in this moment.
@@ -199,8 +206,9 @@ class SandboxFolders:
         with contextlib.ExitStack() as held:
             found = privates.open(real.name, workspace)
             held.callback(found.close)
-            presence = PresenceLock(found)
-            held.callback(presence.release)
+            presence = PresenceLock(found) if told else None
+            if presence is not None:
+                held.callback(presence.release)
             if not (is_there() and found.in_place):
                 if found.made and found.in_place:
                     discard(found.path)  # of a folder that was gone by then

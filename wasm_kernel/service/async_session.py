@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-Sync = TypeVar("Sync")
+Sync_co = TypeVar("Sync_co", covariant=True)
 
 
-class Async(Generic[Sync]):
+class Async(Generic[Sync_co]):
     """Something whose methods are awaited.
 
     Attributes:
         sync: The same for programs without asyncio.
     """
 
-    def __init__(self, sync: Sync) -> None:
+    def __init__(self, sync: Sync_co) -> None:
         self.sync = sync
 
 
 def awaited(
-    method: Callable[Concatenate[Sync, P], T],
-) -> Callable[Concatenate[Async[Sync], P], Coroutine[Any, Any, T]]:
+    method: Callable[Concatenate[Sync_co, P], T],
+) -> Callable[Concatenate[Async[Sync_co], P], Coroutine[Any, Any, T]]:
     """Returns a method as one that is awaited; arguments, value and errors are the same."""
     return awaited_as(lambda value: value, method)
 
 
 def awaited_as(
-    make: Callable[[T], R], method: Callable[Concatenate[Sync, P], T]
-) -> Callable[Concatenate[Async[Sync], P], Coroutine[Any, Any, R]]:
+    make: Callable[[T], R], method: Callable[Concatenate[Sync_co, P], T]
+) -> Callable[Concatenate[Async[Sync_co], P], Coroutine[Any, Any, R]]:
     """Returns a method as one that is awaited, with another value.
 
     Args:
@@ -52,7 +52,7 @@ def awaited_as(
     """
 
     @wraps(method)
-    async def call(own: Async[Sync], /, *args: P.args, **options: P.kwargs) -> R:
+    async def call(own: Async[Sync_co], /, *args: P.args, **options: P.kwargs) -> R:
         return make(await on_thread(method, own.sync, *args, **options))
 
     return call

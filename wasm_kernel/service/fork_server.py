@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from wasm_kernel.engine.flavours import Flavour
+from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED, Flavour
 from wasm_kernel.errors import HostFailed, WasmKernelError
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.policy import RuntimeType
@@ -283,6 +284,11 @@ class ForkServer:
             process.kill()  # whoever waits for its answer, under the guard, hears of it
         with self._guard:
             self._drop()
+
+
+def flavours_of(policy: Mapping[str, Any]) -> Sequence[Flavour]:
+    """Returns the flavours that a worker's guest may have under a policy, the best one first."""
+    return (FUEL, FUEL_EPOCH) if policy["fuel_budget"] is not None else (UNCHECKED, EPOCH)
 
 
 def _environment() -> dict[str, str]:

@@ -8,6 +8,7 @@ anything: what it sends is bounded before it is read, as a guest's frames are
 # Annotations are values here, not texts: msgspec would compile each of them at every start.
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,6 +17,8 @@ from msgspec import Meta, Raw, Struct
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import FrameError, HostFailed, WasmKernelError
+from wasm_kernel.execution.base_sandbox import TravelRequest
+from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
 from wasm_kernel.linux.broker import INTERNAL_ERROR, log_failure
@@ -85,25 +88,39 @@ class Open(_Message, frozen=True, tag="open"):
 
     Attributes:
         language: The guest's language.
-        session_id: The session's id.
-        root: The real path of the sessions' folder.
+        session_id: The session's id; empty outside of sessions.
+        workspace: The real path of the folder that the guest sees as `/app`.
         private_root: The folder that holds private folders, if one is named.
         policy: The limits, as `plain_policy` has them.
         pip: Whether cells may install packages.
         confinement: `off`, `auto` or `required`.
+        state_home: The folder that has the user's state folder in it, as the service finds it.
+        resume: Whether it goes on with the variables that are there, and when.
+        quiet: Whether the first cell says nothing of variables that are there.
+        in_service: Whether it is a session of a `Service`: its worker tells others that it is in
+            use, and its cells may fork it. Otherwise its program does the one, and alone the other.
         verified: What the session's last worker left, as `Closed` has it.
         notices: Sentences for the first cell.
     """
 
     language: str
     session_id: str
-    root: str
+    workspace: str
     private_root: str | None
     policy: Object
     pip: bool
     confinement: str
+    state_home: str | None = None
+    resume: str = "always"
+    quiet: bool = True
+    in_service: bool = True
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The folder that the session lies in."""
+        return str(Path(self.workspace).parent)
 
 
 class Start(_Call, frozen=True, tag="start"):
@@ -111,16 +128,9 @@ class Start(_Call, frozen=True, tag="start"):
 
 
 class Execute(_Call, frozen=True, tag="execute"):
-    """A cell is to be run; the fields are those of `BaseSandbox.submit`."""
+    """A cell is to be run."""
 
-    code: str
-    silent: bool = False
-    store_history: bool = True
-    allow_stdin: bool = False
-    user_expressions: Mapping[str, str] = {}
-    cell_id: str | None = None
-    parent: Mapping[str, str] = {}
-    timeout_seconds: float | None = None
+    cell: Cell
 
 
 class Query(_Call, frozen=True, tag="query"):
@@ -143,10 +153,7 @@ class Comms(_Call, frozen=True, tag="comms"):
 class Travel(_Call, frozen=True, tag="travel"):
     """Memory is to be brought elsewhere in the history."""
 
-    how: Literal["undo", "redo", "restore", "rollback"]
-    files: bool = False
-    cells: int = 1
-    where: str = ""
+    request: TravelRequest
 
 
 class Name(_Call, frozen=True, tag="name"):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
@@ -21,7 +20,7 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
-from wasm_kernel.service.fork_server import ForkServer, Worker
+from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.messages import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
@@ -267,7 +266,7 @@ class Service:
         opened = Open(
             language=language.value,
             session_id=name,
-            root=str(self.root),
+            workspace=str(self.root / name),
             private_root=None if private is None else str(private),
             policy=plain_policy(policy),
             pip=pip,
@@ -338,9 +337,7 @@ class Service:
         self._awake.admit(session)
         opened = session.opened
         make_room(None, _DESCRIPTORS)
-        metered = opened.policy["fuel_budget"] is not None
-        flavours = (FUEL, FUEL_EPOCH) if metered else (UNCHECKED, EPOCH)
-        return self.fork_server.spawn(opened.language, flavours, progress)
+        return self.fork_server.spawn(opened.language, flavours_of(opened.policy), progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns what is done for a session beyond its worker's walls."""

@@ -18,7 +18,6 @@ from typing import Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel import events
 from wasm_kernel.errors import (
     FrameError,
     GuestStopped,
@@ -36,7 +35,7 @@ from wasm_kernel.service.calls import START_SECONDS, PendingCall, most_memory, s
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
 from wasm_kernel.service.outside_work import OutsideWork
-from wasm_kernel.service.worker_line import SILENT, WorkerLine
+from wasm_kernel.service.worker_line import SILENT, WorkerLine, own_fields
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
@@ -47,9 +46,6 @@ _LOG = logging.getLogger("wasm_kernel.service")
 _CLOSE_SECONDS = 130.0  # for a worker to write what is left of its session
 _LEAVE_SECONDS = 5.0  # for a worker to be gone that was killed
 _LOOK_SECONDS = 0.25
-_EVENTS = frozenset(
-    value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
-)
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
 _LARGE = "took more memory than its session's limits allow, and was ended"
@@ -138,10 +134,9 @@ class SessionWorker:
         self.usage = Usage()
         self.last_used = time.time()
         self._home = home
-        self._logger = logger
+        self.logger = logger
         self._queue = queue
         self._answer_seconds = answer_seconds
-        self._most_bytes = most_memory(opened.policy)
         self._outside = OutsideWork(lambda: home.handlers(self))
         self._changed = threading.Condition()
         self._sending = threading.Lock()
@@ -371,9 +366,9 @@ class SessionWorker:
         if isinstance(event, messages.Logged):
             _LOG.log(event.level, "a worker: %s", ascii(event.text))
             return
-        fields = {name: value for name, value in event.fields.items() if name.isidentifier()}
-        if event.name in _EVENTS and "event" not in fields:
-            self._logger.log_event(event.name, **{**fields, "session_id": self.opened.session_id})
+        if (fields := own_fields(event)) is not None:
+            fields["session_id"] = self.opened.session_id or None
+            self.logger.log_event(event.name, **fields)
 
     def _asleep(self, problem: WasmKernelError | None) -> bool:
         """Ends the calls that the worker did not; returns whether others came as it was leaving.
@@ -482,7 +477,7 @@ class SessionWorker:
             line, leaving, first = self._line, self._leaving, next(iter(self._calls.values()), None)
         if line is None:
             return
-        if line.worker.resident_bytes > self._most_bytes:
+        if line.worker.resident_bytes > most_memory(self.opened.policy):
             line.end(_LARGE)
         elif leaving is not None:
             line.look(SLOW_SECONDS)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import itertools
 import logging
+import os
 import queue
 import threading
 import time
@@ -27,12 +28,11 @@ from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
 from wasm_kernel.errors import FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
-from wasm_kernel.execution.create import create_sandbox
+from wasm_kernel.execution.create import create_local_sandbox
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused
-from wasm_kernel.execution.sandbox import BaseSandbox
-from wasm_kernel.folders.folders import SCRATCH
+from wasm_kernel.execution.sandbox import LocalSandbox
+from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded, lies_in_session
-from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.guests.protocol import Output, Stream
@@ -108,31 +108,31 @@ class _Worker:
         self._broker = ServiceBroker(channel)
         policy = ExecutionPolicy.from_values(opened.policy)
         walls = Confinement(opened.confinement)
-        session = Session(
-            SessionsRoot(opened.root, opened.private_root),
-            opened.session_id,
-            SandboxLogger(_Events(channel)),
-            mounts=policy.mounts,
-        )
-        session.folders.verified |= opened.verified
-        session.folders.notices += opened.notices
+        if opened.state_home is not None:
+            os.environ["XDG_STATE_HOME"] = opened.state_home
+        folders, session = _opened(opened, policy)
+        folders.verified |= opened.verified
+        folders.notices += opened.notices
         # no thread and no guest yet: what is given up now, no code of a cell ever has
-        walls.close_files(replace(session_paths(session.folders, policy), packages=PACKAGES))
+        walls.close_files(replace(session_paths(folders, policy), packages=PACKAGES))
         walls.close_calls()
-        self._sandbox = create_sandbox(
-            opened.language,
+        logger = SandboxLogger(_Events(channel))
+        self._sandbox = create_local_sandbox(
+            folders,
             policy=policy,
-            session_id=session.id,
-            logger=session.logger,
-            resume=Resume.ALWAYS,
+            session_id=opened.session_id or None,
+            logger=logger,
+            resume=opened.resume,
             hooks=session,
             language=language,
             broker=self._broker,
-            quiet=True,
-            folders=session.folders,
+            quiet=opened.quiet,
             pip=opened.pip,
         )
-        self._sandbox.commands.add(FORK, fork_command(self._sandbox, session))
+        if session is not None:
+            session.logger_changed(logger)
+            if opened.in_service:
+                self._sandbox.commands.add(FORK, fork_command(self._sandbox, session))
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
 
@@ -207,8 +207,7 @@ class _Worker:
                 case messages.Comms():
                     self._when_done(number, sandbox.comms(self._page(number)))
                 case messages.Travel():
-                    gone = sandbox.travel(call.how, call.cells, call.where, files=call.files)
-                    self._when_done(number, gone)
+                    self._when_done(number, sandbox.travel(call.request))
                 case messages.Name():
                     self._when_done(number, sandbox.naming(call.name))
                 case messages.Checkpoints():
@@ -221,8 +220,7 @@ class _Worker:
             self._send(messages.failure(number, problem))
 
     def _execute(self, call: messages.Execute) -> None:
-        options = {name: getattr(call, name) for name in _OPTIONS}
-        cell = self._sandbox.submit(call.code, listener=self._page(call.call), **options)
+        cell = self._sandbox.queue(call.cell, self._page(call.call))
         self._cells[call.call] = cell
         self._when_done(call.call, cell)
 
@@ -277,7 +275,18 @@ _Served = (
     | messages.Checkpoints
     | messages.Fork
 )
-_OPTIONS = [name for name in messages.Execute.__struct_fields__ if name not in ("call", "code")]
+
+
+def _opened(
+    opened: messages.Open, policy: ExecutionPolicy
+) -> tuple[SandboxFolders, Session | None]:
+    """Returns the folders of a sandbox, and its session if it is one's; nothing is logged of it."""
+    if not opened.session_id:
+        place = Path(opened.workspace)
+        return SandboxFolders.of_workspace(place, opened.private_root, told=False), None
+    root = SessionsRoot(opened.root, opened.private_root)
+    session = Session(root, opened.session_id, mounts=policy.mounts, told=opened.in_service)
+    return session.folders, session
 
 
 def _as_message(result: SandboxResult) -> messages.CellResult:
@@ -295,7 +304,7 @@ class _Page:
         channel: Channel,
         call: int,
         lines: queue.SimpleQueue[messages.Line],
-        sandbox: BaseSandbox,
+        sandbox: LocalSandbox,
     ) -> None:
         self._channel = channel
         self._call = call

@@ -9,9 +9,11 @@ import contextlib
 import logging
 import threading
 import time
+from typing import Any
 
 from msgspec import Struct
 
+from wasm_kernel import events
 from wasm_kernel.errors import FrameError
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
@@ -21,6 +23,9 @@ from wasm_kernel.service.messages import Report
 _LOG = logging.getLogger("wasm_kernel.service")
 _STRAY_BYTES = 4 * MIB  # of messages that belong to no call, from one answer to the next
 _STRAY_LEAST = 256  # that each of them counts beyond its own bytes
+_EVENTS = frozenset(
+    value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
+)
 SILENT = "did not answer for {seconds:g} seconds, and was ended"
 
 
@@ -108,3 +113,10 @@ class WorkerLine:
             self.why_ended = why
             _LOG.warning("a session's process %s", why)
         self.worker.kill()
+
+
+def own_fields(event: messages.Event) -> dict[str, Any] | None:
+    """Returns the fields of an event that a worker tells of; None if it is not one of ours."""
+    if event.name not in _EVENTS or "event" in event.fields:
+        return None
+    return {name: value for name, value in event.fields.items() if name.isidentifier()}

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wasm_kernel import create_session_sandbox, get_session_sandbox
     from wasm_kernel.sessions.archives import export_session, import_session
     from wasm_kernel.sessions.files import (
         delete_session_path,
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
         read_session_file,
         write_session_file,
     )
-    from wasm_kernel.sessions.lifecycle import (
-        create_session_sandbox,
-        delete_session_workspace,
-        get_session_sandbox,
-    )
+    from wasm_kernel.sessions.lifecycle import delete_session_workspace
     from wasm_kernel.sessions.prune_result import PruneResult
     from wasm_kernel.sessions.pruning import prune_sessions
 

@@ -29,7 +29,7 @@ from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import LocalSandbox
     from wasm_kernel.sessions.session import Session
 
 FORK = "fork"
@@ -110,7 +110,7 @@ def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task
     return fork
 
 
-def fork_command(sandbox: BaseSandbox, session: Session) -> CommandHandler:
+def fork_command(sandbox: LocalSandbox, session: Session) -> CommandHandler:
     """Returns what `%fork [--deterministic]` does.
 
     It gives the new session's id, and words for the cell's author.
@@ -138,7 +138,7 @@ class ForkAction:
         id: The new session's id.
     """
 
-    def __init__(self, sandbox: BaseSandbox, session: Session, *, deterministic: bool) -> None:
+    def __init__(self, sandbox: LocalSandbox, session: Session, *, deterministic: bool) -> None:
         self._sandbox = sandbox
         self._session = session
         self._deterministic = deterministic

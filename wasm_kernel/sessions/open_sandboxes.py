@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from wasm_kernel.errors import SessionInUse
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.base_sandbox import BaseSandbox
 
 
 RUNNING_CELL, ANOTHER_PROCESS = "running_cell", "another_process"

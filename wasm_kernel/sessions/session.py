@@ -39,7 +39,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.staging import SessionExists, staged, write_metadata
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.base_sandbox import BaseSandbox
 
 _OWNER_ONLY = 0o700
 _IN_WORKSPACE = (
@@ -78,6 +78,7 @@ class Session(SessionHooks):
         *,
         new: bool = False,
         mounts: Sequence[Mount] = (),
+        told: bool = True,
     ) -> None:
         """Opens a session; makes it if it does not exist, for its owner alone.
 
@@ -87,6 +88,7 @@ class Session(SessionHooks):
             logger: Gets the events; silent by default.
             new: The id is a new one, so there is nothing to find.
             mounts: The folders of the host that its guest is to see.
+            told: Whether others are told that it is in use; if not, another process does that.
 
         Raises:
             OverlapError: a cell could reach folders that it must not.
@@ -106,6 +108,7 @@ class Session(SessionHooks):
         self._lived_in = False
         self._unwritten = ""
         self.root = root
+        self._is_told = told
         guards = root.check(self.id, mounts)
         try:
             with making_folder(root.path, _OWNER_ONLY):
@@ -152,7 +155,13 @@ class Session(SessionHooks):
             is_there = partial(root.has, self.id, workspace.fd)
             real = self.root.path / self.id
             return SandboxFolders.in_use(
-                self.workspace, real, workspace, privates, is_there, made=self.made
+                self.workspace,
+                real,
+                workspace,
+                privates,
+                is_there,
+                made=self.made,
+                told=self._is_told,
             )
 
     def _make(self, root: Folder) -> bool:
@@ -190,7 +199,6 @@ class Session(SessionHooks):
         if self._parent is not None:
             self._parent.forked(self.id)
             self._parent = None
-        sandbox.facts.add(self._times)
 
     def logger_changed(self, logger: SandboxLogger) -> None:
         """Sends the session's events to another logger from now on."""
@@ -253,8 +261,8 @@ class Session(SessionHooks):
 
     # -- what it tells
 
-    def _times(self) -> dict[str, str]:
-        """The times at which the session was made and last used, for people."""
+    def facts(self) -> dict[str, str]:
+        """Returns the times at which the session was made and last used, for people."""
         found = metadata.read(self.folders.workspace, self.id)
         if found is None:
             return {}

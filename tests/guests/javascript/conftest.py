@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from tests.faces import put_back
-from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import SandboxResult
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
-Opening = Callable[..., BaseSandbox]
+Opening = Callable[..., LocalSandbox]
 
 
 @pytest.fixture(scope="module")
-def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
+def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
     folder = tmp_path_factory.mktemp("javascript")
     policy = ExecutionPolicy(grace_seconds=0.5)
     with create_sandbox(RuntimeType.JAVASCRIPT, folder, policy) as sandbox:
@@ -24,7 +25,7 @@ def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base
 
 
 @pytest.fixture
-def javascript(module_javascript: BaseSandbox) -> BaseSandbox:
+def javascript(module_javascript: LocalSandbox) -> LocalSandbox:
     """The file's one sandbox with the variables and files that it began with."""
     return put_back(module_javascript)
 
@@ -32,9 +33,9 @@ def javascript(module_javascript: BaseSandbox) -> BaseSandbox:
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes of JavaScript; they are closed in the end."""
-    made: list[BaseSandbox] = []
+    made: list[LocalSandbox] = []
 
-    def one(name: str = "app", resume: str = "never", **policy: Any) -> BaseSandbox:
+    def one(name: str = "app", resume: str = "never", **policy: Any) -> LocalSandbox:
         limits = ExecutionPolicy(**policy)
         made.append(create_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume))
         return made[-1]
@@ -51,11 +52,11 @@ def shown(result: SandboxResult) -> str:
     return str(results[0]) if results else ""
 
 
-def value(sandbox: BaseSandbox, code: str) -> str:
+def value(sandbox: LocalSandbox, code: str) -> str:
     return shown(sandbox.execute(code))
 
 
-def problem(sandbox: BaseSandbox, code: str) -> str:
+def problem(sandbox: LocalSandbox, code: str) -> str:
     """The name and the text of the error that a cell ends with."""
     result = sandbox.execute(code)
     assert result.error is not None

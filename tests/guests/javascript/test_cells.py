@@ -9,7 +9,7 @@ import pytest
 
 from tests.faces import says
 from tests.guests.javascript.conftest import Opening, problem, shown, value
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from wasm_kernel import BaseSandbox
         ("await new Promise(done => setTimeout(() => done('late'), 5))", "'late'"),
     ],
 )
-def test_the_last_value_is_shown(javascript: BaseSandbox, code: str, text: str) -> None:
+def test_the_last_value_is_shown(javascript: LocalSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
@@ -50,11 +50,11 @@ def test_the_last_value_is_shown(javascript: BaseSandbox, code: str, text: str) 
         ("type T = 1 | 2; let u: T = 2; u", "2"),
     ],
 )
-def test_types_are_taken_out(javascript: BaseSandbox, code: str, text: str) -> None:
+def test_types_are_taken_out(javascript: LocalSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
-def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: BaseSandbox) -> None:
+def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: LocalSandbox) -> None:
     for number in (1, 2):
         javascript.execute(f"const c = {number}; let l = {number}; class K {{ n = {number} }}")
         javascript.execute(f"function f() {{ return {number} }}")
@@ -65,14 +65,14 @@ def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: Ba
     assert value(javascript, "typeof l") == "'undefined'"
 
 
-def test_what_is_printed_comes_in_order_and_by_stream(javascript: BaseSandbox) -> None:
+def test_what_is_printed_comes_in_order_and_by_stream(javascript: LocalSandbox) -> None:
     result = javascript.execute(
         "console.log('a', { b: [1] }); console.error('%d!', 3); console.log()"
     )
     assert (result.stdout, result.stderr) == ("a { b: [ 1 ] }\n\n", "3!\n")
 
 
-def test_an_error_names_cells_and_the_lines_as_typed(javascript: BaseSandbox) -> None:
+def test_an_error_names_cells_and_the_lines_as_typed(javascript: LocalSandbox) -> None:
     javascript.execute("\n\nfunction thrower(n) {\n  throw new RangeError('no ' + n)\n}")
     number = javascript.next_count
     result = javascript.execute("// one\n\nthrower(1)")
@@ -84,7 +84,7 @@ def test_an_error_names_cells_and_the_lines_as_typed(javascript: BaseSandbox) ->
     ]
 
 
-def test_lines_of_typescript_are_those_that_were_typed(javascript: BaseSandbox) -> None:
+def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox) -> None:
     number = javascript.next_count
     code = (
         "interface One {\n  a: number\n}\ntype Two = {\n  b: string\n}\n"
@@ -110,12 +110,12 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: BaseSandbox) 
         ("await fetch('https://example.org')", "TypeError: fetch is not available: cells have no"),
     ],
 )
-def test_errors(javascript: BaseSandbox, code: str, text: str) -> None:
+def test_errors(javascript: LocalSandbox, code: str, text: str) -> None:
     assert problem(javascript, code).startswith(text)
     assert value(javascript, "'goes on'") == "'goes on'"
 
 
-def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: BaseSandbox) -> None:
+def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: LocalSandbox) -> None:
     code = "setTimeout(() => console.log('fired'), 5); setInterval(() => {}, 1000); 1"
     assert says(javascript, code) == "fired"
 
@@ -131,7 +131,7 @@ def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: BaseSan
     ],
 )
 def test_an_interrupt_ends_the_cell_and_nothing_else(
-    javascript: BaseSandbox, code: str, interrupting: Callable[[BaseSandbox], None]
+    javascript: LocalSandbox, code: str, interrupting: Callable[[LocalSandbox], None]
 ) -> None:
     javascript.execute("var kept = [1]")
     interrupting(javascript)
@@ -140,10 +140,10 @@ def test_an_interrupt_ends_the_cell_and_nothing_else(
 
 
 @pytest.fixture
-def interrupting() -> Callable[[BaseSandbox], None]:
+def interrupting() -> Callable[[LocalSandbox], None]:
     """Interrupts the next cell, a moment after it has begun."""
 
-    def soon(sandbox: BaseSandbox) -> None:
+    def soon(sandbox: LocalSandbox) -> None:
         timer = threading.Timer(0.1, sandbox.interrupt)
         timer.daemon = True
         timer.start()
@@ -161,7 +161,7 @@ def interrupting() -> Callable[[BaseSandbox], None]:
     ],
 )
 def test_what_goes_too_deep_is_an_error_like_others(
-    javascript: BaseSandbox, code: str, error: str
+    javascript: LocalSandbox, code: str, error: str
 ) -> None:
     javascript.execute("var before = 1")
     assert problem(javascript, code).startswith(error)
@@ -187,7 +187,7 @@ def test_limits_of_time_and_fuel_are_typed_errors(opened: Opening) -> None:
     assert value(sandbox, "kept") == "1"
 
 
-def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: BaseSandbox) -> None:
+def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: LocalSandbox) -> None:
     javascript.execute("var before = 1")
     names = "Object Array Promise Error JSON Map Symbol Reflect String Math console eval"
     javascript.execute(f"for (const n of '{names}'.split(' ')) globalThis[n] = null")
@@ -209,7 +209,7 @@ def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: BaseSandbox) 
     ],
 )
 def test_values_that_lie_or_go_on_are_shown_all_the_same(
-    javascript: BaseSandbox, code: str
+    javascript: LocalSandbox, code: str
 ) -> None:
     result = javascript.execute(code)
     assert 0 < len(shown(result)) < 500_000

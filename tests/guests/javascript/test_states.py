@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.guests.javascript.conftest import Opening, value
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
 STATE = """
 function counter() { let n = 0; return () => ++n }
@@ -23,7 +23,9 @@ LOOK = (
 SEEN = "'2,1,1,2,2.5,16,held,undefined'"
 
 
-def test_undo_brings_back_closures_generators_and_pending_promises(javascript: BaseSandbox) -> None:
+def test_undo_brings_back_closures_generators_and_pending_promises(
+    javascript: LocalSandbox,
+) -> None:
     javascript.execute(STATE)
     assert value(javascript, LOOK) == SEEN
     javascript.execute("typed[1] = 9; map.clear(); settle('yes'); await woken")
@@ -57,7 +59,7 @@ def test_new_sessions_draw_other_numbers(opened: Opening) -> None:
     assert len(drawn) == 3
 
 
-def test_named_states_come_back(javascript: BaseSandbox) -> None:
+def test_named_states_come_back(javascript: LocalSandbox) -> None:
     javascript.execute("var a = 1")
     javascript.execute("%checkpoint one\na = 2")
     javascript.execute("a = 3")

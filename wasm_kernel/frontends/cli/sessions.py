@@ -303,7 +303,7 @@ def _found(options: argparse.Namespace) -> Overview:
     _JSON,
 )
 def _fork(options: argparse.Namespace) -> None:
-    from wasm_kernel.sessions.lifecycle import get_session_sandbox
+    from wasm_kernel.service.create_session import get_session_sandbox
 
     found = options.overview()
     if found.in_use:

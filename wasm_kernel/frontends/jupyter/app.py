@@ -62,7 +62,7 @@ from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.interfaces import Sandbox
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import LocalSandbox
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.startup import StartProgress
@@ -176,7 +176,7 @@ class WasmKernelApp(JupyterApp):
 
     def _open(
         self, factory: SandboxFactory, path: Path, ending: ExitStack
-    ) -> tuple[BaseSandbox, Confinement]:
+    ) -> tuple[LocalSandbox, Confinement]:
         policy, shows_folder = self.settings.policy(), self.settings.shows_folder
         confinement = Confinement(self.settings.confinement)
         opening = self.settings.opening(path)
@@ -270,7 +270,7 @@ class WasmKernelApp(JupyterApp):
         return {**handlers, PruneSessions: prune(root)}
 
     def _let_results_out(
-        self, sandbox: BaseSandbox, session: Session, publishing: PublishCommand
+        self, sandbox: LocalSandbox, session: Session, publishing: PublishCommand
     ) -> None:
         """Lets what cells write reach the notebook's folder, as far as the settings say."""
         link = publishing.link
@@ -288,7 +288,7 @@ class WasmKernelApp(JupyterApp):
 
     def _add_commands(
         self,
-        sandbox: BaseSandbox,
+        sandbox: LocalSandbox,
         session: Session,
         confinement: Confinement,
         told: Mapping[str, str],
@@ -309,9 +309,7 @@ class WasmKernelApp(JupyterApp):
         commands.add("session_path", say_path)
         commands.add(FORK, fork_command(sandbox, session))
         if self.settings.pip:
-            from wasm_kernel.execution.create import offer_pip
-
-            offer_pip(sandbox)
+            sandbox.offer_pip()
         else:
             for name in sandbox.language_commands:
                 commands.add(name, switched_off(_PIP_OFF.format(name=name)))

@@ -39,7 +39,7 @@ from wasm_kernel.policy import RuntimeType
 if TYPE_CHECKING:
     import asyncio
 
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import LocalSandbox
     from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.sessions.session import Session
@@ -149,7 +149,7 @@ class Forked:
         policy: ExecutionPolicy,
         resume: Resume,
         broker: Broker,
-    ) -> BaseSandbox:
+    ) -> LocalSandbox:
         """Makes the sandbox of this kernel."""
         if not isinstance(broker, ProcessBroker):  # not confined: its language is one without
             return create(runtime, session, policy, resume, broker)

@@ -19,7 +19,7 @@ from jupyter_client.session import Session
 from traitlets import Any as AnyTrait
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.interfaces import Sandbox
+from wasm_kernel.execution.interfaces import Cell, Sandbox
 from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.frontends.jupyter.connection import StdinChannel
 from wasm_kernel.frontends.jupyter.page import (
@@ -129,16 +129,16 @@ class WasmKernel(Kernel):
         expressions = user_expressions or {}
         try:
             started = self.sandbox.start(self.starting.tell)
-            future = self.sandbox.submit(
-                code,
+            sent = Cell(
+                code=code,
                 silent=silent,
-                store_history=store_history,
+                store_history=store_history and not silent,
                 allow_stdin=allow_stdin,
                 user_expressions={k: v for k, v in expressions.items() if isinstance(v, str)},
                 cell_id=cell_id if isinstance(cell_id, str) else None,
                 parent=header_of(parent),
-                listener=listener,
             )
+            future = self.sandbox.queue(sent, listener)
             cell = asyncio.wrap_future(future)
             await self.starting.narrate(started, cell, listener)
             result = await cell

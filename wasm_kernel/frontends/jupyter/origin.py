@@ -25,9 +25,9 @@ from wasm_kernel.sessions.session import Session
 if TYPE_CHECKING:
     import asyncio
 
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import LocalSandbox
 
-SandboxFactory = Callable[[RuntimeType, Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
+SandboxFactory = Callable[[RuntimeType, Session, ExecutionPolicy, Resume, Broker], "LocalSandbox"]
 FORKER = "wasm_kernel.frontends.jupyter.forker"
 """The program of the process that kernels are forked from."""
 
@@ -93,13 +93,13 @@ def create(
     broker: Broker,
     *,
     language: GuestLanguage | None = None,
-) -> BaseSandbox:
+) -> LocalSandbox:
     """Makes the sandbox of a real kernel."""
-    from wasm_kernel.execution.create import create_sandbox
+    from wasm_kernel.execution.create import create_local_sandbox
 
     outside = broker if isinstance(broker, ProcessBroker) else None
-    return create_sandbox(
-        folders=session.folders,
+    return create_local_sandbox(
+        session.folders,
         policy=policy,
         session_id=session.id,
         logger=session.logger,

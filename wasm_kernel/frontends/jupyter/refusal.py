@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Never
 
 from traitlets import TraitError
 from traitlets.config import Application
@@ -29,7 +29,6 @@ from wasm_kernel.policy import ExecutionPolicy
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.interfaces import OfferedMessage
-    from wasm_kernel.result import SandboxResult
 
 _UNREAD = (
     "a module can't be imported ({why}), and no kernel was started. Either the installation is not "
@@ -121,11 +120,7 @@ class RefusingSandbox:
     def _refuse(self, *_: object, **__: object) -> Never:
         raise KernelNotStarted(self._why)
 
-    def submit(self, code: str, **options: Any) -> Future[SandboxResult]:
-        """Raises why there is no sandbox."""
-        self._refuse()
-
-    query = comm = comms = _refuse
+    queue = query = comm = comms = _refuse
 
     def offer(self, offered: OfferedMessage) -> None:
         """Does nothing: no cell runs."""

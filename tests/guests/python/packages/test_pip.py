@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.guests.python.packages.conftest import index_in
+from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_of
-from wasm_kernel import (
-    BaseSandbox,
-    SandboxResult,
-    create_sandbox,
-    create_session_sandbox,
-    get_session_sandbox,
-)
+from wasm_kernel import SandboxResult
 from wasm_kernel.execution.create import offer_pip
 from wasm_kernel.guests.base import switched_off
 
@@ -25,7 +20,7 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def guest(sandbox: BaseSandbox, index: Make) -> BaseSandbox:
+def guest(sandbox: LocalSandbox, index: Make) -> LocalSandbox:
     """A sandbox whose cells may use %pip, on the test's index."""
     offer_pip(sandbox)
     return sandbox
@@ -34,7 +29,7 @@ def guest(sandbox: BaseSandbox, index: Make) -> BaseSandbox:
 @pytest.fixture(scope="module")
 def installed(
     warm: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[BaseSandbox, SandboxResult]]:
+) -> Iterator[tuple[LocalSandbox, SandboxResult]]:
     """A sandbox with a package and what that needs, and the cell that installed them."""
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -50,7 +45,7 @@ def installed(
 
 
 @pytest.fixture
-def stocked(installed: tuple[BaseSandbox, SandboxResult]) -> BaseSandbox:
+def stocked(installed: tuple[LocalSandbox, SandboxResult]) -> LocalSandbox:
     """The file's sandbox with packages, for tests that leave them as they are."""
     return installed[0]
 
@@ -61,7 +56,7 @@ def value(result: SandboxResult) -> str:
 
 
 def test_a_package_can_be_imported_in_the_same_cell(
-    installed: tuple[BaseSandbox, SandboxResult],
+    installed: tuple[LocalSandbox, SandboxResult],
 ) -> None:
     _, result = installed
     assert value(result) == "('1.5', '1.0')"
@@ -87,13 +82,13 @@ def test_whoever_makes_a_sandbox_allows_it_for_its_forks_too(
         assert not sandbox.execute("import one").success
 
 
-def test_a_traceback_shows_the_source_of_a_package(stocked: BaseSandbox) -> None:
+def test_a_traceback_shows_the_source_of_a_package(stocked: LocalSandbox) -> None:
     error = stocked.execute("import one; one.fail()").error
     assert error is not None
     assert "return" in "\n".join(error.traceback)
 
 
-def test_what_is_there_is_not_fetched_again(stocked: BaseSandbox) -> None:
+def test_what_is_there_is_not_fetched_again(stocked: LocalSandbox) -> None:
     result = stocked.execute("%pip install one numpy")
     assert result.stdout.startswith("Requirement already satisfied: numpy ")
     assert "Requirement already satisfied: one 1.5" in result.stdout
@@ -101,7 +96,7 @@ def test_what_is_there_is_not_fetched_again(stocked: BaseSandbox) -> None:
 
 
 def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
-    guest: BaseSandbox, index: Make
+    guest: LocalSandbox, index: Make
 ) -> None:
     index("one", "1.0")
     guest.execute("%pip install one\nimport one")
@@ -114,7 +109,7 @@ def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
     assert value(guest.execute(fresh)) == "'2.0'"
 
 
-def test_uninstall_list_freeze_and_show(guest: BaseSandbox, index: Make) -> None:
+def test_uninstall_list_freeze_and_show(guest: LocalSandbox, index: Make) -> None:
     index("one", needs=("two",))
     index("two")
     guest.execute("%pip install one")
@@ -129,7 +124,7 @@ def test_uninstall_list_freeze_and_show(guest: BaseSandbox, index: Make) -> None
     assert "built in and can't be removed" in guest.execute("%pip uninstall numpy").stderr
 
 
-def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: BaseSandbox) -> None:
+def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: LocalSandbox) -> None:
     code = "from importlib.metadata import version\n"
     result = stocked.execute(code + "[version(n) != '' for n in ('one', 'pandas', 'traitlets')]")
     assert value(result) == "[True, True, True]"
@@ -149,7 +144,7 @@ def test_packages_are_there_after_a_restart_and_an_undo(
         assert value(second.execute("import one; one.version")) == "'1.0'"
 
 
-def test_a_fork_has_packages_of_its_own(stocked: BaseSandbox) -> None:
+def test_a_fork_has_packages_of_its_own(stocked: LocalSandbox) -> None:
     [fork] = stocked.fork()
     with fork:
         assert value(fork.execute("import one; one.version")) == "'1.5'"
@@ -158,7 +153,7 @@ def test_a_fork_has_packages_of_its_own(stocked: BaseSandbox) -> None:
         assert value(stocked.execute("len(open(one.__file__).read()) > 0")) == "True"
 
 
-def test_the_guest_can_not_change_what_is_installed(stocked: BaseSandbox) -> None:
+def test_the_guest_can_not_change_what_is_installed(stocked: LocalSandbox) -> None:
     stocked.execute("import one, os, pathlib\np = pathlib.Path(one.__file__)")
     attempts = ["p.write_text('')", "p.unlink()", "p.rename('/app/x')", "os.link(p, '/app/y')"]
     attempts += ["p.with_name('y').mkdir()", "os.symlink('/app', p.with_name('z'))"]
@@ -176,14 +171,14 @@ SNEAKING = [
 ]
 
 
-def test_only_a_line_of_the_cell_itself_installs(guest: BaseSandbox, index: Make) -> None:
+def test_only_a_line_of_the_cell_itself_installs(guest: LocalSandbox, index: Make) -> None:
     index("one")
     for code in SNEAKING:
         guest.execute(code)
         assert not guest.execute("import one").success, code
 
 
-def test_an_exclamation_mark_does_as_well(guest: BaseSandbox, index: Make) -> None:
+def test_an_exclamation_mark_does_as_well(guest: LocalSandbox, index: Make) -> None:
     index("one")
     assert "Successfully installed one-1.0" in guest.execute("!pip install one").stdout
 
@@ -198,7 +193,7 @@ IMPOSSIBLE = {
 
 
 def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
-    guest: BaseSandbox, index: Make
+    guest: LocalSandbox, index: Make
 ) -> None:
     index("fast", tags="py3-none-linux_x86_64")
     index("needy", needs=("fast", "one"))
@@ -212,13 +207,13 @@ def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
         assert guest.execute("%pip freeze").stdout == "\n", line
 
 
-def test_a_hostile_wheel_is_refused(guest: BaseSandbox, index: Make) -> None:
+def test_a_hostile_wheel_is_refused(guest: LocalSandbox, index: Make) -> None:
     index("evil", extra=lambda archive: archive.writestr("../../../evil.txt", "x"))
     assert "can't be used" in guest.execute("%pip install evil").stderr
     assert not list(guest.workspace.parent.rglob("evil*.txt"))
 
 
-def test_nothing_of_a_package_shadows_what_is_built_in(guest: BaseSandbox, index: Make) -> None:
+def test_nothing_of_a_package_shadows_what_is_built_in(guest: LocalSandbox, index: Make) -> None:
     files = dict.fromkeys(("json.py", "numpy/__init__.py", "re.py"), "raise SystemError('mine')")
     index("shadow", files=files)
     code = "%pip install shadow\nimport sys\nfor n in ('json', 're'): del sys.modules[n]\n"
@@ -226,7 +221,7 @@ def test_nothing_of_a_package_shadows_what_is_built_in(guest: BaseSandbox, index
 
 
 def test_an_interrupt_ends_the_fetching(
-    guest: BaseSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guest: LocalSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import socket
 
@@ -243,7 +238,9 @@ def test_an_interrupt_ends_the_fetching(
     assert guest.execute("1").success
 
 
-def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, index: Make) -> None:
+def test_what_a_killed_kernel_left_half_fetched_is_removed(
+    guest: LocalSandbox, index: Make
+) -> None:
     index("one")
     left = private_of(guest.workspace) / "fetched" / "w_old"
     left.mkdir(parents=True)
@@ -251,14 +248,14 @@ def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, i
     assert not left.exists()
 
 
-def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: BaseSandbox) -> None:
+def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: LocalSandbox) -> None:
     assert "create_sandbox(..., pip=True)" in sandbox.execute("%pip install one").stderr
     sandbox.commands.add("pip", switched_off("%pip is switched off. Nothing was installed."))
     assert "switched off. Nothing was" in sandbox.execute("%pip install one").stderr
     assert "numpy" in sandbox.execute("%pip list").stdout
 
 
-def test_a_real_package_of_the_configured_index(sandbox: BaseSandbox) -> None:
+def test_a_real_package_of_the_configured_index(sandbox: LocalSandbox) -> None:
     offer_pip(sandbox)
     result = sandbox.execute("%pip install 'humanize>=4'")
     if "can't be reached" in result.stderr or "finds no" in result.stderr:

@@ -1,0 +1,255 @@
+"""`OwnSandbox`: a sandbox that a program makes for itself, with its guest in a worker.
+
+Its folders are open in this process, which tells others that they are in use; the worker opens
+them once more. All such sandboxes of a process have their workers from one fork server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from wasm_kernel.errors import ForkError, WasmKernelError
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.base_sandbox import at_least_one
+from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.execution.interfaces import NewSession
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.locks import Resume
+from wasm_kernel.folders.places import state_folder
+from wasm_kernel.guests.base import broker_handlers
+from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.linux.task import Task
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
+from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.remote_sandbox import CLOSED, WorkerSandbox
+from wasm_kernel.service.session_worker import SessionWorker
+from wasm_kernel.sessions.forking import Forked, ForkSession
+
+_ROUND_SECONDS = 1.0
+_ANSWER_SECONDS = 60.0
+OF_WORKER = 16  # descriptors that such a sandbox takes of this process, or needs for a moment
+_NOT_ASKED = "nobody has asked for it"
+
+
+class OwnWorkers:
+    """The workers of this process's own sandboxes, and who looks after them. Any thread."""
+
+    def __init__(self) -> None:
+        self.fork_server = ForkServer()
+        self._guard = threading.Lock()
+        self._awake: set[SessionWorker] = set()
+        self._rounds: threading.Thread | None = None
+
+    def add(self, session: SessionWorker) -> None:
+        """Looks after a session from now on."""
+        with self._guard:
+            self._awake.add(session)
+            if self._rounds is None:
+                self._rounds = threading.Thread(
+                    target=self._look_after, name="workers", daemon=True
+                )
+                self._rounds.start()
+
+    def remove(self, session: SessionWorker) -> None:
+        """Looks after a session no more."""
+        with self._guard:
+            self._awake.discard(session)
+
+    def _look_after(self) -> None:
+        while True:
+            time.sleep(_ROUND_SECONDS)
+            with self._guard:
+                awake = [*self._awake]
+            for session in awake:
+                session.look_after()
+
+    def close(self) -> None:
+        """Closes what is left at the end of the program, and ends the fork server."""
+        with self._guard:
+            left = [session for session in self._awake if session.sleep(CLOSED)]
+        for session in left:
+            session.wait_asleep()
+        self.fork_server.close()
+
+
+_OF_PROCESS = [OwnWorkers()]  # the last ones are this process's; a forked one has others
+
+
+def own_workers() -> OwnWorkers:
+    """Returns the workers of this process's own sandboxes."""
+    return _OF_PROCESS[-1]
+
+
+os.register_at_fork(after_in_child=lambda: _OF_PROCESS.append(OwnWorkers()))
+atexit.register(lambda: own_workers().close())
+
+
+class OwnHome:
+    """What this process does for one of its sandboxes, as `SandboxHome`. Any thread.
+
+    Args:
+        new: The folders of the sandbox, its session's id, and its session.
+    """
+
+    def __init__(self, new: NewSession) -> None:
+        self.new = new
+        self._workers = own_workers()
+        self._forks: dict[str, SandboxFolders] = {}
+
+    def release(self, session: SessionWorker) -> None:
+        """Notes that the session is asleep."""
+        self._workers.remove(session)
+
+    def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker for the session."""
+        opened = session.opened
+        self._workers.add(session)
+        return self._workers.fork_server.spawn(
+            opened.language, flavours_of(opened.policy), progress
+        )
+
+    def handlers(self, session: SessionWorker) -> Handlers:
+        """Returns what is done for the session beyond its worker's walls."""
+        handlers: Handlers = {ForkSession: self._fork}
+        if session.opened.pip:
+            own = broker_handlers(session.opened.language, self.new.folders.open_private)
+            handlers = {**handlers, **own}
+        return handlers
+
+    def expecting(self, forks: Sequence[NewSession]) -> list[str]:
+        """Lets the worker ask for forks into these folders; returns what they are called."""
+        self._forks = {fork.folders.real.name: fork.folders for fork in forks}
+        return [*self._forks]
+
+    def _fork(self, request: ForkSession, task: Task) -> Forked:
+        from wasm_kernel.state import texts
+        from wasm_kernel.state.fork import fork_stored
+
+        target = self._forks.pop(request.session_id, None)
+        if target is None:
+            raise ForkError(_NOT_ASKED)
+        left_out = fork_stored(self.new.folders, target, reseed=request.reseed, task=task)
+        return Forked(texts.left_out(left_out) if left_out else "")
+
+
+class OwnSandbox(WorkerSandbox):
+    """A sandbox of a program's own, with its guest in a worker. `create_sandbox` makes it.
+
+    Args:
+        new: Its folders, which are closed with it, its session's id, and its session.
+        opened: How its worker opens it.
+        policy: The limits.
+        logger: Gets its events.
+    """
+
+    def __init__(
+        self, new: NewSession, opened: Open, policy: ExecutionPolicy, logger: SandboxLogger
+    ) -> None:
+        self._home = OwnHome(new)
+        worker = SessionWorker(
+            opened, self._home, logger, queue=sys.maxsize, answer_seconds=_ANSWER_SECONDS
+        )
+        super().__init__(worker, new.folders.path, policy, new.hooks)
+        self._folders = new.folders
+        new.hooks.opened(self)
+
+    @classmethod
+    def made(
+        cls,
+        new: NewSession,
+        runtime: RuntimeType | str,
+        policy: ExecutionPolicy,
+        logger: SandboxLogger,
+        *,
+        resume: Resume,
+        pip: bool,
+    ) -> OwnSandbox:
+        """Returns the sandbox of folders that were opened; the options are `create_sandbox`'s."""
+        folders, private_root = new.folders, new.folders.private_root
+        state = state_folder()
+        opened = Open(
+            language=RuntimeType.checked(runtime).value,
+            session_id=new.session_id or "",
+            workspace=str(folders.real),
+            private_root=None if private_root is None else str(Path(private_root).absolute()),
+            policy=plain_policy(policy),
+            pip=pip,
+            confinement="auto",
+            state_home=None if state is None else str(state.parent),
+            in_service=False,
+            resume=resume.value,
+            quiet=new.session_id is not None,
+            notices=folders.notices,
+        )
+        return cls(new, opened, policy, logger)
+
+    def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
+        """As `BaseSandbox`."""
+        if policy is not None:
+            self._folders.mounted(policy.mounts)
+        super().adopt(policy, logger)
+        if logger is not None:
+            self._hooks.logger_changed(logger)
+
+    def fork(self, n: int = 1, *, deterministic: bool = False) -> list[OwnSandbox]:
+        """As `BaseSandbox`; a fork's guest starts with its first call."""
+        make_room(None, at_least_one(n) * OF_WORKER)
+        made: list[NewSession] = []
+        try:
+            while len(made) < n:
+                made.append(self._hooks.new_session())
+            notices = [
+                *self.fork_into(self._home.expecting(made), reseed=not deterministic),
+                *[""] * n,
+            ]
+        except BaseException:
+            for new in made:
+                new.hooks.closed()
+                new.folders.discard()
+            raise
+        return [self._forked(new, notice) for new, notice in zip(made, notices, strict=False)]
+
+    def _forked(self, new: NewSession, notice: str) -> OwnSandbox:
+        opened = replace(
+            self.worker.opened,
+            session_id=new.session_id or "",
+            workspace=str(new.folders.real),
+            resume=Resume.ALWAYS.value,
+            quiet=True,
+            verified={},
+            notices=(*new.folders.notices, *([notice] if notice else [])),
+        )
+        logger = self.worker.logger
+        if new.session_id is not None:
+            logger = logger.bind(session_id=new.session_id)
+        return type(self)(new, opened, self.policy, logger)
+
+    def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
+        """As `BaseSandbox`."""
+        try:
+            super().close(anew=anew, why=why)
+        finally:
+            self._folders.close()
+
+    def __del__(self) -> None:
+        worker = getattr(self, "worker", None)
+        if (
+            worker is not None
+            and not self._is_copy
+            and not worker.why_closed
+            and worker.state != "asleep"
+        ):
+            warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
+            with suppress(WasmKernelError, RuntimeError):  # the interpreter may be at its end
+                worker.sleep(CLOSED)
