@@ -142,10 +142,10 @@ def test_pages_that_do_not_differ_are_not_read(
         real: Callable[..., None] = kind.read
 
         def counted(
-            self: object, at: int, target: memoryview, real: Callable[..., None] = real
+            self: object, at: int, *targets: memoryview, real: Callable[..., None] = real
         ) -> None:
-            read.append(len(target))
-            real(self, at, target)
+            read.extend(map(len, targets))
+            real(self, at, *targets)
 
         monkeypatch.setattr(kind, "read", counted)
     session.stand_at(1, keep=True)

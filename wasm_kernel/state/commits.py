@@ -61,10 +61,12 @@ class HeldContent:
     def __init__(self, content: Content) -> None:
         self._content = content
 
-    def read(self, at: int, target: memoryview) -> None:
-        """Fills `target` from a position in the content."""
+    def read(self, at: int, *targets: memoryview) -> None:
+        """Fills targets, one after the other, from a position in the content."""
         with memoryview(self._content) as content:
-            target[:] = content[at : at + len(target)]
+            for target in targets:
+                target[:] = content[at : at + len(target)]
+                at += len(target)
 
     def map(self, address: int, size: int, at: int) -> bool:
         """Returns False: there is no file to map."""
@@ -107,12 +109,22 @@ class ContentFile(Closing):
         if digest.hexdigest() != self._wanted:
             raise HistoryError(_DAMAGED)
 
-    def read(self, at: int, target: memoryview) -> None:
-        """Fills `target` from a position in the file.
+    def read(self, at: int, *targets: memoryview) -> None:
+        """Fills targets, one after the other, from a position in the file.
 
         Raises:
             HistoryError: the file ends before.
         """
+        for first in range(0, len(targets), memory.RANGES_MOST):
+            some = targets[first : first + memory.RANGES_MOST]
+            if os.preadv(self.fd, some, at) == (size := sum(map(len, some))):
+                at += size
+                continue
+            for target in some:
+                self._fill(at, target)
+                at += len(target)
+
+    def _fill(self, at: int, target: memoryview) -> None:
         done = 0
         while done < len(target):
             got = os.preadv(self.fd, [target[done : done + _BLOCK]], at + done)
@@ -178,13 +190,20 @@ class GuestPages:
         Raises:
             HistoryError: it has pages outside of the memory, or its file is cut off.
         """
+        begun = done = 0  # what lies side by side in the file is read at once
+        targets: list[memoryview] = []
         for first, pages, at in places(commit):
             for start, end in self._free(first, pages):
                 begin, size = at + (start - first) * PAGE, (end - start) * PAGE
                 if source.map(self._address + start * PAGE, size, begin):
                     self.mapped.append((start * PAGE, end * PAGE))
-                else:
-                    source.read(begin, self._view[start * PAGE : end * PAGE])
+                    continue
+                if begin != done:
+                    source.read(begun, *targets)
+                    begun, targets = begin, []
+                targets.append(self._view[start * PAGE : end * PAGE])
+                done = begin + size
+        source.read(begun, *targets)
         for first, pages in commit.zeros:
             for start, end in self._free(first, pages):
                 self.clear([(start * PAGE, end * PAGE)])

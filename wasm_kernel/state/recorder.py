@@ -64,6 +64,7 @@ class Recorder:
         self._trouble = trouble
         self._troubled = False
         self._tracker: Tracker | None = None
+        self._last_tracker: Tracker | None = None
         self._files: WasiFiles | None = None
         self._instance: Instance | None = None
         self._at = 0  # the commit that its memory is relative to
@@ -129,15 +130,13 @@ class Recorder:
             keep: Whether its memory is kept for the next instance, if that takes less time than to
                 lay everything.
         """
-        if self._parked is not None:
-            self._parked.close()
-            self._parked = None
+        self._close_last()
         tracker, instance = self._tracker, self._instance
         self._tracker = self._files = self._instance = None
         if tracker is None or instance is None:
             return
         if not keep or not isinstance(tracker, WriteProtect) or self.history.fills_quickly():
-            tracker.close()
+            self._last_tracker = tracker  # with its memory gone, no page need be unprotected
             return
         with contextlib.suppress(OSError):  # then everything is laid
             with contextlib.closing(tracker):
@@ -146,6 +145,13 @@ class Recorder:
             self._parked = ParkedMemory(
                 instance, self._at, changed, mapped=self._mapped, cleared=self._cleared
             )
+
+    def _close_last(self) -> None:
+        """Closes what is left of the instance before."""
+        for last in (self._parked, self._last_tracker):
+            if last is not None:
+                last.close()
+        self._parked = self._last_tracker = None
 
     def commit(
         self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
@@ -293,6 +299,7 @@ class Recorder:
     def close(self) -> None:
         """Writes what is left, also what could not be written before. Safe to call twice."""
         self.unwatch()
+        self._close_last()
         if self._thread.is_alive():
             self._jobs.put(self.history.tree.last)
             self._jobs.put(None)
