@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from tests.benchmarks import compute, history, service
+from tests.benchmarks.agents import agents
 from tests.benchmarks.batch import batch
 from tests.benchmarks.cold import cold
 from tests.benchmarks.many import many
@@ -179,6 +180,7 @@ MEASURES: dict[str, Measure] = {
     "fuel": _with_native(history.back_to_work),
     "fork": _with_native(history.forks),
     "service": _with_native(service.sessions),
+    "agents": _with_native(agents),
     "many": many,
     "states": _with_native(keeping),
     "cold": cold,

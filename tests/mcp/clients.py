@@ -20,7 +20,7 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
@@ -36,7 +36,6 @@ class Answer:
 
     def __init__(self, result: CallToolResult) -> None:
         blocks = result.content
-        assert result.structured_content is None
         self.failed = bool(result.is_error)
         self.text = "\n".join(each.text for each in blocks if isinstance(each, TextContent))
         self.images = [each for each in blocks if isinstance(each, ImageContent)]
@@ -108,10 +107,15 @@ class Agents:
 
     def stdio(self, *options: str, mode: str = "auto") -> Agent:
         """A client with a server process of its own."""
+        return self.command([sys.executable, *COMMAND, *options], mode=mode)
+
+    def command(self, command: Sequence[str], mode: str = "auto") -> Agent:
+        """A client of any server that a command starts."""
         server = StdioServerParameters(
-            command=sys.executable, args=[*COMMAND, *options], env=self.environment
+            command=command[0], args=[*command[1:]], env=self.environment
         )
-        return self._connected(Client(server, mode=mode))
+        log = self._ending.enter_context(Path(os.devnull).open("w"))
+        return self._connected(Client(stdio_client(server, log), mode=mode))
 
     def http(self, url: str, token: str = "", mode: str = "auto") -> Agent:
         """A client of a server that runs already."""

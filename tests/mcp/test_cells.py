@@ -22,6 +22,11 @@ def test_streams_are_marked_and_the_last_value_is_shown(stdio: Agent) -> None:
     assert "no output" in stdio.call("execute_code", code="x = 1").text
 
 
+def test_nothing_structured_hides_the_blocks(stdio: Agent) -> None:
+    result = stdio.begin("execute_code", code="6 * 7").result()
+    assert result.structured_content is None
+
+
 def test_a_table_comes_as_text(stdio: Agent) -> None:
     said = stdio.says("import pandas as pd; pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})")
     assert said.split() == ["a", "b", "0", "1", "x", "1", "2", "y"]

@@ -219,6 +219,16 @@ async def crowd(url: str) -> None:
     )
 
 
+async def in_javascript(says: Any, number: int, chance: float) -> None:
+    await says(f"let mine = [{number}]")
+    for turn in range(1, CALLS):
+        await asyncio.sleep(chance / 5)
+        expected = f"[{', '.join([str(number)] * turn)}]"
+        text = await says("JSON.stringify(mine).replaceAll(',', ', ')")
+        assert expected in text
+        await says("mine.push(mine[0]); 1")
+
+
 async def one_of_many(url: str, number: int, chance: float) -> float:
     mode = "legacy" if number % 2 else "auto"
     began = time.monotonic()
@@ -232,6 +242,10 @@ async def one_of_many(url: str, number: int, chance: float) -> float:
                 handle["session"] = found[1]
             return text
 
+        if number % 5 == 0:
+            handle["language"] = "javascript"
+            await in_javascript(says, number, chance)
+            return time.monotonic() - began
         await says(f"mine = [{number}]; open('who', 'w').write('{number}'); None")
         for turn in range(1, CALLS):
             await asyncio.sleep(chance / 5)

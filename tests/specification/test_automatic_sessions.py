@@ -5,21 +5,16 @@ What holds without a server, too, is tested of sandboxes beside it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.faces import wait_for
 from tests.mcp.clients import Agent, Agents, HttpServer, server_environment, serving
 from tests.specification.conftest import Getting
-from wasm_kernel import ExecutionPolicy, Service
-from wasm_kernel.frontends.mcp.callers import Caller
-from wasm_kernel.frontends.mcp.sessions import AgentSessions
+from wasm_kernel import ExecutionPolicy
 
 POLICY = "memory_bytes = 629145600\nfuel_budget = 3000000000\n"
 LIMITS = ("--owner-sessions", "4", "--sessions", "14")
@@ -109,44 +104,25 @@ def test_session_persistence_of_a_sandbox(get: Getting) -> None:
     assert get().execute("print(math.factorial(x + 1))").stdout == "5040\n"
 
 
-def test_per_language_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a service that has two languages, until there is a second one."""
-    monkeypatch.setattr("wasm_kernel.frontends.mcp.sessions.RuntimeType.checked", _Spoken)
-    asyncio.run(_switching())
+def test_per_language_sessions(client: Agent) -> None:
+    python, client.handle = client.handle, ""
+    client.says("x = 'python'; open('mine.txt', 'w').write('x'); None", **_named(python))
+    answer = client.call("execute_code", code="let x = 'javascript'; x", language="javascript")
+    assert "'javascript'" in answer.text
+    javascript, client.handle = client.handle, ""
+    assert client.says("x", **_named(python)) == "'python'"
+    second = {"language": "javascript", **_named(javascript)}
+    assert client.says("x", **second) == "'javascript'"
+    assert "x: string" in client.call("get_workspace_info", **_named(javascript)).text
+    assert client.call("list_files", **_named(javascript)).text == "No files yet."
+    client.call("destroy_session", **_named(javascript))
+    client.handle = python
+    assert client.says("x") == "'python'"
 
 
-def _no_service() -> Service:
-    raise AssertionError("nobody opens it")
-
-
-class _Spoken:
-    def __init__(self, language: str) -> None:
-        self.value = language
-
-
-class _Made:
-    def __init__(self) -> None:
-        self.sync = SimpleNamespace(worker=SimpleNamespace(why_closed=""), busy=False)
-
-
-class _TwoLanguages:
-    async def create(self, language: str, **_: object) -> _Made:
-        return _Made()
-
-
-async def _switching() -> None:
-    sessions, caller = AgentSessions(_no_service, ExecutionPolicy(), keep=False), Caller("mine")
-
-    async def service() -> Any:
-        return _TwoLanguages()
-
-    sessions.service = service  # type: ignore[method-assign]
-    python = await sessions.of(caller, None, "python")
-    other = await sessions.of(caller, None, "other")
-    assert (python.language, other.language) == ("python", "other")
-    assert await sessions.of(caller, None, "python") is python
-    assert await sessions.of(caller, None, "other") is other
-    assert await sessions.of(caller, None) is other  # the one used last
+def _named(handle: str) -> dict[str, str]:
+    """The argument that names a session, where a client has to name it."""
+    return {"session": handle} if handle else {}
 
 
 def test_stdio_session_binding(servers: Servers) -> None:

@@ -66,8 +66,6 @@ async def workspace_info(session: AgentSession, service: AsyncService) -> str:
 async def _look_again(session: AgentSession) -> None:
     """Has the guest say what it holds, after a cell that failed or an undo."""
     asked = variables.expressions(session.language)
-    if not asked:
-        return
     try:
         result = await session.sandbox.execute("", silent=True, user_expressions=asked)
     except WasmKernelError:

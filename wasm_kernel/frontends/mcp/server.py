@@ -27,8 +27,9 @@ from wasm_kernel.frontends.mcp.sessions import AgentSessions
 from wasm_kernel.frontends.mcp.tools import CellTools
 
 INSTRUCTIONS = """\
-A Python notebook in a sandbox. execute_code runs a cell; variables, imports and files stay for the
-next one, so build on what is there, and send small cells. Your session begins by itself.
+A notebook in a sandbox: Python, or JavaScript in a session of its own. execute_code runs a cell;
+variables, imports and files stay for the next one, so build on what is there, and send small cells.
+Your session begins by itself.
 
 - Files live in /app, the current folder. write_file brings data in, read_file and the links in
   results bring it out. Nothing else of the machine is there.

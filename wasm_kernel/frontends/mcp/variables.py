@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,17 +16,19 @@ NAME = "wasm_kernel_variables"
 """The name of the expression in a cell's request and reply."""
 
 _MOST, _CHARACTERS = 100, 200
+_TEXT_CHARACTERS = 200_000  # of what a guest tells, at most
 _PYTHON = f"""
 def seen(shell):
-    import sys
+    import json, os, sys
     from itertools import islice
-    from types import BuiltinFunctionType, FunctionType, ModuleType
-    hidden, found, modules = shell.user_ns_hidden, [], []
+    from types import ModuleType
+    from urllib.parse import quote
+    hidden, found, modules, packages = shell.user_ns_hidden, [], [], []
     for name, value in reversed(list(shell.user_ns.items())):
         if not isinstance(name, str) or name[:1] == "_" or name in hidden:
             continue
         if isinstance(value, ModuleType):
-            modules.append(name)
+            modules.append(name[:{_CHARACTERS}])
             continue
         size = ""
         try:
@@ -39,33 +42,41 @@ def seen(shell):
         except Exception:
             pass
         found.append([name[:{_CHARACTERS}], type(value).__name__[:{_CHARACTERS}], size[:40]])
-    packages = []
     try:
-        import os
         site = next(path for path in sys.path if path.endswith("/site-packages"))
-        for entry in islice(os.scandir(site), 1000):
-            if entry.name.endswith(".dist-info"):
-                packages.append(entry.name[:-10][:{_CHARACTERS}])
+        names = [entry.name for entry in islice(os.scandir(site), 1000)]
+        packages = sorted(name[:-10] for name in names if name.endswith(".dist-info"))
     except (OSError, StopIteration):
         pass
-    count = len(found)
-    told = {{"variables": found[:{_MOST}], "count": count, "modules": modules[:{_MOST}],
-            "packages": sorted(packages)[:{_MOST}]}}
-    return Told(told)
-
-
-class Told:
-    def __init__(self, told):
-        self.told = told
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return {{"application/json": self.told}}
+    told = {{"variables": found[:{_MOST}], "count": len(found), "modules": modules[:{_MOST}],
+            "packages": [name[:{_CHARACTERS}] for name in packages[:{_MOST}]]}}
+    return quote(json.dumps(told))
 """
-_EXPRESSIONS = {  # the function is made once a session: compiling it takes some milliseconds
+_JAVASCRIPT = """
+(() => {
+  const found = [];
+  for (const name of Object.keys(globalThis).reverse()) {
+    let kind = "", size = "";
+    try {
+      const value = globalThis[name];
+      kind = typeof value;
+      if (kind === "object") kind = value === null ? "null" : value.constructor.name;
+      if (["number", "boolean", "bigint"].includes(kind)) size = String(value);
+      else size = String(value?.length ?? value?.size ?? "");
+    } catch {}
+    found.push([name.slice(0, 60), String(kind).slice(0, 60), size.slice(0, 40)]);
+  }
+  const told = { variables: found.slice(0, 30), count: found.length };
+  return encodeURIComponent(JSON.stringify(told)).replaceAll("'", "%27");
+})()
+"""
+_EXPRESSIONS = {
+    # the function is made once a session: compiling it takes some milliseconds
     RuntimeType.PYTHON.value: (
         f"(lambda shell: (shell.meta.get({NAME!r}) or (lambda d: (exec({_PYTHON!r}, d), "
         f"shell.meta.setdefault({NAME!r}, d['seen']))[1])({{}}))(shell))(get_ipython())"
-    )
+    ),
+    RuntimeType.JAVASCRIPT.value: _JAVASCRIPT,
 }
 
 Text = Annotated[str, Meta(max_length=_CHARACTERS)]
@@ -94,13 +105,12 @@ NOTHING_SEEN = Seen()
 
 def expressions(language: str) -> dict[str, str]:
     """Returns what a cell's request asks for, so that its reply says what the session holds."""
-    code = _EXPRESSIONS.get(language)
-    return {} if code is None else {NAME: code}
+    return {NAME: _EXPRESSIONS[language]}
 
 
 def read(reply: Mapping[str, Any], before: Seen) -> Seen:
     """Returns what a cell's reply says, which may be anything; if it is nothing, `before`."""
-    with contextlib.suppress(KeyError, TypeError, AttributeError, msgspec.ValidationError):
-        data = reply["user_expressions"][NAME]["data"]["application/json"]
-        return msgspec.convert(data, Seen)
+    with contextlib.suppress(KeyError, TypeError, AttributeError, msgspec.DecodeError):
+        text = reply["user_expressions"][NAME]["data"]["text/plain"]  # a text in quotes
+        return msgspec.json.decode(unquote(text[1:-1][:_TEXT_CHARACTERS]), type=Seen)
     return msgspec.structs.replace(before, is_stale=True)
