@@ -114,7 +114,7 @@ class Agents:
         server = StdioServerParameters(
             command=command[0], args=[*command[1:]], env=self.environment
         )
-        log = self._ending.enter_context(Path(os.devnull).open("w"))
+        log = self._ending.enter_context(Path(os.devnull).open("w"))  # noqa: SIM115 - it does
         return self._connected(Client(stdio_client(server, log), mode=mode))
 
     def http(self, url: str, token: str = "", mode: str = "auto") -> Agent:
