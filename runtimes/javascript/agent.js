@@ -5,6 +5,7 @@
 // "" the turn is over; "e" and a name of 11 characters and a script: evaluate it; "t" and a text: take
 // the types out of it; "j": run what promises wait for; "w" and a number: wait so many milliseconds.
 
+import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
 import { enter, evaluateGlobally, moduleProblem, print, send, slice, startsWith, then } from "wasm-kernel:host";
@@ -28,6 +29,8 @@ class UsageError extends Error {}
 class Interrupted extends Error {}
 
 export function step(event, value) {
+  if (event === "mark") return withLineMarks(value); // these two while a cell imports TypeScript
+  if (event === "lay") return atMarkedLines(value);
   try {
     switch (event) {
       case "begin": return begin();
@@ -241,8 +244,8 @@ function tracebackOf(problem, ename, evalue) {
 
 /** Returns the line of this cell that the innermost frame is at. */
 function excerpt(lines) {
-  const place = lines.map((line) => /In\[(\d+)\]:(\d+):(\d+)/.exec(line)).find(Boolean);
-  if (place === undefined || place === null || Number(place[1]) !== cell.count) return [];
+  const place = /In\[(\d+)\]:(\d+):(\d+)/.exec(lines[0] ?? "");
+  if (place === null || Number(place[1]) !== cell.count) return [];
   const text = cell.request.code.split("\n")[Number(place[2]) - 1];
   return text === undefined || text.trim() === "" ? [] : [`\u001b[0;32m${place[2]} |\u001b[0m ${slice(text, 0, 200)}`];
 }

@@ -43,7 +43,7 @@ function requireFrom(base) {
     const path = resolveModule(base, String(name));
     if (path.startsWith("node:")) {
       const found = built.get(path);
-      if (found === undefined) throw new Error(`${path} can be imported, not required: use await import("${path}").`);
+      if (found === undefined) throw new Error(`${path} is not available.`);
       return found;
     }
     return load(path);

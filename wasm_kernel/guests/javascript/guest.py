@@ -218,6 +218,26 @@ class JavaScriptGuest:
             return self._step("unstripped", self._text(str(problem)))
         return self._step("stripped", self._text(text))
 
+    def without_types(self, source: str) -> str:
+        """Returns a module's text without its types, each piece on its line, in a cell's midst.
+
+        Raises:
+            TypeScriptError: it can't be read.
+            GuestStopped: the cell's time or fuel is over.
+        """
+        marked = self._laid("mark", source)
+        stripped = self._strippers.strip(marked, self.instance, self.interrupts)
+        return self._laid("lay", stripped)
+
+    def _laid(self, event: str, text: str) -> str:
+        arguments = [self._text(event), self._text(text)]
+        status, result = self._engine.call_function(self._addresses.step, arguments)
+        laid = self._engine.text(result) if status == OK else None
+        self._engine.free(result)
+        if laid is None:
+            raise TypeScriptError("it is too large")
+        return laid
+
     def _wait(self, milliseconds: float) -> str | None:
         self.instance.sleep(max(0.0, milliseconds / 1000))
         self.interrupts.take()

@@ -238,11 +238,10 @@ class JavaScriptLanguage:
             base.attach(instance)
             held.pop_all()
         strippers = StripperFactory(self._stripper(setup.flavour), setup.clock, setup.memory_bytes)
-        host.loader = ModuleLoader(
-            self.files.modules,
-            _access(setup),
-            lambda text: strippers.strip(text, instance, interrupts),
+        guest = JavaScriptGuest(
+            instance, addresses, host, setup, strippers=strippers, interrupts=interrupts
         )
+        host.loader = ModuleLoader(self.files.modules, _access(setup), guest.without_types)
         host.calls = AgentCalls(
             QuickJs(instance, addresses.slot),
             setup.answer,
@@ -252,9 +251,7 @@ class JavaScriptLanguage:
             should_stop=setup.clock.should_stop,
             random=instance.random,
         )
-        return JavaScriptGuest(
-            instance, addresses, host, setup, strippers=strippers, interrupts=interrupts
-        )
+        return guest
 
     def _stripper(self, flavour: Flavour) -> Callable[[], Compiled]:
         return lambda: self.compiler.module(self.files.stripper, flavour, _quietly)
