@@ -9,7 +9,7 @@ import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
 import { enter, evaluateGlobally, moduleProblem, print, send, slice, startsWith, then } from "wasm-kernel:host";
-import { errorName, errorText, inspect } from "wasm-kernel:inspect";
+import { errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
 import { currentFolder, process } from "wasm-kernel:process";
 import { require } from "wasm-kernel:require";
@@ -202,8 +202,6 @@ function expressionValue(source) {
 }
 
 // -- errors
-
-const isError = (value) => Error.isError?.(value) ?? value instanceof Error;
 
 function nameOfThrown(problem) {
   if (problem instanceof Interrupted) return INTERRUPTED;

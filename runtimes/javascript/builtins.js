@@ -1,5 +1,7 @@
 // The built-in modules, for `require`; `import` finds them by itself.
 
+import crypto from "node:crypto";
+import events from "node:events";
 import fs from "node:fs";
 import promises from "node:fs/promises";
 import path from "node:path";
@@ -8,6 +10,8 @@ import url from "node:url";
 import util from "node:util";
 import { offer } from "wasm-kernel:require";
 
+offer("node:crypto", crypto);
+offer("node:events", events);
 offer("node:fs", fs);
 offer("node:fs/promises", promises);
 offer("node:path", path);

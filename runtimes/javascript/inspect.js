@@ -27,7 +27,8 @@ const unboxed = [Number, String, Boolean, Symbol, BigInt].map((kind) => [
 ]);
 const mapEntries = uncurry(Map.prototype.entries), setValues = uncurry(Set.prototype.values);
 const sourceOf = uncurry(functionText), isoText = uncurry(Date.prototype.toISOString);
-const isError = Error.isError ?? ((value) => value instanceof Error);
+const exceptionName = brand(DOMException.prototype, "name"), exceptionText = brand(DOMException.prototype, "message");
+export const isError = (value) => Error.isError(value) || exceptionName(value) !== undefined;
 const { isArray } = Array;
 
 /** Returns the text of a value. */
@@ -234,7 +235,7 @@ function functionHead(value) {
 /** Returns an error's own text and its stack, without lines of the sandbox's own. */
 export function errorText(error) {
   const stack = data(error, "stack");
-  const [name, message] = [errorName(error), data(error, "message")];
+  const [name, message] = [errorName(error), exceptionText(error) ?? data(error, "message")];
   const title = message ? `${name}: ${message}` : name;
   const lines = [title, ...stackLines(stack)];
   const cause = getOwnPropertyDescriptor(error, "cause");
@@ -248,6 +249,8 @@ export function errorText(error) {
 
 /** Returns an error's name, as its classes have it. */
 export function errorName(error) {
+  const native = exceptionName(error);
+  if (native !== undefined) return native;
   let holder = error;
   for (let steps = 0; steps < 100 && holder !== null; steps += 1) {
     const found = getOwnPropertyDescriptor(holder, "name");

@@ -7,6 +7,8 @@ beside this file, with the modules `language` and `broker_handlers` in it. Host 
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct
 
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import HostFailed, WasmKernelError, describe
+from wasm_kernel.errors import HostFailed, PackageError, WasmKernelError, describe
 from wasm_kernel.linux.broker import Broker, Done, Handlers
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
@@ -28,6 +30,7 @@ if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
     from wasm_kernel.folders.private import OpenPrivate
+    from wasm_kernel.linux.folders import Folder
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.state.image import BaseImage
     from wasm_kernel.state.pages import Heap
@@ -35,6 +38,7 @@ if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime
     from wasm_kernel.wasi_files.preopens import Preopens
 
 Json = Any
+_FETCH_NAME = re.compile(r"[a-z0-9_]{1,40}")
 
 # -- host commands
 
@@ -366,6 +370,27 @@ def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, 
         return Done()
 
     return prepare_guest
+
+
+@contextlib.contextmanager
+def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
+    """Opens the folder of a sandbox that a broker puts packages into, and returns a second one,
+    which the sandbox's process can't change.
+
+    Raises:
+        PackageError: there is no such folder.
+    """
+    from wasm_kernel.folders.folders import FETCHED
+
+    with contextlib.ExitStack() as held:
+        try:
+            folder, path = held.enter_context(private())
+            if not _FETCH_NAME.fullmatch(name):
+                raise FileNotFoundError
+            place = held.enter_context(folder.enter(FETCHED, name))
+        except OSError:
+            raise PackageError("there is no such folder for packages.") from None
+        yield place, path.parent
 
 
 def runtimes_folder() -> Path:

@@ -181,9 +181,9 @@ class _Session(Configurable):
     pip = Bool(
         True,
         config=True,
-        help="Whether cells may install pure-Python packages with %pip: the pip beside this kernel "
-        "fetches them with the user's configuration, and none of their code runs outside of the "
-        "sandbox.",
+        help="Whether cells may install packages, pure-Python ones with %pip and pure JavaScript "
+        "with %npm: the pip beside this kernel, or npm, fetches them with the user's "
+        "configuration, and none of their code runs outside of the sandbox.",
     )
     prune_sessions = Bool(
         False,

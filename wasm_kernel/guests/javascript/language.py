@@ -16,7 +16,7 @@ from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_seco
 from wasm_kernel.engine.flavours import FLAVOURS, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, ImageError
-from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.guests.base import (
     CommandHandler,
@@ -261,8 +261,11 @@ class JavaScriptLanguage:
         return JavaScriptCell(code)
 
     def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
-        """Returns no commands of its own."""
-        return {}
+        """Returns `%npm`."""
+        from wasm_kernel.guests.javascript.npm import NpmCommand
+
+        command = NpmCommand(folders.private_path / PACKAGES, folders.private_path / FETCHED)
+        return {"npm": command}
 
 
 def _access(setup: GuestSetup) -> Callable[[], FileAccess]:

@@ -19,7 +19,7 @@ from wasm_kernel.wasi_files.access import FileAccess
 NODE = "node:"
 SOURCE_MOST = 16 * 1024 * 1024  # bytes; the interpreter takes no more
 _MANIFEST_MOST = 1024 * 1024
-_CONDITIONS = ("import", "module", "default", "browser", "require")
+_CONDITIONS = frozenset({"browser", "import", "module", "module-sync", "default"})
 _ENDINGS = ("", ".js", ".mjs", ".cjs", ".ts", ".mts", ".json")
 _INDEXES = ("index.js", "index.mjs", "index.cjs", "index.ts", "index.json")
 _TYPESCRIPT = (".ts", ".mts", ".cts", ".tsx")
@@ -263,7 +263,8 @@ def _chosen(target: Any) -> str | None:
             target = target[0]
         if not isinstance(target, dict):
             break
-        target = next((target[key] for key in _CONDITIONS if key in target), None)
+        found = (each for key, each in target.items() if key in _CONDITIONS)  # the first decides
+        target = next(found, target.get("require"))
     return target if isinstance(target, str) else None
 
 

@@ -6,15 +6,12 @@ versions, which are checked again here, and the name of a folder in the session'
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.folders.folders import FETCHED
 from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import GuestLanguage, PrepareGuest, preparing
+from wasm_kernel.guests.base import GuestLanguage, PrepareGuest, fetch_place, preparing
 from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
@@ -22,7 +19,6 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
 
 _PACKAGES_MOST = 100
-_FOLDER = re.compile(r"[a-z0-9_]{1,40}")
 
 
 def broker_handlers(private: OpenPrivate) -> Handlers:
@@ -48,7 +44,7 @@ def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:
         pip = Pip(shared_language().files.python_version)
         # pip goes by paths: it works where whoever is inside can't put links in its way
         with (
-            _place(private, request.into) as (place, beside),
+            fetch_place(private, request.into) as (place, beside),
             TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
             Folder.open(own) as folder,
         ):
@@ -59,17 +55,3 @@ def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:
         return Done()
 
     return fetch_wheels
-
-
-@contextlib.contextmanager
-def _place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
-    """The folder that wheels are put into, and one that the session's process can't change."""
-    with contextlib.ExitStack() as held:
-        try:
-            folder, path = held.enter_context(private())
-            if not _FOLDER.fullmatch(name):
-                raise FileNotFoundError
-            place = held.enter_context(folder.enter(FETCHED, name))
-        except OSError:
-            raise PackageError("there is no such folder for packages.") from None
-        yield place, path.parent

@@ -7,17 +7,13 @@ take universal wheels for the guest's Python, and no dependencies: those are rea
 
 from __future__ import annotations
 
-import os
 import re
-import selectors
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
+from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.python.packages.requirements import requirement
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.linux.task import Task
@@ -42,17 +38,12 @@ _QUIET = {
     "PIP_NO_COLOR": "1",
     "PIP_PROGRESS_BAR": "off",
 }
-_POLL_SECONDS = 0.1
-_OUTPUT_CHARACTERS = 200_000
-_REASON_CHARACTERS = 2_000  # of it that are read for what went wrong
 _FOUND = re.compile(
     r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([\w.+!-]+\.whl)(?: \(([\d.]+ ?\w?B)\))?"
 )
 _NONE = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
 _UNREACHED = re.compile(r"Retrying \(Retry|connection broken|Max retries|Temporary failure in name")
 _OTHER_PYTHON = re.compile(r"Requires-Python|require a different python version")
-_ADDRESS = re.compile(r"\S+://\S+")
-_PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\s'\",;]+")
 
 
 class Pip:
@@ -82,7 +73,7 @@ class Pip:
         lacking = _NONE.search(said)
         if lacking is None:
             errors = [line[7:] for line in said.splitlines() if line.startswith("ERROR: ")]
-            return f"pip could not fetch {', '.join(wanted)}: {_plain(' '.join(errors[-3:]))}"
+            return f"pip could not fetch {', '.join(wanted)}: {plain(' '.join(errors[-3:]))}"
         name = lacking[1]
         if _OTHER_PYTHON.search(said):
             return f"{name} is not there for Python {self._version}, which the sandbox runs."
@@ -123,75 +114,16 @@ class _Probe:
 
 
 def _run(words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
-    """Runs pip; returns its output and exit status.
+    """Runs pip; returns its output and exit status. What it fetches is reported on the way.
 
     Raises:
         PackageError: it was stopped, or fetched too much.
     """
-    scratch = folder / "tmp"
-    scratch.mkdir(exist_ok=True)
-    own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    process = subprocess.Popen(  # noqa: S603 - every word is ours or was checked
-        [*tied_command(_PIP), *words],
-        cwd=folder,
-        env=own | _QUIET | {"TMPDIR": str(scratch)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        return _output(process, folder, task), process.wait()
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
+    def report(line: str) -> None:
+        found = _FOUND.match(line)
+        if found:
+            task.report(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
 
-def _output(process: subprocess.Popen[bytes], folder: Path, task: Task) -> str:
-    """Returns all that pip says until it ends; what it fetches is reported on the way."""
-    assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
-    said, line, measured = "", "", time.monotonic()
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while not task.cancelled:
-            if time.monotonic() - measured > 1:
-                measured = time.monotonic()
-                _check_size(folder)
-            if not selector.select(_POLL_SECONDS):
-                continue
-            data = process.stdout.read()
-            if not data:
-                _check_size(folder)
-                return said
-            text = data.decode("utf-8", "replace")
-            said = (said + text)[-_OUTPUT_CHARACTERS:]
-            *whole, line = (line + text).split("\n")
-            for each in whole:
-                _report(each, task)
-    raise PackageError("the fetching of packages was stopped.")
-
-
-def _report(line: str, task: Task) -> None:
-    found = _FOUND.match(line)
-    if found:
-        task.report(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
-
-
-def _check_size(folder: Path) -> None:
-    size = 0
-    for here, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                size += Path(here, name).lstat().st_size
-    if size > BYTES_MOST:
-        raise PackageError(f"this would fetch more than {BYTES_MOST >> 20} MiB.")
-
-
-def _plain(text: str) -> str:
-    """Pip's words without addresses, paths and control characters."""
-    text = _PATH.sub("…", _ADDRESS.sub("the package index", text[:_REASON_CHARACTERS]))
-    return "".join(c if c.isprintable() else " " for c in text)[:600] or "it did not say why."
+    command = [*tied_command(_PIP), *words]
+    return run_fetcher(command, folder, task, env=_QUIET, most=BYTES_MOST, on_line=report)

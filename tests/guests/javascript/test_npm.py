@@ -1,0 +1,97 @@
+"""`%npm`, with a program in npm's place that needs no network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.guests.javascript.conftest import problem, value
+from wasm_kernel import BaseSandbox, create_sandbox
+
+Npm = Callable[[str], None]
+FAKE = """#!{python}
+import json, os, pathlib, sys, time
+words = sys.argv[1:]
+assert "--ignore-scripts" in words and "--no-bin-links" in words, words
+for wanted in words[words.index("--") + 1:]:
+    name, _, version = wanted.partition("@")
+    if name == "missing":
+        sys.exit("npm error code E404")
+    if name == "slow":
+        time.sleep(60)
+    folder = pathlib.Path("node_modules", name)
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text(json.dumps({{"version": version or "1.0.0"}}))
+    (folder / "index.js").write_text(f"export default {{name!r}}")
+    if name == "compiled":
+        (folder / "it.node").write_text("")
+    if name == "linked":
+        (folder / "out").symlink_to("/etc/passwd")
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> BaseSandbox:
+    folder = tmp_path_factory.mktemp("npm")
+    return create_sandbox("javascript", folder / "app", pip=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed(sandbox: BaseSandbox) -> object:
+    with sandbox:
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "npm"
+    program.write_text(FAKE.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_packages_come_go_and_are_listed(sandbox: BaseSandbox) -> None:
+    result = sandbox.execute("%npm install one two@2.0.0\nimport one from 'one'\none")
+    assert result.stdout.endswith("Installed one 1.0.0, two 2.0.0.\n")
+    assert value(sandbox, "import two from 'two'\n[one, two]") == "[ 'one', 'two' ]"
+    assert sandbox.execute("%npm list").stdout == "one 1.0.0\ntwo 2.0.0\n"
+    assert sandbox.execute("%npm uninstall one two").stdout.endswith("Removed one, two.\n")
+    assert "There is no package 'one?2' here" in problem(sandbox, "await import('one?2')")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("missing", "Nothing was changed: npm finds no such package: missing"),
+        ("compiled", "Nothing was changed: compiled needs compiled code, which the sandbox can't"),
+        ("../folder", "'../folder' is no name of a package"),
+        ("/etc", "'/etc' is no name of a package"),
+        ("git+https://example.org/x.git", "is no name of a package"),
+        ("x@file:../y", "is no name of a package"),
+        ("x@npm:other", "is no name of a package"),
+        ("--ignore-scripts=false", "is no name of a package"),
+        ("-g", "is no name of a package"),
+    ],
+)
+def test_what_is_refused(sandbox: BaseSandbox, words: str, why: str) -> None:
+    assert why in problem(sandbox, f"%npm install {words}")
+
+
+def test_links_in_packages_lead_nowhere(sandbox: BaseSandbox) -> None:
+    sandbox.execute("%npm install linked")
+    place = "/usr/local/lib/javascript/node_modules/linked"
+    code = f"const fs = require('fs'); fs.readdirSync('{place}')"
+    assert value(sandbox, code) == "[ 'index.js', 'package.json' ]"
+    assert "E" in problem(sandbox, f"fs.writeFileSync('{place}/index.js', '')")
+
+
+def test_it_is_off_unless_it_is_allowed(javascript: BaseSandbox) -> None:
+    assert "%npm is not allowed in this sandbox" in problem(javascript, "%npm install one")
+
+
+def test_code_can_not_ask_for_it(sandbox: BaseSandbox) -> None:
+    result = sandbox.execute("`\n%npm install one\n`.length")
+    assert (result.stdout, result.success) == ("", True)

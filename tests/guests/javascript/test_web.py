@@ -1,0 +1,149 @@
+"""What people take for granted of the web platform. Cases are facts of its own test suites."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.faces import says
+from tests.guests.javascript.conftest import problem, value
+from wasm_kernel import BaseSandbox
+
+# the URL, its base, and what comes of it
+URLS = [
+    ("http://example\t.\norg", "http://example.org/foo/bar", "http://example.org/"),
+    ("http://user:pass@foo:21/bar;par?b#c", None, "http://user:pass@foo:21/bar;par?b#c"),
+    ("https:foo.com", "http://example.org/foo/bar", "https://foo.com/"),
+    ("\t   :foo.com   \n", "http://example.org/foo/bar", "http://example.org/foo/:foo.com"),
+    (" foo.com  ", "http://example.org/foo/bar", "http://example.org/foo/foo.com"),
+    ("http://f:00000000000000000000080/c", None, "http://f/c"),
+    ("http://f:999999/c", None, None),
+    ("//foo/bar", "http://example.org/foo/bar", "http://foo/bar"),
+    ("/a/../b/./c", "http://example.org/foo/bar", "http://example.org/b/c"),
+    ("?q=1", "http://example.org/foo/bar?old#h", "http://example.org/foo/bar?q=1"),
+    ("#x", "http://example.org/foo/bar?old", "http://example.org/foo/bar?old#x"),
+    ("", "http://example.org/foo/bar?old#h", "http://example.org/foo/bar?old"),
+    ("\\x", "http://example.org/foo/bar", "http://example.org/x"),
+    ("http://www.example.com/foo%2fbar/é", None, "http://www.example.com/foo%2fbar/%C3%A9"),
+    ("http://example.com/foo/%2e%2", None, "http://example.com/foo/%2e%2"),
+    ("http://example.com/foo/%2e./%2e%2e/.%2e/%2e.bar", None, "http://example.com/%2e.bar"),
+    ("http://192.168.0.257", None, None),
+    ("http://0x7f.1", None, "http://127.0.0.1/"),
+    ("http://[::1]:80/", None, "http://[::1]/"),
+    ("http://[1:0::]", None, "http://[1::]/"),
+    ("http://[::127.0.0.1]", None, "http://[::7f00:1]/"),
+    ("http://[0:0:0:0:0:0:0:0:0]", None, None),
+    ("http://a b/", None, None),
+    ("http://", None, None),
+    ("mailto:x@example.com", None, "mailto:x@example.com"),
+    ("data:text/plain,a b", None, "data:text/plain,a b"),
+    ("javascript:alert(1)", None, "javascript:alert(1)"),
+    ("file:///C|/x/../y", None, "file:///C:/y"),
+    ("file://localhost/x", None, "file:///x"),
+    ("non-special:opaque", None, "non-special:opaque"),
+    ("non-special://host:90/p?q", None, "non-special://host:90/p?q"),
+    ("nothing", None, None),
+]
+
+
+CHANGED = """
+const u = new URL('http://a/b')
+u.searchParams.append('x', 'ä &'); u.port = '81'; u.hash = 'h'
+u.href
+"""
+IN_PIECES = """
+const d = new TextDecoder()
+d.decode(new Uint8Array([0xe2, 0x82]), { stream: true }) + d.decode(new Uint8Array([0xac]))
+"""
+CLONED = """
+const a = { d: new Date(0), m: new Map([[1, { x: [1] }]]) }; a.self = a
+const b = structuredClone(a); [b !== a, b.self === b, b.m.get(1).x[0], b.d.getTime()]
+"""
+
+
+def test_urls(javascript: BaseSandbox) -> None:
+    cases = json.dumps([[url, base] for url, base, _ in URLS])
+    look = "([url, base]) => URL.parse(url, base ?? undefined)?.href ?? null"
+    code = f"console.log(JSON.stringify({cases}.map({look})))"
+    assert dict(zip(URLS, json.loads(says(javascript, code)), strict=True)) == {
+        case: case[2] for case in URLS
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (CHANGED, "'http://a:81/b?x=%C3%A4+%26#h'"),
+        ("new URL('http://u:p@h:8080/p/q?x#y').origin", "'http://h:8080'"),
+        ("[...new URLSearchParams('a=1&b=%20+&a=3&c')].join('|')", "'a,1|b,  |a,3|c,'"),
+        ("new URLSearchParams({ q: 'ü*~' }).toString()", "'q=%C3%BC*%7E'"),
+        ("[...new TextEncoder().encode('€\\ud83d\\ude00')].at(-1)", "128"),
+        ("new TextDecoder().decode(new Uint8Array([0xef, 0xbb, 0xbf, 97, 0xff]))", "'a\ufffd'"),
+        ("new TextDecoder('utf-16le').decode(new Uint8Array([97, 0, 98, 0]))", "'ab'"),
+        (IN_PIECES, "'€'"),
+        ("new TextDecoder('latin1').encoding", "'windows-1252'"),
+        ("btoa('a\\xff') + atob('YQ==')", "'Yf8=a'"),
+        (CLONED, "[ true, true, 1, 0 ]"),
+        ("structuredClone(new Float32Array([1, 2]).subarray(1))[0]", "2"),
+        ("crypto.getRandomValues(new Uint8Array(8)).some(Boolean)", "true"),
+        ("/^[\\da-f]{8}-[\\da-f]{4}-4[\\da-f]{3}-[89ab]/.test(crypto.randomUUID())", "true"),
+        ("performance.now() > 0", "true"),
+        ("typeof Intl", "'undefined'"),
+    ],
+)
+def test_what_is_there(javascript: BaseSandbox, code: str, text: str) -> None:
+    assert value(javascript, code) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("structuredClone(() => 1)", "DataCloneError: "),
+        ("new TextDecoder('utf-8', { fatal: true }).decode(new Uint8Array([255]))", "TypeError: "),
+        ("new URL('nothing')", "TypeError: Invalid URL: nothing"),
+        ("crypto.getRandomValues(new Float32Array(1))", "TypeMismatchError: "),
+    ],
+)
+def test_what_is_refused(javascript: BaseSandbox, code: str, error: str) -> None:
+    assert problem(javascript, code).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("new Map([['a', { b: new Set([1]) }]])", "Map(1) { 'a' => { b: Set(1) { 1 } } }"),
+        ("new Date(0)", "1970-01-01T00:00:00.000Z"),
+        ("[1, , undefined, null]", "[ 1, <1 empty item>, undefined, null ]"),
+        ("Object.create(null)", "[Object: null prototype] {}"),
+        ("Promise.reject(3)", "Promise { <rejected> 3 }"),
+        ("new Promise(() => {})", "Promise { <pending> }"),
+        ("class A extends Map {}; A", "[class A extends Map]"),
+        ("({ get a() { throw 1 }, [Symbol('s')]: 1n })", "{ a: [Getter], [Symbol(s)]: 1n }"),
+        ("const o = { list: [] }; o.list.push(o); o", "<ref *1> { list: [ [Circular *1] ] }"),
+        ("new Uint8Array([1, 2])", "Uint8Array(2) [ 1, 2 ]"),
+        ("`it's`", '"it\'s"'),
+        ("Array.from({ length: 3 }, (_, i) => ({ i }))", "   i\n-  -\n0  0\n1  1\n2  2"),
+    ],
+)
+def test_values_as_text(javascript: BaseSandbox, code: str, text: str) -> None:
+    assert value(javascript, code) == text
+
+
+def test_rich_outputs_and_tables(javascript: BaseSandbox) -> None:
+    code = """
+    display.html('<b>1</b>'); display.json({ a: 1 }); display.svg('<svg/>')
+    display({ 'text/latex': '$x$' }); display.png(new Uint8Array([1, 2]))
+    ;({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': '<i>own</i>' }) })
+    """
+    outputs = javascript.execute(code).outputs
+    assert [next(iter(output.data.items())) for output in outputs] == [
+        ("text/html", "<b>1</b>"),
+        ("application/json", {"a": 1}),
+        ("image/svg+xml", "<svg/>"),
+        ("text/latex", "$x$"),
+        ("image/png", "AQI="),
+        ("text/html", "<i>own</i>"),
+    ]
+    (table,) = javascript.execute("[{ a: '<x>' }]").outputs
+    assert "<td>&lt;x&gt;</td>" in table.data["text/html"]

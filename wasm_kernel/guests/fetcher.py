@@ -1,0 +1,121 @@
+"""Running a program that fetches packages, such as pip or npm, for a cell that waits for it.
+
+It is told nothing by the guest but names that were checked, runs in an empty folder, and ends with
+whoever started it. What it says is read for a few facts alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from wasm_kernel.errors import PackageError
+from wasm_kernel.linux.task import Task
+
+_POLL_SECONDS = 0.1
+_OUTPUT_CHARACTERS = 200_000
+_REASON_CHARACTERS = 2_000  # of it that are read for what went wrong
+_ADDRESS = re.compile(r"\S+://\S+")
+_PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\s'\",;]+")
+
+
+def run_fetcher(
+    command: Sequence[str],
+    folder: Path,
+    task: Task,
+    *,
+    env: Mapping[str, str],
+    most: int,
+    on_line: Callable[[str], None],
+) -> tuple[str, int]:
+    """Runs a program that fetches packages.
+
+    Args:
+        command: The program and its arguments, each one ours or checked.
+        folder: The empty folder that it works in.
+        task: Whoever waits for it.
+        env: Environment variables, besides this process's own.
+        most: The most bytes that the folder may come to hold.
+        on_line: Hears each line that the program says.
+
+    Returns:
+        The program's output, and its exit status.
+
+    Raises:
+        PackageError: it was stopped, or fetched too much.
+    """
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    process = subprocess.Popen(  # noqa: S603 - every word is ours or was checked
+        command,
+        cwd=folder,
+        env={**own, **env, "TMPDIR": str(scratch)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return _output(process, folder, task, most=most, on_line=on_line), process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _output(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    task: Task,
+    *,
+    most: int,
+    on_line: Callable[[str], None],
+) -> str:
+    """Returns all that the program says until it ends."""
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    said, line, measured = "", "", time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not task.cancelled:
+            if time.monotonic() - measured > 1:
+                measured = time.monotonic()
+                _check_size(folder, most)
+            if not selector.select(_POLL_SECONDS):
+                continue
+            data = process.stdout.read()
+            if not data:
+                _check_size(folder, most)
+                return said
+            text = data.decode("utf-8", "replace")
+            said = (said + text)[-_OUTPUT_CHARACTERS:]
+            *whole, line = (line + text).split("\n")
+            for each in whole:
+                on_line(each)
+    raise PackageError("the fetching of packages was stopped.")
+
+
+def _check_size(folder: Path, most: int) -> None:
+    size = 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += Path(here, name).lstat().st_size
+    if size > most:
+        raise PackageError(f"this would fetch more than {most >> 20} MiB.")
+
+
+def plain(text: str) -> str:
+    """Returns a program's words without addresses, paths and control characters."""
+    text = _PATH.sub("…", _ADDRESS.sub("the package index", text[:_REASON_CHARACTERS]))
+    return "".join(c if c.isprintable() else " " for c in text)[:600] or "it did not say why."
