@@ -8,7 +8,7 @@
 import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
-import { enter, evaluateGlobally, moduleProblem, print, send, slice, startsWith, then } from "wasm-kernel:host";
+import { enter, evaluateGlobally, moduleProblem, now, print, send, slice, startsWith, then } from "wasm-kernel:host";
 import { errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
 import { currentFolder, process } from "wasm-kernel:process";
@@ -263,6 +263,7 @@ function prompt(question = "", { password = false } = {}) {
 
 const found = { ...timers, ...web, console, display, fetch: web.fetch, prompt, process, require, URL, URLSearchParams };
 delete found.bytesOf;
+Object.defineProperty(performance, "now", { value: now, writable: true, configurable: true });
 for (const name of Object.keys(found)) {
   Object.defineProperty(globalThis, name, { value: found[name], writable: true, configurable: true, enumerable: false });
 }

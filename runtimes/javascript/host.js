@@ -19,7 +19,13 @@ export const then = uncurry(Promise.prototype.then);
 export const toWellFormed = uncurry(String.prototype.toWellFormed);
 export const slice = uncurry(String.prototype.slice);
 export const startsWith = uncurry(String.prototype.startsWith);
-export const now = performance.now.bind(performance);
+const clock = performance.now.bind(performance);
+let origin = 0;
+/** Returns the milliseconds since the session began: the clock's own zero lies in the base image. */
+export const now = () => clock() - origin;
+export function beginTime() {
+  origin = clock();
+}
 const text = String;
 
 /** Sends a frame of the protocol (PROTOCOL.md), and returns the host's answer. */

@@ -1,6 +1,6 @@
 // `process`, as far as programs ask for it: the environment, the current folder, a version.
 
-import { enter, now, print } from "wasm-kernel:host";
+import { beginTime, enter, now, print } from "wasm-kernel:host";
 import { URL } from "wasm-kernel:url";
 
 const given = {};
@@ -54,6 +54,8 @@ process.begin = (env, where, fresh) => {
   for (const name of Object.keys(env)) {
     if (given[name] !== env[name]) process.env[name] = given[name] = env[name];
   }
-  if (fresh) folder = where;
+  if (!fresh) return;
+  folder = where;
+  beginTime();
 };
 Object.defineProperty(process, "begin", { enumerable: false });
