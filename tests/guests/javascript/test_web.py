@@ -8,7 +8,7 @@ import pytest
 
 from tests.faces import says
 from tests.guests.javascript.conftest import problem, value
-from wasm_kernel import BaseSandbox
+from tests.local import LocalSandbox
 
 # the URL, its base, and what comes of it
 URLS = [
@@ -62,7 +62,7 @@ const b = structuredClone(a); [b !== a, b.self === b, b.m.get(1).x[0], b.d.getTi
 """
 
 
-def test_urls(javascript: BaseSandbox) -> None:
+def test_urls(javascript: LocalSandbox) -> None:
     cases = json.dumps([[url, base] for url, base, _ in URLS])
     look = "([url, base]) => URL.parse(url, base ?? undefined)?.href ?? null"
     code = f"console.log(JSON.stringify({cases}.map({look})))"
@@ -92,7 +92,7 @@ def test_urls(javascript: BaseSandbox) -> None:
         ("typeof Intl", "'undefined'"),
     ],
 )
-def test_what_is_there(javascript: BaseSandbox, code: str, text: str) -> None:
+def test_what_is_there(javascript: LocalSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
@@ -105,7 +105,7 @@ def test_what_is_there(javascript: BaseSandbox, code: str, text: str) -> None:
         ("crypto.getRandomValues(new Float32Array(1))", "TypeMismatchError: "),
     ],
 )
-def test_what_is_refused(javascript: BaseSandbox, code: str, error: str) -> None:
+def test_what_is_refused(javascript: LocalSandbox, code: str, error: str) -> None:
     assert problem(javascript, code).startswith(error)
 
 
@@ -126,11 +126,11 @@ def test_what_is_refused(javascript: BaseSandbox, code: str, error: str) -> None
         ("Array.from({ length: 3 }, (_, i) => ({ i }))", "   i\n-  -\n0  0\n1  1\n2  2"),
     ],
 )
-def test_values_as_text(javascript: BaseSandbox, code: str, text: str) -> None:
+def test_values_as_text(javascript: LocalSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
-def test_rich_outputs_and_tables(javascript: BaseSandbox) -> None:
+def test_rich_outputs_and_tables(javascript: LocalSandbox) -> None:
     code = """
     display.html('<b>1</b>'); display.json({ a: 1 }); display.svg('<svg/>')
     display({ 'text/latex': '$x$' }); display.png(new Uint8Array([1, 2]))

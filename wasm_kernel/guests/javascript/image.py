@@ -21,7 +21,7 @@ from wasm_kernel.guests.javascript.files import AGENT, GuestFiles
 from wasm_kernel.guests.javascript.guest import Addresses, HostImports, Interrupts
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.modules import ModuleLoader
-from wasm_kernel.guests.javascript.quickjs import OK, QuickJs
+from wasm_kernel.guests.javascript.quickjs import FULFILLED, OK, REJECTED, QuickJs
 from wasm_kernel.guests.javascript.random_state import find_random
 from wasm_kernel.state import image
 from wasm_kernel.state.image import ImageRecord
@@ -34,6 +34,7 @@ _MEMORY = 512 * 1024 * 1024
 _LARGE = 64 * 1024 * 1024  # bytes; no free piece of a guest that did nothing yet is as large
 _SCRIPT_NAME, _AGENT_NAME = b"eval_script", b"wasm-kernel"
 _DRAW = b"Math.random()"
+_FORGET = b"delete globalThis.wasmKernel_step"
 
 # Of `JSRuntime` in QuickJS-NG's quickjs.c: when to collect garbage first, a list that is empty, and
 # then the stack: its size (none is set for WASI), its beginning, and the limit, below which a
@@ -97,16 +98,16 @@ class ImageBuilder:
             engine.set(everything, f"wasmKernel_{name}".encode(), function)
         memory.write(script_name, _AGENT_NAME)
         main = f"{AGENT}agent"
-        status, module = engine.evaluate_module(self._files.modules[main], main.encode())
-        step = engine.get(module, b"step") if status == OK else 0
-        if step == 0:
-            problem = engine.exception()
-            engine.set(everything, b"problem", problem)
+        status, promise = engine.evaluate_module(self._files.modules[main], main.encode())
+        engine.run_jobs()
+        state, reason = engine.promise(promise) if status == OK else (REJECTED, engine.exception())
+        if state != FULFILLED:
+            engine.set(everything, b"problem", reason)
             told = engine.text(engine.evaluate_quick(b"`${problem}\\n${problem?.stack}`")[1])
             raise ImageError(f"the JavaScript guest could not be prepared: {told}")
-        engine.run_jobs()
-        engine.free(module)
-        engine.free(everything)
+        step = engine.get(everything, b"wasmKernel_step")
+        for handle in (reason, promise, everything, engine.evaluate_quick(_FORGET)[1]):
+            engine.free(handle)
         return step
 
     def _find_random(self, engine: QuickJs, memory: GuestMemory) -> int:

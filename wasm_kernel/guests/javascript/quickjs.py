@@ -62,12 +62,14 @@ class QuickJs:
             return self._result("eval_async", at, len(source), self._slot)
 
     def evaluate_module(self, source: bytes, name: bytes) -> tuple[int, int]:
-        """Evaluates a module; returns `OK` and its namespace, or `FAILED`."""
+        """Evaluates a module; returns `OK` and a promise of its end, or `FAILED`."""
         with (
             _Given(self._call, self._memory, source) as at,
             _Given(self._call, self._memory, name) as name_at,
         ):
-            return self._result("eval_module", at, len(source), name_at, len(name), self._slot)
+            return self._result(
+                "eval_module_async", at, len(source), name_at, len(name), self._slot
+            )
 
     def call_function(self, function: int, arguments: Sequence[int]) -> tuple[int, int]:
         """Calls a function; frees the arguments. Returns `OK` and its value, or `FAILED`."""
