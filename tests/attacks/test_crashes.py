@@ -174,7 +174,9 @@ NO_ROOM = """
 import os, resource, sys, tempfile
 from wasm_kernel import HostFailed, create_sandbox
 
-with tempfile.TemporaryDirectory() as folder, create_sandbox(workspace=folder + "/app") as made:
+with tempfile.TemporaryDirectory() as folder, create_sandbox(
+    workspace=folder + "/app", isolation="in-process"
+) as made:
     made.execute("x = 1")
     limit, low = getattr(resource, sys.argv[1]), int(sys.argv[2])
     before = resource.getrlimit(limit)

@@ -18,7 +18,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 made, said = [], ""
 while len(made) < most:
     try:
-        made.append(create_sandbox(workspace=f"work/{len(made)}"))
+        made.append(create_sandbox(workspace=f"work/{len(made)}", isolation="in-process"))
         assert made[-1].execute("x = 1").success
     except OutOfDescriptors as problem:
         said = str(problem)
@@ -26,7 +26,7 @@ while len(made) < most:
 full = sum(not sandbox.busy and sandbox.execute("x").success for sandbox in made)
 made.pop().close()
 made.pop(0).close()
-made.append(create_sandbox(workspace="work/again"))
+made.append(create_sandbox(workspace="work/again", isolation="in-process"))
 assert made[-1].execute("x = 1").success
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 print(json.dumps({"full": full, "said": said, "limit": limit}))
