@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
@@ -116,6 +117,11 @@ class Open(_Message, frozen=True, tag="open"):
     in_service: bool = True
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
+
+    @property
+    def again(self) -> "Open":
+        """The same, once a worker had it: the next one goes on where that ended."""
+        return replace(self, resume="always", quiet=True, notices=())
 
     @property
     def root(self) -> str:

@@ -350,7 +350,7 @@ class SessionWorker:
         end = pending.outcome(report)  # if it is rubbish, this call is lost with the worker
         if isinstance(report, messages.Ended):
             self.usage.figures = report.figures
-            self.opened = replace(self.opened, notices=())
+            self.opened = self.opened.again
             self.usage.cells += pending.is_cell
             self.usage.fuel += report.figures.fuel
         self._outside.renew()

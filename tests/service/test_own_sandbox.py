@@ -1,0 +1,195 @@
+"""Sandboxes that a program makes for itself: their guests live in workers."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wasm_kernel
+from tests.faces import says, wait_for
+from tests.service.conftest import ends
+from wasm_kernel.errors import PolicyError, SandboxClosed
+from wasm_kernel.policy import ExecutionPolicy, Mount
+from wasm_kernel.service.own_sandbox import OwnSandbox
+
+Making = Callable[..., OwnSandbox]
+ID = "abc-123"
+
+
+@pytest.fixture
+def make(warm: None, tmp_path: Path) -> Iterator[Making]:
+    """`create_sandbox`, and `get_session_sandbox` for an id; what it makes is closed in the end."""
+    with ExitStack() as made:
+
+        def one(session_id: str = "", **options: Any) -> OwnSandbox:
+            if session_id:
+                get = wasm_kernel.get_session_sandbox
+                sandbox = get(session_id, workspace_root=tmp_path / "root", **options)
+            else:
+                options.setdefault("workspace", tmp_path / "work")
+                sandbox = wasm_kernel.create_sandbox(**options)
+            assert isinstance(sandbox, OwnSandbox)
+            made.callback(sandbox.close)
+            return sandbox
+
+        yield one
+
+
+def process_of(sandbox: OwnSandbox) -> int:
+    worker = sandbox.worker.worker
+    assert worker is not None
+    return worker.process
+
+
+def test_its_guest_is_behind_both_walls_in_a_process_that_ends_with_it(
+    make: Making, tmp_path: Path
+) -> None:
+    sandbox = make()
+    result = sandbox.execute("open('f', 'w').close(); 6 * 7")
+    assert result.outputs[0].data == {"text/plain": "42"}
+    assert (result.workspace_path, result.metadata) == (tmp_path / "work", {})
+    assert result.files_created == ("f",)
+    shown = sandbox.execute("%session_info")
+    assert "walls around" in f"{shown.stdout}{shown.outputs}"
+    process = process_of(sandbox)
+    sandbox.close()
+    ends(process)
+    with pytest.raises(SandboxClosed, match="can be opened again"):
+        sandbox.execute("1")
+
+
+def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: Path) -> None:
+    overlap = ExecutionPolicy(mounts=[Mount(tmp_path, "/data")])
+    with pytest.raises(PolicyError, match="workspace"):
+        make(policy=overlap)
+    with pytest.raises(ValueError, match="'worker' or 'in-process', not 'thread'"):
+        make(isolation="thread")
+    with pytest.raises(TypeError, match="policy is an ExecutionPolicy"):
+        make(policy={})
+    with pytest.raises(TypeError, match="broker"):
+        make(broker=None)
+
+
+@pytest.mark.parametrize(("resume", "kept"), [("never", False), ("always", True), ("crash", False)])
+def test_it_goes_on_with_an_earlier_processs_variables_as_asked(
+    make: Making, resume: str, kept: bool
+) -> None:
+    first = make(resume="always")
+    says(first, "x = 1")
+    first.close()
+    assert says(make(resume=resume), "print('x' in dir())") == str(kept)
+
+
+def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
+    sandbox = make()
+    says(sandbox, "x = 41; print('kept')")
+    sandbox.undo()
+    sandbox.redo()
+    wait_for(lambda: not sandbox.busy)
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    assert says(sandbox, "print(x)") == "41"
+    cell = sandbox.submit("import time; time.sleep(60)")
+    time.sleep(0.2)
+    os.kill(process_of(sandbox), signal.SIGKILL)
+    error = cell.result(60).error
+    assert error is not None
+    assert "has ended, or was killed" in error.evalue
+    assert says(sandbox, "print(x)") == "41"
+
+
+def test_other_limits_mounts_and_packages_hold_from_the_next_cell_on(
+    make: Making, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "f").write_text("mounted")
+    sandbox = make(ID)
+    cell = sandbox.submit("import time; time.sleep(0.5); x = 1; print('a' * 1000)")
+    policy = ExecutionPolicy(stdout_bytes=100, mounts=[Mount(tmp_path / "data", "/data")])
+    assert make(ID, policy=policy, pip=True) is sandbox
+    assert len(sandbox.execute("print(x, open('/data/f').read(), 'b' * 1000)").stdout) < 300
+    assert len(cell.result(60).stdout) == 1001
+    assert sandbox.policy is policy
+    assert "not allowed" not in sandbox.execute("%pip list").stdout
+    with pytest.raises(PolicyError, match="is not there"):
+        make(ID, policy=ExecutionPolicy(mounts=[Mount(tmp_path / "none", "/none")]))
+    assert says(sandbox, "print(x)") == "1"
+
+
+def test_events_reach_the_programs_logger_and_another_one_later(
+    make: Making, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    sandbox = make(ID, logger=logging.getLogger("first"))
+    says(sandbox, "1")
+    make(ID, logger=logging.getLogger("second"))
+    says(sandbox, "1")
+    heard = [(one.name, vars(one)["event"]) for one in caplog.records if "event" in vars(one)]
+    assert heard == [
+        ("first", "session.created"),
+        ("first", "session.retrieved"),
+        ("first", "execution.start"),
+        ("first", "execution.complete"),
+        ("second", "session.retrieved"),
+        ("second", "execution.start"),
+        ("second", "execution.complete"),
+    ]
+
+
+def test_nobody_takes_an_open_session_away(make: Making, tmp_path: Path) -> None:
+    sandbox = make(ID)  # it has no worker yet
+    code = (
+        "import sys, wasm_kernel\n"
+        "try: wasm_kernel.delete_session_workspace('abc-123', sys.argv[1])\n"
+        "except wasm_kernel.SessionInUse: print('in use')\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "root")]
+    for use in ("1", "2"):
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert told == "in use\n"
+        says(sandbox, use)
+    wasm_kernel.delete_session_workspace(ID, tmp_path / "root")
+    with pytest.raises(SandboxClosed, match="session was to be deleted"):
+        sandbox.execute("1")
+
+
+def test_forks_are_sandboxes_of_their_own(make: Making, tmp_path: Path) -> None:
+    plain, session = make(), make(ID)
+    for parent in (plain, session):
+        says(parent, "x = [1]; open('f', 'w').write('kept')")
+        first, second = parent.fork(2)
+        with first, second:
+            assert says(first, "x.append(2); print(x, open('f').read())") == "[1, 2] kept"
+            assert says(second, "print(x)") == "[1]"
+            second.undo(2)
+            assert says(second, "print('x' in dir())") == "False"
+        assert says(parent, "print(x)") == "[1]"
+    assert {each.name for each in tmp_path.iterdir()} >= {"work", "work-fork-1", "work-fork-2"}
+
+
+def test_one_that_nobody_closed_is_told_of_and_ends(make: Making, tmp_path: Path) -> None:
+    sandbox: Any = wasm_kernel.create_sandbox(workspace=tmp_path / "left")
+    sandbox.execute("1")
+    process = process_of(sandbox)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del sandbox
+        gc.collect()
+    ends(process)
+
+
+def test_in_process_says_what_is_missing(warm: None, tmp_path: Path) -> None:
+    made = wasm_kernel.create_sandbox(workspace=tmp_path / "work", isolation="in-process")
+    with made as sandbox:
+        shown = sandbox.execute("%session_info")
+        assert "in-process" in f"{shown.stdout}{shown.outputs}"
