@@ -162,7 +162,10 @@ def main(line: int, owner: int) -> NoReturn:
     for name in _NEEDED:
         importlib.import_module(name)
     import_places(worker.PACKAGES)
-    loop = ForkLoop(socket.socket(fileno=line), owner)
+    try:
+        loop = ForkLoop(socket.socket(fileno=line), owner)
+    except ProcessLookupError:  # the owner has ended by now
+        os._exit(0)
     for flavour in (UNCHECKED, EPOCH):
         with contextlib.suppress(WasmKernelError):  # whoever asks for a worker hears of it
             loop.load(ForkRequest(RuntimeType.PYTHON.value, flavour.name))
