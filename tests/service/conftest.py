@@ -10,7 +10,7 @@ import pytest
 
 from tests.faces import PATIENCE, says, wait_for
 from wasm_kernel.service.fork_server import ForkServer, Worker
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox
 from wasm_kernel.service.service import Service
 
 Starting = Callable[..., Service]
@@ -56,14 +56,14 @@ def remote(service: Service) -> Iterator[RemoteSandbox]:
         yield sandbox
 
 
-def worker_of(sandbox: RemoteSandbox) -> Worker:
+def worker_of(sandbox: WorkerSandbox) -> Worker:
     """The worker that a session is awake in."""
     worker = sandbox.worker.worker
     assert worker is not None
     return worker
 
 
-def keep(sandbox: RemoteSandbox, code: str) -> None:
+def keep(sandbox: WorkerSandbox, code: str) -> None:
     """Runs a cell whose effects are on disk afterwards; the session is awake."""
     says(sandbox, code)
     sandbox.worker.sleep()

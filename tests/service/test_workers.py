@@ -26,15 +26,17 @@ from wasm_kernel.errors import FrameError, TravelError, WasmKernelError, WorkerL
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import fork_server, messages
+from wasm_kernel.service.create import create_sandbox
 from wasm_kernel.service.limits import ServiceLimits
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
+from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox
 from wasm_kernel.service.service import Service
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = "print('begun', flush=True)\nwhile True: pass"
 
 
-def lose(sandbox: RemoteSandbox, how: signal.Signals = signal.SIGKILL) -> Any:
+def lose(sandbox: WorkerSandbox, how: signal.Signals = signal.SIGKILL) -> Any:
     """Runs a cell whose worker gets a signal in its midst; returns its error."""
     cell = sandbox.submit("lost = True; " + "import time; time.sleep(60)")
     wait_for(lambda: sandbox.busy)
@@ -58,6 +60,19 @@ def test_a_killed_worker_takes_its_cell_and_nothing_else(service: Service) -> No
         assert "The session goes on after a break" in again.stderr
         assert says(other, "print(x)") == "1"
         assert worker_of(other).process == process
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_sandbox_of_ones_own_keeps_its_variables_when_its_worker_is_lost(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each worker began as the first one had: without variables."""
+    monkeypatch.setattr(own_workers(), "fork_server", service.fork_server)
+    with create_sandbox(workspace=tmp_path / "app") as sandbox:
+        assert isinstance(sandbox, OwnSandbox)
+        keep(sandbox, "x = 41")
+        assert lose(sandbox).ename == "WorkerLost"
+        assert says(sandbox, "print(x)") == "41"
 
 
 @pytest.mark.parametrize("how", ["timeout", "interrupt"])

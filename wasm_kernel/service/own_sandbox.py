@@ -27,7 +27,7 @@ from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
 from wasm_kernel.guests.base import broker_handlers
-from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
@@ -72,7 +72,10 @@ class OwnWorkers:
             with self._guard:
                 awake = [*self._awake]
             for session in awake:
-                session.look_after()
+                try:
+                    session.look_after()
+                except Exception as problem:  # the others are to be looked after, too
+                    log_failure("looking after sandboxes", problem)
 
     def close(self) -> None:
         """Closes what is left at the end of the program, and ends the fork server."""
