@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.mcp.clients import Agent
+from tests.mcp.clients import Agent, Agents
 
 
 def test_files_come_in_and_go_out(stdio: Agent) -> None:
@@ -56,6 +57,20 @@ def test_wrong_arguments_are_refused_in_words(stdio: Agent) -> None:
     answer = stdio.call("read_file", path="nothing.txt")
     assert answer.failed
     assert "nothing.txt" in answer.text
+
+
+def test_files_of_the_host_count_too(agents: Agents, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("workspace_bytes = 1_000_000\nworkspace_files = 10\n")
+    agent = agents.stdio("--policy", str(policy))
+    for number in range(3):
+        assert not agent.call("write_file", path=f"{number}.txt", content="x" * 300_000).failed
+    refused = agent.call("write_file", path="last.txt", content="x" * 300_000)
+    assert refused.failed
+    assert "may be 10 and take 976.6 KiB" in refused.text
+    cut = agent.call("execute_code", code="print('y' * 150_000)")
+    assert "could not be saved" in cut.text
+    assert agent.says("1 + 1") == "2"
 
 
 def test_history_is_taken_back_and_forked(stdio: Agent) -> None:

@@ -6,6 +6,8 @@ import argparse
 import contextlib
 import os
 import sys
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +15,8 @@ from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml
 
 if TYPE_CHECKING:
-    from wasm_kernel.frontends.mcp.metrics import Metrics
-    from wasm_kernel.frontends.mcp.sessions import AgentSessions
     from wasm_kernel.service.limits import ServiceLimits
-from wasm_kernel.service.service import Service
+    from wasm_kernel.service.service import Service
 
 DEFAULTS = {
     "cell_timeout": 600.0,
@@ -85,6 +85,9 @@ def _add_limits(mcp: argparse.ArgumentParser) -> None:
         help="the memory of all sessions together; by default what is free when the server starts",
     )
     mcp.add_argument(
+        "--disk", type=int, metavar="MIB", help="what all sessions together may take on disk"
+    )
+    mcp.add_argument(
         "--idle-seconds",
         type=float,
         default=600.0,
@@ -106,65 +109,87 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         WasmKernelError: an option can't be used, or packages are missing.
     """
+    for name in ("token_file", "allow_host"):
+        if getattr(options, name) and not options.http:
+            raise PolicyError(f"--{name.replace('_', '-')}", "is for --http alone")
+    policy = _policy(options.policy)
+    limits = _limits(options, policy)
     try:
-        import anyio
-
-        from wasm_kernel.frontends.mcp.callers import Caller
-        from wasm_kernel.frontends.mcp.metrics import Metrics
-        from wasm_kernel.frontends.mcp.server import WorkspaceServer, serve_stdio
+        if options.http:
+            _run_http(options, limits, policy)
+        else:
+            _run_stdio(options, limits, policy)
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] == "wasm_kernel":
             raise
         raise NoExtra(_NO_EXTRA) from problem
-    for name in ("token_file", "allow_host"):
-        if getattr(options, name) and not options.http:
-            raise PolicyError(f"--{name.replace('_', '-')}", "is for --http alone")
-    sessions, metrics = _sessions(options), Metrics()
-    if options.http:
-        anyio.run(_serve_http, options, sessions, metrics)
-        return 0
-    local = Caller("process", owner="process", is_admin=options.admin)
-    anyio.run(serve_stdio, WorkspaceServer(sessions, metrics, local))
     return 0
 
 
-async def _serve_http(
-    options: argparse.Namespace, sessions: AgentSessions, metrics: Metrics
-) -> None:
+def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy) -> None:
+    opening = _opening(options, limits, policy)  # while the SDK is loaded, which takes longer
+    import anyio
+
+    from wasm_kernel.frontends.mcp.callers import Caller
+    from wasm_kernel.frontends.mcp.metrics import Metrics
+    from wasm_kernel.frontends.mcp.server import WorkspaceServer, serve_stdio
+    from wasm_kernel.frontends.mcp.sessions import AgentSessions
+
+    sessions = AgentSessions(opening, policy, keep=options.keep)
+    local = Caller("process", owner="process", is_admin=options.admin)
+    anyio.run(serve_stdio, WorkspaceServer(sessions, Metrics(), local))
+
+
+def _run_http(options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy) -> None:
+    import anyio
+
     from wasm_kernel.frontends.mcp.callers import Tokens
-    from wasm_kernel.frontends.mcp.http import Address, http_server
+    from wasm_kernel.frontends.mcp.http import Address, serve_http
+    from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
     tokens = None if options.token_file is None else Tokens.from_file(options.token_file)
-    address = Address.parse(options.http, tuple(options.allow_host))
-    server = http_server(sessions, metrics, address, tokens, options.expire_seconds)
+    address = Address.parse(options.http, tuple(options.allow_host), has_tokens=tokens is not None)
     with address.listening() as listener:
+        sessions = AgentSessions(_opening(options, limits, policy), policy, keep=options.keep)
         port = listener.getsockname()[1]
         sys.stderr.write(f"wasm-kernel: serving http://{address.host}:{port}/mcp\n")
-        await server.serve(sockets=[listener])
+        anyio.run(serve_http, sessions, address, tokens, options.expire_seconds, listener)
 
 
-def _sessions(options: argparse.Namespace) -> AgentSessions:
-    """Returns the sessions of a server with such options.
+def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimits:
+    """Returns the limits of the service.
 
     Raises:
-        PolicyError: a limit can't be used.
+        PolicyError: one can't be used.
     """
-    from wasm_kernel.frontends.mcp.sessions import AgentSessions
+    from wasm_kernel.linux.memory import available_memory
     from wasm_kernel.service.limits import ServiceLimits
 
-    policy = _policy(options.policy)
-    limits = ServiceLimits(
+    memory = max(available_memory(), policy.memory_bytes + 64 * MIB)  # one session, at least
+    return ServiceLimits(
         sessions=options.sessions,
         owner_sessions=options.owner_sessions,
-        memory_bytes=_memory(options.memory, policy),
+        memory_bytes=memory if options.memory is None else options.memory * MIB,
+        disk_bytes=None if options.disk is None else options.disk * MIB,
         idle_seconds=options.idle_seconds,
         expire_seconds=options.expire_seconds,
     )
 
-    def open_service() -> Service:
-        return _open_service(options, limits, policy)
 
-    return AgentSessions(open_service, policy, keep=options.keep)
+def _opening(
+    options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy
+) -> Future[Service]:
+    """Begins to open the service; does not wait for it."""
+    opening: Future[Service] = Future()
+
+    def run() -> None:
+        try:
+            opening.set_result(_open_service(options, limits, policy))
+        except BaseException as problem:
+            opening.set_exception(problem)
+
+    threading.Thread(target=run, name="opening", daemon=True).start()
+    return opening
 
 
 def _open_service(
@@ -189,14 +214,6 @@ def _policy(file: Path | None) -> ExecutionPolicy:
         return ExecutionPolicy.from_values(DEFAULTS | read_toml(file), file.parent)
     except PolicyError as problem:
         raise PolicyError(problem.field, problem.rule, where=file.name) from None
-
-
-def _memory(mebibytes: int | None, policy: ExecutionPolicy) -> int:
-    from wasm_kernel.linux.memory import available_memory
-
-    if mebibytes is not None:
-        return mebibytes * MIB
-    return max(available_memory(), policy.memory_bytes + 64 * MIB)  # at least one session
 
 
 def _data_folder() -> Path:

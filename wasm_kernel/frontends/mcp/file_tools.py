@@ -14,7 +14,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp_types import Resource, ResourceTemplate, ToolAnnotations
 from pydantic import Field
 
-from wasm_kernel.errors import LimitReached, WasmKernelError, describe
+from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.mcp.callers import Caller
 from wasm_kernel.frontends.mcp.results import (
     IMAGES,
@@ -30,7 +30,6 @@ from wasm_kernel.frontends.mcp.results import (
 )
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.frontends.mcp.tools import CHANGES, DELETES, READS, Blocks, Handle, Refused
-from wasm_kernel.result import readable
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
@@ -132,27 +131,10 @@ class FileTools:
             raise Refused(
                 f"Nothing was written: the content is not {encoding} ({problem})."
             ) from None
-        await self._check_room(found, len(data))
-        await found.sandbox.write_file(name, data)
+        await found.write(name, data)
         notes, found.notes = found.notes, []
         said = "\n".join([f"Wrote /app/{name} ({size_of(data)}).", *notes])
         return [text_block(said), link(found, name)]
-
-    async def _check_room(self, session: AgentSession, size: int) -> None:
-        """Refuses a file that the session has no room for: only the guest's own calls are counted.
-
-        Raises:
-            LimitReached: there is none.
-        """
-        policy, service = session.sandbox.sync.policy, await self._sessions.service()
-        info = await service.info(session.sandbox.session_id)
-        most = policy.workspace_bytes + policy.history_bytes + policy.files_history_bytes
-        if (info.disk_bytes or 0) + size > most or size > policy.workspace_bytes:
-            raise LimitReached(
-                "workspace_bytes",
-                f"The files of this session may take {readable(policy.workspace_bytes)}.",
-                "Delete what is not needed any more.",
-            )
 
     async def delete_file(
         self,

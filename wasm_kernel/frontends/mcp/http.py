@@ -61,15 +61,18 @@ class Address(Struct, frozen=True):
     names: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, text: str, names: tuple[str, ...] = ()) -> Address:
+    def parse(cls, text: str, names: tuple[str, ...], *, has_tokens: bool) -> Address:
         """Returns the address that `HOST:PORT` says.
 
         Raises:
-            PolicyError: the text is not of that form.
+            PolicyError: the text is not of that form; or other machines reach the address, and
+                there is no token.
         """
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isdecimal() and int(port) < 2**16):
             raise PolicyError("--http", f"takes HOST:PORT, not {text!r}")
+        if not (has_tokens or host in _LOOPBACK):
+            raise PolicyError("--token-file", _UNPROTECTED)
         return cls(host, int(port), names)
 
     def listening(self) -> socket.socket:
@@ -81,11 +84,6 @@ class Address(Struct, frozen=True):
         host = self.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, self.port), family=family)
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if only this machine reaches it."""
-        return self.host in _LOOPBACK
 
     @property
     def security(self) -> TransportSecuritySettings:
@@ -155,33 +153,28 @@ class Gate:
             await self._sessions.end_scope(connection_scope(headers.get(SESSION_HEADER, "")))
 
 
-def http_server(
+async def serve_http(
     sessions: AgentSessions,
-    metrics: Metrics,
     address: Address,
     tokens: Tokens | None,
     idle_seconds: float | None,
-) -> uvicorn.Server:
-    """Returns the server, ready to be served.
+    listener: socket.socket,
+) -> None:
+    """Serves until a signal ends it.
 
     Args:
         sessions: The sessions of all clients.
-        metrics: The numbers.
-        address: Where to listen.
-        tokens: The tokens that it takes; None for no token, on loopback alone.
+        address: Where it listens.
+        tokens: The tokens that it takes; None for no token.
         idle_seconds: After so long without a request, a connection of the older protocol ends.
-
-    Raises:
-        PolicyError: other machines reach the address, and there is no token.
+        listener: The socket.
     """
-    if tokens is None and not address.is_loopback:
-        raise PolicyError("--token-file", _UNPROTECTED)
-    own = AnyHttpUrl(f"http://{address.host}:{address.port}")
+    own = AnyHttpUrl(f"http://{address.host}:{listener.getsockname()[1]}")
     secured: dict[str, Any] = {}
     if tokens is not None:
         auth = AuthSettings(issuer_url=own, resource_server_url=None)
         secured = {"token_verifier": tokens, "auth": auth}
-    server = WorkspaceServer(sessions, metrics, Caller(""), **secured)
+    server = WorkspaceServer(sessions, Metrics(), Caller(""), **secured)
     _add_pages(server, needs_admin=tokens is not None and tokens.has_admin)
     app = server.streamable_http_app(
         host=address.host,
@@ -190,8 +183,8 @@ def http_server(
         session_idle_timeout=idle_seconds,
         max_sessions=_CONNECTIONS_MOST,
     )
-    gate = Gate(app, sessions)
-    return uvicorn.Server(uvicorn.Config(gate, log_level="warning", access_log=False))
+    config = uvicorn.Config(Gate(app, sessions), log_level="warning", access_log=False)
+    await uvicorn.Server(config).serve(sockets=[listener])
 
 
 def _add_pages(server: WorkspaceServer, *, needs_admin: bool) -> None:

@@ -170,7 +170,7 @@ class CellReply:
     async def _save(self, path: str, data: bytes) -> str:
         """Writes a file of the session; returns its path in the guest, or nothing if it can't."""
         try:
-            await self._session.sandbox.write_file(path, data)
+            await self._session.write(path, data)
         except (WasmKernelError, OSError) as problem:
             self._say(f"[note] {path} could not be saved: {describe(problem)}")
             return ""

@@ -85,7 +85,6 @@ class WorkspaceServer(MCPServer[None]):
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: MCPServer[None]) -> AsyncIterator[None]:
-        self.sessions.begin()
         try:
             yield
         finally:

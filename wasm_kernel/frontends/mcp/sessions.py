@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import LimitReached, WasmKernelError
 from wasm_kernel.frontends.mcp.callers import Caller
 from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, Seen
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.result import readable
 from wasm_kernel.service.async_session import AsyncSession, on_thread
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import AsyncService, Service
 
 _HANDLE_BYTES = 16
@@ -115,6 +121,19 @@ class AgentSession:
         self.cells.clear()
         self.seen = NOTHING_SEEN
 
+    async def write(self, path: str, data: bytes) -> None:
+        """Writes a file, if the session may have one more of that size.
+
+        The quota of the guest's own calls does not see what the host writes.
+
+        Raises:
+            LimitReached: it may not.
+            SessionPathError: the path can't be used.
+            OSError: the file can't be written.
+        """
+        await on_thread(_check_room, self.sandbox.sync, len(data))
+        await self.sandbox.write_file(path, data)
+
     def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
         """Adds a cell to its history."""
         line = code.strip().partition("\n")[0][:100]
@@ -125,25 +144,18 @@ class AgentSessions:
     """The sessions of all clients of a server. Its event loop uses it.
 
     Args:
-        open_service: Opens the service that they live in; called on a thread.
+        opening: Ends with the service that they live in.
         policy: The limits of each session.
         keep: Whether sessions stay on disk when the server ends.
     """
 
-    def __init__(
-        self, open_service: Callable[[], Service], policy: ExecutionPolicy, *, keep: bool
-    ) -> None:
+    def __init__(self, opening: Future[Service], policy: ExecutionPolicy, *, keep: bool) -> None:
         self.policy = policy
-        self._open_service = open_service
+        self._opening = opening
         self._keep = keep
-        self._opening: asyncio.Future[Service] | None = None
         self._sessions: dict[str, AgentSession] = {}
         self._automatic: dict[tuple[str, str], AgentSession] = {}
         self._creating: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    def begin(self) -> None:
-        """Begins to open the service; does not wait for it."""
-        self._opening = on_thread(self._open_service)
 
     async def service(self) -> AsyncService:
         """Returns the service, when it is open.
@@ -151,8 +163,7 @@ class AgentSessions:
         Raises:
             WasmKernelError: it can't be opened.
         """
-        assert self._opening is not None, "begin comes first"
-        return AsyncService(await asyncio.shield(self._opening))
+        return AsyncService(await asyncio.shield(asyncio.wrap_future(self._opening)))
 
     # -- one session
 
@@ -322,11 +333,29 @@ class AgentSessions:
 
     async def close(self) -> None:
         """Ends all sessions and the service; deletes them, unless they are to be kept."""
-        if self._opening is None:
-            return
-        service = await asyncio.shield(self._opening)
+        try:
+            service = (await self.service()).sync
+        except (WasmKernelError, OSError):
+            return  # it was never open
         ids = [each.sandbox.session_id for each in self._sessions.values()]
         await on_thread(_close, service, ids, keep=self._keep)
+
+
+def _check_room(sandbox: RemoteSandbox, size: int) -> None:
+    policy, taken, files = sandbox.policy, size, 1
+    with Folder.open(sandbox.workspace.parent) as root, root.enter(sandbox.session_id) as folder:
+        for entry in walks.entries(folder.fd):
+            with contextlib.suppress(OSError):  # it is gone
+                found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+                taken += found.st_size
+                files += 1
+    if taken > policy.workspace_bytes or files > policy.workspace_files:
+        raise LimitReached(
+            "workspace_bytes",
+            f"The files of this session may be {policy.workspace_files:,} and take "
+            f"{readable(policy.workspace_bytes)}.",
+            "Delete what is not needed any more.",
+        )
 
 
 def _close(service: Service, ids: Sequence[str], *, keep: bool) -> None:
