@@ -30,7 +30,15 @@ Filling = list[bytes | None]
 
 _kept: list[Filling] = []
 _ROUNDS = 24  # until the copies have found what there is to find
-_REQUEST = {
+_START = {
+    "op": "start",  # as a session begins: what it does, it does again then
+    "env": {},
+    "execution_count": 1,
+    "memory_bytes": 0,
+    "folder": "/app",
+}
+_COMMS = {"op": "comms", "open": None}
+_CELL = {
     "op": "execute",
     "code": "get_ipython().display_formatter.format("
     "__import__('pandas').DataFrame({'a': [1, 2], 'b': ['x', 'y']})) and None",
@@ -109,8 +117,13 @@ def gather_code(agent: Any) -> None:
 
 
 def _practise(agent: Any) -> None:
-    """Serves a turn with a cell that does nothing, of which the host does not learn."""
-    channel, request, sent = agent.channel, json.dumps(_REQUEST).encode(), []
+    """Begins a session, wakes it and runs a cell that shows a table; the host does not learn it."""
+    for request in (_START, _START | {"fresh": False}, _COMMS, _CELL):
+        _serve(agent, json.dumps(request).encode())
+
+
+def _serve(agent: Any, request: bytes) -> None:
+    channel, sent = agent.channel, list[bytes]()
 
     def answer(data: bytes) -> bytes:
         sent.append(data)
