@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from wasm_kernel.service.create_session import create_session_sandbox as create_session_sandbox
     from wasm_kernel.service.create_session import get_session_sandbox as get_session_sandbox
     from wasm_kernel.service.limits import ServiceLimits as ServiceLimits
-    from wasm_kernel.service.registry import SessionInfo as SessionInfo
     from wasm_kernel.service.remote_sandbox import RemoteSandbox as RemoteSandbox
     from wasm_kernel.service.service import AsyncService as AsyncService
     from wasm_kernel.service.service import Service as Service
+    from wasm_kernel.service.session_info import SessionInfo as SessionInfo
     from wasm_kernel.sessions.archives import export_session as export_session
     from wasm_kernel.sessions.archives import import_session as import_session
     from wasm_kernel.sessions.files import delete_session_path as delete_session_path
@@ -114,7 +114,7 @@ _NAMES = {  # the public names by module
     "result": "CellError Checkpoint SandboxResult Travelled",
     "service.async_session": "AsyncSession",
     "service.remote_sandbox": "RemoteSandbox",
-    "service.registry": "SessionInfo",
+    "service.session_info": "SessionInfo",
     "service.limits": "ServiceLimits",
     "service.service": "AsyncService Service",
     "sessions.archives": "export_session import_session",

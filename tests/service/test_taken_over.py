@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -81,7 +81,13 @@ class Home:
         opened = Open("python", "s", "/nowhere", None, plain_policy(policy), False, "off")
         worker = SessionWorker(opened, self, SandboxLogger.of(None), queue=9, answer_seconds=0.3)
         self.sessions.append(worker)
-        return RemoteSandbox(worker, policy, lambda n, reseed: [])
+        return RemoteSandbox(worker, policy, self)
+
+    def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> list[RemoteSandbox]:
+        return []
+
+    def info(self, session_id: str) -> NoReturn:
+        raise FileNotFoundError(session_id)
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         self.awake.admit(session)

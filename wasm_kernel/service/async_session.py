@@ -152,6 +152,7 @@ class AsyncSession(Async[RemoteSandbox]):
     redo = awaited(RemoteSandbox.redo)
     restore = awaited(RemoteSandbox.restore)
     rollback = awaited(RemoteSandbox.rollback)
+    info = awaited(RemoteSandbox.info)
     reset = awaited(RemoteSandbox.reset)
     list_files = awaited(RemoteSandbox.list_files)
     read_file = awaited(RemoteSandbox.read_file)

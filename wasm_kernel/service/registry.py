@@ -9,7 +9,7 @@ from msgspec import Struct
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
-from wasm_kernel.service.session_worker import State
+from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -25,40 +25,6 @@ def check_owner(owner: str, asks: str) -> None:
             "This session belongs to another owner. Nothing was changed. Name its owner, or "
             "create a session."
         )
-
-
-class SessionInfo(Struct, frozen=True):
-    """What a service knows of a session.
-
-    Attributes:
-        session_id: Its id.
-        owner: Whom it belongs to.
-        language: The guest's language.
-        created: When the service made or opened it, in seconds since 1970.
-        last_used: When a call of it began or ended last.
-        state: `starting`, `idle`, `busy` or `asleep`.
-        guest_bytes: The size of the guest's memory, as of the last cell.
-        host_bytes: The memory that its worker shares with nobody; 0 if it is asleep.
-        cpu_seconds: The processor time of its workers, as of the last call that ended.
-        fuel: The fuel that its cells burnt, if it was counted.
-        disk_bytes: What it takes on disk, files and history; None if that was not measured.
-        cells: How many cells have ended.
-        commits: How many states of its memory are kept, as of the last cell.
-    """
-
-    session_id: str
-    owner: str
-    language: str
-    created: float
-    last_used: float
-    state: State
-    guest_bytes: int
-    host_bytes: int
-    cpu_seconds: float
-    fuel: int
-    disk_bytes: int | None
-    cells: int
-    commits: int
 
 
 class Entry(Struct):
@@ -104,20 +70,4 @@ class Entry(Struct):
 
     def info(self, disk_bytes: int | None = None) -> SessionInfo:
         """Returns what is known of it; what it takes on disk is for the caller to measure."""
-        session = self.sandbox.worker
-        worker, usage = session.worker, session.usage
-        return SessionInfo(
-            session_id=self.sandbox.session_id,
-            owner=self.owner,
-            language=session.opened.language,
-            created=self.created,
-            last_used=session.last_used,
-            state=session.state,
-            guest_bytes=usage.figures.memory_bytes,
-            host_bytes=worker.memory_bytes if worker is not None else 0,
-            cpu_seconds=usage.cpu_seconds,
-            fuel=usage.fuel,
-            disk_bytes=disk_bytes,
-            cells=usage.cells,
-            commits=usage.figures.commits,
-        )
+        return SessionInfo.of(self.sandbox.worker, self.owner, self.created, disk_bytes)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -25,13 +25,13 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, Travelled
 from wasm_kernel.service import messages
 from wasm_kernel.service.calls import PendingCall, PendingCell
+from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import files
 
 CLOSED = "this sandbox is closed; its session can be opened again"
 _COPY = "this process was forked from the one whose sandbox it is; make another one"
 _POLL_SECONDS = 0.01
-MakeForks = Callable[[int, bool], "Sequence[RemoteSandbox]"]
 
 
 class RemoteCell(CellFuture):
@@ -260,6 +260,16 @@ class WorkerSandbox(BaseSandbox):
         return future
 
 
+class SessionsOfService(Protocol):
+    """The service of a session, as the session's sandbox needs it."""
+
+    def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> Sequence[RemoteSandbox]:
+        """Makes forks of a session."""
+
+    def info(self, session_id: str) -> SessionInfo:
+        """Returns what is known of a session."""
+
+
 class RemoteSandbox(WorkerSandbox):
     """The sandbox of a session in a `Service`, which makes it.
 
@@ -271,15 +281,17 @@ class RemoteSandbox(WorkerSandbox):
     Args:
         worker: Its worker, if there is one.
         policy: The limits.
-        fork: Makes forks of it.
+        service: The service that it is in.
     """
 
     session_id: str
 
-    def __init__(self, worker: SessionWorker, policy: ExecutionPolicy, fork: MakeForks) -> None:
+    def __init__(
+        self, worker: SessionWorker, policy: ExecutionPolicy, service: SessionsOfService
+    ) -> None:
         opened = worker.opened
         super().__init__(worker, Path(opened.workspace), policy, SessionHooks())
-        self._fork = fork
+        self._service = service
         self._place = (opened.root, opened.private_root)
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[RemoteSandbox]:
@@ -288,7 +300,15 @@ class RemoteSandbox(WorkerSandbox):
         Raises:
             LimitReached: the service takes no more sessions; none was made.
         """
-        return [*self._fork(at_least_one(n), not deterministic)]
+        return [*self._service.fork(self, at_least_one(n), reseed=not deterministic)]
+
+    def info(self) -> SessionInfo:
+        """Returns what the service knows of it, with what it takes on disk.
+
+        Raises:
+            FileNotFoundError: it was deleted.
+        """
+        return self._service.info(self.session_id)
 
     def list_files(self, pattern: str | None = None) -> list[str]:
         """Returns the paths of its files, as `list_session_files`."""

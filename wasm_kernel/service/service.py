@@ -24,8 +24,9 @@ from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.messages import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
-from wasm_kernel.service.registry import Entry, SessionInfo, check_owner
+from wasm_kernel.service.registry import Entry, check_owner
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
@@ -279,9 +280,7 @@ class Service:
             queue=self.limits.queue,
             answer_seconds=self.limits.answer_seconds,
         )
-        sandbox = RemoteSandbox(
-            worker, policy, lambda n, reseed: self._fork(sandbox, owner, n, reseed=reseed)
-        )
+        sandbox = RemoteSandbox(worker, policy, self)
         with self._guard:
             if (known := self._sessions.get(name)) is not None and not known.sandbox.closed:
                 return known.sandbox_of(owner)
@@ -307,12 +306,12 @@ class Service:
         self.limits.check_sessions(len(entries), own, more)
         self.limits.check_disk(sum(each.disk_bytes for each in entries), more_bytes, self.root)
 
-    def _fork(
-        self, parent: RemoteSandbox, owner: str, n: int, *, reseed: bool
-    ) -> Sequence[RemoteSandbox]:
+    def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> Sequence[RemoteSandbox]:
+        """Makes forks of a session, for `RemoteSandbox.fork`."""
         with self._guard:
-            size = self._sessions[parent.session_id].disk_bytes
-        self._check_room(owner, n, n * size)
+            entry = self._sessions[parent.session_id]
+        owner = entry.owner
+        self._check_room(owner, n, n * entry.disk_bytes)
         names = tuple(ids.new() for _ in range(n))
         try:
             notices = parent.fork_into(names, reseed=reseed)
