@@ -8,13 +8,16 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.benchmarks.measures import MEASURES, Sides
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Line, rendered
+from wasm_kernel.frontends.jupyter import launcher
 
 KERNELS_LOG = Path("build/bench-kernels.log").absolute()
 OUR_API = """
@@ -68,14 +71,22 @@ def their_side(folder: Path, environment: Path) -> Side:
     )
 
 
+def end_forkers() -> None:
+    """Ends the processes that kernels were forked from."""
+    for process in launcher.running():
+        os.kill(process, signal.SIGTERM)
+
+
 def main() -> None:
     given = arguments()
     KERNELS_LOG.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="wasm-kernel-bench-") as name:
-        folder = Path(name)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="wasm-kernel-bench-")))
         for inner in ("ours", "theirs", "jupyter"):
             (folder / inner).mkdir()
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = str(folder / "jupyter")
+        os.environ["XDG_RUNTIME_DIR"] = str(folder)  # and with it a forker of its own
+        stack.callback(end_forkers)
         theirs = their_side(folder / "theirs", given.native)
         ours = their_side(folder / "ours", given.native)
         sides: Sides = (ours if given.against_itself else our_side(folder / "ours"), theirs)

@@ -16,6 +16,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from wasm_kernel.frontends.jupyter.launcher import SETTING
+
 PATIENCE = 300.0
 
 
@@ -36,9 +38,15 @@ class Side:
     log: Path
     arguments: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    forked: bool = True
 
     def environment(self) -> dict[str, str]:
-        """The environment of its kernels, in which the packages of `hidden` can't be imported."""
+        """The environment of its kernels, in which the packages of `hidden` can't be imported.
+
+        Unless it is `forked`, each kernel is started anew.
+        """
+        if not self.forked:
+            return {**os.environ, SETTING: "0"}
         if not self.hidden:
             return dict(os.environ)
         place = self.folder / "hidden"

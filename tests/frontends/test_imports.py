@@ -93,6 +93,29 @@ def test_a_launcher_imports_nothing_that_takes_long() -> None:
     assert _among(set(done.stdout.split()), dear | {"traitlets", "msgspec", "asyncio"}) == []
 
 
+READ = """
+import os, sys
+read, its_own = set(), type(os.environ).__getitem__
+def getitem(self, name):
+    read.add(name)
+    return its_own(self, name)
+from wasm_kernel.frontends.jupyter import launcher
+launcher.variables = dict
+type(os.environ).__getitem__ = getitem
+from wasm_kernel.frontends.jupyter import forker
+forker._load()
+print(*(name for name in read if not name.startswith(launcher.VARIABLES)))
+"""
+HARMLESS = {"ANDROID_DATA", "_PYTHON_PROJECT_BASE", "_PYTHON_SYSCONFIGDATA_NAME"}
+
+
+def test_a_variable_that_is_read_before_a_kernel_is_forked_is_part_of_the_forkers_name(
+    warm: None,
+) -> None:
+    done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) - HARMLESS == set()
+
+
 def test_the_guest_starts_before_jupyter_is_imported(moments: Moments) -> None:
     assert _among(moments["guest"], BEFORE_THE_GUEST) == []
 

@@ -7,6 +7,7 @@ import os
 import threading
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -58,6 +59,26 @@ def test_the_environment_is_remembered(cache: Cache, monkeypatch: pytest.MonkeyP
     found = files.guest_files(cache)
     monkeypatch.setattr(files, "find", lambda cache: pytest.fail("looked again"))
     assert files.guest_files(cache) == found
+
+
+class Asked(Exception):
+    """The broker was asked."""
+
+
+class AskedBroker:
+    """The broker of a process that may write nothing into the cache."""
+
+    def call(self, *_: object) -> Any:
+        raise Asked
+
+    def close(self) -> None: ...
+
+
+def test_a_process_that_may_not_write_down_what_it_found_has_it_written_down(cache: Cache) -> None:
+    language = PythonLanguage(cache, AskedBroker())
+    language.files = files.find(cache)  # somebody asked for the version
+    with pytest.raises(Asked):
+        language.prepare(EPOCH, lambda text: None)
 
 
 def test_a_touched_agent_is_found_anew(

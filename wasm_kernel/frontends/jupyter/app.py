@@ -184,7 +184,12 @@ class WasmKernelApp(JupyterApp):
         session_id = opening.session_id
         place = self._publish_place(opening, policy)
         handlers = self._handlers(place, path, policy)
-        broker = open_broker(handlers, confinement, ending, self._begin_beside, opening.ended)
+
+        def end() -> None:
+            opening.ended()
+            self.origin.end()
+
+        broker = open_broker(handlers, confinement, ending, self._begin_beside, end)
         logger = self._logger(ending)
         session = Session(place.root, session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)

@@ -160,6 +160,9 @@ class Forked:
     def begin(self) -> None:
         """Does nothing: there is a forker."""
 
+    def end(self) -> None:
+        """Does nothing."""
+
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Ends with the launcher, also if there is no forker any more that would see to it."""
         loop.add_reader(self._link.fileno(), lambda: os._exit(1))
@@ -195,13 +198,9 @@ class Forker:
         """Begins to listen; False if another forker of the name does."""
         fcntl.flock(self._folder, fcntl.LOCK_EX)
         try:
-            with (
-                contextlib.suppress(ConnectionRefusedError, FileNotFoundError),
-                socket.socket(socket.AF_UNIX) as trial,
-            ):
-                trial.connect(self._path)
+            _sweep(self._folder)
+            if Path(self._path).exists():
                 return False
-            Path(self._path).unlink(missing_ok=True)  # it was killed
             self._listening = socket.socket(socket.AF_UNIX)
             self._listening.bind(self._path)
             self._listening.listen(_WAITING)
@@ -308,6 +307,20 @@ class Forker:
         self._listening = None
 
 
+def _sweep(folder: int) -> None:
+    """Removes the sockets of forkers that were killed."""
+    for name in os.listdir(folder):
+        path = f"/proc/self/fd/{folder}/{name}"
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.setblocking(False)  # a full queue is no reason to wait
+            try:
+                trial.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)  # noqa: PTH108
+            except OSError:
+                continue
+
+
 def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
     """The files of the installation, and when each was changed; folders of packages as a whole."""
     if folder is None:
@@ -341,7 +354,7 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
     for runtime in RuntimeType:
         with contextlib.suppress(WasmKernelError):
             language = load(runtime, broker)
-            language.prepare(EPOCH, lambda text: None)
+            language.prepare(EPOCH, lambda text: None).map_for_forks()
             languages[runtime] = language
     if not languages:
         raise WasmKernelError("no guest is in the cache")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,6 +31,7 @@ FORKER = "wasm_kernel.frontends.jupyter.forker"
 """The program of the process that kernels are forked from."""
 
 _SECONDS = 0.5  # from a kernel's start to that of the forker: by then the kernel is up
+_END_SECONDS = 0.3  # a broker has little time at its end
 
 
 class Origin(Protocol):
@@ -39,6 +39,9 @@ class Origin(Protocol):
 
     def begin(self) -> None:
         """Begins what goes on beside the kernel. In the broker's process, if there is one."""
+
+    def end(self) -> None:
+        """Does what is left to do when the kernel has ended. In the process of `begin`."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Ends the process when whoever it belongs to is gone. On the main thread."""
@@ -54,27 +57,35 @@ class Started:
     def __init__(self, forker: str = "") -> None:
         self._forker = forker
         self._variables = launcher.variables()  # before this process adds to them
+        self._is_over, self._is_begun = threading.Event(), threading.Event()
 
     def begin(self) -> None:
-        """Starts a forker, so that the next kernel need not be started."""
+        """Starts a forker, so that the next kernel need not be started, once this one is up."""
         if self._forker:
             threading.Thread(target=self._start_forker, daemon=True).start()
+
+    def end(self) -> None:
+        """Sees to it that the forker is started, however short the kernel's life was."""
+        self._is_over.set()
+        if self._forker:
+            self._is_begun.wait(_END_SECONDS)
 
     def _start_forker(self) -> None:
         import subprocess
 
-        time.sleep(_SECONDS)
+        self._is_over.wait(_SECONDS)
         quiet = subprocess.DEVNULL
         command = [sys.executable, *(launcher.options() or ()), "-P", "-m", FORKER, self._forker]
-        subprocess.run(  # noqa: S603 - the command is fixed
+        started = subprocess.Popen(  # noqa: S603 - the command is fixed
             command,
             stdin=quiet,
             stdout=quiet,
             stderr=quiet,
             env=self._variables,
             start_new_session=True,
-            check=False,
         )
+        self._is_begun.set()
+        started.wait()  # it forks itself off
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Ends with the process that started this kernel, if that asked for it."""

@@ -90,6 +90,7 @@ class PythonLanguage:
         self._guard = threading.Lock()
         self._image: BaseImage | None = None
         self._addresses = Addresses({})
+        self._is_remembered = False
 
     @cached_property
     def files(self) -> GuestFiles:
@@ -278,11 +279,12 @@ class PythonLanguage:
     def _use_remembered(self, flavour: Flavour) -> bool:
         """Takes the guest's files as they were last found; returns False if the cache lacks any."""
         try:
-            if "files" not in vars(self):
+            if not self._is_remembered:
                 known = guest_files.remembered(self.cache)
                 if known is None:
-                    return False
-                self.files = known  # once a process: looking for changes costs each start
+                    return False  # also if this process has found them: it may not write it down
+                self.files = known
+                self._is_remembered = True  # once a process: looking for changes costs each start
             folder = self.cache.folder_of(guest_files.folder_name(self.files))
             is_ready = folder is not None and self.image_at_hand() is not None
             return is_ready and self.compiler.load(self.files.wasm, flavour)
