@@ -88,6 +88,67 @@ def job():
     }.items()
 }
 
+_TABLES = f"""{_NUMBERS}
+import io
+import pandas as pd
+frame = pd.DataFrame({{
+    "kind": rng.integers(0, 500, 300_000), "x": rng.random(300_000), "y": rng.random(300_000)
+}})
+left = pd.DataFrame({{"kind": rng.permutation(100_000), "a": rng.random(100_000)}})
+right = pd.DataFrame({{"kind": rng.permutation(100_000), "b": rng.random(100_000)}})
+text = pd.DataFrame(rng.random((10_000, 6))).to_csv(index=False)
+"""
+
+EIGHT = {
+    what: f"{_TABLES}\n{source}"
+    for what, source in {
+        "numpy: a product of matrices, 400 x 400": """
+a, b = rng.random((2, 400, 400))
+def job():
+    for _ in range(50):
+        a @ b
+""",
+        "numpy: roots and powers of a million numbers": """
+v = rng.random(1_000_000)
+def job():
+    for _ in range(8):
+        (np.sqrt(v * v + 2 * v) * np.exp(-v) + np.where(v > 0.5, v, 1)).sum()
+""",
+        "numpy: sorting 600,000 numbers": """
+numbers = rng.random(600_000)
+def job():
+    for _ in range(5):
+        np.sort(numbers)
+""",
+        "numpy: a Fourier transform of 262,144 numbers": """
+signal = rng.random(1 << 18)
+def job():
+    for _ in range(25):
+        np.fft.fft(signal)
+""",
+        "pandas: grouping 300,000 rows": """
+def job():
+    for _ in range(25):
+        frame.groupby("kind").agg({"x": "mean", "y": "std"})
+""",
+        "pandas: merging twice 100,000 rows": """
+def job():
+    for _ in range(40):
+        left.merge(right, on="kind")
+""",
+        "pandas: reading a CSV file of 1 MB": """
+def job():
+    for _ in range(50):
+        pd.read_csv(io.StringIO(text))
+""",
+        "pandas: describing 300,000 rows": """
+def job():
+    for _ in range(6):
+        frame.describe()
+""",
+    }.items()
+}
+
 LIBRARIES = {
     "numpy: sums, roots and sines of 2 million numbers": f"""{_NUMBERS}
 numbers = rng.random(2_000_000)

@@ -146,6 +146,42 @@ def fast(sides: Sides, rounds: int) -> Iterator[Row]:
     yield from rows
 
 
+def eight(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Eight common things that numpy and pandas do, in processor time, on one processor: all in
+    the guest, and with the host's numpy.
+    """
+    alone = (replace(sides[0], hidden=("numpy",)), sides[1])
+    for which, what, aim in (
+        (alone, "eight of numpy and pandas, geometric mean of:", 2.5),
+        (sides, "the same with wasm-kernel[fast]:", 1.8),
+    ):
+        rows = _computed(which, rounds, compute.EIGHT, compute.processor_seconds)
+        yield Row(what, [_mean(rows)], [1.0], "x", aim)
+        yield from rows
+
+
+def unchecked(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Loops in pure Python in a session of a service, whose code has no checks, against those in
+    a kernel.
+    """
+    rows = []
+    with running(sides[0]) as kernel, service.loaded() as many:
+        session = many.create()
+
+        def sample(printed: Callable[[str], str], source: str) -> float:
+            printed(source)
+            return float(printed(compute.TIMED))
+
+        for what, source in compute.LOOPS.items():
+            ours, theirs = [], []
+            for _ in range(rounds):
+                ours.append(sample(lambda code: session.execute(code).stdout, source))
+                theirs.append(sample(kernel.printed, source))
+            rows.append(Row(f"  {what}", ours, theirs, "s"))
+    yield Row("a service's session against a kernel: loops", [_mean(rows)], [1.0], "x", 0.77)
+    yield from rows
+
+
 def _mean(rows: Sequence[Row]) -> float:
     return prod(row.ratio for row in rows) ** (1 / len(rows))
 
@@ -199,6 +235,8 @@ MEASURES: dict[str, Measure] = {
     "notebooks": in_two_processes,
     "memory": idle_memory,
     "compute": pure_python,
+    "unchecked": unchecked,
+    "eight": eight,
     "libraries": libraries,
     "fast": fast,
     "commit": _with_native(history.commits),

@@ -43,7 +43,7 @@ class Row:
             f"{median(self.ours):.3g} {self.unit}",
             f"{median(self.theirs):.3g} {self.unit}",
             f"{self.ratio:.2f}",
-            "" if self.aim is None else f"{self.aim:.1f}",
+            "" if self.aim is None else f"{self.aim:g}",
             verdict,
         )
 
