@@ -33,6 +33,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     make("full.ipynb", "open('/app/big', 'wb').write(bytes(9_000_000))")
     make("forged.ipynb", "class OutOfFuel(Exception): ...\nraise OutOfFuel")
     make("other.ipynb", "x <- 3", language="R")
+    make("script.ipynb", "const twice = (x) => x * 2", "twice(21)", language="javascript")
     (tmp_path / "in" / "none.ipynb").write_text("{}")
     (tmp_path / "extra.csv").write_text("7")
     budgets = Budgets(cell_seconds=1.5, output_bytes=2 * MIB, disk_bytes=8 * MIB)
@@ -45,6 +46,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
         "full.ipynb": "disk-full",
         "forged.ipynb": "error",
         "other.ipynb": "error",
+        "script.ipynb": "ok",
         "none.ipynb": "error",
     }
     late, other = outcomes["deep/late.ipynb"], outcomes["other.ipynb"]
@@ -54,6 +56,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     assert cells[1][1] == "ZeroDivisionError" and cells[2][1] == ""
     assert "ok.ipynb" in cells[3][1]
     assert cells[4][1] == "('mon', 1, '7')"
+    assert executed(tmp_path / "out" / "script.ipynb")[1][1] == "42"
     written = json.loads((tmp_path / "out" / "deep" / "late.ipynb").read_text())
     assert written["metadata"][METADATA]["verdict"] == "timeout"
     assert str(tmp_path) not in json.dumps(written)

@@ -36,6 +36,7 @@ from wasm_kernel.frontends.batch.notebooks import (
     merge_streams,
     read_notebook,
     read_stored,
+    runtime_of,
     write_notebook,
 )
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, Verdict, plain
@@ -236,6 +237,7 @@ class NotebookRun:
     async def _started(self) -> tuple[BatchKernel, NotebookClient]:
         settings = self._settings
         traits = {
+            "language": runtime_of(self._book).value,
             "session_id": self._session.id,
             "workspace_root": self._session.root.path,
             "folder": settings.folder,

@@ -25,6 +25,7 @@ from nbformat import NotebookNode
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.batch.outcome import BatchError, plain
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.policy import RuntimeType
 
 STDIN = "-"
 METADATA = "wasm_kernel"
@@ -147,9 +148,7 @@ def read_stored(source: Source) -> NotebookNode:
     except OSError as problem:
         raise NotebookRefused(f"The notebook can't be read ({describe(problem)}).") from None
     book = parse_notebook(data)
-    language = language_of(book)
-    if language.lower() not in _PYTHON:
-        raise NotebookRefused(f"The notebook is in {plain(language)}, which no sandbox here runs.")
+    runtime_of(book)
     return book
 
 
@@ -211,10 +210,21 @@ def _name_cells(cells: Sequence[Any]) -> None:
         taken.add(name)
 
 
-def language_of(book: NotebookNode) -> str:
-    """Returns the language that a notebook says it is in; Python if it says nothing."""
+def runtime_of(book: NotebookNode) -> RuntimeType:
+    """Returns the language that a notebook says it is in; Python if it says nothing.
+
+    Raises:
+        NotebookRefused: no sandbox runs it.
+    """
     info, spec = book.metadata.get("language_info", {}), book.metadata.get("kernelspec", {})
-    return str(info.get("name") or spec.get("language") or "python")
+    language = str(info.get("name") or spec.get("language") or "python")
+    if language.lower() in _PYTHON:
+        return RuntimeType.PYTHON
+    try:
+        return RuntimeType.checked(language.lower())
+    except ValueError:
+        why = f"The notebook is in {plain(language)}, which no sandbox here runs."
+        raise NotebookRefused(why) from None
 
 
 def code_cells(book: NotebookNode) -> list[Cell]:

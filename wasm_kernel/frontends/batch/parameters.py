@@ -10,7 +10,9 @@ from typing import Any
 from nbformat import NotebookNode
 
 from wasm_kernel.errors import describe
+from wasm_kernel.frontends.batch.notebooks import NotebookRefused, runtime_of
 from wasm_kernel.frontends.batch.outcome import BatchError
+from wasm_kernel.policy import RuntimeType
 
 _WORDS = {"True": True, "False": False, "None": None}
 _WHOLE = re.compile(r"[+-]?\d+")
@@ -67,9 +69,15 @@ def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any
 
 
 def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
-    """Returns the notebook with a cell that sets parameters, after the one that declares them."""
+    """Returns the notebook with a cell that sets parameters, after the one that declares them.
+
+    Raises:
+        NotebookRefused: it is in a language whose parameters nobody writes.
+    """
     from papermill.parameterize import parameterize_notebook
 
+    if runtime_of(book) is not RuntimeType.PYTHON:
+        raise NotebookRefused("Parameters are for notebooks in Python.")
     book.metadata["papermill"] = {}
     for cell in book.cells:
         cell.metadata.setdefault("tags", [])  # papermill asks each for them
