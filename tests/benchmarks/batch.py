@@ -93,17 +93,7 @@ class Folder:
     def executed(self, files: Sequence[Path]) -> float:
         """Returns how long `jupyter execute` takes."""
         jupyter = Path(sys.executable).with_name("jupyter")
-        return self._timed(
-            [
-                [
-                    str(jupyter),
-                    "execute",
-                    "--output-dir",
-                    str(self.place / "theirs"),
-                    *map(str, files),
-                ]
-            ]
-        )
+        return self._timed([[str(jupyter), "execute", "--inplace", *map(str, files)]])
 
     def papermill(self, files: Sequence[Path], jobs: int) -> float:
         """Returns how long papermill takes, in so many processes at a time."""

@@ -77,6 +77,31 @@ def test_a_run_that_was_killed_goes_on_and_runs_no_cell_twice(
     assert executed(out)[3][1] == "[1, 2] abc\n"
 
 
+def test_ctrl_c_ends_what_runs_and_says_so(warm: None, make: Making, tmp_path: Path) -> None:
+    for name in ("a.ipynb", "b.ipynb"):
+        make(name, "1", "import time; time.sleep(600)")
+    out = tmp_path / "out"
+    command = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "run"]
+    command += [
+        str(tmp_path / "in"),
+        "-o",
+        str(out),
+        "--jobs",
+        "1",
+        "--sessions",
+        str(tmp_path / "s"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as runner:
+        running = lambda: (out / "a.ipynb").exists() and _record(out / "a.ipynb").get("done") == 1  # noqa: E731
+        wait_for(running, "the first cell")
+        runner.send_signal(signal.SIGINT)
+        told, _ = runner.communicate()
+    assert runner.returncode == 1
+    assert "2 notebooks: 2 cancelled" in told
+    assert _record(out / "a.ipynb")["verdict"] == "cancelled"
+    assert not (out / "b.ipynb").exists()
+
+
 def _record(file: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads(file.read_text())["metadata"][METADATA]
     return found

@@ -129,6 +129,8 @@ def grade_notebooks(
         grading.check()
         sources = find_sources([str(each) for each in submissions], Path(out))
         outcomes = run_sources(sources, settings, count, progress or Quiet())
+        if any(outcome.verdict == "cancelled" for outcome in outcomes):
+            raise BatchError("Grading was cancelled. Nothing was graded.")
         with ThreadPoolExecutor(count) as threads:
             return [*threads.map(grading.grade, outcomes)]
 

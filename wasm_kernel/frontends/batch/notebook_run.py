@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -50,6 +51,8 @@ RUNNING = "running"
 _SPARE_SECONDS = 60.0  # beyond a cell's own limit, for the kernel to say how it ended
 _SPARE_STATES = 100  # that attempts to resume may leave
 _STATES_MOST = 10_000
+_LOG = logging.getLogger("wasm_kernel.batch")
+_FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
 _LOST = "The kernel's process ended by itself."
 _SILENT = "The kernel did not say how the cell ended."
 _CANCELLED = "The run was cancelled."
@@ -172,6 +175,9 @@ class NotebookRun:
             raise
         except WasmKernelError as problem:
             self._note(verdict="error", reason=str(problem))
+        except Exception as problem:  # one notebook less is no reason to end a thousand
+            _LOG.exception("a notebook could not be run")
+            self._note(verdict="kernel-lost", reason=_FAULT.format(kind=type(problem).__name__))
         if self._outcome.ok:
             if not self._settings.keeps_session:
                 await asyncio.to_thread(self._session.discard)
