@@ -162,6 +162,7 @@ def grades() -> list[Grade]:
         TestGrade("first", 1.5, 2.0, "it is `3`\x1b[2J, not 4"),
         TestGrade("second", 0.0, 1.0, "the secret is 7", hidden=True),
         TestGrade("third", 1.0, 1.0, forgeable=True),
+        TestGrade("fourth", 0.0, 1.0, "no room", judged=False),
     )
     return [Grade(Outcome("=cmd().ipynb", "timeout", "too *slow*", cell=3), tests)]
 
@@ -169,16 +170,25 @@ def grades() -> list[Grade]:
 def test_students_are_told_what_they_may_know(grades: list[Grade], tmp_path: Path) -> None:
     write_feedback(tmp_path / "a.md", grades[0])
     text = (tmp_path / "a.md").read_text()
-    assert "2.5 of 4 points" in text and "`timeout` in cell 3" in text and "it is `3`" in text
+    assert "2.5 of 5 points" in text and "`timeout` in cell 3" in text and "it is `3`" in text
     assert "secret" not in text and "second" not in text and "\x1b" not in text
 
 
 def test_teachers_get_a_table_and_junit(grades: list[Grade], tmp_path: Path) -> None:
     write_csv(tmp_path / "grades.csv", grades)
     rows = [*csv.reader((tmp_path / "grades.csv").read_text().splitlines())]
-    assert rows[0] == ["submission", "verdict", "earned", "points", "first", "second", "third"]
-    assert rows[1] == ["'=cmd().ipynb", "timeout", "2.5", "4", "1.5", "0", "1"]
+    assert rows[0] == [
+        "submission",
+        "verdict",
+        "earned",
+        "points",
+        "first",
+        "second",
+        "third",
+        "fourth",
+    ]
+    assert rows[1] == ["'=cmd().ipynb", "timeout", "2.5", "5", "1.5", "0", "1", ""]
     write_grades_junit(tmp_path / "j.xml", grades)
     (suite,) = JUnitXml.fromfile(str(tmp_path / "j.xml"))
-    assert (suite.tests, suite.failures) == (3, 2)
+    assert (suite.tests, suite.failures) == (4, 3)
     assert "third" in table_of(grades)

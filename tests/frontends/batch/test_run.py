@@ -24,6 +24,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
         code("day = 'mon'\nn = 1", "parameters"),
         code("1/0", "raises-exception"),
         code("1/0", "skip-execution"),
+        code("%%limit seconds=0.1\nwhile True: pass", "raises-exception"),
         "import os\nos.listdir('/notebook')",
         "(day, n, open('/app/extra.csv').read())",
     )
@@ -54,8 +55,8 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     assert "in R" in other.reason
     cells = executed(tmp_path / "out" / "ok.ipynb")
     assert cells[1][1] == "ZeroDivisionError" and cells[2][1] == ""
-    assert "ok.ipynb" in cells[3][1]
-    assert cells[4][1] == "('mon', 1, '7')"
+    assert cells[3][1] == "CellTimeout" and "ok.ipynb" in cells[4][1]
+    assert cells[5][1] == "('mon', 1, '7')"
     assert executed(tmp_path / "out" / "script.ipynb")[1][1] == "42"
     written = json.loads((tmp_path / "out" / "deep" / "late.ipynb").read_text())
     assert written["metadata"][METADATA]["verdict"] == "timeout"

@@ -15,18 +15,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import zmq
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.client import NotebookClient
 from nbclient.util import ensure_async
 from nbformat import NotebookNode
-from zmq import ZMQError
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.outcome import Verdict
 
 START_SECONDS = 600.0  # the first kernel on a machine compiles the guest
+_RECONNECT_MS = 2
 _ARGV = ("-m", "wasm_kernel", "-f", "{connection_file}")
 _LOG = "events.jsonl"
 _OUTPUT_LIMITS = (
@@ -40,8 +41,6 @@ _VERDICTS: Mapping[str, Verdict] = {
     "workspace_files": "disk-full",
 }
 """What it means that a failed cell met a limit."""
-
-_STOPPING = ("cell_timeout", "fuel_budget", *_OUTPUT_LIMITS)
 
 
 class KernelLost(WasmKernelError):
@@ -86,6 +85,8 @@ class BatchKernel:
             transport="ipc",
             ip=str(Path(self._place.name, "s")),
         )
+        # by default a socket that finds no kernel yet tries again after 100 ms
+        self._manager.context.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._client: Any = None  # nbclient's
 
     async def start(self, book: NotebookNode) -> NotebookClient:
@@ -135,7 +136,7 @@ class BatchKernel:
         Args:
             kill: Whether it is not asked first; states that are not on disk yet are lost.
         """
-        with suppress(RuntimeError, OSError, ZMQError):  # it is gone already
+        with suppress(RuntimeError, OSError, zmq.ZMQError):  # it is gone already
             await self._manager.shutdown_kernel(now=kill)
         if self._client is not None:
             self._client.kc.stop_channels()
@@ -159,8 +160,8 @@ def verdict_of(limits: set[str], ename: str) -> Verdict:
 
 
 def stopping_limit(limits: set[str]) -> str:
-    """Returns a limit that ends a notebook even if its cell may fail, or did not; or nothing."""
-    return next((limit for limit in _STOPPING if limit in limits), "")
+    """Returns a limit that ends a notebook even if its cell did not fail, or may; or nothing."""
+    return next((limit for limit in _OUTPUT_LIMITS if limit in limits), "")
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from wasm_kernel.frontends.batch.command import (
 
 _ABOUT = (
     "Runs submissions in sandboxes, and each test in a copy of the state that one reached. The "
-    "status is 0 if every submission was graded, 2 if nothing was."
+    "status is 0 if every submission was graded, 1 if a test could not be judged, 2 if nothing was."
 )
 _FEEDBACK = "feedback"
 _GRADES = "grades.csv"
@@ -82,4 +82,4 @@ def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
         grade_reports.write_grades_junit(options.junit, grades)
     if not options.json:
         print(grade_reports.table_of(grades))
-    return 0
+    return int(not all(grade.judged for grade in grades))

@@ -26,7 +26,7 @@ def write_csv(file: Path, grades: Sequence[Grade]) -> None:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["submission", "verdict", "earned", "points", *map(_cell, names)])
     for grade in grades:
-        earned = [f"{test.earned:g}" for test in grade.tests]
+        earned = [f"{test.earned:g}" if test.judged else "" for test in grade.tests]
         name = _cell(grade.outcome.notebook)
         totals = [f"{grade.earned:g}", f"{grade.points:g}"]
         rows.writerow([name, grade.outcome.verdict, *totals, *earned])
@@ -97,6 +97,9 @@ def table_of(grades: Sequence[Grade]) -> str:
         f"  ({grade.outcome.verdict})"
         for grade in grades
     ]
+    unjudged = sum(not grade.judged for grade in grades)
+    if unjudged:
+        lines.append(f"Not judged in full, look at their feedback: {unjudged} submissions.")
     forgeable = [test.name for test in grades[0].tests if test.forgeable] if grades else []
     if forgeable:
         lines.append(f"Can be fooled by a submission, as they ran inside: {', '.join(forgeable)}.")

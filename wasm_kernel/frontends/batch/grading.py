@@ -30,6 +30,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 TEST_SECONDS = 10.0
 """What a test may take by default, with all its probes."""
 
+_TOGETHER = 4  # submissions for each processor that run before they are graded: states take room
 _NOTHING_RAN = "The submission did not run."
 BUDGETS = Budgets(cell_seconds=60.0, notebook_seconds=300.0)
 
@@ -44,6 +45,7 @@ class TestGrade(Struct, frozen=True):
         message: Why points are missing.
         hidden: Whether students are not told the message.
         forgeable: Whether the test ran beside the submission, which can fool it.
+        judged: Whether it is known what the submission earned; `message` says why not.
     """
 
     __test__ = False
@@ -54,6 +56,7 @@ class TestGrade(Struct, frozen=True):
     message: str = ""
     hidden: bool = False
     forgeable: bool = False
+    judged: bool = True
 
 
 class Grade(Struct, frozen=True):
@@ -66,6 +69,11 @@ class Grade(Struct, frozen=True):
 
     outcome: Outcome
     tests: tuple[TestGrade, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """True if it is known what every test earned."""
+        return all(test.judged for test in self.tests)
 
     @property
     def earned(self) -> float:
@@ -128,11 +136,15 @@ def grade_notebooks(
     ):
         grading.check()
         sources = find_sources([str(each) for each in submissions], Path(out))
-        outcomes = run_sources(sources, settings, count, progress or Quiet())
-        if any(outcome.verdict == "cancelled" for outcome in outcomes):
-            raise BatchError("Grading was cancelled. Nothing was graded.")
         with ThreadPoolExecutor(count) as threads:
-            return [*threads.map(grading.grade, outcomes)]
+            grades: list[Grade] = []
+            for part in range(0, len(sources), _TOGETHER * count):
+                some = sources[part : part + _TOGETHER * count]
+                outcomes = run_sources(some, settings, count, progress or Quiet())
+                if any(outcome.verdict == "cancelled" for outcome in outcomes):
+                    raise BatchError("Grading was cancelled. No grades were written.")
+                grades += threads.map(grading.grade, outcomes)
+            return grades
 
 
 class _Grading:
@@ -184,15 +196,20 @@ class _Grading:
             session.discard()
 
     def _one(self, clean: CleanGuest, session: BatchSession, test: GradedTest) -> TestGrade:
-        if not session.exists:
-            earned, message = 0.0, _NOTHING_RAN
-        else:
+        earned, message, judged = 0.0, _NOTHING_RAN, True
+        if session.exists:
             try:
                 earned, message = self._in_copy(clean, session, test)
             except (WasmKernelError, OSError) as problem:
-                earned, message = 0.0, str(problem)
+                message, judged = str(problem), False
         return TestGrade(
-            test.name, earned, test.points, message, hidden=test.hidden, forgeable=test.forgeable
+            test.name,
+            earned,
+            test.points,
+            message,
+            hidden=test.hidden,
+            forgeable=test.forgeable,
+            judged=judged,
         )
 
     def _in_copy(
