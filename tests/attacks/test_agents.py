@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -11,12 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.faces import PATIENCE
-from tests.mcp.clients import Agents, HttpServer, server_environment, serving
+from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environment, serving
 from wasm_kernel.frontends.mcp.http import BURST, Rates
 
 TOKENS = '[owners]\nann = "the token of ann herself"\neve = "the token of eve, who is evil"\n'
 ANN, EVE = "the token of ann herself", "the token of eve, who is evil"
-HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 MIB = 1024 * 1024
 
 
@@ -32,37 +30,6 @@ def server(agents: Agents, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     file.write_text(TOKENS)
     with serving(agents.environment, "--token-file", str(file), "--sessions", "6") as server:
         yield server
-
-
-class Wire:
-    """Plain HTTP to a server, with a token."""
-
-    def __init__(self, server: HttpServer, token: str) -> None:
-        self._line = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=PATIENCE)
-        self._headers = {**HEADERS, "Authorization": f"Bearer {token}"}
-
-    def send(
-        self, method: str, params: object, session: str = "", verb: str = "POST"
-    ) -> http.client.HTTPResponse:
-        """Sends a request of the older protocol; the answer is not read yet."""
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        more = {"Mcp-Session-Id": session} if session else {}
-        self._line.request(verb, "/mcp", body, {**self._headers, **more})
-        return self._line.getresponse()
-
-    def begin(self) -> str:
-        """Shakes hands; returns the session's header."""
-        told = {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "wire", "version": "1"},
-        }
-        answer = self.send("initialize", told)
-        answer.read()
-        return str(answer.headers["Mcp-Session-Id"])
-
-    def close(self) -> None:
-        self._line.close()
 
 
 def test_a_session_header_is_of_no_use_to_others(server: HttpServer) -> None:

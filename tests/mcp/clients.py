@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import queue
 import re
@@ -17,6 +19,7 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client
@@ -28,6 +31,7 @@ from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 from tests.faces import PATIENCE
 
 COMMAND = ["-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
+HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 _SERVING = re.compile(r"serving (http://\S+/mcp)")
 
 
@@ -178,6 +182,37 @@ class HttpServer:
             while True:
                 found.append(self._lines.get_nowait())
         return "".join(found)
+
+
+class Wire:
+    """Plain HTTP to a server, with a token."""
+
+    def __init__(self, server: HttpServer, token: str) -> None:
+        self._line = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=PATIENCE)
+        self._headers = {**HEADERS, "Authorization": f"Bearer {token}"}
+
+    def send(
+        self, method: str, params: object, session: str = "", verb: str = "POST"
+    ) -> http.client.HTTPResponse:
+        """Sends a request of the older protocol; the answer is not read yet."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        more = {"Mcp-Session-Id": session} if session else {}
+        self._line.request(verb, "/mcp", body, {**self._headers, **more})
+        return self._line.getresponse()
+
+    def begin(self, version: str = "2025-06-18") -> str:
+        """Shakes hands; returns the session's header."""
+        told = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "wire", "version": "1"},
+        }
+        answer = self.send("initialize", told | {"protocolVersion": version})
+        answer.read()
+        return str(answer.headers["Mcp-Session-Id"])
+
+    def close(self) -> None:
+        self._line.close()
 
 
 @contextlib.contextmanager

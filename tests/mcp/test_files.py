@@ -87,6 +87,10 @@ def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
     stdio.call("restore", name="one")
     assert stdio.says("n") == "1"
     assert "no" in stdio.call("restore", name="nowhere").text
+    number = stdio.call("execute_code", code="n = 7").text.split("cell ")[1].split(",")[0]
+    stdio.says("n = 8")
+    assert not stdio.call("restore", name=int(number)).failed
+    assert stdio.says("n") == "7"
     stdio.call("destroy_session", session=fork)
 
 

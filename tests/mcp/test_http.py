@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faces import PATIENCE
-from tests.mcp.clients import Agents, HttpServer, serving
+from tests.mcp.clients import Agents, HttpServer, Wire, serving
 from wasm_kernel import PolicyError
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.frontends.mcp.callers import Tokens
@@ -75,6 +75,17 @@ def test_the_header_of_the_older_protocol_counts_only_there(
     first.says("x = 1")
     assert "NameError" in agents.http(closed.url, SHARED).call("execute_code", code="x").text
     assert first.says("x") == "1"
+
+
+def test_an_old_client_gets_no_block_that_it_does_not_know(closed: HttpServer) -> None:
+    for version, links in (("2025-11-25", 1), ("2025-03-26", 0), ("2024-11-05", 0)):
+        wire = Wire(closed, ANN)
+        session = wire.begin(version)
+        arguments = {"path": "a.txt", "content": "x"}
+        call = {"name": "write_file", "arguments": arguments}
+        with wire.send("tools/call", call, session) as answer:
+            assert answer.read().count(b"resource_link") == links
+        wire.close()
 
 
 def test_only_tokens_open_the_server(closed: HttpServer, agents: Agents) -> None:

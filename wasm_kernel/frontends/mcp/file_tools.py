@@ -29,7 +29,7 @@ from wasm_kernel.frontends.mcp.results import (
     uri_of,
 )
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
-from wasm_kernel.frontends.mcp.tools import CHANGES, DELETES, READS, Blocks, Handle, Refused
+from wasm_kernel.frontends.mcp.tools import CHANGES, DELETES, READS, Blocks, Handle, Refused, offer
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
@@ -56,7 +56,7 @@ class FileTools:
         self._sessions = sessions
         self._caller = caller
 
-    def add_to(self, server: MCPServer) -> None:
+    def add_to(self, server: MCPServer[None]) -> None:
         """Offers the tools."""
         rows: list[tuple[Callable[..., Awaitable[Blocks]], ToolAnnotations]] = [
             (self.list_files, READS),
@@ -65,7 +65,7 @@ class FileTools:
             (self.delete_file, DELETES),
         ]
         for tool, hints in rows:
-            server.add_tool(tool, annotations=hints, structured_output=False)
+            offer(server, tool, hints)
 
     async def list_files(
         self,

@@ -15,6 +15,7 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, Resource, ResourceTemplate, Tool
+from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
 from wasm_kernel import __version__
@@ -46,6 +47,8 @@ Your session begins by itself.
 - Pillow reads and writes no JPEG or WebP: use PNG. pandas reads no parquet: use CSV or Excel.
 """
 _CALLER: ContextVar[Caller] = ContextVar("caller")
+_LINKS_SINCE = "2025-06-18"
+Answered = CallToolResult | InputRequiredResult
 _ADMINS = "list_active_sessions"
 _FEWER_SESSIONS = " list_sessions shows yours, destroy_session ends one."
 
@@ -107,11 +110,11 @@ class WorkspaceServer(MCPServer[None]):
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> Answered:
         """Calls a tool; what it refuses, it refuses in words."""
         try:
             await self._check_names(name, arguments)
-            return await super().call_tool(name, arguments, context)
+            return _as_of(await super().call_tool(name, arguments, context), context)
         except ToolError as failure:
             cause = failure.__cause__
             self.metrics.refused(cause)
@@ -148,6 +151,16 @@ class WorkspaceServer(MCPServer[None]):
     ) -> Iterable[ReadResourceContents]:
         """Returns the content of a file."""
         return await self._files.read_resource(str(uri))
+
+
+def _as_of(result: Answered, context: Context[None, Any] | None) -> Answered:
+    """Returns a result without links, if its client is older than they are and would refuse it."""
+    version = context.protocol_version if context is not None else None
+    if version is None or is_version_at_least(version, _LINKS_SINCE):
+        return result
+    if isinstance(result, CallToolResult):
+        result.content = [each for each in result.content if each.type != "resource_link"]
+    return result
 
 
 def _refusal(name: str, cause: BaseException | None) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
@@ -22,7 +23,7 @@ from wasm_kernel.result import Travelled
 
 Handle = Annotated[
     str | None,
-    Field(description="The handle of a session. Leave it out for your own session."),
+    Field(description="A session's handle, as results show it. Leave it out for your own one."),
 ]
 Language = Annotated[str, Field(description="python, or another one that list_runtimes names.")]
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -64,7 +65,7 @@ class CellTools:
         self._caller = caller
         self._metrics = metrics
 
-    def add_to(self, server: MCPServer) -> None:
+    def add_to(self, server: MCPServer[None]) -> None:
         """Offers the tools."""
         rows: list[tuple[Callable[..., Awaitable[Blocks | CallToolResult]], ToolAnnotations]] = [
             (self.execute_code, CHANGES),
@@ -83,7 +84,7 @@ class CellTools:
             (self.list_active_sessions, READS),
         ]
         for tool, hints in rows:
-            server.add_tool(tool, annotations=hints, structured_output=False)
+            offer(server, tool, hints)
 
     # -- cells
 
@@ -99,7 +100,8 @@ class CellTools:
     ) -> CallToolResult:
         r"""Run code. Variables, imports and files in /app stay for the next call.
 
-        The value of the last line and matplotlib figures are shown, as in a notebook.
+        The value of the last line and matplotlib figures are shown, as in a notebook. There is no
+        network; numpy, pandas, scipy, scikit-learn, matplotlib and more are there.
         Example: {"code": "import pandas as pd\ndf = pd.read_csv('data.csv')\ndf.describe()"}
         """
         if len(code) > _CODE_CHARACTERS:
@@ -110,7 +112,7 @@ class CellTools:
     async def install_packages(
         self,
         ctx: Context,
-        packages: Annotated[list[str], Field(description="Names, also with versions.")],
+        packages: Annotated[list[str] | str, Field(description="Names, also with versions.")],
         session: Handle = None,
     ) -> CallToolResult:
         """Install Python packages into the session: pure Python only.
@@ -121,7 +123,8 @@ class CellTools:
         found = await self._sessions.of(self._caller(), session)
         if found.language != RuntimeType.PYTHON:
             raise Refused(f"Packages can't be installed in sessions of {found.language}.")
-        words = [word for text in packages for word in text.split()]
+        texts = [packages] if isinstance(packages, str) else packages
+        words = [word for text in texts for word in text.split()]
         if not words or any(word.startswith("-") for word in words):
             raise Refused("Name packages, such as humanize or tabulate==0.9.0, without options.")
         return await self._run(ctx, found, f"%pip install {' '.join(words)}", None)
@@ -218,7 +221,7 @@ class CellTools:
 
     async def restore(
         self,
-        name: Annotated[str, Field(description="A checkpoint's name, or a cell's number.")],
+        name: Annotated[str | int, Field(description="A checkpoint's name, or a cell's number.")],
         files: Annotated[bool, Field(description="Bring files back, too.")] = False,
         session: Handle = None,
     ) -> Blocks:
@@ -253,6 +256,12 @@ class CellTools:
         if found.is_busy:
             raise Refused(_BUSY)
         return found
+
+
+def offer(server: MCPServer[None], tool: Callable[..., Any], hints: ToolAnnotations) -> None:
+    """Offers a tool; its docstring is what the model reads."""
+    description = inspect.getdoc(tool)
+    server.add_tool(tool, description=description, annotations=hints, structured_output=False)
 
 
 def _said(text: str) -> Blocks:
