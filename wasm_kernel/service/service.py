@@ -130,7 +130,7 @@ class Service:
         self._check_room(owner)
         session = Session(self._sessions_root, name, self._logger, new=True, mounts=limits.mounts)
         session.leave()  # a worker opens it again
-        sandbox = self._add_new(name, language, owner, limits, pip=pip)
+        sandbox = self._add(name, language, owner, limits, pip=pip, made=True)
         sandbox.start()
         return sandbox
 
@@ -237,22 +237,6 @@ class Service:
     async def __aexit__(self, *_: object) -> None:
         await AsyncService(self).close()
 
-    def _add_new(
-        self,
-        name: str,
-        language: RuntimeType,
-        owner: str,
-        policy: ExecutionPolicy,
-        *,
-        pip: bool,
-        disk_bytes: int = 0,
-    ) -> RemoteSandbox:
-        try:
-            return self._add(name, language, owner, policy, pip=pip, disk_bytes=disk_bytes)
-        except LimitReached:  # others came first
-            self.delete(name)
-            raise
-
     def _add(
         self,
         name: str,
@@ -261,8 +245,23 @@ class Service:
         policy: ExecutionPolicy,
         *,
         pip: bool,
+        made: bool = False,
         disk_bytes: int = 0,
     ) -> RemoteSandbox:
+        """Adds a session to those that the service knows.
+
+        Args:
+            name: Its id.
+            language: The guest's language.
+            owner: Whom it belongs to.
+            policy: Its limits.
+            pip: Whether its cells may install packages.
+            made: Whether it was made just now; then it is deleted if there is no room for it.
+            disk_bytes: What it takes on disk, until it is measured.
+
+        Raises:
+            LimitReached: the service takes no more sessions.
+        """
         private = self._sessions_root.private_root
         opened = Open(
             language=language.value,
@@ -281,11 +280,16 @@ class Service:
             answer_seconds=self.limits.answer_seconds,
         )
         sandbox = RemoteSandbox(worker, policy, self)
-        with self._guard:
-            if (known := self._sessions.get(name)) is not None and not known.sandbox.closed:
-                return known.sandbox_of(owner)
-            self._check_room(owner, 1, disk_bytes)
-            self._sessions[name] = Entry(sandbox, owner, time.time(), disk_bytes)
+        try:
+            with self._guard:
+                if (known := self._sessions.get(name)) is not None and not known.sandbox.closed:
+                    return known.sandbox_of(owner)
+                self._check_room(owner, 1, disk_bytes)
+                self._sessions[name] = Entry(sandbox, owner, time.time(), disk_bytes)
+        except LimitReached:  # others came first
+            if made:
+                self.delete(name)
+            raise
         try:
             self._records.write(name, SessionRecord(owner, language.value))
         except OSError as problem:
@@ -358,7 +362,7 @@ class Service:
             made, own = make(request, task), entry.sandbox.worker.opened
             language = RuntimeType.checked(own.language)
             name, policy = request.session_id, entry.sandbox.policy
-            self._add_new(name, language, entry.owner, policy, pip=own.pip, disk_bytes=size)
+            self._add(name, language, entry.owner, policy, pip=own.pip, made=True, disk_bytes=size)
             return made
 
         return fork
