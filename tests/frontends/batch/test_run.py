@@ -71,7 +71,12 @@ def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
     with pytest.raises(BatchError, match="no parameter dya; it has day"):
         run(parameters={"dya": "tue"})
     assert not (tmp_path / "out" / "report.ipynb").exists()
-    assert run(parameters={"day": "tue"})["report.ipynb"].ok
+    heard: list[int] = []
+    hooks = {"on_cell_executed": lambda cell, cell_index, execute_reply: heard.append(cell_index)}
+    assert run(parameters={"day": "tue"}, hooks=hooks)["report.ipynb"].ok
+    assert heard == [0, 1, 2]
+    with pytest.raises(BatchError, match="no hook on_cell; there are on_cell_start"):
+        run(hooks={"on_cell": print})
     assert executed(tmp_path / "out" / "report.ipynb")[-1][1] == "ran on tue\n"
 
 

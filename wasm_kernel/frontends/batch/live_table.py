@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wasm_kernel.frontends.batch.outcome import Outcome
+from wasm_kernel.frontends.batch.outcome import Outcome, plain
 from wasm_kernel.frontends.batch.reporting import line_of
 
 _STYLES = {"ok": "green", "cancelled": "yellow"}
@@ -58,5 +58,5 @@ class LiveTable:
         table = Table(box=None, padding=(0, 2), show_header=False)
         now = time.monotonic()
         for name, (done, cells, since) in [*self._running.items()]:
-            table.add_row(Text(name), f"{done}/{cells} cells", f"{now - since:.0f} s")
+            table.add_row(Text(plain(name)), f"{done}/{cells} cells", f"{now - since:.0f} s")
         return table

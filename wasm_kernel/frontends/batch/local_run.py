@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 
-from wasm_kernel.frontends.batch.notebook_run import NotebookRun, Progress, RunSettings
+from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, Progress, RunSettings
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.parameters import check_parameters
@@ -99,6 +99,8 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
     Raises:
         BatchError: the run can't begin.
     """
+    if unknown := [*settings.hooks.keys() - {*HOOKS}]:
+        raise BatchError(f"There is no hook {unknown[0]}; there are {', '.join(HOOKS)}.")
     for file in settings.inputs:
         if not file.is_file():
             raise BatchError(f"There is no file {file}. Nothing was run.")

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -45,6 +45,12 @@ from wasm_kernel.frontends.batch.parameters import put_in
 from wasm_kernel.frontends.batch.resuming import DONE, Earlier
 from wasm_kernel.sessions.root import SessionsRoot
 
+HOOKS = (
+    *("on_cell_start", "on_cell_execute", "on_cell_complete"),
+    *("on_cell_executed", "on_cell_error"),
+)
+"""The hooks of nbclient that are called."""
+
 RUNNING = "running"
 """What stands in the place of a verdict until there is one."""
 
@@ -78,6 +84,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         compare: Whether outputs must be those that the notebook was stored with.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
         deterministic: Whether two runs give the same outputs, as far as that can be.
+        hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`.
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well.
         shared: A folder that all workers of a cluster share; empty if there is none.
@@ -93,6 +100,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     compare: bool = False
     ignored: tuple[str, ...] = ()
     deterministic: bool = False
+    hooks: Mapping[str, Callable[..., Any]] = {}
     goes_on: bool = False
     keeps_session: bool = False
     shared: str = ""
@@ -258,6 +266,8 @@ class NotebookRun:
         self._kernel = kernel = BatchKernel(traits, self._source.folder)
         client = await self._limited(kernel.start(self._book))
         client.record_timing = not settings.deterministic
+        for name, hook in settings.hooks.items():
+            setattr(client, name, hook)
         return kernel, client
 
     async def _run_or_go_on(self, client: NotebookClient, place: int, cell: NotebookNode) -> None:

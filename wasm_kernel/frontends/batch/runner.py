@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ def run_notebooks(
     compare: bool = False,
     ignored: Sequence[str] = (),
     deterministic: bool = False,
+    hooks: Mapping[str, Callable[..., Any]] | None = None,
     cluster: str | int | None = None,
     shared: Path | str | None = None,
 ) -> list[Outcome]:
@@ -54,6 +55,8 @@ def run_notebooks(
         compare: Whether outputs must be those that the notebooks were stored with.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
         deterministic: Whether two runs give the same outputs, as far as that can be.
+        hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`; not on a
+            cluster. What one raises ends its notebook.
         cluster: The address of a Dask scheduler whose workers run the notebooks, or how many
             workers to start on this machine; by default none.
         shared: A folder that all of its workers share; by default there is none.
@@ -77,6 +80,7 @@ def run_notebooks(
         compare=compare,
         ignored=tuple(ignored),
         deterministic=deterministic,
+        hooks=dict(hooks or {}),
         shared="" if shared is None else str(shared),
     )
     if cluster is None:
