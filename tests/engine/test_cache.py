@@ -14,7 +14,7 @@ import pytest
 from wasm_kernel.engine.cache import ENVIRONMENT, Cache, CacheError, default_folder
 from wasm_kernel.errors import CacheWarning
 
-NAME = "code.cwasm"
+NAME = f"{64206:032x}-epoch.cwasm"
 GOOD = b"good code" * 100
 DAY = 24 * 3600
 
@@ -326,7 +326,7 @@ def test_using_a_file_keeps_it_from_the_sweep(cache: Cache) -> None:
 
 
 def test_sweeping_removes_what_was_never_finished(cache: Cache) -> None:
-    left = cache.path(".code.cwasm.x1")
+    left = cache.path(f".{NAME}.x1")
     left.write_bytes(b"half")
     old(left, 2)
     cache.sweep()
@@ -334,19 +334,33 @@ def test_sweeping_removes_what_was_never_finished(cache: Cache) -> None:
 
 
 def test_sweeping_leaves_what_is_just_being_written(cache: Cache) -> None:
-    left = cache.path(".code.cwasm.x1")
+    left = cache.path(f".{NAME}.x1")
     left.write_bytes(b"half")
     cache.sweep()
     assert left.exists()
+
+
+def test_sweeping_leaves_the_files_of_a_folder_that_is_not_ours_alone(tmp_path: Path) -> None:
+    home = Cache(tmp_path)  # `WASM_KERNEL_CACHE=$HOME`
+    home.prepare()
+    home.write(NAME, lambda path: put(path, GOOD))
+    for name in ("thesis.json", "vm.image", "bundle-of-photos", ".profile", f"{NAME}.json", NAME):
+        home.path(name).touch()
+        old(home.path(name), 400)
+    home.sweep()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"thesis.json", "vm.image", "bundle-of-photos", ".profile"}
 
 
 def test_sweeping_follows_no_link(cache: Cache, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
-    cache.path("way").symlink_to(precious)
-    old(cache.path("way"), 100)
+    link = cache.path(f"bundle-{7:032x}")
+    link.symlink_to(precious)
+    old(link, 100)
     cache.sweep()
+    assert not link.is_symlink()
     assert (precious / "file").exists()
 
 

@@ -20,6 +20,7 @@ from tests.faces import says, wait_for
 from tests.local import get_session_sandbox
 from tests.private import folders_of, private_of
 from tests.sessions.other_process import ROOT, Other
+from wasm_kernel.engine.cache import ENVIRONMENT
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Holder
 from wasm_kernel.linux.folders import Folder
@@ -196,6 +197,20 @@ def test_old_histories_go_by_age(root: Path) -> None:
     with Folder.open(private_of(root / old)) as folder:
         assert Holder.of(folder).evicted == "age"
         assert disk_use.idle_seconds(disk_use.stamp_of(folder)) > 90 * DAY
+
+
+def test_compiled_code_of_an_earlier_version_goes(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv(ENVIRONMENT, str(cache))
+    for version in range(2):
+        code = cache / f"{version:032x}-epoch.cwasm"
+        code.touch()
+        os.utime(code, (time.time() - 40 * version * DAY,) * 2)
+    kept(root)
+    assert [path.name for path in cache.iterdir()] == [f"{0:032x}-epoch.cwasm"]
 
 
 def test_what_did_not_change_is_not_measured_again(

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 import time
 import warnings
@@ -36,6 +37,10 @@ _LOCK_POLL = 0.1
 _DAY = 24 * 3600.0
 _KEEP_SECONDS = 30 * _DAY  # of a file that nobody has used
 _KEEP_ASIDE_SECONDS = _DAY  # of a file that was never finished
+_OURS = re.compile(  # also with what is added for notes, locks and unfinished files
+    r"(\.?[0-9a-f]{32}(-[a-z-]+\.cwasm|\.image)|\.?guest-files-[0-9a-f]{16}\.json"
+    r"|bundle-[0-9a-f]{32}|\.bundle-\w+)(\..*)?"
+)
 
 
 class CacheError(WasmKernelError, PermissionError):
@@ -211,9 +216,14 @@ class Cache:
         return path
 
     def sweep(self) -> None:
-        """Removes what nobody has used for a month, and what was left unfinished."""
+        """Removes what nobody has used for a month, and what was left unfinished.
+
+        A folder that somebody named may hold other files: those stay.
+        """
         now = time.time()
         for path in self.folder.iterdir():
+            if not _OURS.fullmatch(path.name):
+                continue
             with contextlib.suppress(OSError):
                 keep = _KEEP_ASIDE_SECONDS if path.name.startswith(".") else _KEEP_SECONDS
                 if now - self._last_used(path) > keep:

@@ -10,6 +10,9 @@ bytes times idle time goes first.
 Files go by age alone, if the session's notebook is gone, and a user was told some time before.
 If no notebook is known, nobody can say whether the files are wanted: they stay.
 
+What nobody used for a month goes from the cache of compiled code in the same rounds: by then the
+kernel that began them has noted what it uses.
+
 A kernel does this on a thread of low priority, outside of its confined process. Of all kernels with
 one root, one at a time does it, some minutes after the last. No session needs it to work: whatever
 fails is tried again in the next round.
@@ -31,6 +34,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state
 from wasm_kernel.folders.private import PrivateFolder
@@ -185,7 +189,7 @@ class Upkeep:
         return abs(time.time() - found.st_mtime) if found is not None else _OVERDUE_SECONDS + 1
 
     def round(self) -> None:
-        """Looks at all sessions once, and removes what has to go.
+        """Looks at all sessions once, and at the cache of compiled code; removes what has to go.
 
         Raises:
             OSError: the records of earlier rounds can't be written.
@@ -199,6 +203,8 @@ class Upkeep:
                 return  # another kernel does it just now
             try:
                 self._round(place)
+                with contextlib.suppress(OSError):  # nobody made one yet
+                    Cache().sweep()
             finally:
                 lock.release()
 
