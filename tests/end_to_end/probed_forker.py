@@ -20,12 +20,27 @@ if TYPE_CHECKING:
     from tests.local import LocalSandbox
     from wasm_kernel.sessions.session import Session
 
-its_own = origin.create
+its_own, load = origin.create, forker._load
+loaded: set[str] = set()
+
+
+def loading() -> Any:
+    """Loads, and notes what there is then."""
+    made = load()
+    loaded.update(sys.modules)
+    return made
+
+
+def watched(workspace: Path) -> None:
+    """Tells what was imported after the fork, too."""
+    watch(workspace)
+    (workspace / "imported.aside").write_text("\n".join({*sys.modules} - loaded))
+    (workspace / "imported.aside").rename(workspace / "imported")
 
 
 def probed(runtime: RuntimeType, session: Session, *given: Any, **options: Any) -> LocalSandbox:
     """The real sandbox, beside a thread that watches for the order."""
-    threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
+    threading.Thread(target=watched, args=(session.workspace,), daemon=True).start()
     return its_own(runtime, session, *given, **options)
 
 
@@ -37,5 +52,6 @@ def files() -> Iterator[tuple[str, int]]:
 if __name__ == "__main__":
     patched: Any = forker
     patched.IDLE_SECONDS, patched.create, patched._files = float(sys.argv[1]), probed, files
+    patched._load = loading
     print(name := launcher.forker_name(), flush=True)
     forker.main(name)

@@ -207,7 +207,8 @@ def test_who_would_pass_on_something_else_gets_no_kernel_of_the_forker(forker: F
     asked += "; link = launcher.connect(sys.argv[1]); print(launcher._hand_over(link))"
     command = [sys.executable, "-P", "-c", asked, forker.name]
     done = subprocess.run(command, env=forker.env, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1].startswith("Connection")
+    last = done.stderr.splitlines()[-1]  # it hangs up, before or after all is sent
+    assert last.startswith(("Connection", "BrokenPipe")), last
 
 
 def test_it_serves_nobody_once_the_installation_has_changed(
@@ -238,10 +239,12 @@ def test_a_kernel_that_was_taken_over_reaches_neither_the_forker_nor_anything_el
         kernel = start(folder="none")
         kernel.run("open('/app/probe', 'w').close()")
         (session,) = (path for path in root.iterdir() if not path.name.startswith("."))
-        wait_for((session / "found").exists)
+        wait_for((session / "imported").exists)
         found: dict[str, str] = json.loads((session / "found").read_text())
+        late = (session / "imported").read_text().split()
     assert {name for name, came in found.items() if came == "done"} == REACHABLE
     assert "forker" in found
+    assert [name for name in late if name.startswith(("wasm_kernel", "tornado", "zmq"))] == []
     assert forker.command("--version").returncode == 0
 
 

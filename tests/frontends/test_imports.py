@@ -106,7 +106,13 @@ from wasm_kernel.frontends.jupyter import forker
 forker._load()
 print(*(name for name in read if not name.startswith(launcher.VARIABLES)))
 """
-HARMLESS = {"ANDROID_DATA", "_PYTHON_PROJECT_BASE", "_PYTHON_SYSCONFIGDATA_NAME"}
+HARMLESS = {
+    "COLUMNS",
+    "LINES",
+    "ANDROID_DATA",
+    "_PYTHON_PROJECT_BASE",
+    "_PYTHON_SYSCONFIGDATA_NAME",
+}
 
 
 def test_a_variable_that_is_read_before_a_kernel_is_forked_is_part_of_the_forkers_name(

@@ -31,6 +31,7 @@ from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import launcher, startup
 from wasm_kernel.frontends.jupyter.origin import create
+from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import Broker, ProcessBroker, check_alone
 from wasm_kernel.linux.task import QUIET, Task
@@ -53,7 +54,9 @@ _NEEDED = (
     *("wasm_kernel.engine.instance", "wasm_kernel.state.folding", "wasm_kernel.state.tables"),
     *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts", "wasm_kernel.outputs.documents"),
     *("wasm_kernel.outputs.widgets", "wasm_kernel.publishing.write_back", "ipykernel.parentpoller"),
-    *("socket", "subprocess", "encodings.idna", "zmq.eventloop.zmqstream"),
+    *("wasm_kernel.execution.sandbox", "wasm_kernel.guests.python.broker_handlers"),
+    *("socket", "subprocess", "encodings.idna", "zmq.eventloop.zmqstream", "pwd", "resource"),
+    *("tornado.gen", "tornado.platform.asyncio"),
 )
 """The modules that kernels need at their start, or later; forked, all share one copy."""
 
@@ -358,9 +361,22 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
             languages[runtime] = language
     if not languages:
         raise WasmKernelError("no guest is in the cache")
+    _practise()
     gc.collect()
     gc.freeze()
     return languages, broker
+
+
+def _practise() -> None:
+    """Reads a command line, as each kernel does: what is worked out for that is there afterwards.
+
+    No file of the user's is read.
+    """
+    from wasm_kernel.frontends.jupyter.app import WasmKernelApp
+
+    app = WasmKernelApp()
+    app.parse_command_line(["-f", "kernel.json"])
+    KernelSettings(parent=app)
 
 
 def _opened_place() -> int:
