@@ -86,6 +86,7 @@ class WasmModule:
         self._data = data
         self._sections: dict[int, _Span] = {}
         self._names: dict[str, list[int]] = defaultdict(list)  # indexes, with imports first
+        self._name_section = _Span(len(data), len(data), len(data))
         position = len(_HEADER)
         while position < len(data):
             size, start = self._unsigned(position + 1)
@@ -135,7 +136,9 @@ class WasmModule:
         return count
 
     def patched(self, edits: Iterable[Edit], data_edits: Iterable[DataEdit] = ()) -> bytes:
-        """Returns the module's bytes with all edits made.
+        """Returns the module's bytes with all edits made, and without the functions' names.
+
+        Nothing looks at names when the guest runs, and compiled code would hold them twice.
 
         Raises:
             ModuleError: an edit did not meet what it expects.
@@ -187,7 +190,7 @@ class WasmModule:
         return position
 
     def _with_data(self, start: int, edits: Iterable[DataEdit]) -> bytes:
-        """Returns what follows on `start`, with the edits made."""
+        """Returns what follows on `start`, with the edits made and without names."""
         rest = bytearray(self._data[start:])
         for edit in edits:
             if len(edit.new) != len(edit.old):
@@ -200,6 +203,8 @@ class WasmModule:
                     f"was expected there ({edit.why})"
                 )
             rest[at : at + len(edit.old)] = edit.new
+        names = self._name_section  # behind the data, as the specification has it
+        del rest[names.header - start : names.end - start]
         return bytes(rest)
 
     def _place_of_data(self, edit: DataEdit) -> int:
@@ -253,6 +258,7 @@ class WasmModule:
         if self._data[position : position + size] != b"name":
             return
         position += size
+        self._name_section = section
         while position < section.end:
             kind = self._data[position]
             size, start = self._unsigned(position + 1)

@@ -43,8 +43,9 @@ def test_what_was_edited_runs(module: WasmModule) -> None:
     assert seven(store, 0) == 14
     assert eight(store) == -70_000
     assert memory.read(store, 70_000, 70_006) == b"abXYef"
+    assert b"eight" in changed and b"same" not in changed  # an export, and a name alone
     assert WasmModule(changed).patched(()) == changed
-    assert module.patched(()) == bytes(wat2wasm(SOURCE))
+    assert bytes(wat2wasm(SOURCE)).startswith(module.patched(()))  # names come last
 
 
 def test_a_function_gets_a_further_local_variable(module: WasmModule) -> None:
