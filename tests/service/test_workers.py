@@ -25,7 +25,7 @@ from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import FrameError, TravelError, WasmKernelError, WorkerLost
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service import fork_server, messages
+from wasm_kernel.service import fork_process, messages
 from wasm_kernel.service.create import create_sandbox
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
@@ -261,8 +261,8 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         for name, value in probe.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("SERVICE_KEY", "secret")
-        monkeypatch.setattr(fork_server, "VARIABLES", (*fork_server.VARIABLES, "PROBE_"))
-        monkeypatch.setattr(fork_server, "PROGRAM", "tests.service.probed_worker")
+        monkeypatch.setattr(fork_process, "VARIABLES", (*fork_process.VARIABLES, "PROBE_"))
+        monkeypatch.setattr(fork_process, "PROGRAM", "tests.service.probed_worker")
         service = starting(confinement=confinement)
         assert (
             b"SERVICE_KEY" not in Path(f"/proc/{service.fork_server.process}/environ").read_bytes()

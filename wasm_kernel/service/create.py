@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING
 
-from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.base_sandbox import BaseSandbox
-from wasm_kernel.execution.create import check, create_local_sandbox, open_workspace
-from wasm_kernel.execution.descriptors import make_room
-from wasm_kernel.execution.interfaces import NewSession, NoSession
-from wasm_kernel.folders.locks import Resume
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+if TYPE_CHECKING:  # what is imported when the process that forks workers is on its way
+    from pathlib import Path
 
-Isolation = Literal["worker", "in-process"]
-_UNWALLED = "none: the guest lives in its program's own process (isolation='in-process')"
+    from wasm_kernel.events import SandboxLogger
+    from wasm_kernel.execution.base_sandbox import BaseSandbox
+    from wasm_kernel.folders.locks import Resume
+    from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+    from wasm_kernel.service.making import Isolation
 
 
 def create_sandbox(
-    runtime: RuntimeType | str = RuntimeType.PYTHON,
+    runtime: RuntimeType | str = "python",
     workspace: Path | str = "workspace",
     policy: ExecutionPolicy | None = None,
     logger: SandboxLogger | None = None,
     *,
     private_root: Path | str | None = None,
-    resume: Resume | str = Resume.NEVER,
+    resume: Resume | str = "never",
     pip: bool = False,
     isolation: Isolation = "worker",
 ) -> BaseSandbox:
@@ -59,65 +56,15 @@ def create_sandbox(
             the hard one allows, before that happens.
         OSError: the workspace can't be made.
     """
-    making = Making(runtime, policy, logger, pip, isolation)
-    resume = Resume.checked(resume)
+    if isolation == "worker":
+        from wasm_kernel.service import fork_process
+
+        fork_process.start_early()
+    from wasm_kernel.execution.create import open_workspace
+    from wasm_kernel.execution.interfaces import NewSession, NoSession
+    from wasm_kernel.folders.locks import Resume
+    from wasm_kernel.service.making import Making
+
+    making, resumes = Making(runtime, policy, logger, pip, isolation), Resume.checked(resume)
     folders = open_workspace(workspace, making.policy, private_root)
-    return making.sandbox_in(NewSession(folders, None, NoSession(folders)), resume)
-
-
-class Making:
-    """The making of a sandbox, with the options that all ways to make one have.
-
-    Raises:
-        ValueError, TypeError: as `create_sandbox`.
-        OutOfDescriptors: there is no room for another one.
-    """
-
-    def __init__(
-        self,
-        runtime: RuntimeType | str,
-        policy: ExecutionPolicy | None,
-        logger: SandboxLogger | None,
-        pip: bool,
-        isolation: Isolation,
-    ) -> None:
-        self.logger = check(runtime, policy, logger)
-        self.policy = policy or ExecutionPolicy()
-        self._runtime = runtime
-        self._pip = pip
-        if isolation not in get_args(Isolation):
-            names = " or ".join(map(repr, get_args(Isolation)))
-            raise ValueError(f"isolation is {names}, not {isolation!r}")
-        self._is_local = isolation == "in-process"
-        if self._is_local:
-            make_room(self.policy)
-        else:
-            from wasm_kernel.service.own_sandbox import OF_WORKER, own_workers
-
-            make_room(None, OF_WORKER)
-            own_workers().fork_server.start()  # it loads while the folders are opened
-
-    def sandbox_in(self, new: NewSession, resume: Resume) -> BaseSandbox:
-        """Returns a sandbox in folders that were opened for it."""
-        logger = self.logger
-        if new.session_id is not None:
-            logger = logger.bind(session_id=new.session_id)
-        if not self._is_local:
-            from wasm_kernel.service.own_sandbox import OwnSandbox
-
-            return OwnSandbox.made(
-                new, self._runtime, self.policy, logger, resume=resume, pip=self._pip
-            )
-        sandbox = create_local_sandbox(
-            new.folders,
-            self._runtime,
-            self.policy,
-            logger,
-            session_id=new.session_id,
-            resume=resume,
-            hooks=new.hooks,
-            quiet=new.session_id is not None,
-            pip=self._pip,
-        )
-        sandbox.facts.add(lambda: {"confinement": _UNWALLED})
-        return sandbox
+    return making.sandbox_in(NewSession(folders, None, NoSession(folders)), resumes)

@@ -16,7 +16,7 @@ from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.service.create import Isolation, Making
+from wasm_kernel.service.making import Isolation, Making
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT

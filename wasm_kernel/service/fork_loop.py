@@ -39,10 +39,11 @@ from wasm_kernel.state.image import BaseImage
 
 _LEAVE_SECONDS = 2.0  # that workers have to close their sessions when the owner is gone
 _NEEDED = (
-    *("wasm_kernel.engine.instance", "wasm_kernel.guests.python.packages.command"),
-    *("wasm_kernel.state.folding", "wasm_kernel.state.tables", "encodings.idna"),
+    *("wasm_kernel.engine.instance", "wasm_kernel.state.folding", "wasm_kernel.state.tables"),
 )
-"""The modules that cells need later; forked, all workers share one copy."""
+"""The modules that every guest needs; forked, all workers share one copy."""
+_LATER = ("wasm_kernel.guests.python.packages.command", "encodings.idna")
+"""The modules that some cells need; they are loaded when nobody waits for a worker."""
 
 Reply = TypeVar("Reply", bound=Struct)
 
@@ -82,8 +83,13 @@ class ForkLoop:
         poll = select.poll()
         poll.register(self._line, select.POLLIN)
         poll.register(self._owner, select.POLLIN)
+        later = [*_LATER]
         with contextlib.suppress(OSError):
-            while all(number != self._owner for number, _ in poll.poll()):
+            while self._owner not in (ready := dict(poll.poll(0 if later else None))):
+                if not ready:
+                    importlib.import_module(later.pop(0))
+                    gc.freeze()
+                    continue
                 packet, descriptors, _, _ = socket.recv_fds(self._line, PACKET, 1)
                 if not packet:
                     break

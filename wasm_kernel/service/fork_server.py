@@ -11,7 +11,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -24,10 +23,11 @@ from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED, Flav
 from wasm_kernel.errors import HostFailed, WasmKernelError
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service import fork_process
 from wasm_kernel.service.channel import Channel
+from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
 
-PROGRAM = "wasm_kernel.service.fork_loop"
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
 _END_SECONDS = 10  # for the system to end a process
 _TRIES = 3
@@ -42,10 +42,6 @@ try:
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
 """
-VARIABLES = (  # of the environment that workers get, by their beginnings
-    *("HOME", "LANG", "LC_", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHON", "TMPDIR", "TZ"),
-    *("OMP_", "OPENBLAS_", "USER", "VIRTUAL_ENV", "WASM_KERNEL_", "XDG_"),
-)
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
@@ -127,9 +123,12 @@ class ForkServer:
 
     When a worker was asked for, another one like it is made for the next session, which is there
     sooner by that.
+
+    Args:
+        started: The process, if it was started already.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, started: ForkProcess | None = None) -> None:
         self._guard = threading.Lock()
         self._spare: tuple[list[ForkRequest], Worker] | None = None
         self._preparing, self._prepared = threading.Lock(), 0
@@ -137,6 +136,8 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
         self._owner = os.getpid()
+        if started is not None:
+            self._has(started)
 
     @property
     def process(self) -> int:
@@ -235,20 +236,13 @@ class ForkServer:
         if os.getpid() != self._owner:
             raise HostFailed("this process was forked from the one whose service it is")
         if self._line is None:
-            own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            own.settimeout(_SECONDS)
-            command = [sys.executable, "-P", "-m", PROGRAM]
-            with theirs:
-                self._process = subprocess.Popen(  # noqa: S603 - the command is fixed
-                    [*command, str(theirs.fileno()), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    process_group=0,  # a Ctrl-C is for the owner
-                    env={**_environment(), "MALLOC_ARENA_MAX": "1"},
-                )
-            self._line = own
+            self._has(fork_process.start())
+        assert self._line is not None
         return self._line
+
+    def _has(self, started: ForkProcess) -> None:
+        started.line.settimeout(_SECONDS)
+        self._process, self._line = started.process, started.line
 
     def _ask(self, line: socket.socket, request: ForkRequest) -> tuple[ForkReply, Worker | None]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -289,11 +283,6 @@ class ForkServer:
 def flavours_of(policy: Mapping[str, Any]) -> Sequence[Flavour]:
     """Returns the flavours that a worker's guest may have under a policy, the best one first."""
     return (FUEL, FUEL_EPOCH) if policy["fuel_budget"] is not None else (UNCHECKED, EPOCH)
-
-
-def _environment() -> dict[str, str]:
-    """The variables that workers need: others hold keys, and a worker may be taken over."""
-    return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
 
 
 def _prepare(request: ForkRequest, progress: Callable[[str], None]) -> None:

@@ -30,6 +30,7 @@ from wasm_kernel.guests.base import broker_handlers
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
 from wasm_kernel.service.messages import Open, plain_policy
 from wasm_kernel.service.remote_sandbox import CLOSED, WorkerSandbox
@@ -46,7 +47,7 @@ class OwnWorkers:
     """The workers of this process's own sandboxes, and who looks after them. Any thread."""
 
     def __init__(self) -> None:
-        self.fork_server = ForkServer()
+        self.fork_server = ForkServer(fork_process.take_early())
         self._guard = threading.Lock()
         self._awake: set[SessionWorker] = set()
         self._rounds: threading.Thread | None = None
