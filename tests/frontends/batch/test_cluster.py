@@ -137,6 +137,8 @@ class FakeClient:
         self.heard((0.0, b"rubbish"))
         book = nbformat.v4.writes(nbformat.v4.new_notebook()).encode()
         ran = Ran(Outcome(told.name, "ok", cells=1), book)
+        if told.name == "liar.ipynb":
+            ran = Ran(Outcome("good.ipynb", "ok", output="/etc/passwd"), b"rubbish")
         return FakeFuture(type(self).rule(told), msgspec.msgpack.encode(ran))
 
     def close(self) -> None: ...
@@ -145,7 +147,7 @@ class FakeClient:
 def test_what_is_lost_is_given_to_others_and_not_for_ever(
     make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("good", "once", "always", "broken", "stuck"):
+    for name in ("good", "once", "always", "broken", "stuck", "liar"):
         make(f"{name}.ipynb", "1")
     rules = {
         "good": lambda task: "finished",
@@ -153,6 +155,7 @@ def test_what_is_lost_is_given_to_others_and_not_for_ever(
         "always": lambda task: "cancelled",
         "broken": lambda task: "error",
         "stuck": lambda task: "pending",
+        "liar": lambda task: "finished",
     }
     monkeypatch.setattr(FakeClient, "rule", lambda task: rules[task.name[:-6]](task), raising=False)
     monkeypatch.setattr(distributed, "Client", FakeClient)
@@ -171,6 +174,8 @@ def test_what_is_lost_is_given_to_others_and_not_for_ever(
         "always": "kernel-lost",
         "broken": "kernel-lost",
         "stuck": "kernel-lost",
+        "liar": "kernel-lost",
     }
+    assert not any(each.output.startswith("/etc") for each in outcomes)
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"good.ipynb", "once.ipynb"}
-    assert len(lines.getvalue().splitlines()) == 5
+    assert len(lines.getvalue().splitlines()) == 6

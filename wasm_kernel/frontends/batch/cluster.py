@@ -63,8 +63,7 @@ class _Attempt(Struct):
     source: Source
     number: int = 0
     future: Any = None
-    began: float = 0.0  # when a worker said so
-    is_stuck: bool = False
+    began: float = 0.0  # when a worker said so last
 
 
 def run_on_cluster(
@@ -255,14 +254,26 @@ class _ClusterBatch:
         except (msgspec.DecodeError, distributed.CancelledError, OSError):
             self._again(name, attempt)
             return
-        outcome, output = ran.outcome, attempt.source.output
-        if ran.executed:
-            write_bytes(output, ran.executed)
-            outcome = replace(outcome, output=str(output))
-            if self._settings.compare and outcome.ok:
-                book = parse_notebook(ran.executed)
-                outcome = compared(attempt.source, book, self._settings.ignored, outcome)
-        self._end(name, outcome)
+        outcome = replace(ran.outcome, notebook=name, output="")
+        try:
+            self._end(name, self._written(attempt.source, outcome, ran.executed))
+        except NotebookRefused as problem:
+            self._end(name, replace(outcome, verdict="kernel-lost", reason=str(problem)))
+
+    def _written(self, source: Source, outcome: Outcome, executed: bytes) -> Outcome:
+        """Writes an executed notebook, and compares it if it is to be.
+
+        Raises:
+            NotebookRefused: what the worker sent is no notebook.
+        """
+        if not executed:
+            return outcome
+        book = parse_notebook(executed)
+        write_bytes(source.output, executed)
+        outcome = replace(outcome, output=str(source.output))
+        if not (self._settings.compare and outcome.ok):
+            return outcome
+        return compared(source, book, self._settings.ignored, outcome)
 
     def _end(self, name: str, outcome: Outcome) -> None:
         with self._guard:
@@ -277,8 +288,8 @@ class _ClusterBatch:
             attempt = self._attempts.get(told.name)
             if attempt is None or attempt.number != told.attempt:
                 return
-            attempt.began = attempt.began or time.monotonic()
             if told.done:
                 self._progress.cell_ended(told.name, told.done, told.cells)
-            else:
+            else:  # perhaps not for the first time: the scheduler gave it to another worker
+                attempt.began = time.monotonic()
                 self._progress.began(told.name, told.cells)

@@ -126,6 +126,7 @@ def grade_notebooks(
         budgets=budgets,
         folder="none",
         inputs=tuple(Path(each) for each in inputs),
+        pip=False,
         goes_on=True,
         keeps_session=True,
     )

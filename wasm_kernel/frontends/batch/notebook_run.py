@@ -84,6 +84,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         compare: Whether outputs must be those that the notebook was stored with.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
         deterministic: Whether two runs give the same outputs, as far as that can be.
+        pip: Whether cells may install packages.
         hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`.
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well.
@@ -100,6 +101,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     compare: bool = False
     ignored: tuple[str, ...] = ()
     deterministic: bool = False
+    pip: bool = True
     hooks: Mapping[str, Callable[..., Any]] = {}
     goes_on: bool = False
     keeps_session: bool = False
@@ -258,6 +260,7 @@ class NotebookRun:
             "resume": "always",
             "history_cells": min(len(self._cells) + _SPARE_STATES, _STATES_MOST),
             "mounts": settings.mounts,
+            "pip": settings.pip,
             "deterministic": settings.deterministic,
             **settings.budgets.limits(),
         }
