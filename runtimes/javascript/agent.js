@@ -21,6 +21,7 @@ import * as web from "wasm-kernel:web";
 const NAME_LENGTH = 11; // of a script's name in stacks
 const COMMAND = /^%(\w+)(?:[ \t]+(\S.*))?$/;
 const INTERRUPTED = "KeyboardInterrupt";
+const MOST_ROUNDS = 1; // of 100,000 reactions each, once the cell has its value
 const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
 
 let cell; // the one that runs
@@ -70,7 +71,7 @@ function done(reply) {
 // -- a cell
 
 function execute(request) {
-  cell = { request, count: request.execution_count, value: undefined, settled: false, stripped: false };
+  cell = { request, count: request.execution_count, value: undefined, settled: false, stripped: false, rounds: 0 };
   if (request.store_history) {
     for (const [number, code] of request.alone) remember(number, code);
     remember(cell.count, request.code);
@@ -140,7 +141,11 @@ function settle(running, value) {
 }
 
 function afterJobs(count) {
-  if (count !== "0") return "j";
+  // reactions that make reactions for ever, maybe of an earlier cell, keep no cell from its end
+  if (!(cell.settled || cell.shown)) cell.rounds = 0;
+  const isBusy = count !== "0";
+  if (isBusy && nextDue() === 0) return runTimer();
+  if (isBusy && (cell.rounds += 1) <= MOST_ROUNDS) return "j";
   if (cell.finishing) return cell.shown ? finished() : failed(cell.problem ?? new Error(WAITS));
   if (cell.failed) return failed(cell.problem);
   const due = nextDue();
@@ -171,7 +176,7 @@ function finish() {
   cell.shown = false;
   const running = cell;
   then(
-    bundleOf(value),
+    Promise.resolve(bundleOf(value)),
     (data) => {
       send({ op: "result", execution_count: running.count, data, metadata: {} });
       running.shown = true;

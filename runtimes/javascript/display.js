@@ -1,16 +1,22 @@
 // Rich output: MIME bundles of values, and `display`.
 
-import { send } from "wasm-kernel:host";
+import { print, send } from "wasm-kernel:host";
 import { inspect, typedName } from "wasm-kernel:inspect";
 import { tableHtml, tableText } from "wasm-kernel:tables";
 
 const JUPYTER = Symbol.for("Jupyter.display");
 const BYTES_OF = { "image/png": [0x89, 0x50], "image/jpeg": [0xff, 0xd8] };
 
-/** Returns the MIME bundle of a value. */
-export async function bundleOf(value) {
-  const own = await ownBundle(value);
-  if (own !== undefined) return own;
+/** Returns the MIME bundle of a value, or a promise of it. */
+export function bundleOf(value) {
+  const own = ownBundle(value);
+  if (own instanceof Promise) return own.then((found) => (isBundle(found) ? found : plainBundle(value)));
+  return isBundle(own) ? own : plainBundle(value);
+}
+
+const isBundle = (found) => typeof found === "object" && found !== null;
+
+function plainBundle(value) {
   const html = tableHtml(value);
   if (html !== undefined) return { "text/plain": tableText(value), "text/html": html };
   const image = imageOf(value);
@@ -18,7 +24,8 @@ export async function bundleOf(value) {
   return image === undefined ? text : { ...text, ...image };
 }
 
-async function ownBundle(value) {
+/** Returns what a value has to say of itself; undefined if nothing. */
+function ownBundle(value) {
   if (value === null || value === undefined) return undefined;
   let shows;
   try {
@@ -26,9 +33,7 @@ async function ownBundle(value) {
   } catch {
     return undefined;
   }
-  if (typeof shows !== "function") return undefined;
-  const found = await shows.call(value);
-  return typeof found === "object" && found !== null ? found : undefined;
+  return typeof shows === "function" ? shows.call(value) : undefined;
 }
 
 function imageOf(value) {
@@ -55,10 +60,13 @@ function show(data, { metadata = {}, id, update = false } = {}) {
 }
 
 /** Shows a value as a notebook's output; `raw` takes it for a MIME bundle. */
-export async function display(value, { raw = false, ...options } = {}) {
-  const isBundle = typeof value === "object" && value !== null && Object.keys(value).some((key) => key.includes("/"));
-  show(raw || isBundle ? value : await bundleOf(value), options);
+export function display(value, { raw = false, ...options } = {}) {
+  const found = raw || hasMimeTypes(value) ? value : bundleOf(value);
+  if (!(found instanceof Promise)) return show(found, options);
+  found.then((data) => show(data, options)).catch((problem) => print(2, `${inspect(problem)}\n`));
 }
+
+const hasMimeTypes = (value) => isBundle(value) && Object.keys(value).some((key) => key.includes("/"));
 
 const png = (value) => (typeof value === "string" ? value : base64(value));
 display.html = (text, options) => show({ "text/html": String(text), "text/plain": String(text) }, options);

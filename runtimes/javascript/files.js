@@ -4,6 +4,7 @@ import { decode, encode, fileCall } from "wasm-kernel:host";
 import { absolute } from "wasm-kernel:process";
 import { bytesOf } from "wasm-kernel:web";
 
+const PIECE = 32 * 1024 * 1024; // bytes that the host holds at once
 const optionsOf = (options) => (typeof options === "string" ? { encoding: options } : options ?? {});
 const textOf = (data, encoding) => {
   const name = String(encoding).toLowerCase();
@@ -17,13 +18,31 @@ const dataOf = (content) => (typeof content === "string" ? encode(content) : byt
 
 export function readFile(path, options) {
   const { encoding } = optionsOf(options);
-  const data = fileCall("read", [absolute(path)]);
+  const target = absolute(path);
+  let data = fileCall("read", [target, 0, PIECE]);
+  if (data.length === PIECE) data = restOf(target, data);
   return encoding ? textOf(data, encoding) : data;
+}
+
+/** Returns a file that takes more than one piece. */
+function restOf(path, first) {
+  const all = new Uint8Array(fileCall("status", [path, true]).size);
+  let at = 0, piece = first;
+  while (piece.length > 0 && at + piece.length <= all.length) {
+    all.set(piece, at);
+    at += piece.length;
+    piece = fileCall("read", [path, at, PIECE]);
+  }
+  return all.subarray(0, at);
 }
 
 export function writeFile(path, content, options) {
   const { flag = "w" } = optionsOf(options);
-  fileCall("write", [absolute(path), flag.startsWith("a"), flag.includes("x")], dataOf(content));
+  const data = dataOf(content), target = absolute(path);
+  fileCall("write", [target, flag.startsWith("a"), flag.includes("x")], data.subarray(0, PIECE));
+  for (let at = PIECE; at < data.length; at += PIECE) {
+    fileCall("write", [target, true, false], data.subarray(at, at + PIECE));
+  }
 }
 
 export const appendFile = (path, content, options) => writeFile(path, content, { ...optionsOf(options), flag: "a" });

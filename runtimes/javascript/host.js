@@ -27,18 +27,30 @@ export function beginTime() {
   origin = clock();
 }
 const text = String;
+const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024;
 
 /** Sends a frame of the protocol (PROTOCOL.md), and returns the host's answer. */
 export function send(frame) {
-  return parse(taken.send(toWellFormed(stringify(frame))));
+  const said = stringify(frame);
+  if (said.length > MOST_FRAME) return { refused: "it is larger than 64 MiB" };
+  return parse(taken.send(toWellFormed(said)));
 }
 
-/** Prints on standard output (1) or standard error (2). */
+/** Prints on standard output (1) or standard error (2), in pieces: the host keeps one at a time. */
 export function print(stream, words) {
-  const said = toWellFormed(words);
-  if (stream === 1) taken.print1(said);
-  else taken.print2(said);
+  let start = 0;
+  do {
+    let end = start + PIECE;
+    if (end < words.length && isHighSurrogate(words, end - 1)) end += 1;
+    const piece = toWellFormed(slice(words, start, end));
+    if (stream === 1) taken.print1(piece);
+    else taken.print2(piece);
+    start = end;
+  } while (start < words.length);
 }
+
+const codeAt = uncurry(String.prototype.charCodeAt);
+const isHighSurrogate = (words, index) => (codeAt(words, index) & 0xfc00) === 0xd800;
 
 /** Says which folder relative paths begin at. */
 export const enter = (folder) => taken.enter(folder);

@@ -4,7 +4,7 @@ import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys } from "wasm-kernel:h
 import { inspect, nameOf } from "wasm-kernel:inspect";
 import { completeness } from "wasm-kernel:source";
 
-const MOST_MATCHES = 500, MOST_CELLS = 10_000;
+const MOST_MATCHES = 500, MOST_CELLS = 10_000, MOST_CHARACTERS = 1000;
 const PATH = /([\p{ID_Start}$_][\p{ID_Continue}$]*(?:\??\.[\p{ID_Start}$_][\p{ID_Continue}$]*)*)\??\.([\p{ID_Continue}$]*)$/u;
 const WORD = /[\p{ID_Start}$_][\p{ID_Continue}$]*$/u;
 const WHOLE = /[\p{ID_Start}$_][\p{ID_Continue}$.]*$/u;
@@ -90,7 +90,8 @@ function typeOf(value) {
 }
 
 function complete({ code, cursor_pos: cursor }) {
-  const before = code.slice(0, unitsOf(code, cursor));
+  const end = unitsOf(code, cursor);
+  const before = code.slice(Math.max(0, end - MOST_CHARACTERS), end);
   const line = before.slice(before.lastIndexOf("\n") + 1);
   const command = /^\s*%(\w*)$/.exec(line);
   const path = PATH.exec(before);
@@ -119,7 +120,7 @@ function complete({ code, cursor_pos: cursor }) {
 function inspected({ code, cursor_pos: cursor, detail_level: detail }) {
   const at = unitsOf(code, cursor);
   const rest = /^[\p{ID_Continue}$]*/u.exec(code.slice(at))[0];
-  const path = WHOLE.exec(code.slice(0, at).replace(/\($/, "") + (code[at - 1] === "(" ? "" : rest))?.[0];
+  const path = WHOLE.exec(code.slice(Math.max(0, at - MOST_CHARACTERS), at).replace(/\($/, "") + (code[at - 1] === "(" ? "" : rest))?.[0];
   if (path === undefined) return EMPTY.inspect();
   const [first, ...names] = path.split(".");
   let found = getOwnPropertyDescriptor(globalThis, first);

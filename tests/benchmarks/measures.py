@@ -13,6 +13,7 @@ from tests.benchmarks import compute, history, service
 from tests.benchmarks.agents import agents
 from tests.benchmarks.batch import batch
 from tests.benchmarks.cold import cold
+from tests.benchmarks.javascript import javascript
 from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.notebooks import in_two_processes
@@ -248,4 +249,5 @@ MEASURES: dict[str, Measure] = {
     "states": _with_native(keeping),
     "cold": cold,
     "batch": batch,
+    "javascript": javascript,
 }

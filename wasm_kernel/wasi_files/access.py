@@ -67,28 +67,22 @@ class FileAccess:
         }
         self._folders = sorted(files.folders().items(), key=lambda pair: -len(pair[0]))
 
-    def read(self, path: str, most: int) -> bytes:
-        """Returns what a file holds, if that is no more than so many bytes."""
+    def read(self, path: str, start: int, most: int) -> bytes:
+        """Returns what a file holds from a place on, so many bytes at most."""
         fd = self._open(path, 0, abi.RIGHT_READ)
         try:
-            self._call("fd_filestat_get", fd, _OUT)
-            if self._status().size > most:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-            return b"".join(self._pieces(fd, most))
+            return b"".join(self._pieces(fd, start, most))
         finally:
             self._calls["fd_close"](fd)
 
-    def _pieces(self, fd: int, most: int) -> Iterator[bytes]:
-        total = 0
-        while True:
-            self._memory.write(_TEXT, struct.pack("<II", _DATA, PIECE_BYTES))
-            self._call("fd_read", fd, _TEXT, 1, _OUT)
+    def _pieces(self, fd: int, start: int, most: int) -> Iterator[bytes]:
+        while most > 0:
+            self._memory.write(_TEXT, struct.pack("<II", _DATA, min(PIECE_BYTES, most)))
+            self._call("fd_pread", fd, _TEXT, 1, start, _OUT)
             length = self._memory.read_word(_OUT)
-            total += length
             if length == 0:
                 return
-            if total > most:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            start, most = start + length, most - length
             yield self._memory.read(_DATA, length)
 
     def write(self, path: str, data: bytes, *, append: bool = False, new: bool = False) -> None:

@@ -21,7 +21,7 @@ from wasm_kernel.wasi_files.open_files import Device
 
 FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
 _PIECE_BYTES = 1024 * 1024
-_FILE_MOST = 256 * 1024 * 1024  # bytes of a file that are read at once
+_FILE_MOST = 64 * 1024 * 1024  # bytes of a file that are read at once
 _RANDOM_MOST = 65_536
 _ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252", "iso8859-2", "ascii"})
 
@@ -174,7 +174,7 @@ class AgentCalls:
     def _acts(self) -> Mapping[str, Callable[[Sequence[Any], bytes], Any]]:
         files = self._files()
         return {
-            "read": lambda a, data: files.read(a[0], _FILE_MOST),
+            "read": lambda a, data: files.read(a[0], int(a[1]), min(int(a[2]), _FILE_MOST)),
             "write": lambda a, data: files.write(a[0], data, append=a[1], new=a[2]),
             "truncate": lambda a, data: files.truncate(a[0], int(a[1])),
             "list": lambda a, data: files.list(a[0]),

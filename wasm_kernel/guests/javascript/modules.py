@@ -165,7 +165,7 @@ class ModuleLoader:
 
     def _manifest(self, place: str) -> Mapping[str, Any] | None:
         try:
-            found = json.loads(self._files().read(f"{place}/package.json", _MANIFEST_MOST))
+            found = json.loads(self._files().read(f"{place}/package.json", 0, _MANIFEST_MOST))
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
@@ -217,7 +217,7 @@ class ModuleLoader:
 
     def _read(self, path: str) -> bytes:
         try:
-            return self._files().read(path, SOURCE_MOST)
+            return self._files().read(path, 0, SOURCE_MOST)
         except OSError as problem:
             self.problem = f"{path[:300]} can't be read: {(problem.strerror or '').lower()}."
             raise ModuleProblem(self.problem) from None

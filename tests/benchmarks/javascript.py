@@ -1,0 +1,141 @@
+"""The JavaScript kernel: beside our Python kernel, and against QuickJS-NG as native code."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
+from typing import ClassVar
+
+from tests.benchmarks.sides import Kernel, Side, running
+from tests.benchmarks.table import Line, Row
+
+Samples = tuple[list[float], list[float]]
+
+JOBS = {
+    "a loop over whole numbers": """
+function job() {
+  let total = 0
+  for (let i = 0; i < 3_000_000; i++) total += i * i % 7
+  return total
+}
+""",
+    "recursive calls": """
+function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2) }
+function job() { return fib(27) }
+""",
+    "texts, maps and a sort": """
+function job() {
+  const counts = new Map()
+  for (let i = 0; i < 200_000; i++) {
+    const word = String(i * 7919 % 10_007)
+    counts.set(word, (counts.get(word) ?? 0) + 1)
+  }
+  return [...counts].sort((a, b) => a[1] - b[1] || (a[0] < b[0] ? -1 : 1)).slice(0, 3)
+}
+""",
+    "objects and floats": """
+class Body {
+  constructor(x, v) { this.x = x; this.v = v }
+  step(dt) { this.v -= this.x * dt; this.x += this.v * dt }
+}
+function job() {
+  const bodies = Array.from({ length: 100 }, (_, i) => new Body(i, 0.5))
+  for (let n = 0; n < 4000; n++) for (const body of bodies) body.step(0.001)
+  return bodies[3].x
+}
+""",
+    "JSON and regular expressions": """
+function job() {
+  let n = 0
+  for (let i = 0; i < 20_000; i++) {
+    const o = JSON.parse(JSON.stringify({ id: i, name: `n${i}`, tags: ['a', 'b'] }))
+    if (/^n(\\d+)$/.test(o.name)) n += o.tags.length
+  }
+  return n
+}
+""",
+}
+NATIVE = """
+import sys, time, quickjs
+context = quickjs.Context()
+context.eval(sys.argv[1])
+begun = time.perf_counter()
+context.eval("job()")
+print(time.perf_counter() - begun)
+"""
+_TIMED = (
+    "{ const begun = performance.now(); job(); console.log((performance.now() - begun) / 1000) }"
+)
+
+
+class Beside(Row):
+    """A row of the JavaScript kernel beside our Python kernel."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("what", "JavaScript", "Python", "ratio", "aim", "")
+
+
+class Against(Row):
+    """A row of the JavaScript kernel against QuickJS-NG as native code."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("what", "JavaScript", "QuickJS-NG", "ratio", "aim", "")
+
+
+def javascript(sides: tuple[Side, Side], rounds: int) -> Iterator[Line]:
+    """Starts, cells and undo beside those of Python; loops against native code."""
+    python, native = sides
+    both = (replace(python, kernel_name="wasm-javascript"), python)
+    yield Beside("kernel start to 1+1, over ZMQ", *_turns(both, rounds, _started), "s")
+    with running(both[0]) as one, running(both[1]) as other:
+        kernels = {both[0]: one, both[1]: other}
+        for what, code in (("a tiny cell and its state", "1"), ("%undo", "%undo")):
+
+            def sample(side: Side, code: str = code) -> float:
+                return _taken(kernels[side], code)
+
+            for side in both:
+                kernels[side].run("a = 1")
+            yield Beside(what, *_turns(both, rounds, sample), "ms")
+        rows = []
+        for what, source in JOBS.items():
+            one.run(source)
+            samples: Samples = ([], [])
+            for _ in range(rounds):
+                samples[0].append(float(one.printed(_TIMED)))
+                samples[1].append(_native(native, source))
+            rows.append(Against(f"  {what}", *samples, "s"))
+    mean = prod(row.ratio for row in rows) ** (1 / len(rows))
+    yield Against("compute, geometric mean of:", [mean], [1.0], "x", 2.5)
+    yield from rows
+
+
+def _turns(sides: tuple[Side, Side], rounds: int, sample: Callable[[Side], float]) -> Samples:
+    samples: Samples = ([], [])
+    for turn in range(rounds + 1):
+        for which, side in enumerate(sides):
+            taken = sample(side)
+            if turn:  # the first is for caches
+                samples[which].append(taken)
+    return samples
+
+
+def _started(side: Side) -> float:
+    begun = time.perf_counter()
+    with running(side) as kernel:
+        kernel.run("1+1")
+        return time.perf_counter() - begun
+
+
+def _taken(kernel: Kernel, code: str) -> float:
+    if code == "%undo":
+        kernel.run("a = 2")
+    begun = time.perf_counter()
+    kernel.run(code)
+    return 1000 * (time.perf_counter() - begun)
+
+
+def _native(side: Side, source: str) -> float:
+    command = [str(side.python), "-c", NATIVE, source]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
