@@ -179,7 +179,18 @@ def test_memory_that_is_not_there_is_an_error_like_others(opened: Opening) -> No
     assert value(sandbox, "kept") == "1"
 
 
-def test_limits_of_time_and_fuel_are_typed_errors(opened: Opening) -> None:
+def test_fuel_is_counted_in_cells_and_for_their_types(opened: Opening) -> None:
+    sandbox = opened(fuel_budget=3 * 10**9)
+    sandbox.execute("var kept = 1")
+    assert problem(sandbox, "for (;;);").startswith("OutOfFuel: ")
+    plain, typed = (sandbox.execute(f"let a{kind} = 1").fuel_consumed for kind in ("", ": number"))
+    assert plain is not None
+    assert typed is not None
+    assert 0 < 2 * plain < typed
+    assert value(sandbox, "kept") == "1"
+
+
+def test_the_limit_of_time_is_a_typed_error(opened: Opening) -> None:
     sandbox = opened(cell_timeout=0.3)
     sandbox.execute("var kept = 1")
     assert problem(sandbox, "for (;;);").startswith("CellTimeout: ")

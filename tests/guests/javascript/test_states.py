@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tests.guests.javascript.conftest import Opening, value
+import os
+import signal
+from pathlib import Path
+
+import wasm_kernel
+from tests.faces import wait_for
+from tests.guests.javascript.conftest import Opening, shown, value
 from tests.local import LocalSandbox
+from wasm_kernel.service.own_sandbox import OwnSandbox
 
 STATE = """
 function counter() { let n = 0; return () => ++n }
@@ -40,6 +47,20 @@ def test_a_state_is_found_again_by_another_guest(opened: Opening) -> None:
     first.execute(STATE)
     first.close()
     assert value(opened(resume="always"), LOOK) == SEEN
+
+
+def test_a_state_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+    with wasm_kernel.create_sandbox("javascript", tmp_path / "app") as sandbox:  # in a worker
+        assert isinstance(sandbox, OwnSandbox)
+        assert sandbox.execute(STATE).success
+        sandbox.checkpoint("on disk")
+        cell = sandbox.submit("await new Promise(done => setTimeout(done, 60_000))")
+        wait_for(lambda: cell.running() or sandbox.busy)
+        worker = sandbox.worker.worker
+        assert worker is not None
+        os.kill(worker.process, signal.SIGKILL)
+        assert not cell.result(60).success
+        assert shown(sandbox.execute(LOOK)) == SEEN
 
 
 def test_forks_go_their_own_ways_with_numbers_of_their_own(opened: Opening) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from wasm_kernel.engine.clock import Signals
-from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestStopped
 from wasm_kernel.guests.base import GuestSetup
@@ -187,9 +187,12 @@ class JavaScriptGuest:
         self.interrupts.taken = False
         with self.instance.turn(fuel):
             self.instance.call("set_memory_limit", max(0, self._setup.memory_bytes - _SPARE_BYTES))
-            action = self._step("begin")
-            while action:
-                action = self._do(action)
+            try:
+                action = self._step("begin")
+                while action:
+                    action = self._do(action)
+            except (ValueError, OutOfBounds):
+                return False  # what the agent says is no action: a cell has broken it
         return action is not None
 
     def _do(self, action: str) -> str | None:

@@ -1,0 +1,140 @@
+"""What hostile JavaScript tries: the agent's own way to the host, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faces import put_back
+from tests.local import LocalSandbox, create_sandbox
+
+# A function on the stack can be asked for: whoever is called while the agent writes a frame finds
+# the agent's `send`, and with it the way to the host.
+FIND_SEND = """
+var send
+Error.prepareStackTrace = (error, sites) => sites.map(site => site.getFunction())
+const spy = { toJSON() { send = new Error().stack.find(f => f?.name === 'send'); return 1 } }
+display.json({ spy })
+Error.prepareStackTrace = undefined
+"""
+
+
+@pytest.fixture(scope="module")
+def module_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+    folder = tmp_path_factory.mktemp("javascript")
+    with create_sandbox("javascript", folder / "app", pip=True) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def sandbox(module_sandbox: LocalSandbox) -> LocalSandbox:
+    return put_back(module_sandbox)
+
+
+def answers(sandbox: LocalSandbox, *frames: Any) -> list[dict[str, Any]]:
+    """What the host says to frames that a cell sends by the agent's own function."""
+    sandbox.execute(FIND_SEND)
+    code = f"console.log(JSON.stringify({json.dumps(frames)}.map(frame => send(frame))))"
+    result = sandbox.execute(code)
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+def test_forged_frames_reach_no_further_than_the_cell(sandbox: LocalSandbox) -> None:
+    asked, commanded, shown = answers(
+        sandbox,
+        {"op": "next"},
+        {"op": "command", "name": "npm", "line": "install lodash"},
+        {"op": "result", "execution_count": 1, "data": {"text/plain": "forged"}},
+    )
+    assert "already handed over" in asked["refused"]
+    assert "only done where it stands in the cell" in commanded["refused"]
+    assert shown == {}  # an output of this very cell, as `display` makes them
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"op": "nothing"},
+        {"op": 7},
+        {},
+        {"op": "immortal", "addresses": "AAAA"},
+        {"op": "display", "data": {"text/plain": 5}},
+        {"op": "display", "data": []},
+        {"op": "command"},
+        {"op": "comm_target", "name": "\x1b[0m"},
+        {"op": "limit", "seconds": -1},
+    ],
+)
+def test_frames_that_are_none_are_refused(sandbox: LocalSandbox, frame: dict[str, Any]) -> None:
+    (answer,) = answers(sandbox, frame)
+    assert "refused" in answer
+    assert sandbox.execute("1").success
+
+
+def test_a_forged_end_is_the_cells_own(sandbox: LocalSandbox) -> None:
+    sandbox.execute(FIND_SEND)
+    forged = {"op": "done", "reply": {"status": "ok", "execution_count": 10**6}}
+    sandbox.execute(f"send({json.dumps(forged)}); console.log('after')")
+    assert sandbox.execute("1 + 1").outputs[0].data["text/plain"] == "2"
+
+
+def test_the_agents_own_step_can_be_called_and_gives_nothing(sandbox: LocalSandbox) -> None:
+    code = """
+    let found
+    Error.prepareStackTrace = (error, sites) => sites.map(site => site.getFunction())
+    ;({ [Symbol.for('Jupyter.display')]() {
+      found = new Error().stack.find(f => f?.name === 'step')
+      Error.prepareStackTrace = undefined
+      const events = ['begin', 'jobs', 'promise', 'stripped', 'interrupted']
+      for (const event of events) found?.(event, event)
+      return { 'text/plain': 'x' }
+    } })
+    """
+    sandbox.execute(code)
+    assert sandbox.execute("1 + 1").outputs[0].data["text/plain"] == "2"
+
+
+def test_nothing_of_the_agent_can_be_imported_or_named(sandbox: LocalSandbox) -> None:
+    code = """
+    const all = Object.getOwnPropertyNames(globalThis)
+    const names = all.filter(name => name.startsWith('wasmKernel'))
+    const tries = ['wasm-kernel:host', 'wasm-kernel:agent', './wasm-kernel:host', 'node:../host']
+    const got = []
+    for (const name of tries) await import(name).then(() => got.push(name), () => {})
+    console.log(JSON.stringify([names, got]))
+    """
+    assert json.loads(sandbox.execute(code).stdout) == [[], []]
+
+
+def test_a_text_for_the_types_stripper_can_not_reach_out(sandbox: LocalSandbox) -> None:
+    for text in ("let a: " + "(" * 30_000, "type A = " + "[" * 30_000, "let s: string = '\0'; <"):
+        assert sandbox.execute(text).error is not None
+    assert sandbox.execute("let n: number = 3; n").outputs[0].data["text/plain"] == "3"
+
+
+def test_what_a_cell_leaves_for_its_next_turn(sandbox: LocalSandbox) -> None:
+    leave = """
+    Object.defineProperty(Object.prototype, 'then', { get() { for (;;); }, configurable: true })
+    """
+    sandbox.execute(leave, timeout_seconds=0.5)
+    assert sandbox.execute("({ a: 1 })").outputs[0].data["text/plain"] == "{ a: 1 }"
+
+
+def test_a_broken_agent_costs_the_cell_alone(sandbox: LocalSandbox) -> None:
+    sandbox.execute("var kept = 1")
+    breaking = "Array.prototype.filter = () => [{ at: {} }]; setTimeout(() => {}, 1); await null"
+    sandbox.execute(breaking, timeout_seconds=0.5)
+    sandbox.execute("String.prototype.padEnd = () => ''; Array.prototype.push = () => 1")
+    sandbox.restore("the beginning of a test")
+    assert sandbox.execute("typeof kept").outputs[0].data["text/plain"] == "'undefined'"
+
+
+def test_no_private_path_is_told(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    code = "await import('./' + 'x'.repeat(3000)).catch(e => String(e))"
+    told = sandbox.execute(f"{code}; require('fs').readdirSync('/tmp').join()")
+    assert str(sandbox.workspace) not in str(told.outputs) + str(told.error)
