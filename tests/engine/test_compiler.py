@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import wasmtime
 
+from tests.faces import PATIENCE, full_disk
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler, GuestBinary, how_long
 from wasm_kernel.engine.flavours import BASELINE, EPOCH, FLAVOURS, FUEL_EPOCH, Flavour
@@ -191,6 +193,32 @@ def test_after_a_builder_was_killed_there_is_one_good_file(cache: Cache, binary:
     assert "loaded" in waiting.communicate(timeout=60)[0]
     assert len(modules_in(cache)) == 1
     assert answer_of(cache, binary) == 42
+
+
+def test_a_module_can_be_used_while_it_is_written(
+    cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = threading.Event()
+
+    def when_used(module: wasmtime.Module, path: Path) -> None:
+        assert used.wait(PATIENCE)
+        path.write_bytes(module.serialize())
+
+    monkeypatch.setattr("wasm_kernel.engine.compiler._serialize", when_used)
+    with Compiler(cache).being_kept(described(binary), EPOCH, silent) as compiled:
+        assert [each.name for each in compiled.module.exports] == ["f"]
+        assert modules_in(cache) == []
+        used.set()
+    assert len(modules_in(cache)) == 1
+
+
+def test_a_disk_that_is_full_is_told(
+    cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wasm_kernel.engine.compiler._serialize", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        Compiler(cache).module(described(binary), EPOCH, silent)
+    assert list(cache.folder.glob("*.cwasm")) == []
 
 
 def put(path: Path, data: bytes) -> None:

@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import wasmtime
@@ -131,16 +131,31 @@ class Compiler:
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour.name}.cwasm"
 
     def module(self, binary: GuestBinary, flavour: Flavour, progress: Progress) -> Compiled:
-        """Returns the compiled module of a guest.
+        """Returns the compiled module of a guest, which is in the cache then.
+
+        Raises:
+            CompileError: the file is not the one that its digest names, or does not compile.
+        """
+        with self.being_kept(binary, flavour, progress) as compiled:
+            return compiled
+
+    @contextlib.contextmanager
+    def being_kept(
+        self, binary: GuestBinary, flavour: Flavour, progress: Progress
+    ) -> Iterator[Compiled]:
+        """Gives the compiled module of a guest, to be used while it is written to the cache.
+
+        Writing takes seconds where it was just compiled; the end waits for it.
 
         Raises:
             CompileError: the file is not the one that its digest names, or does not compile.
         """
         engine = self.engine(flavour, binary.stack_bytes)
-        if not self.load(binary, flavour):
-            made = self._compile_once(engine, binary, flavour, progress)
-            self._modules[binary.sha256, flavour.name] = made
-        return Compiled(engine, self._modules[binary.sha256, flavour.name], flavour)
+        with contextlib.ExitStack() as held:
+            if not self.load(binary, flavour):
+                made = self._compile_once(engine, binary, flavour, progress, held)
+                self._modules[binary.sha256, flavour.name] = made
+            yield Compiled(engine, self._modules[binary.sha256, flavour.name], flavour)
 
     def load(self, binary: GuestBinary, flavour: Flavour) -> bool:
         """Loads the compiled module of a guest; returns False if it is not compiled yet."""
@@ -155,8 +170,16 @@ class Compiler:
         return True
 
     def _compile_once(
-        self, engine: wasmtime.Engine, binary: GuestBinary, flavour: Flavour, progress: Progress
+        self,
+        engine: wasmtime.Engine,
+        binary: GuestBinary,
+        flavour: Flavour,
+        progress: Progress,
+        held: contextlib.ExitStack,
     ) -> wasmtime.Module:
+        """Compiles under the cache's lock, which `held` keeps until the code is written."""
+        from concurrent.futures import ThreadPoolExecutor
+
         name = self.name(binary, flavour)
         waiting = every_second(
             lambda seconds: progress(
@@ -164,14 +187,18 @@ class Compiler:
                 f"waiting for {seconds:.0f} s"
             )
         )
-        with self.cache.lock(name, waiting):
-            loaded = self._load(engine, name)
-            if loaded is not None:
-                return loaded
-            seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
-            later = "; faster code follows in the background" if flavour.baseline else ""
-            with _ProgressThread(binary.title, seconds, lambda text: progress(text + later)):
-                return self._compile(engine, binary, name)
+        held.enter_context(self.cache.lock(name, waiting))
+        loaded = self._load(engine, name)
+        if loaded is not None:
+            return loaded
+        seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
+        later = "; faster code follows in the background" if flavour.baseline else ""
+        with _ProgressThread(binary.title, seconds, lambda text: progress(text + later)):
+            module = self._compile(engine, binary)
+        writer = held.enter_context(ThreadPoolExecutor(1, "keeping"))
+        written = writer.submit(self.cache.write, name, lambda path: _serialize(module, path))
+        held.callback(written.result)
+        return module
 
     def _load(self, engine: wasmtime.Engine, name: str) -> wasmtime.Module | None:
         path = self.cache.trusted(name)
@@ -197,18 +224,16 @@ class Compiler:
         except wasmtime.WasmtimeError as problem:
             raise CompileError(f"{binary.title}'s compiled code does not fit: {problem}") from None
 
-    def _compile(self, engine: wasmtime.Engine, binary: GuestBinary, name: str) -> wasmtime.Module:
+    def _compile(self, engine: wasmtime.Engine, binary: GuestBinary) -> wasmtime.Module:
         code, file = binary.path.read_bytes(), binary.path.name
         if hashlib.sha256(code).hexdigest() != binary.sha256:
             raise CompileError(
                 f"{file} is not the file that its package describes. {binary.remedy}"
             )
         try:
-            module = wasmtime.Module(engine, code)
+            return wasmtime.Module(engine, code)
         except wasmtime.WasmtimeError as problem:
             raise CompileError(f"{file} does not compile: {problem}") from problem
-        self.cache.write(name, lambda path: _serialize(module, path))
-        return module
 
 
 def _serialize(module: wasmtime.Module, path: Path) -> None:

@@ -250,8 +250,8 @@ class PythonLanguage:
             if self._broker is not None and not (is_final and self._use_remembered(flavour)):
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
             guest_files.lay_out(self.files, self.cache)  # a confined process can't
-            compiled = self.compiler.module(self.files.wasm, flavour, progress)
-            base = self.image_at_hand() or self._build(compiled, progress)
+            with self.compiler.being_kept(self.files.wasm, flavour, progress) as compiled:
+                base = self.image_at_hand() or self._build(compiled, progress)
             if self._broker is None and not is_final:
                 from wasm_kernel.guests.python import background
 
