@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.state.stretch import PAGES, Stretch, pages_of
+from wasm_kernel.errors import ImageError
 from wasm_kernel.state import pages
 from wasm_kernel.state.pages import PAGE, Compare, Pagemap, Tracker, WriteProtect, merge
 
@@ -167,3 +168,9 @@ def test_where_the_kernel_refuses_the_next_way_is_taken(
     tracker = pages.best(stretch.address, SIZE)
     assert tracker.name == "pagemap"
     tracker.close()
+
+
+def test_a_machine_with_larger_pages_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", lambda name: 65_536)
+    with pytest.raises(ImageError, match="pages of 64 KiB.*none can run here. Nothing was changed"):
+        pages.check_pages()
