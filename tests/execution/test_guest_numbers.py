@@ -89,6 +89,31 @@ def test_positions_of_an_earlier_cell_count(sandbox: LocalSandbox) -> None:
     assert NOTICE in sandbox.execute("a *= a").stderr
 
 
+RELYING = [
+    "with np.errstate(divide='raise'): np.ones(1) / 0",
+    "np.seterr(all='raise'); np.ones(1) / 0",
+    "np.seterr('raise')",
+]
+NOT_RELYING = [
+    "with np.errstate(all='ignore'): np.ones(1) / 0",
+    "old = np.seterr(all='ignore'); print(np.ones(1) / 0, np.seterr(**old)['divide'])",
+    "exec(\"with np.errstate(all='raise'): pass\", {'__name__': 'a_library', 'np': np})",
+]
+
+
+def test_who_asks_numpy_for_errors_hears_once_that_there_are_none(
+    module_sandbox: LocalSandbox,
+) -> None:
+    for code in RELYING:
+        put_back(module_sandbox)
+        said = module_sandbox.execute(IMPORT + code).stderr
+        assert "'raise' has no effect" in said, code
+        assert module_sandbox.execute(code).stderr == "", code
+    for code in NOT_RELYING:
+        put_back(module_sandbox)
+        assert module_sandbox.execute(IMPORT + code).stderr == "", code
+
+
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [

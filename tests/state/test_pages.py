@@ -172,5 +172,5 @@ def test_where_the_kernel_refuses_the_next_way_is_taken(
 
 def test_a_machine_with_larger_pages_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", lambda name: 65_536)
-    with pytest.raises(ImageError, match="pages of 64 KiB.*none can run here. Nothing was changed"):
+    with pytest.raises(ImageError, match=r"pages of 64 KiB.*none can run"):
         pages.check_pages()

@@ -70,7 +70,9 @@ def prepare_guest(shell: GuestShell) -> None:
     stand_in_for_ipykernel(type(shell), comms.GuestComm, comms.GuestCommManager)
     with shell.builtin_trap:  # pandas asks where it is, to know how wide a table is
         from wasm_kernel_agent import numpy_types
+        from wasm_kernel_agent.float_notice import FloatNotice
 
+        FloatNotice().install()
         numpy_types.install()
         numpy_types.keep_pandas_indexes()
 
