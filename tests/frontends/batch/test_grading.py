@@ -63,8 +63,7 @@ class Equal:
     def __eq__(self, other): return True
     def __int__(self): return 42
 def double(x): return Equal()
-def slow():
-    while True: pass
+def slow(): return Equal()
 calls = []
 sys.addaudithook(lambda name, args: calls.append((name, repr(args)[:10_000])))
 def secret():
@@ -97,7 +96,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
         tmp_path / "out",
         workspace_root=tmp_path / "sessions",
         jobs=2,
-        test_seconds=1.0,
+        test_seconds=2.0,
     )
     grades = {grade.outcome.notebook: grade for grade in found}
     honest, evil, none = (grades[f"{name}.ipynb"] for name in ("honest", "evil", "none"))

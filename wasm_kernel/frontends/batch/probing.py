@@ -67,11 +67,15 @@ class Copy:
 
     Args:
         sandbox: The copy.
-        seconds: The seconds that all of the test may take.
+        seconds: The seconds that all of the test may take, from when the copy is awake.
+
+    Raises:
+        WasmKernelError: it can't be woken.
     """
 
     def __init__(self, sandbox: RemoteSandbox, seconds: float) -> None:
         self._sandbox = sandbox
+        sandbox.start().result()
         self._end = time.monotonic() + seconds
 
     def answer(self, probe: str) -> Answer:
