@@ -186,6 +186,8 @@ class ForkServer:
 
     def _take_spare(self, requests: list[ForkRequest]) -> Worker | None:
         with self._guard:
+            if self._process is not None and self._process.poll() is not None:
+                self._drop()  # the spare is about to end with it
             if self._spare is None or self._spare[0] != requests:
                 return None
             (_, spare), self._spare = self._spare, None
