@@ -132,6 +132,7 @@ class Service:
         session.leave()  # a worker opens it again
         sandbox = self._add(name, language, owner, limits, pip=pip, made=True)
         sandbox.start()
+        self._note(name, owner, language)  # while the worker begins
         return sandbox
 
     def get(
@@ -167,7 +168,10 @@ class Service:
             check_owner(record.owner, owner)
             language = language or record.language
         limits, language = policy or self._policy, RuntimeType.checked(language or "python")
-        return self._add(name, language, owner, limits, pip=pip)
+        sandbox = self._add(name, language, owner, limits, pip=pip)
+        if record is None:
+            self._note(name, owner, language)
+        return sandbox
 
     def list(self, owner: str | None = None) -> list[SessionInfo]:
         """Returns what is known of all sessions, or those of an owner; disks are not measured."""
@@ -290,11 +294,14 @@ class Service:
             if made:
                 self.delete(name)
             raise
+        return sandbox
+
+    def _note(self, name: str, owner: str, language: RuntimeType) -> None:
+        """Notes whom a session belongs to, for later services."""
         try:
             self._records.write(name, SessionRecord(owner, language.value))
         except OSError as problem:
             _LOG.warning("the owner of a session can't be noted: %s", describe(problem))
-        return sandbox
 
     def _check_room(self, owner: str, more: int = 1, more_bytes: int = 0) -> None:
         """Checks that there may be so many more sessions, which take so many bytes on disk.
@@ -363,6 +370,7 @@ class Service:
             language = RuntimeType.checked(own.language)
             name, policy = request.session_id, entry.sandbox.policy
             self._add(name, language, entry.owner, policy, pip=own.pip, made=True, disk_bytes=size)
+            self._note(name, entry.owner, language)
             return made
 
         return fork
