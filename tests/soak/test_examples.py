@@ -45,3 +45,12 @@ def test_the_nightly_reports(examples: Path, environment: dict[str, str]) -> Non
 
 def test_the_cluster(examples: Path, environment: dict[str, str]) -> None:
     assert "2 notebooks: 2 ok" in run(examples / "cluster", environment)
+
+
+def test_an_agent_makes_a_mistake_and_has_its_totals_in_the_end(
+    examples: Path, environment: dict[str, str]
+) -> None:
+    told = run(examples / "agent", environment)
+    assert "KeyError: 'town'" in told
+    assert "<image/png" in told
+    assert told.rstrip().endswith("city,amount\nOslo,320\nPisa,45\nRome,390")

@@ -1,7 +1,7 @@
 """What an agent does with `wasm-kernel mcp`, with the official Python client.
 
     pip install 'wasm-kernel[mcp]'
-    python notebooks/agent.py
+    python examples/agent/agent.py
 """
 
 import asyncio
