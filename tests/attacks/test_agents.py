@@ -86,10 +86,10 @@ def test_too_many_sessions_are_refused_in_words(server: HttpServer, agents: Agen
 def test_too_many_requests_are_refused() -> None:
     """One client has a share of its own, and takes nobody else's."""
     rates = Rates()
-    evil = [rates.allows(b"eve") for _ in range(2 * int(BURST))]
+    evil = [rates.allows("eve") for _ in range(2 * int(BURST))]
     assert all(evil[: int(BURST)])
     assert not evil[-1]
-    assert rates.allows(b"ann")
+    assert rates.allows("ann")
 
 
 def test_huge_arguments_over_stdio_are_refused(agents: Agents) -> None:

@@ -92,6 +92,16 @@ def test_what_is_no_image_is_not_shown_as_one(stdio: Agent) -> None:
     assert not stdio.call("read_file", path="a.png").images
 
 
+def test_halves_of_characters_break_no_reply(stdio: Agent) -> None:
+    code = "from IPython.display import display; display({'text/plain': 'a\\ud800b'}, raw=True)"
+    assert "[display]\na?b" in stdio.call("execute_code", code=code).text
+    answer = stdio.call("execute_code", code="print('\\udcff' if False else 'fine'); '\\ud800'")
+    assert "fine" in answer.text
+    stdio.call("execute_code", code="open(b'\\xff.txt', 'w').close()")
+    assert not stdio.call("list_files").failed
+    assert "KeyError" in stdio.call("execute_code", code="raise KeyError('\\ud800')").text
+
+
 def test_changed_files_are_named_and_linked(stdio: Agent) -> None:
     answer = stdio.call("execute_code", code="open('made.csv', 'w').write('a,b'); None")
     assert "created made.csv" in answer.text

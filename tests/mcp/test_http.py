@@ -48,6 +48,9 @@ def test_a_session_is_its_owners(closed: HttpServer, agents: Agents) -> None:
     ann.says("x = 'ann'")
     bob.says("x = 'bob'")
     assert agents.http(closed.url, ANN).says("x") == "'ann'"  # her token tells who she is
+    older = agents.http(closed.url, ANN, mode="legacy")
+    assert older.says("x", session=ann.call("list_sessions").handle) == "'ann'"
+    assert ann.call("list_sessions").handle in older.call("list_sessions").text
     handle = ann.call("list_sessions").handle
     for tool in ("execute_code", "write_file", "destroy_session", "get_workspace_info"):
         arguments = {"execute_code": {"code": "x"}, "write_file": {"path": "x", "content": "x"}}
@@ -64,7 +67,8 @@ def test_a_token_that_many_share_names_no_session(closed: HttpServer, agents: Ag
     assert first.says("x") == "1"
     assert first.handle not in second.call("list_sessions").text
     third = agents.http(closed.url, SHARED)
-    assert "Name it" in third.call("list_sessions").text
+    for tool in ("list_sessions", "list_files", "get_workspace_info", "undo"):
+        assert "Name it" in third.call(tool).text  # it would be made, and never found again
     assert third.says("x", session=first.handle) == "1"  # a handle is as good as its credential
 
 

@@ -99,6 +99,21 @@ def test_the_inspector_lists_and_calls_the_tools(environment_of: dict[str, str])
     assert "[result]\\n42" in run(*inspector, *call, env=environment_of)
 
 
+def test_compiling_shows_as_progress(environment_of: dict[str, str], tmp_path: Path) -> None:
+    """On a machine whose cache is empty the first call tells what it waits for."""
+    heard: list[str] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    with ExitStack() as ending:
+        cold = {**environment_of, "WASM_KERNEL_CACHE": str(tmp_path / "cache")}
+        agent = Agents(cold, ending).stdio()
+        call = agent.begin("execute_code", hear, code="6 * 7", language="javascript")
+        assert "42" in call.result().content[0].text
+    assert any("compiling the JavaScript guest" in each for each in heard)
+
+
 @pytest.mark.parametrize("transport", ["stdio", "http by session header", "http by handle"])
 def test_a_model_at_work(environment_of: dict[str, str], transport: str) -> None:
     """Files in, an analysis, an error and its repair, undo, variants, a crash, sleep, files out."""

@@ -113,6 +113,12 @@ class Tokens:
             raise PolicyError(path.name, "holds no token: write token, or a table owners")
         return cls(known)
 
+    def name_of(self, authorization: str) -> str:
+        """Returns whose token an `Authorization` header holds; empty if it is not known."""
+        kind, _, token = authorization.partition(" ")
+        known = self._known.get(_digest(token)) if kind.lower() == "bearer" else None
+        return known.client_id if known is not None else ""
+
     async def verify_token(self, token: str) -> AccessToken | None:
         """Returns what a token stands for; None if it is not known."""
         return self._known.get(_digest(token))

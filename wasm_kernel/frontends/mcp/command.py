@@ -27,7 +27,7 @@ DEFAULTS = {
 }
 """The limits of sessions that differ from those of a kernel: what a cell shows costs its reader."""
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
-_PRUNED_HOURS = 24.0  # that sessions of a server which was killed stay on disk
+_PRUNED_HOURS = 7 * 24.0  # that sessions of a server which was killed stay on disk
 
 
 class NoExtra(WasmKernelError):
@@ -181,30 +181,30 @@ def _opening(
 ) -> Future[Service]:
     """Begins to open the service; does not wait for it."""
     opening: Future[Service] = Future()
+    root = options.workspace or _data_folder() / ("kept" if options.keep else "sessions")
 
     def run() -> None:
+        from wasm_kernel.service.service import Service
+
         try:
-            opening.set_result(_open_service(options, limits, policy))
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            opening.set_result(Service(root, limits=limits, policy=policy))
         except BaseException as problem:
             opening.set_exception(problem)
+            return
+        if options.workspace is None and not options.keep:
+            _prune(root)
 
     threading.Thread(target=run, name="opening", daemon=True).start()
     return opening
 
 
-def _open_service(
-    options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy
-) -> Service:
-    from wasm_kernel.service.service import Service
+def _prune(root: Path) -> None:
+    """Deletes what servers left that were killed."""
     from wasm_kernel.sessions.pruning import prune_sessions
 
-    root = options.workspace or _data_folder() / ("kept" if options.keep else "sessions")
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    service = Service(root, limits=limits, policy=policy)
-    if options.workspace is None and not options.keep:
-        with contextlib.suppress(WasmKernelError, OSError):
-            prune_sessions(_PRUNED_HOURS, root)
-    return service
+    with contextlib.suppress(WasmKernelError, OSError):
+        prune_sessions(_PRUNED_HOURS, root)
 
 
 def _policy(file: Path | None) -> ExecutionPolicy:

@@ -20,6 +20,7 @@ from wasm_kernel.frontends.mcp.results import (
     IMAGES,
     TEXT_CHARACTERS,
     Picture,
+    cut,
     fitting,
     image_block,
     link,
@@ -75,10 +76,10 @@ class FileTools:
         session: Handle = None,
     ) -> Blocks:
         """List the files in /app."""
-        found = await self._sessions.of(self._caller(), session)
+        found = await self._sessions.to_look_at(self._caller(), session)
         paths = await found.sandbox.list_files(None if pattern is None else _relative(pattern))
         more = f"\n... and {len(paths) - _LISTED:,} more" if len(paths) > _LISTED else ""
-        text = "\n".join(paths[:_LISTED]) + more
+        text = cut("\n".join(paths[:_LISTED]), TEXT_CHARACTERS, "") + more
         return [
             text_block(text or "There is no such file." if pattern else text or "No files yet.")
         ]
@@ -93,7 +94,7 @@ class FileTools:
 
         Long texts come in parts. To analyse data, rather read it in execute_code.
         """
-        found = await self._sessions.of(self._caller(), session)
+        found = await self._sessions.to_look_at(self._caller(), session)
         name = _relative(path)
         data = await _content(found, name)
         if (mime_type := mime_type_of(name)) in IMAGES:
@@ -158,7 +159,9 @@ class FileTools:
             return []
         paths = await found.sandbox.list_files()
         return [
-            Resource(uri=uri_of(found, path), name=path, mime_type=mime_type_of(path))
+            Resource(
+                uri=uri_of(found, path), name=link(found, path).name, mime_type=mime_type_of(path)
+            )
             for path in paths[:_LISTED]
         ]
 
@@ -174,7 +177,7 @@ class FileTools:
             ResourceError: there is no such file, or it can't be read.
         """
         parts = urlsplit(uri)
-        path = unquote(parts.path).removeprefix("/")
+        path = unquote(parts.path, errors="surrogateescape").removeprefix("/")
         if parts.scheme != SCHEME or not path:
             raise ResourceNotFoundError(f"Files are {_TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:

@@ -6,7 +6,6 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from typing import Any
 
 import uvicorn
@@ -101,9 +100,9 @@ class Rates:
     """How many requests clients have sent lately."""
 
     def __init__(self) -> None:
-        self._left: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def allows(self, client: bytes) -> bool:
+    def allows(self, client: str) -> bool:
         """Counts a request; returns whether it may be served."""
         now = time.monotonic()
         left, since = self._left.pop(client, (BURST, now))
@@ -120,11 +119,13 @@ class Gate:
     Args:
         app: The SDK's application.
         sessions: The sessions of all clients.
+        tokens: The tokens that it takes; who shows none of them is known by the address.
     """
 
-    def __init__(self, app: ASGIApp, sessions: AgentSessions) -> None:
+    def __init__(self, app: ASGIApp, sessions: AgentSessions, tokens: Tokens | None) -> None:
         self._app = app
         self._sessions = sessions
+        self._tokens = tokens
         self._rates = Rates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,8 +134,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        shown = headers.get("authorization") or str((scope.get("client") or ("",))[0])
-        if not self._rates.allows(sha256(shown.encode()).digest()):
+        known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
+        if not self._rates.allows(known or f"at {(scope.get('client') or ('',))[0]}"):
             words = f"Too many requests: {RATE:g} a second may come from one client. Wait a moment."
             await PlainTextResponse(words, 429, {"retry-after": "1"})(scope, receive, send)
             return
@@ -183,7 +184,7 @@ async def serve_http(
         session_idle_timeout=idle_seconds,
         max_sessions=_CONNECTIONS_MOST,
     )
-    config = uvicorn.Config(Gate(app, sessions), log_level="warning", access_log=False)
+    config = uvicorn.Config(Gate(app, sessions, tokens), log_level="warning", access_log=False)
     await uvicorn.Server(config).serve(sockets=[listener])
 
 

@@ -32,6 +32,7 @@ IMAGE_BYTES = 3 * 1024 * 1024
 _ERROR_CHARACTERS = 6_000
 REPLY_CHARACTERS = 60_000
 """The most characters of all values that one reply carries."""
+_PATHS_CHARACTERS = 4_000
 _IMAGES_MOST, _FIGURES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
 IMAGES: Mapping[str, re.Pattern[bytes]] = {  # by what such a file begins and ends with
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.*IEND\xae\x42\x60\x82", re.DOTALL),
@@ -40,7 +41,7 @@ IMAGES: Mapping[str, re.Pattern[bytes]] = {  # by what such a file begins and en
     "image/webp": re.compile(rb"RIFF.{4}WEBP.*", re.DOTALL),
 }
 """The images that clients show. A model's provider may refuse a whole talk for one that is none."""
-_TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json", "application/javascript")
+_TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
 _FIGURE = re.compile(r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
@@ -83,7 +84,12 @@ class Picture(Struct, frozen=True):
 
 def text_block(text: str) -> TextContent:
     """Returns a text as a block."""
-    return TextContent(type="text", text=text)
+    return TextContent(type="text", text=_encodable(text))
+
+
+def _encodable(text: str) -> str:
+    """Returns a text that UTF-8 can hold: guests may show halves of characters."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def plain(text: str) -> str:
@@ -105,14 +111,14 @@ def link(session: AgentSession, path: str) -> ResourceLink:
     return ResourceLink(
         type="resource_link",
         uri=uri_of(session, path),
-        name=path,
+        name=_encodable(path),
         mime_type=mime_type_of(path),
     )
 
 
 def uri_of(session: AgentSession, path: str) -> str:
     """Returns the address of a file of a session."""
-    return f"workspace://{session.handle}/{quote(path)}"
+    return f"workspace://{session.handle}/{quote(path, errors='surrogateescape')}"
 
 
 def mime_type_of(path: str) -> str:
@@ -150,7 +156,9 @@ class CellReply:
             await self._add(output)
         if self._unshown:
             text = "\n".join(self._unshown)
-            path = await self._save(f"outputs/cell-{self._number}-more.txt", text.encode())
+            path = await self._save(
+                f"outputs/cell-{self._number}-more.txt", text.encode("utf-8", "replace")
+            )
             self._say(f"[display] {len(self._unshown):,} more, in {path or 'no file'}")
         if result.error is not None:
             self._say(_error(result.error))
@@ -164,7 +172,9 @@ class CellReply:
     async def _bounded(self, text: str, name: str) -> str:
         if len(text) <= TEXT_CHARACTERS:
             return text
-        path = await self._save(f"outputs/cell-{self._number}-{name}.txt", text.encode())
+        path = await self._save(
+            f"outputs/cell-{self._number}-{name}.txt", text.encode("utf-8", "replace")
+        )
         return cut(text, TEXT_CHARACTERS, f"; all of it is in {path}" if path else "")
 
     async def _save(self, path: str, data: bytes) -> str:
@@ -208,7 +218,7 @@ class CellReply:
             suffix = mimetypes.guess_extension(mime_type) or ".json"
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             name = f"outputs/cell-{self._number}-{len(self._blocks)}{suffix}"
-            if path := await self._save(name, text.encode()):
+            if path := await self._save(name, text.encode("utf-8", "replace")):
                 self._say(f"[display] {mime_type}, saved as {path}; only pictures are shown here.")
             return
 
@@ -341,7 +351,7 @@ def _error(error: CellError) -> str:
 
 def _paths(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _PATHS_MOST:,} more" if len(paths) > _PATHS_MOST else ""
-    return ", ".join(paths[:_PATHS_MOST]) + more
+    return cut(", ".join(paths[:_PATHS_MOST]), _PATHS_CHARACTERS, "") + more
 
 
 def size_of(data: bytes) -> str:

@@ -194,6 +194,14 @@ class AgentSessions:
             found = self.known(caller, None, language)
             return found or await self._begin_automatic(caller, language)
 
+    async def to_look_at(self, caller: Caller, handle: str | None) -> AgentSession:
+        """Returns the session of a call that only looks: as `of`, if that would be found again.
+
+        Raises:
+            NoSuchSession: nothing tells which session is the caller's.
+        """
+        return await (self.of if caller.scope else self.existing)(caller, handle)
+
     async def existing(self, caller: Caller, handle: str | None) -> AgentSession:
         """Returns the session that a call is for; makes none.
 
@@ -305,12 +313,12 @@ class AgentSessions:
     # -- all of them
 
     def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
-        """Returns the sessions that a caller may be told of: those made in their scope.
+        """Returns the sessions that a caller may be told of: those of the same owner.
 
         Raises:
             NoSuchSession: the handle is not the caller's; or nothing tells whose a session is.
         """
-        if not caller.scope:
+        if not caller.owner:
             found = self.known(caller, handle) if handle else None
             if found is None:
                 raise NoSuchSession(_UNBOUND)
@@ -318,7 +326,7 @@ class AgentSessions:
         return [
             each
             for each in self._sessions.values()
-            if each.caller.scope == caller.scope and each.may_use(caller) and not each.why_gone
+            if each.caller.owner == caller.owner and each.may_use(caller) and not each.why_gone
         ]
 
     def all(self) -> Sequence[AgentSession]:
@@ -328,6 +336,7 @@ class AgentSessions:
     async def end_scope(self, scope: str) -> None:
         """Deletes the automatic sessions of a client that has left."""
         for key in [key for key in self._automatic if key[0] == scope]:
+            self._creating.pop(key, None)
             with contextlib.suppress(WasmKernelError, OSError):
                 await self.destroy(self._automatic[key], _CLIENT_LEFT)
 

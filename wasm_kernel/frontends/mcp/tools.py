@@ -16,7 +16,7 @@ from wasm_kernel.frontends.mcp.callers import Caller
 from wasm_kernel.frontends.mcp.cells import run_cell
 from wasm_kernel.frontends.mcp.info import listing, runtimes, workspace_info
 from wasm_kernel.frontends.mcp.metrics import Metrics
-from wasm_kernel.frontends.mcp.results import CellReply, cut, text_block
+from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import Travelled
@@ -188,9 +188,9 @@ class CellTools:
 
         It answers at once, also while a cell runs.
         """
-        found = await self._sessions.of(self._caller(), session)
+        found = await self._sessions.to_look_at(self._caller(), session)
         info = await workspace_info(found, await self._sessions.service())
-        return _said(info)
+        return _said(cut(info, TEXT_CHARACTERS, ""))
 
     async def list_runtimes(self) -> Blocks:
         """List the languages, and the packages that they have built in."""
