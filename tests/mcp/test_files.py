@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,15 @@ def test_files_of_the_host_count_too(agents: Agents, tmp_path: Path) -> None:
     cut = agent.call("execute_code", code="print('y' * 150_000)")
     assert "could not be saved" in cut.text
     assert agent.says("1 + 1") == "2"
+
+
+def test_kept_sessions_stay_on_disk(agents: Agents, tmp_path: Path) -> None:
+    for options, left in ((("--keep",), 1), ((), 0)):
+        folder = tmp_path / str(left)
+        with ExitStack() as leaving:
+            agent = Agents(agents.environment, leaving).stdio("--workspace", str(folder), *options)
+            agent.call("write_file", path="out.txt", content="x")
+        assert len([*folder.glob("*/out.txt")]) == left
 
 
 def test_history_is_taken_back_and_forked(stdio: Agent) -> None:

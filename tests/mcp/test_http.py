@@ -81,6 +81,13 @@ def test_the_header_of_the_older_protocol_counts_only_there(
     assert first.says("x") == "1"
 
 
+def test_first_calls_at_once_share_a_session(closed: HttpServer, agents: Agents) -> None:
+    agent = agents.http(closed.url, SHARED, mode="legacy")
+    calls = [agent.begin("execute_code", code=f"x{number} = {number}") for number in range(4)]
+    assert not [call for call in calls if call.result().is_error]
+    assert agent.says("x0 + x1 + x2 + x3") == "6"
+
+
 def test_an_old_client_gets_no_block_that_it_does_not_know(closed: HttpServer) -> None:
     for version, links in (("2025-11-25", 1), ("2025-03-26", 0), ("2024-11-05", 0)):
         wire = Wire(closed, ANN)
