@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from guest import recipe
+from guest import javascript, recipe
 from guest.recipe import GuestFilesError, Pins
 from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.guests.javascript.files import guest_folder as javascript_folder
 from wasm_kernel.guests.python.files import guest_folder
 from wasm_kernel.guests.python.language import shared_language
 
@@ -142,3 +143,22 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     (before, image), (after, same) = names
     assert before != after
     assert image == same
+
+
+def test_the_javascript_guest_is_made_of_pinned_files_alone(tmp_path: Path) -> None:
+    pins, folder = javascript.Pins.of(HOOK), javascript_folder()
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    assert sums["quickjs.wasm"] == pins.patched
+    assert sums["typescript.wasm"] == pins.sha256["_transform.wasm"]
+    assert {path.name for path in folder.iterdir()} == {*sums, "SHA256SUMS"}
+    assert {name: digest_of(folder / name) for name in sums} == sums
+    assert "Fabrice Bellard" in (folder / "NOTICE").read_text()
+
+
+def test_another_javascript_interpreter_stops_the_build() -> None:
+    with pytest.raises(GuestFilesError, match="can't be patched"):
+        javascript.patched(b"another", "0" * 64)
+    module = bytes.fromhex("4181828008")
+    with pytest.raises(GuestFilesError, match="expects 0000"):
+        javascript.patched(module, "0" * 64)

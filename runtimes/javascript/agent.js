@@ -20,6 +20,8 @@ import * as web from "wasm-kernel:web";
 
 const NAME_LENGTH = 11; // of a script's name in stacks
 const COMMAND = /^%(\w+)(?:[ \t]+(\S.*))?$/;
+const MISPLACED = /^\s*%%?\w/m;
+const HINT = ". Commands such as %undo stand at the top of a cell, each on a line of its own; there are no %% ones.";
 const INTERRUPTED = "KeyboardInterrupt";
 const MOST_ROUNDS = 1; // of 100,000 reactions each, once the cell has its value
 const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
@@ -227,6 +229,7 @@ function failed(problem) {
   try {
     [ename, evalue] = [nameOfThrown(problem), textOfThrown(problem)];
     if (/^Error (?:resolving|loading) module/.test(evalue)) evalue = moduleProblem() || evalue;
+    if (/^(?:Syntax|Reference)Error$/.test(ename) && MISPLACED.test(cell.request.code)) evalue += HINT;
     traceback = tracebackOf(problem, ename, evalue);
   } catch {
     traceback = [`${ename}: ${evalue}`];

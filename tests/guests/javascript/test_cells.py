@@ -104,6 +104,8 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
         ("nothing.x", "ReferenceError: nothing is not defined"),
         ("throw 'a text'", "Uncaught: 'a text'"),
         ("let = = 3", "SyntaxError: "),
+        ("let x9 = 1\n%undo", "ReferenceError: undo is not defined. Commands such as %undo stand"),
+        ("%%html\n<b>", "SyntaxError: unexpected token in expression: '%'. Commands such as"),
         ("await Promise.reject(new TypeError('later'))", "TypeError: later"),
         ("setTimeout(() => { throw new Error('timer') }, 1)", "Error: timer"),
         ("await new Promise(() => {})", "Error: The cell awaits a promise that nothing is left"),
