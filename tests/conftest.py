@@ -80,7 +80,8 @@ def pytest_collection_finish() -> None:
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Jupyter, IPython and our sessions read and write nothing of the user's own.
 
-    No kernel is forked from a process that outlives its test, but in the tests of that.
+    No kernel is forked from a process that outlives its test, but in the tests of that, and where
+    the run's own environment asks for it (`make soak`).
     `_state` puts private state elsewhere for each file; what starts before is in the run's.
     """
     folder = tmp_path_factory.mktemp("jupyter")
@@ -91,7 +92,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patch.setenv("WASM_KERNEL_FORKER", "0")
+        patch.setenv("WASM_KERNEL_FORKER", os.environ.get("WASM_KERNEL_FORKER", "0"))
         yield
 
 

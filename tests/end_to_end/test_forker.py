@@ -59,9 +59,14 @@ class Forker:
         """Its socket."""
         return Path(launcher.place(), self.name)
 
-    def has(self, process: int) -> bool:
-        """Returns whether a process was forked from it."""
-        return f"\nPPid:\t{self.process}\n" in Path(f"/proc/{process}/status").read_text()
+    def kernels(self) -> set[int]:
+        """The processes that were forked from it."""
+        found = set()
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with suppress(OSError):
+                if f"\nPPid:\t{self.process}\n" in status.read_text():
+                    found.add(int(status.parent.name))
+        return found
 
     def kill(self) -> None:
         """It is gone from one moment to the next."""
@@ -143,7 +148,7 @@ def test_a_kernel_is_forked_with_its_launchers_arguments_variables_and_folder(
         kernel = start(pass_env="['SAID']")
         said = kernel.run("import os; print(os.environ['SAID'], open('data').read())")
         assert said["stdout"] == "by the launcher data\n"
-        assert forker.has(process_of(kernel))
+        assert process_of(kernel) in forker.kernels()
         assert f"JPY_PARENT_PID={os.getpid()}" not in said
 
 
@@ -177,7 +182,7 @@ def test_signals_reach_it_and_its_end_is_the_launchers(forker: Forker, root: Pat
         kernel.autorestart()
         assert kernel.run("x")["value"] == "1"
         process = process_of(kernel)
-        assert forker.has(process)
+        assert process in forker.kernels()
         kernel.manager.signal_kernel(signal.SIGTERM)
         assert provisioner.process.wait(PATIENCE) == 0
         assert is_gone(process)
@@ -191,7 +196,7 @@ def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
         patch.setenv("TZ", "UTC-1")
         kernels = [start(), start()]
         processes = [process_of(kernel) for kernel in kernels]
-        assert all(map(forker.has, processes))
+        assert forker.kernels() >= {*processes}
         shared = opened_by(processes[0]) & opened_by(processes[1])
         kernels[0].kill()
         wait_for(lambda: is_gone(processes[0]))
@@ -200,6 +205,31 @@ def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
         kernels[1].kill()
         wait_for(lambda: is_gone(processes[1]))
     assert shared <= opened_by(os.getpid())
+
+
+def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: Path) -> None:
+    file = tmp_path / "connection.json"
+    asked = "import os, subprocess, sys; os.environ['JPY_PARENT_PID'] = str(os.getpid())"
+    asked += "; subprocess.Popen([sys.executable, '-m', 'wasm_kernel', '-f', sys.argv[1]]); input()"
+    before = forker.kernels()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", asked, str(file)], env=forker.env, stdin=subprocess.PIPE
+    ) as parent:
+        wait_for(file.exists)
+        (kernel,) = forker.kernels() - before
+        parent.kill()
+    wait_for(lambda: is_gone(kernel))
+
+
+def test_a_launcher_that_gives_up_leaves_no_kernel(forker: Forker, tmp_path: Path) -> None:
+    asked = "import sys; from wasm_kernel.frontends.jupyter import launcher"
+    asked += "; name = sys.argv.pop(1); launcher._hand_over(launcher.connect(name))"
+    before = forker.kernels()
+    file = tmp_path / "connection.json"
+    command = [sys.executable, "-P", "-c", asked, forker.name, "-f", str(file)]
+    subprocess.run(command, env=forker.env, timeout=PATIENCE, check=True)
+    wait_for(lambda: forker.kernels() == before)
+    assert not file.exists()
 
 
 def test_who_would_pass_on_something_else_gets_no_kernel_of_the_forker(forker: Forker) -> None:

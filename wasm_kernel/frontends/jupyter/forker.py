@@ -401,7 +401,6 @@ def main(name: str) -> None:
         os._exit(0)  # whoever started it need not wait for its end
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for cells: one core
     forker = Forker(_opened_place(), name)
     try:
         loaded = _load()

@@ -47,7 +47,7 @@ GO = b"g"
 DESCRIPTORS = 4
 """How many descriptors come with a request: the folder, and the standard streams."""
 
-_SECONDS = 5.0  # for the forker to answer, or to say how a kernel ended
+_SECONDS = 3.0  # for the forker to answer, or to say how a kernel ended
 _KEPT = (
     *(b"Umask:", b"Uid:", b"Gid:", b"Groups:", b"Cap", b"NoNewPrivs:", b"Seccomp"),
     *(b"Cpus_allowed:", b"Mems_allowed:"),
@@ -282,10 +282,12 @@ def _told(link: _socket.socket) -> bytes:
 
 
 def _parent() -> list[int]:
-    """A descriptor of the process that this kernel is to end with, if that was asked for."""
+    """A descriptor of the process that started this one, if the kernel is asked to end with it.
+
+    That need not be who asks: a script may lie between the two. Process 1 never ends.
+    """
     try:
-        parent = int(os.environ.get(_PARENT) or 0)
-        return [os.pidfd_open(parent)] if parent > 1 and parent == os.getppid() else []
+        return [os.pidfd_open(os.getppid())] if int(os.environ.get(_PARENT) or 0) > 1 else []
     except (OSError, ValueError):
         return []
 
