@@ -79,7 +79,7 @@ def without(name: str) -> Iterator[None]:
 # -- bytecode
 
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.connection"
-_IMPORTS += ", wasm_kernel.execution.create"
+_IMPORTS += ", wasm_kernel.execution.sandbox"
 _IMPORTS += "".join(f", wasm_kernel.guests.{runtime.value}.language" for runtime in RuntimeType)
 
 
