@@ -15,7 +15,7 @@ def test_the_launcher_offers_the_kernel_and_its_cells_show_tables_and_figures(
 ) -> None:
     lab.start()
     lab.page.locator(
-        ".jp-LauncherCard[data-category=Notebook]", has_text="Python (wasm sandbox)"
+        ".jp-LauncherCard[data-category=Notebook]", has_text=re.compile(r"Python \(wasm sandbox\)$")
     ).click()
     lab.page.wait_for_selector(".jp-Notebook .jp-Cell")
     lab.ready()
