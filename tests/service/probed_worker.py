@@ -6,7 +6,6 @@ guest would, and writes down what came of it.
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -23,7 +22,7 @@ def probed(folders: SandboxFolders, **options: Any) -> LocalSandbox:
     return create_local_sandbox(folders, **options)
 
 
-if __name__ == "__main__":
+def main(line: int, owner: int) -> None:
     TRIES["the key of owners"] = (PRIVATE / ".service-key").read_bytes
     vars(worker)["create_local_sandbox"] = probed
-    fork_loop.main(int(sys.argv[1]), int(sys.argv[2]))
+    fork_loop.main(line, owner)

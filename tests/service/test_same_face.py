@@ -26,6 +26,7 @@ from tests.execution.test_guest_errors import (
 )
 from tests.faces import put_back, says
 from wasm_kernel.errors import FrameError, SandboxClosed, TravelError
+from wasm_kernel.execution.base_sandbox import BaseSandbox
 from wasm_kernel.execution.interfaces import (
     InputInterrupted,
     NoListener,
@@ -34,13 +35,24 @@ from wasm_kernel.execution.interfaces import (
 )
 from wasm_kernel.guests.protocol import Output, Result, Stream
 from wasm_kernel.result import CommMessage
+from wasm_kernel.service.create_session import create_session_sandbox
+from wasm_kernel.service.own_sandbox import OwnSandbox
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
 
+InWorker = RemoteSandbox | OwnSandbox
 
-@pytest.fixture(scope="module")
-def module_sandbox(service: Service) -> Iterator[Sandbox]:
-    with service.create() as sandbox:
+
+@pytest.fixture(scope="module", params=["service", "program"])
+def module_sandbox(
+    service: Service, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BaseSandbox]:
+    """A session of a service, and one that a program makes for itself."""
+    if request.param == "service":
+        made: BaseSandbox = service.create()
+    else:
+        made = create_session_sandbox(workspace_root=tmp_path_factory.mktemp("own"))[1]
+    with made as sandbox:
         yield sandbox
 
 
@@ -71,7 +83,7 @@ class Page(NoListener):
         return self.lines.pop(0)
 
 
-def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: RemoteSandbox) -> None:
+def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: InWorker) -> None:
     page = Page()
     code = "import sys\nprint('a', flush=True)\nprint('e', file=sys.stderr)\n"
     code += "open('f', 'w').close()\n6 * 7"
@@ -84,17 +96,17 @@ def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: RemoteSandbox)
     assert Stream("stdout", "a\n") in page.heard
     assert [each.data for each in page.heard if isinstance(each, Result)] == [{"text/plain": "42"}]
     assert sandbox.next_count == result.reply["execution_count"] + 1
-    assert sandbox.read_file("f") == b""
+    assert (sandbox.workspace / "f").read_bytes() == b""
 
 
-def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: RemoteSandbox) -> None:
+def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: InWorker) -> None:
     assert sandbox.execute("print('\ud800')").stdout == "?\n"
     with pytest.raises(FrameError, match="surrogates"):
         sandbox.query({"op": "complete", "code": "\ud800", "cursor_pos": 1}).result(30)
     assert not sandbox.busy
 
 
-def test_input_is_answered_refused_and_interrupted(sandbox: RemoteSandbox) -> None:
+def test_input_is_answered_refused_and_interrupted(sandbox: InWorker) -> None:
     ask = "from getpass import getpass\nprint(input('name '), getpass('word '))"
     page = Page("me", "secret")
     assert sandbox.execute(ask, allow_stdin=True, listener=page).stdout == "me secret\n"
@@ -112,7 +124,7 @@ def test_input_is_answered_refused_and_interrupted(sandbox: RemoteSandbox) -> No
     assert "there is none here" in refused.evalue
 
 
-def test_memory_and_files_go_back_and_forth(sandbox: RemoteSandbox) -> None:
+def test_memory_and_files_go_back_and_forth(sandbox: InWorker) -> None:
     says(sandbox, "x = 1; open('kept', 'w').write('1')")
     sandbox.checkpoint("one")
     says(sandbox, "x = 2; open('kept', 'w').write('2')")
@@ -126,7 +138,7 @@ def test_memory_and_files_go_back_and_forth(sandbox: RemoteSandbox) -> None:
         sandbox.restore("two")
 
 
-def test_a_fork_goes_its_own_way(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_goes_its_own_way(sandbox: InWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     says(sandbox, "x = [1]; open('both', 'w').write('kept')")
     with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX) as server:
         patch.chdir(sandbox.workspace)
@@ -145,7 +157,7 @@ def test_a_fork_goes_its_own_way(sandbox: RemoteSandbox, monkeypatch: pytest.Mon
         fork.execute("1")
 
 
-def test_comms_reach_the_guest_and_the_page(sandbox: RemoteSandbox) -> None:
+def test_comms_reach_the_guest_and_the_page(sandbox: InWorker) -> None:
     says(
         sandbox,
         "from comm import get_comm_manager\n"
@@ -160,7 +172,7 @@ def test_comms_reach_the_guest_and_the_page(sandbox: RemoteSandbox) -> None:
     assert sandbox.comms().result(30) == {"c1": "echo"}
 
 
-def test_a_front_end_may_take_it_for_any_sandbox(sandbox: RemoteSandbox) -> None:
+def test_a_front_end_may_take_it_for_any_sandbox(sandbox: InWorker) -> None:
     face: Sandbox = sandbox
     assert face.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
     face.start().result(30)

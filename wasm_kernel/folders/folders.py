@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.errors import PolicyError
+from wasm_kernel.errors import HostFailed, PolicyError
 from wasm_kernel.folders.hiding import (
     Guards,
     MetadataAndPlacesHidden,
@@ -58,10 +59,33 @@ _THROUGH_LINK = (
     "the current folder may have put there; if it is yours, name the folder that it leads to by "
     "its absolute path"
 )
+_GONE = "somebody has moved or deleted its workspace or its private folder"
 _FORGETFUL = (
     "[wasm-kernel] This file system can't tell a folder from another that takes its place, so "
     "variables end with this kernel. Files stay.\n"
 )
+
+
+class OpenedFolders(Struct, frozen=True):
+    """The folders of a sandbox, for another process that is to open the same ones.
+
+    Attributes:
+        workspace: The workspace's real path.
+        private: The private folder's real path.
+        identities: What the system calls the two.
+        private_root: The folder for private folders that the user named, if any.
+        lone: Whether the workspace belongs to no session.
+        far: Whether files can't be linked between the two.
+        lasting: Whether the private folder can be told to be this workspace's tomorrow.
+    """
+
+    workspace: str
+    private: str
+    identities: tuple[tuple[int, int], tuple[int, int]]
+    private_root: str | None
+    lone: bool
+    far: bool
+    lasting: bool
 
 
 class SandboxFolders:
@@ -138,8 +162,6 @@ class SandboxFolders:
         path: Path,
         private_root: Path | str | None = None,
         guards: Guards | None = None,
-        *,
-        told: bool = True,
     ) -> Self:
         """Opens a workspace outside of sessions, which is made if it is not there.
 
@@ -147,7 +169,6 @@ class SandboxFolders:
             path: The workspace.
             private_root: The folder for private folders, if one is named.
             guards: What `check_opening` returned a moment ago, if it was called.
-            told: Whether others are told that it is in use.
 
         Raises:
             PlantedLinkError: the path is relative, and leads through a link.
@@ -164,9 +185,7 @@ class SandboxFolders:
                 return path.exists() and os.path.samestat(path.stat(), os.fstat(workspace.fd))
 
             while True:
-                folders = cls.in_use(
-                    path, real, workspace, privates, is_there, lone=True, told=told
-                )
+                folders = cls.in_use(path, real, workspace, privates, is_there, lone=True)
                 if folders is not None:
                     return folders
                 if not is_there():
@@ -183,7 +202,6 @@ class SandboxFolders:
         *,
         made: bool = False,
         lone: bool = False,
-        told: bool = True,
     ) -> Self | None:
         """Opens a workspace's private folder, and tells others that the workspace is in use.
 
@@ -195,7 +213,6 @@ class SandboxFolders:
             is_there: Returns whether the workspace still has its name.
             made: Whether the workspace was made just now.
             lone: Whether it belongs to no session.
-            told: Whether others are told that it is in use; if not, another process does that.
 
         Returns:
             The folders; None if the workspace or the private folder was deleted in this moment.
@@ -206,9 +223,8 @@ class SandboxFolders:
         with contextlib.ExitStack() as held:
             found = privates.open(real.name, workspace)
             held.callback(found.close)
-            presence = PresenceLock(found) if told else None
-            if presence is not None:
-                held.callback(presence.release)
+            presence = PresenceLock(found)
+            held.callback(presence.release)
             if not (is_there() and found.in_place):
                 if found.made and found.in_place:
                     discard(found.path)  # of a folder that was gone by then
@@ -217,6 +233,41 @@ class SandboxFolders:
             own = workspace.enter()
             held.pop_all()
             return cls(path, real, own, found, privates.named, lone=lone, presence=presence)
+
+    @classmethod
+    def again(cls, opened: OpenedFolders) -> Self:
+        """Opens the folders that another process has open, which tells others that they are in use.
+
+        Raises:
+            HostFailed: somebody has moved or deleted one of them.
+            OSError: they can't be opened.
+        """
+        real, private = Path(opened.workspace), Path(opened.private)
+        with contextlib.ExitStack() as held:
+            try:
+                workspace = held.enter_context(Folder.open(real))
+                folder = held.enter_context(Folder.open(private))
+            except FileNotFoundError:
+                raise HostFailed(_GONE) from None
+            if (_identity(workspace), _identity(folder)) != opened.identities:
+                raise HostFailed(_GONE)
+            held.pop_all()
+        found = PrivateFolder(folder.fd, private, far=opened.far, lasting=opened.lasting)
+        return cls(real, real, workspace, found, opened.private_root, lone=opened.lone)
+
+    @property
+    def opened(self) -> OpenedFolders:
+        """What another process needs to know to open the same folders."""
+        root = self.private_root
+        return OpenedFolders(
+            workspace=str(self.real),
+            private=str(self.private_path),
+            identities=(_identity(self.workspace), _identity(self.private)),
+            private_root=None if root is None else str(root),
+            lone=self.lone,
+            far=self.far,
+            lasting=self.lasting,
+        )
 
     def _notices(self) -> tuple[str, ...]:
         notices = [FAR] if self.far else []
@@ -328,3 +379,8 @@ class SandboxFolders:
     def close(self) -> None:
         """Closes the folders. Safe to call twice."""
         self._held.close()
+
+
+def _identity(folder: Folder) -> tuple[int, int]:
+    found = os.fstat(folder.fd)
+    return found.st_dev, found.st_ino

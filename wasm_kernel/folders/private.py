@@ -142,18 +142,38 @@ class PrivateFolder(Folder):
     def __init__(
         self,
         fd: int,
+        path: Path,
+        *,
+        far: bool,
+        lasting: bool,
+        made: bool = False,
+        of_session: bool = False,
+    ) -> None:
+        super().__init__(fd)
+        self.path = path
+        self.far, self.lasting = far, lasting
+        self.made, self.of_session = made, of_session
+
+    @classmethod
+    def in_a_place(
+        cls,
+        fd: int,
         place: Place,
         owner: Owner,
         workspace: Folder,
         *,
         made: bool = False,
         of_session: bool = False,
-    ) -> None:
-        super().__init__(fd)
-        self.path = place.path / owner.key
-        self.far = not places.can_link(place, workspace)
-        self.lasting = owner.mark.lasting
-        self.made, self.of_session = made, of_session
+    ) -> Self:
+        """Returns the private folder of a workspace, which was opened in a place."""
+        return cls(
+            fd,
+            place.path / owner.key,
+            far=not places.can_link(place, workspace),
+            lasting=owner.mark.lasting,
+            made=made,
+            of_session=of_session,
+        )
 
     @property
     def in_place(self) -> bool:
@@ -204,7 +224,9 @@ class PrivateFolders:
             with place:
                 if (found := owner.find(place, opened=opened)) is not None:
                     fd, known = found[0].fd, found[1]
-                    return PrivateFolder(fd, place, owner, workspace, of_session=known.session)
+                    return PrivateFolder.in_a_place(
+                        fd, place, owner, workspace, of_session=known.session
+                    )
         return None
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
@@ -237,7 +259,8 @@ class PrivateFolders:
             os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
         owner = self._owner(name, workspace)
         with self._new_place(workspace) as place:
-            return PrivateFolder(_make(place, owner).fd, place, owner, workspace, made=True)
+            fd = _make(place, owner).fd
+            return PrivateFolder.in_a_place(fd, place, owner, workspace, made=True)
 
     def _owner(self, name: str, workspace: Folder) -> Owner:
         mark = FileMark.of(workspace.fd)

@@ -1,4 +1,4 @@
-"""`python -m wasm_kernel.service.fork_loop`: the process that workers are forked from.
+"""The process that workers are forked from: `fork_process.py` starts it, and `main` is run in it.
 
 It loads what each of them needs: imports, the compiled module, the base image. No guest ever runs
 in it and nothing is compiled, because wasmtime keeps threads for both, and a process with a second
@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from multiprocessing.connection import Connection
 from typing import NoReturn, TypeVar
@@ -42,6 +41,7 @@ _NEEDED = (
     *("wasm_kernel.engine.instance", "wasm_kernel.state.folding", "wasm_kernel.state.tables"),
 )
 """The modules that every guest needs; forked, all workers share one copy."""
+_QUIET_MS = 300  # in which the first worker has both processors
 _LATER = ("wasm_kernel.guests.python.packages.command", "encodings.idna")
 """The modules that some cells need; they are loaded when nobody waits for a worker."""
 
@@ -85,7 +85,7 @@ class ForkLoop:
         poll.register(self._owner, select.POLLIN)
         later = [*_LATER]
         with contextlib.suppress(OSError):
-            while self._owner not in (ready := dict(poll.poll(0 if later else None))):
+            while self._owner not in (ready := dict(poll.poll(_QUIET_MS if later else None))):
                 if not ready:
                     importlib.import_module(later.pop(0))
                     gc.freeze()
@@ -127,7 +127,6 @@ class ForkLoop:
             language = load(RuntimeType.checked(request.language), self._broker)
             base = language.prepare(FLAVOURS[request.flavour], lambda text: None)
             check_alone()
-            gc.collect()
             gc.freeze()
             self._loaded[request] = language, base
         return self._loaded[request]
@@ -144,6 +143,7 @@ class ForkLoop:
             return ForkReply(process)
         try:
             end_with(own)
+            gc.enable()
             self._line.close()
             os.close(self._owner)
             os.dup2(1, 2)  # what it logs goes through its line
@@ -179,7 +179,3 @@ def main(line: int, owner: int) -> NoReturn:
     check_alone()
     loop.run()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

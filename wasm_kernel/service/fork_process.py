@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from typing import NamedTuple
 
 PROGRAM = "wasm_kernel.service.fork_loop"
@@ -40,9 +41,11 @@ def start() -> ForkProcess:
     """
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     owner = os.getpid()
+    # what it loads stays: there is nothing to collect, and looking for that takes long
+    code = f"import gc; gc.disable(); from {PROGRAM} import main; main({theirs.fileno()}, {owner})"
     with theirs:
         process = subprocess.Popen(  # noqa: S603 - the command is fixed
-            [sys.executable, "-P", "-m", PROGRAM, str(theirs.fileno()), str(owner)],
+            [sys.executable, "-P", "-c", code],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -57,6 +60,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
 
 
+_guard = threading.Lock()
 _started: list[ForkProcess] = []  # for the first sandbox of this process, until it is taken
 
 
@@ -66,8 +70,9 @@ def start_early() -> None:
     Raises:
         OSError: it can't be started.
     """
-    if "wasm_kernel.service.own_sandbox" not in sys.modules and not _started:
-        _started.append(start())
+    with _guard:
+        if "wasm_kernel.service.own_sandbox" not in sys.modules and not _started:
+            _started.append(start())
 
 
 def take_early() -> ForkProcess | None:

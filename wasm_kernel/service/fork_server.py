@@ -121,8 +121,8 @@ class Worker:
 class ForkServer:
     """The process that workers are forked from; it is started anew if it is gone. Any thread.
 
-    When a worker was asked for, another one like it is made for the next session, which is there
-    sooner by that.
+    When a second worker was asked for, and after each further one, another one like it is made for
+    the next session, which is there sooner by that.
 
     Args:
         started: The process, if it was started already.
@@ -132,6 +132,7 @@ class ForkServer:
         self._guard = threading.Lock()
         self._spare: tuple[list[ForkRequest], Worker] | None = None
         self._preparing, self._prepared = threading.Lock(), 0
+        self._spawned = 0
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
@@ -176,7 +177,9 @@ class ForkServer:
             except OSError:  # it was killed, or hangs: it was let go
                 continue
             if made is not None:
-                threading.Thread(target=self._make_spare, args=(requests,), daemon=True).start()
+                self._spawned += 1
+                if self._spawned > 1:  # many a program has one sandbox, and needs no spare
+                    threading.Thread(target=self._make_spare, args=(requests,), daemon=True).start()
                 return made
             with self._preparing:
                 if self._prepared == prepared:  # and nobody did it while this one waited

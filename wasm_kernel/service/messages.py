@@ -20,6 +20,7 @@ from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import FrameError, HostFailed, WasmKernelError
 from wasm_kernel.execution.base_sandbox import TravelRequest
 from wasm_kernel.execution.interfaces import Cell
+from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
 from wasm_kernel.linux.broker import INTERNAL_ERROR, log_failure
@@ -98,8 +99,8 @@ class Open(_Message, frozen=True, tag="open"):
         state_home: The folder that has the user's state folder in it, as the service finds it.
         resume: Whether it goes on with the variables that are there, and when.
         quiet: Whether the first cell says nothing of variables that are there.
-        in_service: Whether it is a session of a `Service`: its worker tells others that it is in
-            use, and its cells may fork it. Otherwise its program does the one, and alone the other.
+        folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
+            alone makes forks. None for a service's; its worker looks for the folders.
         verified: What the session's last worker left, as `Closed` has it.
         notices: Sentences for the first cell.
     """
@@ -114,7 +115,7 @@ class Open(_Message, frozen=True, tag="open"):
     state_home: str | None = None
     resume: str = "always"
     quiet: bool = True
-    in_service: bool = True
+    folders: OpenedFolders | None = None
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
 

@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -133,8 +132,15 @@ class OwnHome:
 
     def expecting(self, forks: Sequence[NewSession]) -> list[str]:
         """Lets the worker ask for forks into these folders; returns what they are called."""
-        self._forks = {fork.folders.real.name: fork.folders for fork in forks}
-        return [*self._forks]
+        named = {fork.folders.real.name: fork.folders for fork in forks}
+        self._forks.update(named)
+        return [*named]
+
+    def forget(self, fork: NewSession) -> None:
+        """Notes that nobody wants a fork any more; its folders go."""
+        self._forks.pop(fork.folders.real.name, None)
+        fork.hooks.closed()
+        fork.folders.discard()
 
     def _fork(self, request: ForkSession, task: Task) -> Forked:
         from wasm_kernel.state import texts
@@ -180,18 +186,17 @@ class OwnSandbox(WorkerSandbox):
         pip: bool,
     ) -> OwnSandbox:
         """Returns the sandbox of folders that were opened; the options are `create_sandbox`'s."""
-        folders, private_root = new.folders, new.folders.private_root
-        state = state_folder()
+        folders, state = new.folders, state_folder()
         opened = Open(
             language=RuntimeType.checked(runtime).value,
             session_id=new.session_id or "",
             workspace=str(folders.real),
-            private_root=None if private_root is None else str(Path(private_root).absolute()),
+            private_root=None,
             policy=plain_policy(policy),
             pip=pip,
             confinement="auto",
             state_home=None if state is None else str(state.parent),
-            in_service=False,
+            folders=folders.opened,
             resume=resume.value,
             quiet=new.session_id is not None,
             notices=folders.notices,
@@ -219,8 +224,7 @@ class OwnSandbox(WorkerSandbox):
             ]
         except BaseException:
             for new in made:
-                new.hooks.closed()
-                new.folders.discard()
+                self._home.forget(new)
             raise
         return [self._forked(new, notice) for new, notice in zip(made, notices, strict=False)]
 
@@ -229,6 +233,7 @@ class OwnSandbox(WorkerSandbox):
             self.worker.opened,
             session_id=new.session_id or "",
             workspace=str(new.folders.real),
+            folders=new.folders.opened,
             resume=Resume.ALWAYS.value,
             quiet=True,
             verified={},

@@ -45,6 +45,7 @@ from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service import messages
 from wasm_kernel.service.channel import Channel
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
+from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session, session_paths
 
@@ -110,13 +111,13 @@ class _Worker:
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
             os.environ["XDG_STATE_HOME"] = opened.state_home
-        folders, session = _opened(opened, policy)
+        logger = SandboxLogger(_Events(channel))
+        folders, session = _opened(opened, policy, logger)
         folders.verified |= opened.verified
         folders.notices += opened.notices
         # no thread and no guest yet: what is given up now, no code of a cell ever has
         walls.close_files(replace(session_paths(folders, policy), packages=PACKAGES))
         walls.close_calls()
-        logger = SandboxLogger(_Events(channel))
         self._sandbox = create_local_sandbox(
             folders,
             policy=policy,
@@ -129,10 +130,8 @@ class _Worker:
             quiet=opened.quiet,
             pip=opened.pip,
         )
-        if session is not None:
-            session.logger_changed(logger)
-            if opened.in_service:
-                self._sandbox.commands.add(FORK, fork_command(self._sandbox, session))
+        if isinstance(session, Session):
+            self._sandbox.commands.add(FORK, fork_command(self._sandbox, session))
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
 
@@ -278,14 +277,15 @@ _Served = (
 
 
 def _opened(
-    opened: messages.Open, policy: ExecutionPolicy
-) -> tuple[SandboxFolders, Session | None]:
-    """Returns the folders of a sandbox, and its session if it is one's; nothing is logged of it."""
-    if not opened.session_id:
-        place = Path(opened.workspace)
-        return SandboxFolders.of_workspace(place, opened.private_root, told=False), None
+    opened: messages.Open, policy: ExecutionPolicy, logger: SandboxLogger
+) -> tuple[SandboxFolders, LastUse | None]:
+    """Returns the folders of a sandbox, and its session if it is one's."""
+    if opened.folders is not None:
+        folders, name = SandboxFolders.again(opened.folders), opened.session_id
+        return folders, LastUse.of(name, folders, logger) if name else None
     root = SessionsRoot(opened.root, opened.private_root)
-    session = Session(root, opened.session_id, mounts=policy.mounts, told=opened.in_service)
+    session = Session(root, opened.session_id, mounts=policy.mounts)  # which tells nobody of it
+    session.logger_changed(logger)
     return session.folders, session
 
 

@@ -16,7 +16,7 @@ from wasm_kernel import events
 from wasm_kernel.engine.cache import INSTALLED, default_folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession, SessionHooks
+from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import (
     Guards,
@@ -33,7 +33,7 @@ from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.linux.folders import Folder, making_folder, open_named
 from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.sessions import entries, ids, metadata
-from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.staging import SessionExists, staged, write_metadata
@@ -53,7 +53,7 @@ class WorkspaceError(WasmKernelError):
     """A session's folder that could not be made or opened."""
 
 
-class Session(SessionHooks):
+class Session(LastUse):
     """A session that is open in this process: nobody deletes or prunes it meanwhile.
 
     It is the hooks of its sandbox: it notes each cell in the metadata and makes sessions for forks.
@@ -78,7 +78,6 @@ class Session(SessionHooks):
         *,
         new: bool = False,
         mounts: Sequence[Mount] = (),
-        told: bool = True,
     ) -> None:
         """Opens a session; makes it if it does not exist, for its owner alone.
 
@@ -88,7 +87,6 @@ class Session(SessionHooks):
             logger: Gets the events; silent by default.
             new: The id is a new one, so there is nothing to find.
             mounts: The folders of the host that its guest is to see.
-            told: Whether others are told that it is in use; if not, another process does that.
 
         Raises:
             OverlapError: a cell could reach folders that it must not.
@@ -98,17 +96,16 @@ class Session(SessionHooks):
             WorkspaceError: the folder can't be made, or something else is in its place.
             PrivateFolderError: there is no place for its private folder.
         """
+        super().__init__()
         self.id = ids.checked(session_id)
         self.made = False
         self.logger = SandboxLogger.of(logger)
         self._guard = threading.Lock()
         self._closed = False
         self._parent: Session | None = None
-        self._told = ""
         self._lived_in = False
         self._unwritten = ""
         self.root = root
-        self._is_told = told
         guards = root.check(self.id, mounts)
         try:
             with making_folder(root.path, _OWNER_ONLY):
@@ -155,13 +152,7 @@ class Session(SessionHooks):
             is_there = partial(root.has, self.id, workspace.fd)
             real = self.root.path / self.id
             return SandboxFolders.in_use(
-                self.workspace,
-                real,
-                workspace,
-                privates,
-                is_there,
-                made=self.made,
-                told=self._is_told,
+                self.workspace, real, workspace, privates, is_there, made=self.made
             )
 
     def _make(self, root: Folder) -> bool:
@@ -185,11 +176,6 @@ class Session(SessionHooks):
             return False
         return True
 
-    @property
-    def _spare(self) -> Folder | None:
-        """The folder of the metadata's spare file, if that can change places with the file."""
-        return None if self.folders.far else self.folders.private
-
     # -- the hooks of its sandbox
 
     def opened(self, sandbox: BaseSandbox) -> None:
@@ -199,21 +185,6 @@ class Session(SessionHooks):
         if self._parent is not None:
             self._parent.forked(self.id)
             self._parent = None
-
-    def logger_changed(self, logger: SandboxLogger) -> None:
-        """Sends the session's events to another logger from now on."""
-        self.logger = logger
-
-    def executed(self) -> None:
-        """Notes the end of a cell in the metadata, if the session has any."""
-        try:
-            metadata.touch(self.folders.workspace, self.id, self._spare)
-        except MetadataCorrupted as problem:
-            self._warn(events.METADATA_CORRUPTED, str(problem))
-        except OSError as problem:
-            self._warn(events.METADATA_FAILED, describe(problem))
-        else:
-            self._told = ""
 
     def new_session(self) -> NewSession:
         """Makes a session beside this one, for a fork.
@@ -258,27 +229,6 @@ class Session(SessionHooks):
         """True unless it is known that no cell ever ended in it."""
         found = metadata.read(self.folders.workspace, self.id)
         return found is None or found.updated_at > found.created_at
-
-    # -- what it tells
-
-    def facts(self) -> dict[str, str]:
-        """Returns the times at which the session was made and last used, for people."""
-        found = metadata.read(self.folders.workspace, self.id)
-        if found is None:
-            return {}
-        return {
-            "created_at": found.created_at.isoformat(timespec="seconds"),
-            "updated_at": found.updated_at.isoformat(timespec="seconds"),
-        }
-
-    def _log(self, event: str, **fields: object) -> None:
-        self.logger.log_event(event, session_id=self.id, **fields)
-
-    def _warn(self, event: str, error: str) -> None:
-        """Logs a problem once, as long as it stays the same."""
-        if self._told != event + error:
-            self._told = event + error
-            self._log(event, error=error)
 
 
 def _is_free(root: Folder, name: str) -> bool:

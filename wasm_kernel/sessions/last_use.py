@@ -1,0 +1,78 @@
+"""`LastUse`: a session's metadata, which says when it was made and when a cell ended in it."""
+
+from __future__ import annotations
+
+from wasm_kernel import events
+from wasm_kernel.errors import describe
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.interfaces import SessionHooks
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.sessions import metadata
+from wasm_kernel.sessions.metadata import MetadataCorrupted
+
+
+class LastUse(SessionHooks):
+    """What every session does for its sandbox: each cell is noted in the metadata.
+
+    In a worker it is all that a session does: another process has opened it. The sandbox's thread
+    calls it.
+
+    Attributes:
+        id: The session's id.
+        folders: Its folders, open.
+        logger: Gets the events.
+    """
+
+    id: str
+    folders: SandboxFolders
+    logger: SandboxLogger
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    @classmethod
+    def of(cls, session_id: str, folders: SandboxFolders, logger: SandboxLogger) -> LastUse:
+        """Returns that of a session which another process has opened."""
+        made = LastUse()
+        made.id, made.folders, made.logger = session_id, folders, logger
+        return made
+
+    @property
+    def _spare(self) -> Folder | None:
+        """The folder of the metadata's spare file, if that can change places with the file."""
+        return None if self.folders.far else self.folders.private
+
+    def logger_changed(self, logger: SandboxLogger) -> None:
+        """Sends the session's events to another logger from now on."""
+        self.logger = logger
+
+    def executed(self) -> None:
+        """Notes the end of a cell in the metadata, if the session has any."""
+        try:
+            metadata.touch(self.folders.workspace, self.id, self._spare)
+        except MetadataCorrupted as problem:
+            self._warn(events.METADATA_CORRUPTED, str(problem))
+        except OSError as problem:
+            self._warn(events.METADATA_FAILED, describe(problem))
+        else:
+            self._told = ""
+
+    def facts(self) -> dict[str, str]:
+        """Returns the times at which the session was made and last used, for people."""
+        found = metadata.read(self.folders.workspace, self.id)
+        if found is None:
+            return {}
+        return {
+            "created_at": found.created_at.isoformat(timespec="seconds"),
+            "updated_at": found.updated_at.isoformat(timespec="seconds"),
+        }
+
+    def _log(self, event: str, **fields: object) -> None:
+        self.logger.log_event(event, session_id=self.id, **fields)
+
+    def _warn(self, event: str, error: str) -> None:
+        """Logs a problem once, as long as it stays the same."""
+        if self._told != event + error:
+            self._told = event + error
+            self._log(event, error=error)
