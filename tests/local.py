@@ -1,51 +1,100 @@
 """Sandboxes in the test's own process, which most tests use: they can be looked into.
 
-They have the options of the public functions, and those that only this package uses.
+They are made as the public functions make them with `isolation="in-process"`; `create_sandbox` also
+has the options that only this package uses.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import wasm_kernel
-from wasm_kernel.execution.create import create_local_sandbox, open_workspace
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.create import check, create_local_sandbox, open_workspace
 from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.execution.sandbox import LocalSandbox
+from wasm_kernel.folders.locks import Resume
+from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
 __all__ = ["LocalSandbox", "create_sandbox", "create_session_sandbox", "get_session_sandbox"]
-OPTIONS = ("session_id", "hooks", "language", "broker", "quiet")
 
 
 def create_sandbox(
     runtime: RuntimeType | str = RuntimeType.PYTHON,
     workspace: Path | str = "workspace",
     policy: ExecutionPolicy | None = None,
-    logger: Any = None,
-    **options: Any,
+    logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
+    session_id: str | None = None,
+    resume: Resume | str = Resume.NEVER,
+    hooks: SessionHooks | None = None,
+    language: GuestLanguage | None = None,
+    broker: Broker | None = None,
+    quiet: bool = False,
+    pip: bool = False,
 ) -> LocalSandbox:
-    if not options.keys() & set(OPTIONS):
-        return _local(
-            wasm_kernel.create_sandbox(
-                runtime, workspace, policy, logger, isolation="in-process", **options
-            )
-        )
+    check(runtime, policy, logger)
     make_room(policy)
-    limits = policy or ExecutionPolicy()
-    folders = open_workspace(workspace, limits, options.pop("private_root", None))
-    return create_local_sandbox(folders, runtime, policy, logger, **options)
+    return create_local_sandbox(
+        open_workspace(workspace, policy or ExecutionPolicy(), private_root),
+        runtime,
+        policy,
+        logger,
+        session_id=session_id,
+        resume=resume,
+        hooks=hooks,
+        language=language,
+        broker=broker,
+        quiet=quiet,
+        pip=pip,
+    )
 
 
-def create_session_sandbox(*args: Any, **options: Any) -> tuple[str, LocalSandbox]:
-    session_id, made = wasm_kernel.create_session_sandbox(*args, isolation="in-process", **options)
-    return session_id, _local(made)
+def create_session_sandbox(
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
+    policy: ExecutionPolicy | None = None,
+    workspace_root: Path | str = "workspace",
+    logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
+    pip: bool = False,
+) -> tuple[str, LocalSandbox]:
+    session_id, made = wasm_kernel.create_session_sandbox(
+        runtime,
+        policy,
+        workspace_root,
+        logger,
+        private_root=private_root,
+        pip=pip,
+        isolation="in-process",
+    )
+    assert isinstance(made, LocalSandbox)
+    return session_id, made
 
 
-def get_session_sandbox(*args: Any, **options: Any) -> LocalSandbox:
-    return _local(wasm_kernel.get_session_sandbox(*args, isolation="in-process", **options))
-
-
-def _local(sandbox: wasm_kernel.BaseSandbox) -> LocalSandbox:
-    assert isinstance(sandbox, LocalSandbox)
-    return sandbox
+def get_session_sandbox(
+    session_id: str,
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
+    policy: ExecutionPolicy | None = None,
+    workspace_root: Path | str = "workspace",
+    logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
+    pip: bool = False,
+) -> LocalSandbox:
+    made = wasm_kernel.get_session_sandbox(
+        session_id,
+        runtime,
+        policy,
+        workspace_root,
+        logger,
+        private_root=private_root,
+        pip=pip,
+        isolation="in-process",
+    )
+    assert isinstance(made, LocalSandbox)
+    return made

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import wasm_kernel
-from tests.local import create_sandbox, get_session_sandbox
+from tests.local import get_session_sandbox
 from wasm_kernel import (
     delete_session_path,
     list_session_files,
@@ -34,7 +34,7 @@ def test_every_function_that_takes_a_root_takes_it() -> None:
             names = inspect.signature(public).parameters
             if {"workspace_root", "workspace"} & names.keys() and "private_root" not in names:
                 lacking.append(name)
-    assert "private_root" in inspect.signature(create_sandbox).parameters
+    assert "private_root" in inspect.signature(wasm_kernel.create_sandbox).parameters
     assert lacking == []
 
 

@@ -38,7 +38,7 @@ def root(warm: None, tmp_path: Path) -> Iterator[Path]:
     OPEN_SANDBOXES.close_all()
 
 
-def get(root: Path, **options: object) -> LocalSandbox:
+def get(root: Path, **options: Any) -> LocalSandbox:
     return get_session_sandbox(ID, workspace_root=root, **options)
 
 
