@@ -65,7 +65,7 @@ KNOWN = {
     "sessions/entries.py:sweep_drafts": NO_PATH,
     "sessions/overview.py:sessions_in": ABOVE,
     "sessions/pruning.py:_Pruning._names": NO_PATH,
-    "sessions/session.py:Session.executed": NO_PATH,
+    "sessions/last_use.py:LastUse.executed": NO_PATH,
     "sessions/session.py:session_paths": CACHE,
     "sessions/session.py:_noted_places": STATE,
     "sessions/upkeep.py:_is_gone": WORDS,
