@@ -53,7 +53,10 @@ def test_a_state_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
     with wasm_kernel.create_sandbox("javascript", tmp_path / "app") as sandbox:  # in a worker
         assert isinstance(sandbox, OwnSandbox)
         assert sandbox.execute(STATE).success
-        sandbox.checkpoint("on disk")
+        wait_for(lambda: not sandbox.busy)
+        sandbox.worker.sleep()
+        sandbox.worker.wait_asleep()  # all of it is on disk
+        assert sandbox.execute("1").success
         cell = sandbox.submit("await new Promise(done => setTimeout(done, 60_000))")
         wait_for(lambda: cell.running() or sandbox.busy)
         worker = sandbox.worker.worker
