@@ -21,7 +21,7 @@ from tests.benchmarks.sides import Side
 from wasm_kernel import RemoteSandbox, Service, ServiceLimits
 
 LIVE, ASLEEP, AT_ONCE = 400, 5_000, 20
-WOKEN = 30
+WOKEN, SOME_SECONDS = 30, 5
 CELLS = 1_000
 GIB, MILLISECONDS = 1024**3, 1000
 
@@ -88,8 +88,14 @@ def asleep(service: Service) -> Iterator[Figure]:
     sleeping = [fork for _ in range(ASLEEP // 100) for fork in parent.fork(100)]
     taken = time.perf_counter() - begun
     yield Figure("forking one off", taken / ASLEEP * MILLISECONDS, "ms")
+    parent.worker.sleep()
+    parent.worker.wait_asleep()
     added = (held_bytes() - before) / ASLEEP / 1024
     yield Figure(f"memory of one of {ASLEEP:,} that sleep", added, "KiB", 100)
+    begun = time.process_time()
+    time.sleep(SOME_SECONDS)
+    busy = (time.process_time() - begun) / SOME_SECONDS
+    yield Figure("processor time that it takes to look after them", busy * 100, "%", 5)
     woken = []
     for sandbox in random.Random(1).sample(sleeping, WOKEN):
         begun = time.perf_counter()

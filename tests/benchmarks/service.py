@@ -49,6 +49,8 @@ def sessions(native: Side, rounds: int) -> Iterator[Row]:
         time.sleep(QUIET_SECONDS)
         held = [service.info(each.session_id).host_bytes / MIB for each in kept]
         yield Row("memory of one more idle session with pandas, and 10 MiB", held, [10.0], "MiB", 1)
+        rested = [_milliseconds(each, "x = 1") for each in kept]
+        yield Row("a tiny cell after a rest, and 12 ms", rested, [12.0], "ms", 1)
         trips = [_milliseconds(kept[0], "x = 1") for _ in range(20 * rounds)]
         yield Row("a tiny cell in a session, and 4 ms", trips, [4.0], "ms", 1)
         woken, restored = [], []
