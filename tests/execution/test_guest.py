@@ -48,6 +48,40 @@ def test_modules_in_zips_are_found_and_compiled_once(module_sandbox: LocalSandbo
     ]
 
 
+ENDLESS = [
+    "threading.Event().wait()",
+    "threading.Barrier(2).wait()",
+    "threading.Semaphore(0).acquire()",
+    "queue.Queue().get()",
+    "queue.SimpleQueue().get()",
+    "concurrent.futures.Future().result()",
+]
+WITH_TIMEOUT = """
+import concurrent.futures, queue, threading
+event = threading.Event()
+print(event.wait(0.01), threading.Semaphore(0).acquire(timeout=0.01))
+for waiting in (queue.Queue().get, queue.SimpleQueue().get, concurrent.futures.Future().result):
+    try: waiting(timeout=0.01)
+    except (queue.Empty, TimeoutError) as problem: print(type(problem).__name__)
+event.set()
+full = queue.Queue()
+full.put(1)
+print(event.wait(), full.get(timeout=1))
+"""
+
+
+def test_a_wait_for_another_thread_ends_in_words_and_costs_nothing(
+    module_sandbox: LocalSandbox,
+) -> None:
+    told = "False False|Empty|Empty|TimeoutError|True 1"
+    assert says(module_sandbox, WITH_TIMEOUT).splitlines() == told.split("|")
+    for code in ENDLESS:
+        error = module_sandbox.execute(code).error
+        assert error is not None
+        assert (error.ename, "would wait for ever" in error.evalue) == ("RuntimeError", True), code
+    assert says(module_sandbox, "print(event.is_set())") == "True"
+
+
 def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: LocalSandbox) -> None:
     module_sandbox.execute("kept = 1")
     tail = {"op": "history", "hist_access_type": "tail", "n": 1, "output": False, "raw": True}

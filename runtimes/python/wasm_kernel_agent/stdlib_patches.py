@@ -6,9 +6,11 @@ import concurrent.futures
 import errno
 import multiprocessing
 import os
+import queue
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.context import BaseContext
@@ -27,6 +29,10 @@ NO_THREADS = (
     "can't start new thread: the sandbox has no threads. "
     "Call the function directly, use asyncio for things that wait, or "
     "concurrent.futures.ThreadPoolExecutor, which makes its calls one after another here."
+)
+NO_OTHER_THREAD = (
+    "this would wait for ever: only another thread could end the wait, and the sandbox has none. "
+    "Wait with a timeout, or use asyncio, whose tasks can wait for each other."
 )
 NO_NETWORK = (
     "the sandbox has no network, so {what} can't be reached. Download the data with another "
@@ -105,6 +111,7 @@ def install() -> None:
     assert not hasattr(os, "fork"), "this is not a guest"
     _refuse_what_is_missing()
     _run_executors_at_once()
+    _wait_for_nobody()
     _keep_working_folder_plain()
 
 
@@ -207,6 +214,28 @@ def _run_executors_at_once() -> None:
     pools.submit = _submit
     processes: Any = concurrent.futures.ProcessPoolExecutor
     processes.__init__ = _refuse_process_pool
+
+
+def _wait_for_nobody() -> None:
+    """Ends waits for other threads, such as those of events, queues, semaphores and futures.
+
+    A wait with a timeout lasts so long. CPython without threads would crash in either.
+    """
+
+    def wait(self: threading.Condition, timeout: float | None = None) -> bool:
+        """Waits until the timeout is over, as nobody can notify; returns False."""
+        __tracebackhide__ = True
+        condition: Any = self
+        if not condition._is_owned():
+            raise RuntimeError("cannot wait on un-acquired lock")
+        if timeout is None:
+            raise RuntimeError(NO_OTHER_THREAD)
+        time.sleep(max(timeout, 0))
+        return False
+
+    threading.Condition.wait = wait  # type: ignore[method-assign]
+    module: Any = queue
+    module.SimpleQueue = module._PySimpleQueue  # which waits by a condition
 
 
 def _keep_working_folder_plain() -> None:
