@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
+import wasm_kernel
 from tests import documented
 from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel import ExecutionPolicy, Resume, SandboxLogger
@@ -167,5 +168,5 @@ def test_resume_is_also_text(warm: None, tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path, resume="always") as sandbox:
         assert sandbox.execute("print(x)").stdout == "1\n"
     with pytest.raises(ValueError, match="'always', not 'yes'"):
-        create_sandbox(workspace=tmp_path / "none", resume="yes")
+        wasm_kernel.create_sandbox(workspace=tmp_path / "none", resume="yes")
     assert not (tmp_path / "none").exists()

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,7 @@ def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(
     """A confined kernel finds them there; it could not make them."""
     language = PythonLanguage(cache)
     language.files = small
-    monkeypatch.setattr(language.compiler, "module", lambda *_: None)
+    monkeypatch.setattr(language.compiler, "being_kept", lambda *_: nullcontext())
     monkeypatch.setattr(language, "image_at_hand", lambda: "the installed one")
     language.prepare(EPOCH, lambda text: None)
     assert cache.folder_of(files.folder_name(small)) is not None
