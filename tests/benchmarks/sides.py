@@ -43,17 +43,18 @@ class Side:
     def environment(self) -> dict[str, str]:
         """The environment of its kernels, in which the packages of `hidden` can't be imported.
 
-        Unless it is `forked`, each kernel is started anew.
+        Unless it is `forked`, each kernel is started anew, and is the process that Jupyter knows.
         """
+        found = dict(os.environ)
         if not self.forked:
-            return {**os.environ, SETTING: "0"}
-        if not self.hidden:
-            return dict(os.environ)
-        place = self.folder / "hidden"
-        place.mkdir(exist_ok=True)
-        for name in self.hidden:
-            (place / f"{name}.py").write_text("raise ImportError(__name__)")
-        return {**os.environ, "PYTHONPATH": str(place)}
+            found[SETTING] = "0"
+        if self.hidden:
+            place = self.folder / "hidden"
+            place.mkdir(exist_ok=True)
+            for name in self.hidden:
+                (place / f"{name}.py").write_text("raise ImportError(__name__)")
+            found["PYTHONPATH"] = str(place)
+        return found
 
 
 class Kernel:

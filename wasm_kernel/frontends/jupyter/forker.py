@@ -29,11 +29,12 @@ from msgspec import Struct
 
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.jupyter import launcher, startup
+from wasm_kernel.frontends.jupyter import confine, launcher, startup
 from wasm_kernel.frontends.jupyter.origin import create
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import Broker, ProcessBroker, check_alone
+from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.policy import RuntimeType
 
@@ -361,6 +362,7 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
             languages[runtime] = language
     if not languages:
         raise WasmKernelError("no guest is in the cache")
+    import_places(confine.LATER)  # is remembered
     _practise()
     gc.collect()
     gc.freeze()
