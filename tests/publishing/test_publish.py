@@ -166,7 +166,8 @@ def test_what_is_as_it_was_is_not_written_again(one: Publishing) -> None:
     one.publish("r.csv")
     before = (one.book / "orders.files/r.csv").stat()
     assert one.publish("r.csv").links
-    assert (one.book / "orders.files/r.csv").stat() == before
+    after = (one.book / "orders.files/r.csv").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 @pytest.mark.parametrize("swaps", [True, False])
