@@ -31,7 +31,7 @@ _STRICT, _SLOPPY = bytes.fromhex("4181828008"), bytes.fromhex("4181808008")
 
 @dataclass(frozen=True)
 class Pins:
-    """What the guest is made from.
+    """The pinned version and digests of what the guest is made from.
 
     Attributes:
         version: Upstream's version.

@@ -1,7 +1,7 @@
-"""What an agent does with `wasm-kernel mcp`, with the official Python client.
+"""An agent at work with `wasm-kernel mcp`, through the official Python client.
 
-    pip install 'wasm-kernel[mcp]'
-    python examples/agent/agent.py
+pip install 'wasm-kernel[mcp]'
+python examples/agent/agent.py
 """
 
 import asyncio
@@ -11,7 +11,9 @@ from pathlib import Path
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-SERVER = StdioServerParameters(command=str(Path(sys.executable).with_name("wasm-kernel")), args=["mcp"])
+SERVER = StdioServerParameters(
+    command=str(Path(sys.executable).with_name("wasm-kernel")), args=["mcp"]
+)
 ORDERS = "city,amount\nOslo,120\nRome,80\nOslo,200\nRome,310\nPisa,45\n"
 
 
@@ -24,8 +26,12 @@ async def main():
             return result
 
         await call("write_file", path="orders.csv", content=ORDERS)
-        await call("execute_code", code="import pandas as pd\norders = pd.read_csv('orders.csv')\norders")
-        await call("execute_code", code="orders.groupby('town').amount.sum()")  # an error, as happens
+        await call(
+            "execute_code", code="import pandas as pd\norders = pd.read_csv('orders.csv')\norders"
+        )
+        await call(
+            "execute_code", code="orders.groupby('town').amount.sum()"
+        )  # an error, as happens
         await call("execute_code", code="totals = orders.groupby('city').amount.sum()\ntotals")
         await call("execute_code", code="totals.plot.bar(title='Orders');")
         await call("checkpoint", name="totals")

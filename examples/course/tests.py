@@ -9,7 +9,9 @@ def mean_is_right(usual, empty):
     return 4 if empty is None else 2  # an empty list was in the text, but is easily missed
 
 
-@test(probes=["s = Stack()\ns.push('a')\ns.push('b')\n[s.pop(), s.pop()]", "Stack().pop()"], points=3)
+@test(
+    probes=["s = Stack()\ns.push('a')\ns.push('b')\n[s.pop(), s.pop()]", "Stack().pop()"], points=3
+)
 def a_stack_gives_back_the_last_first(popped, empty):
     assert popped == ["b", "a"], f"it gave back {popped}"
     assert isinstance(empty, ProbeError), "an empty stack has nothing to give"

@@ -1,4 +1,4 @@
-"""What hostile JavaScript tries: the agent's own way to the host, and what it leaves behind."""
+"""Hostile JavaScript: cells that use the agent's own way to the host, or leave traps behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sandbox(module_sandbox: LocalSandbox) -> LocalSandbox:
 
 
 def answers(sandbox: LocalSandbox, *frames: Any) -> list[dict[str, Any]]:
-    """What the host says to frames that a cell sends by the agent's own function."""
+    """Returns the host's answers to frames that a cell sends by the agent's own function."""
     sandbox.execute(FIND_SEND)
     code = f"console.log(JSON.stringify({json.dumps(frames)}.map(frame => send(frame))))"
     result = sandbox.execute(code)

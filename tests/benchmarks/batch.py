@@ -44,7 +44,7 @@ BROKEN, ENDLESS = ("1/0",), ("while True: pass",)
 
 @dataclass(frozen=True)
 class Taken(Figure):
-    """What a batch takes that others don't come to the end of."""
+    """The time of a batch in which some notebooks are broken or endless."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("batches", "", "at most", "")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import create_sandbox
+from wasm_kernel import BaseSandbox
 from wasm_kernel.engine import abi
 
 SOME = 2_000  # wasmtime's own listing takes four times as long for twice the names

@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import median
 
 from tests.benchmarks.memory import pss_bytes
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import create_sandbox
+from wasm_kernel import BaseSandbox
 
 MIB = 2**20
 STATES = {

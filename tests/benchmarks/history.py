@@ -11,7 +11,8 @@ from typing import Any
 from tests.benchmarks.sides import Side
 from tests.benchmarks.states import STATES, keep_with
 from tests.benchmarks.table import Row
-from wasm_kernel import ExecutionPolicy, create_sandbox
+from tests.local import create_sandbox
+from wasm_kernel import ExecutionPolicy
 from wasm_kernel.execution.turns import GuestTurns
 from wasm_kernel.state.recorder import Recorder
 

@@ -56,7 +56,7 @@ def serving() -> Iterator[Service]:
 
 
 def many(_sides: tuple[Side, Side], _rounds: int) -> Iterator[Figure]:
-    """What 400 live sessions hold, and how fast cells go; how 5,000 sleep, and how they wake."""
+    """Memory and throughput of 400 live sessions; disk and waking time of 5,000 that sleep."""
     with serving() as service:
         before = held_bytes()
         with ThreadPoolExecutor(AT_ONCE) as pool:

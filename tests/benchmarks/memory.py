@@ -18,7 +18,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def page_table_bytes(pid: int) -> int:
-    """What the system holds to say where the memory of a process lies, and of all below it."""
+    """Bytes of the page tables of a process and of all that it started."""
     own = _field(PROC / str(pid) / "status", "VmPTE")
     return own + sum(page_table_bytes(child) for child in _children(pid))
 

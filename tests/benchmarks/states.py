@@ -16,7 +16,8 @@ from statistics import median
 from typing import Any, ClassVar
 
 from tests.benchmarks.sides import Side
-from wasm_kernel import BaseSandbox, create_sandbox
+from tests.local import create_sandbox
+from wasm_kernel import BaseSandbox
 
 STEPS = 6
 KEEPERS = ("dill", "cloudpickle", "kishu")

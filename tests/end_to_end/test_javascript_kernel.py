@@ -61,7 +61,7 @@ def client() -> Iterator[BlockingKernelClient]:
 
 
 def texts(client: BlockingKernelClient, code: str, *, answer: str = "") -> tuple[str, str]:
-    """What a cell prints, and its value or its error's name."""
+    """Returns what a cell prints, and its value or its error's name."""
     printed, value = [], ""
 
     def hear(message: dict[str, dict[str, str | dict[str, str]]]) -> None:

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 
-"""What a run tells: lines, JSON lines, JUnit XML, a page, and differences."""
+"""Reports of a run: lines, JSON lines, JUnit XML, a page, and differences."""
 
 from __future__ import annotations
 

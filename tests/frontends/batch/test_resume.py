@@ -91,9 +91,12 @@ def test_ctrl_c_ends_what_runs_and_says_so(warm: None, make: Making, tmp_path: P
         "--sessions",
         str(tmp_path / "s"),
     ]
+
+    def has_run_one() -> bool:
+        return (out / "a.ipynb").exists() and _record(out / "a.ipynb").get("done") == 1
+
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as runner:
-        running = lambda: (out / "a.ipynb").exists() and _record(out / "a.ipynb").get("done") == 1  # noqa: E731
-        wait_for(running, "the first cell")
+        wait_for(has_run_one, "the first cell")
         runner.send_signal(signal.SIGINT)
         told, _ = runner.communicate()
     assert runner.returncode == 1

@@ -1,4 +1,4 @@
-"""What people take for granted of the web platform. Cases are facts of its own test suites."""
+"""Interfaces of the web platform that QuickJS-NG lacks. Cases are facts of its test suites."""
 
 from __future__ import annotations
 
