@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,23 @@ def as_nobody(folder: Path) -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
+    with _one_at_a_time():
+        yield from _being_nobody(folder)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """A turn among all processes of the tests, because their folders have parents in common."""
+    turn = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(turn)
+
+
+def _being_nobody(folder: Path) -> Iterator[None]:
+    """Gives a folder and the state folder to nobody, and the parents' modes back at the end."""
     state = Path(os.environ["XDG_STATE_HOME"])
     parents = (*state.parents, *folder.parents)
     above = [(parent, parent.stat().st_mode & 0o7777) for parent in parents]
