@@ -66,9 +66,6 @@ class Kernel:
         spec = self.manager.kernel_spec
         assert spec is not None
         spec.argv[0] = str(side.python)  # a spec from a wheel says "python", whichever that is
-        # By default a socket that finds no kernel yet tries again after 100 ms, which would round
-        # every start to the next 100.
-        self.manager.context.setsockopt(zmq.RECONNECT_IVL, 2)
         with side.log.open("ab") as log:
             self.manager.start_kernel(
                 cwd=str(side.folder),
@@ -77,6 +74,9 @@ class Kernel:
                 env=side.environment(),
             )
         self.client: BlockingKernelClient = self.manager.blocking_client()
+        # By default a socket that finds no kernel yet tries again after 100 to 200 ms, which would
+        # round every start to that. The client's context is its own.
+        self.client.context.setsockopt(zmq.RECONNECT_IVL, 2)
         self.client.start_channels()
 
     @property

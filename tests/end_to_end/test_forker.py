@@ -251,6 +251,14 @@ def test_it_serves_nobody_once_the_installation_has_changed(
     assert not forker.path.exists()
 
 
+def test_a_stopped_forker_goes_on_and_that_is_told(forker: Forker) -> None:
+    os.kill(forker.process, signal.SIGSTOP)
+    done = forker.command("--version")
+    assert done.returncode == 0
+    assert "was stopped. It was told to go on." in done.stderr
+    assert forker.command("--version").stderr == ""
+
+
 def test_it_ends_when_nobody_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=0.3)
     wait_for(lambda: is_gone(forker.process))

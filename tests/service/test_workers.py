@@ -186,6 +186,18 @@ def test_all_workers_end_with_the_process_that_forked_them_and_come_again(
     assert service.fork_server.process != forking
 
 
+def test_a_stopped_process_that_forks_workers_is_noticed_and_goes_on(
+    starting: Starting, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = starting()
+    one = service.create()
+    keep(one, "x = 41")
+    os.kill(service.fork_server.process, signal.SIGSTOP)
+    assert says(service.create(), "print(1)") == "1"
+    assert "was stopped; it was told to go on" in caplog.text
+    assert says(one, "print(x)") == "41"
+
+
 def test_the_worker_that_waits_for_the_next_session_may_be_killed(service: Service) -> None:
     forking = service.fork_server.process
     listing = Path(f"/proc/{forking}/task/{forking}/children")

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +31,7 @@ from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
 
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
+_LOOK_SECONDS = 0.1  # then whoever waits looks whether it was stopped
 _END_SECONDS = 10  # for the system to end a process
 _TRIES = 3
 _PREPARE = """
@@ -42,6 +45,8 @@ try:
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
 """
+_STOPPED = "the process that sessions are forked from was stopped; it was told to go on"
+_LOG = logging.getLogger("wasm_kernel.service")
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
@@ -246,7 +251,6 @@ class ForkServer:
         return self._line
 
     def _has(self, started: ForkProcess) -> None:
-        started.line.settimeout(_SECONDS)
         self._process, self._line = started.process, started.line
 
     def _ask(self, line: socket.socket, request: ForkRequest) -> tuple[ForkReply, Worker | None]:
@@ -254,6 +258,7 @@ class ForkServer:
         with ours:
             with theirs:
                 socket.send_fds(line, [msgspec.json.encode(request)], [theirs.fileno()])
+            self._wait(line)
             packet, descriptors, _, _ = socket.recv_fds(line, PACKET, 1)
             if not packet:
                 raise ConnectionError
@@ -262,6 +267,22 @@ class ForkServer:
                 return reply, None
             channel = Channel(Connection(ours.detach()))
         return reply, Worker(channel, reply.process, descriptors[0])
+
+    def _wait(self, line: socket.socket) -> None:
+        """Waits for an answer of the process. If somebody has stopped it, it is told to go on.
+
+        Raises:
+            TimeoutError: it does not answer.
+        """
+        assert self._process is not None
+        answer, until = select.poll(), time.monotonic() + _SECONDS
+        answer.register(line, select.POLLIN)
+        while not answer.poll(_LOOK_SECONDS * 1000):
+            if time.monotonic() > until:
+                raise TimeoutError
+            if _is_stopped(self._process.pid):
+                self._process.send_signal(signal.SIGCONT)
+                _LOG.warning(_STOPPED)
 
     def _drop(self) -> None:
         """Lets the process go, with its workers; the next one that is asked for is another."""
@@ -283,6 +304,13 @@ class ForkServer:
             process.kill()  # whoever waits for its answer, under the guard, hears of it
         with self._guard:
             self._drop()
+
+
+def _is_stopped(process: int) -> bool:
+    """Returns whether somebody has stopped a process (SIGSTOP), and it is not a debugger."""
+    with contextlib.suppress(OSError):
+        return ") T " in Path(f"/proc/{process}/stat").read_text()
+    return False
 
 
 def flavours_of(policy: Mapping[str, Any]) -> Sequence[Flavour]:

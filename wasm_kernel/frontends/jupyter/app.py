@@ -379,7 +379,6 @@ class WasmKernelApp(JupyterApp):
             shell_stream=ZMQStream(sockets.shell),
             control_stream=ZMQStream(sockets.control, sockets.control_thread.io_loop),
             control_thread=sockets.control_thread,
-            iopub_thread=sockets.iopub_thread,
             iopub_socket=sockets.iopub,
             stdin_socket=sockets.stdin,
             log=self.log,
@@ -389,9 +388,10 @@ class WasmKernelApp(JupyterApp):
 
     def _loop(self, kernel: WasmKernel, sockets: KernelSockets, confinement: Confinement) -> None:
         kernel.start()
-        sockets.iopub_thread.when_subscribed(kernel.subscribed)
+        sockets.iopub.when_subscribed(kernel.subscribed)
         sockets.start()
         loop = kernel.loop
+        sockets.iopub.watch(loop)
         _on_signals(loop, kernel)
         self.origin.watch(loop)
         confinement.close_calls()

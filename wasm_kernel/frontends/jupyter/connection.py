@@ -1,7 +1,8 @@
 """The connection to the front end: its file, the five channels, and questions to the user.
 
-The shell socket belongs to the main thread's loop, the stdin socket to the guest's thread. Control,
-iopub and heartbeat have threads of their own, so that they answer whatever goes on elsewhere.
+The shell socket belongs to the main thread's loop, the stdin socket to the guest's thread. Control
+and heartbeat have threads of their own, so that they answer whatever goes on elsewhere. Any thread
+may publish.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -13,7 +14,7 @@ import asyncio
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,6 @@ from typing import Any
 import zmq
 from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
-from ipykernel.iostream import IOPubThread
 from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.session import Session, new_id_bytes
 from traitlets import Bytes, TraitError, Type
@@ -104,6 +104,7 @@ def ports_of(connection: Connection) -> dict[str, int]:
 # -- the channels
 
 LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
+_SUBSCRIBES = b"\x01"  # the first byte of what an XPUB socket receives of a new subscriber
 _TRIES = 100
 # Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
 # Meanwhile another connection of this machine may have one for a moment.
@@ -114,21 +115,55 @@ class ListenError(WasmKernelError):
     """An address of the connection file that can't be listened on; no kernel was started."""
 
 
-class PublisherThread(IOPubThread):
-    """The iopub thread; knows when the first client has subscribed."""
+class Publisher:
+    """The IOPub channel: what any thread sends leaves at once.
 
-    def __init__(self, socket: zmq.Socket[Any], *, session: Session) -> None:
+    ZMQ's own thread does what takes long. A socket may go from one thread to another if a lock lies
+    between them. ipykernel has a thread of its own for this instead: to wake it up for each message
+    takes longer than to send it.
+    """
+
+    def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
+        self._socket, self._session = socket, session
+        self._guard = threading.Lock()
         self._subscribed: Future[None] = Future()
-        super().__init__(socket, pipe=False, session=session)
 
     def when_subscribed(self, call: Callable[[], None]) -> None:
         """Calls `call` once a client has subscribed, at once if one has; from any thread."""
         self._subscribed.add_done_callback(lambda _: call())
 
-    def _handle_subscription(self, message: list[bytes]) -> None:
-        super()._handle_subscription(message)
-        if message[0][:1] == b"\x01" and not self._subscribed.done():
-            self._subscribed.set_result(None)
+    def send_multipart(self, parts: Sequence[Any], *_: Any, **options: Any) -> None:
+        """Sends a message; after the end, nothing. Any thread may."""
+        with self._guard:
+            if not self._socket.closed:
+                self._socket.send_multipart(parts, **options)
+                self._welcome()  # the send may have swallowed the wake-up of a subscription
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Has a loop look for clients that subscribe; on the loop's thread."""
+        loop.add_reader(self._socket.fileno(), self.look)
+
+    def look(self) -> None:
+        """Welcomes the clients that have subscribed."""
+        with self._guard:
+            if not self._socket.closed:
+                self._welcome()
+
+    def _welcome(self) -> None:
+        while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            event, *_ = self._socket.recv_multipart()
+            if event[:1] != _SUBSCRIBES:
+                continue
+            topic = event[1:].decode(errors="replace")
+            message = self._session.msg("iopub_welcome", {"subscription": topic})
+            self._socket.send_multipart(self._session.serialize(message, event[1:] or None))
+            if not self._subscribed.done():
+                self._subscribed.set_result(None)
+
+    def close(self) -> None:
+        """Closes the socket, from which the last messages leave by themselves."""
+        with self._guard:
+            self._socket.close()
 
 
 class HeartbeatThread(Heartbeat):
@@ -202,13 +237,7 @@ class KernelSockets:
         for socket in (self.shell, self.stdin, self.control):
             # a client that comes back under its old identity takes its place again
             socket.router_handover = 1
-        self.iopub_thread = PublisherThread(
-            self._bound(zmq.XPUB, "iopub"), session=connection.session
-        )
-        # Started at once: messages that are sent before the thread runs leave from this thread,
-        # which can swallow the wake-up of a subscription that has just come.
-        self.iopub_thread.start()
-        self.iopub = self.iopub_thread.background_socket
+        self.iopub = Publisher(self._bound(zmq.XPUB, "iopub"), connection.session)
         self.control_thread = RequestThread(daemon=True)
         self._heartbeat = HeartbeatThread(connection)
         connection.hb_port = self._heartbeat.port
@@ -229,8 +258,7 @@ class KernelSockets:
             self.control_thread.stop()
             self.control_thread.join()
         self._heartbeat.context.term()
-        self.iopub_thread.stop()
-        self.iopub_thread.close()
+        self.iopub.close()
         for socket in (self.shell, self.stdin, self.control):
             socket.close()
         self._context.term()

@@ -53,6 +53,7 @@ _KEPT = (
     *(b"Cpus_allowed:", b"Mems_allowed:"),
 )
 _NICE, _POLICY = 16, 38  # in /proc/PID/stat, behind the name
+_STOPPED = b"T"  # there, first; a process that a debugger holds has another state
 _INTEGER = 4  # bytes of a descriptor in a message, and of an exit status
 _PARENT = "JPY_PARENT_PID"
 
@@ -213,12 +214,26 @@ def _forked(name: str) -> tuple[_socket.socket, int] | None:
     except OSError:
         return None
     try:
+        _wake(peer_of(link)[0])
         kernel = _hand_over(link)
         link.sendall(GO)
     except OSError:
         link.close()  # a kernel that is not wanted any more ends by itself
         return None
     return link, kernel
+
+
+def _wake(forker: int) -> None:
+    """Has a forker go on that somebody has stopped: it would answer nobody.
+
+    Raises:
+        OSError: it is gone.
+    """
+    state = _read(f"/proc/{forker}/stat").rpartition(b")")[2].split()[0]
+    if state == _STOPPED:
+        os.kill(forker, _signal.SIGCONT)
+        os.write(2, b"wasm-kernel: the process that kernels are forked from was stopped. ")
+        os.write(2, b"It was told to go on.\n")
 
 
 def _hand_over(link: _socket.socket) -> int:

@@ -81,7 +81,7 @@ class Page:
     # -- to the page
 
     def publish(self, parent: Content, kind: str, content: Content) -> None:
-        """Sends on IOPub, from any thread: the socket hands over to its own thread."""
+        """Sends on IOPub, from any thread."""
         ident = f"kernel.{self._ident}.{kind}".encode()
         self._session.send(self._iopub, kind, content, parent=parent, ident=ident)
 
