@@ -9,7 +9,7 @@ import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
 import { enter, evaluateGlobally, moduleProblem, now, print, send, slice, startsWith, then } from "wasm-kernel:host";
-import { errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
+import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
 import { currentFolder, process } from "wasm-kernel:process";
 import { require } from "wasm-kernel:require";
@@ -55,7 +55,7 @@ function begin() {
   enter(currentFolder());
   const request = send({ op: "next" });
   if (request.op === "execute") return execute(request);
-  cell = { query: request };
+  cell = { __proto__: null, request: undefined };
   return done(request.op === "start" ? begun(request) : answerQuery(request));
 }
 
@@ -73,7 +73,10 @@ function done(reply) {
 // -- a cell
 
 function execute(request) {
-  cell = { request, count: request.execution_count, value: undefined, settled: false, stripped: false, rounds: 0 };
+  cell = {
+    __proto__: null, request, count: request.execution_count, source: "", value: undefined, problem: undefined,
+    settled: false, failed: false, stripped: false, finishing: false, shown: false, rounds: 0,
+  };
   if (request.store_history) {
     for (const [number, code] of request.alone) remember(number, code);
     remember(cell.count, request.code);
@@ -173,15 +176,15 @@ function finish() {
   const { request, value } = cell;
   cell.finishing = true;
   cell.shown = true;
-  cell.expressions = {};
   if (request.silent || value === undefined) return finished();
   cell.shown = false;
   const running = cell;
   then(
     Promise.resolve(bundleOf(value)),
     (data) => {
-      send({ op: "result", execution_count: running.count, data, metadata: {} });
-      running.shown = true;
+      const answer = send({ op: "result", execution_count: running.count, data, metadata: {} });
+      if (answer.refused !== undefined) running.problem = new Error(`The value was not shown: ${answer.refused}`);
+      else running.shown = true;
     },
     (problem) => {
       running.problem = problem;
@@ -217,8 +220,7 @@ function nameOfThrown(problem) {
 
 function textOfThrown(problem) {
   if (!isError(problem)) return inspect(problem);
-  const { message } = problem;
-  return typeof message === "string" ? message : "";
+  return errorMessage(problem);
 }
 
 function failed(problem) {
@@ -244,7 +246,7 @@ function failed(problem) {
 function tracebackOf(problem, ename, evalue) {
   const title = `\u001b[0;31m${ename}\u001b[0m${evalue ? `: ${evalue}` : ""}`;
   if (!isError(problem) || problem instanceof UsageError || problem instanceof Interrupted) return [title];
-  const lines = errorText(problem).split("\n").slice(1 + (problem.message ?? "").split("\n").length - 1);
+  const lines = errorText(problem).split("\n").slice(errorMessage(problem).split("\n").length);
   return [title, ...excerpt(lines), ...lines];
 }
 
@@ -272,6 +274,7 @@ function prompt(question = "", { password = false } = {}) {
 const performance = { now, timeOrigin: 0, toJSON: () => ({ timeOrigin: 0 }) };
 const found = { ...timers, performance, ...web, console, display, fetch: web.fetch, prompt, process, require, URL, URLSearchParams };
 delete found.bytesOf;
+delete found.textOf;
 for (const name of Object.keys(found)) {
   Object.defineProperty(globalThis, name, { value: found[name], writable: true, configurable: true, enumerable: false });
 }

@@ -66,7 +66,10 @@ export function display(value, { raw = false, ...options } = {}) {
   found.then((data) => show(data, options)).catch((problem) => print(2, `${inspect(problem)}\n`));
 }
 
-const hasMimeTypes = (value) => isBundle(value) && Object.keys(value).some((key) => key.includes("/"));
+const hasMimeTypes = (value) => {
+  const keys = isBundle(value) ? Object.keys(value) : [];
+  return keys.length > 0 && keys.every((key) => /^[a-z]+\/[\w.+-]+$/.test(key));
+};
 
 const png = (value) => (typeof value === "string" ? value : base64(value));
 display.html = (text, options) => show({ "text/html": String(text), "text/plain": String(text) }, options);

@@ -1,14 +1,14 @@
 // Files, in the style of Node's `fs`: each call at once; `node:fs/promises` makes promises of them.
 
-import { decode, encode, fileCall } from "wasm-kernel:host";
+import { encode, fileCall } from "wasm-kernel:host";
 import { absolute } from "wasm-kernel:process";
-import { bytesOf } from "wasm-kernel:web";
+import { bytesOf, textOf as decoded } from "wasm-kernel:web";
 
 const PIECE = 32 * 1024 * 1024; // bytes that the host holds at once
 const optionsOf = (options) => (typeof options === "string" ? { encoding: options } : options ?? {});
 const textOf = (data, encoding) => {
   const name = String(encoding).toLowerCase();
-  if (name === "utf8" || name === "utf-8") return decode(data, "utf-8", false);
+  if (name === "utf8" || name === "utf-8") return decoded(data, "utf-8");
   if (name === "latin1" || name === "binary") return Array.from(data, (byte) => String.fromCharCode(byte)).join("");
   if (name === "base64") return data.toBase64?.() ?? btoa(textOf(data, "latin1"));
   if (name === "hex") return Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join("");

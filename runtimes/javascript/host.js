@@ -18,6 +18,7 @@ export const evaluateGlobally = eval; // called by this name, it runs in the glo
 export const then = uncurry(Promise.prototype.then);
 export const toWellFormed = uncurry(String.prototype.toWellFormed);
 export const slice = uncurry(String.prototype.slice);
+const includes = uncurry(String.prototype.includes);
 export const startsWith = uncurry(String.prototype.startsWith);
 const clock = performance.now.bind(performance);
 let origin = 0;
@@ -27,26 +28,37 @@ export function beginTime() {
   origin = clock();
 }
 const text = String;
-const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024;
+const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536;
 
 /** Sends a frame of the protocol (PROTOCOL.md), and returns the host's answer. */
 export function send(frame) {
-  const said = stringify(frame);
+  let said = stringify(frame);
+  // a frame holds no half of a character, which would be written like this
+  if (includes(said, "\\ud")) said = stringify(frame, (_, value) => (typeof value === "string" ? toWellFormed(value) : value));
   if (said.length > MOST_FRAME) return { refused: "it is larger than 64 MiB" };
-  return parse(taken.send(toWellFormed(said)));
+  return parse(taken.send(said));
 }
 
 /** Prints on standard output (1) or standard error (2), in pieces: the host keeps one at a time. */
 export function print(stream, words) {
+  if (words.length <= PIECE) return void show(stream, toWellFormed(words));
+  for (const piece of piecesOf(words)) show(stream, piece);
+}
+
+function show(stream, piece) {
+  if (stream === 1) taken.print1(piece);
+  else taken.print2(piece);
+}
+
+/** Yields a text in well-formed pieces. */
+function* piecesOf(words) {
   let start = 0;
-  do {
+  while (start < words.length) {
     let end = start + PIECE;
     if (end < words.length && isHighSurrogate(words, end - 1)) end += 1;
-    const piece = toWellFormed(slice(words, start, end));
-    if (stream === 1) taken.print1(piece);
-    else taken.print2(piece);
+    yield toWellFormed(slice(words, start, end));
     start = end;
-  } while (start < words.length);
+  }
 }
 
 const codeAt = uncurry(String.prototype.charCodeAt);
@@ -54,9 +66,35 @@ const isHighSurrogate = (words, index) => (codeAt(words, index) & 0xfc00) === 0x
 
 /** Says which folder relative paths begin at. */
 export const enter = (folder) => taken.enter(folder);
-export const randomBytes = (count) => taken.random(text(count));
-export const encode = (words) => taken.encode(toWellFormed(words));
+/** Returns a text as UTF-8. */
+export function encode(words) {
+  if (words.length <= PIECE) return taken.encode(toWellFormed(words));
+  const pieces = [...piecesOf(words)].map((piece) => taken.encode(piece));
+  return joined(pieces);
+}
+/** Returns what bytes say in an encoding, of which the host takes some megabytes; undefined if they say nothing. */
 export const decode = (data, label, fatal) => taken.decode(data, label, fatal ? "fatal" : "");
+/** Returns at most so many random bytes as the host gives at once. */
+const someBytes = (count) => taken.random(text(count));
+export function randomBytes(count) {
+  if (count <= MOST_RANDOM) return someBytes(count);
+  const pieces = [];
+  for (let left = count; left > 0; left -= MOST_RANDOM) pieces.push(someBytes(left < MOST_RANDOM ? left : MOST_RANDOM));
+  return joined(pieces);
+}
+
+/** Returns typed arrays of bytes as one. */
+export function joined(pieces) {
+  let length = 0;
+  for (const piece of pieces) length += piece.length;
+  const all = new Uint8Array(length);
+  length = 0;
+  for (const piece of pieces) {
+    all.set(piece, length);
+    length += piece.length;
+  }
+  return all;
+}
 
 /** Returns undefined for a pending promise, else [whether it was fulfilled, its value]. */
 export function settled(promise) {

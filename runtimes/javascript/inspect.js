@@ -3,6 +3,9 @@
 import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys, settled, uncurry } from "wasm-kernel:host";
 
 const MOST_ITEMS = 100, MOST_CHARACTERS = 10_000, MOST_TEXT = 200_000, WIDTH = 80, DEPTH = 4;
+const LONG = 10_000; // items of a list whose other properties are not looked for
+const TOLD = ["cause", "errors"]; // of an error, which its text tells of
+const MOST_CAUSES = 5, MOST_ERRORS = 10; // of an error
 const { toString: functionText } = Function.prototype;
 const brand = (prototype, name) => {
   const found = getOwnPropertyDescriptor(prototype, name);
@@ -17,8 +20,13 @@ const brand = (prototype, name) => {
 };
 const TypedArray = getPrototypeOf(Uint8Array);
 const mapSize = brand(Map.prototype, "size"), setSize = brand(Set.prototype, "size");
-const time = brand(Date.prototype, "getTime"), expression = brand(RegExp.prototype, "toString");
+const time = brand(Date.prototype, "getTime"), pattern = brand(RegExp.prototype, "source");
+const flags = "dgimsuvy".split("").map((letter, index) => [
+  letter,
+  brand(RegExp.prototype, "hasIndices global ignoreCase multiline dotAll unicode unicodeSets sticky".split(" ")[index]),
+]);
 export const typedName = brand(TypedArray.prototype, Symbol.toStringTag);
+const typedLength = brand(TypedArray.prototype, "length");
 const bufferBytes = brand(ArrayBuffer.prototype, "byteLength");
 const viewBytes = brand(DataView.prototype, "byteLength");
 const unboxed = [Number, String, Boolean, Symbol, BigInt].map((kind) => [
@@ -30,6 +38,14 @@ const sourceOf = uncurry(functionText), isoText = uncurry(Date.prototype.toISOSt
 const exceptionName = brand(DOMException.prototype, "name"), exceptionText = brand(DOMException.prototype, "message");
 export const isError = (value) => Error.isError(value) || exceptionName(value) !== undefined;
 const { isArray } = Array;
+
+/** Returns how long an array is, or a typed array; undefined for anything else. */
+function lengthOf(value) {
+  return isArray(value) ? getOwnPropertyDescriptor(value, "length").value : typedLength(value);
+}
+
+/** Returns the keys of a value; none of a list that is long, as it would take a text for each item. */
+export const keysOf = (value) => (lengthOf(value) > LONG ? [] : ownKeys(value));
 
 /** Returns the text of a value. */
 export function inspect(value, { depth = DEPTH, width = WIDTH } = {}) {
@@ -56,7 +72,7 @@ class Inspection {
   }
 
   any(value, level, indent) {
-    if (typeof value === "string") return quoted(cut(value));
+    if (typeof value === "string") return quoted(shortened(value));
     if (typeof value === "bigint") return `${value}n`;
     if (typeof value === "symbol") return value.toString();
     if (Object.is(value, -0)) return "-0";
@@ -89,16 +105,13 @@ class Inspection {
   parts(value, name, level, indent) {
     const inner = (item) => this.of(item, level + 1, indent + 2);
     const none = () => [];
-    if (isArray(value)) {
-      const head = name === "Array" ? "" : `${name || "[null prototype]"}(${value.length})`;
-      return [head, "[", "]", () => this.elements(value, value.length, inner)];
+    const length = lengthOf(value), typed = typedName(value);
+    if (typed !== undefined || isArray(value)) {
+      const head = name === "Array" ? "" : `${typed ?? (name || "[null prototype]")}(${length})`;
+      return [head, "[", "]", () => this.elements(value, length, inner)];
     }
     if (isError(value)) return [errorText(value), "", "", none];
     if (typeof value === "function") return [functionHead(value), "", "", none];
-    const typed = typedName(value);
-    if (typed !== undefined) {
-      return [`${typed}(${value.length})`, "[", "]", () => this.elements(value, value.length, inner)];
-    }
     if (mapSize(value) !== undefined) {
       const pairs = ([key, held]) => `${inner(key)} => ${inner(held)}`;
       return [`${name || "Map"}(${mapSize(value)})`, "{", "}", () => this.each(mapEntries(value), mapSize(value), pairs)];
@@ -108,7 +121,7 @@ class Inspection {
     }
     const moment = time(value);
     if (moment !== undefined) return [Number.isNaN(moment) ? "Invalid Date" : isoText(value), "", "", none];
-    if (getPrototypeOf(value) !== null && value instanceof RegExp) return [expression(value) ?? "RegExp", "", "", none];
+    if (pattern(value) !== undefined) return [regularExpression(value), "", "", none];
     if (getPrototypeOf(value) !== null && value instanceof Promise) return this.promise(value, name, inner);
     const bytes = bufferBytes(value) ?? viewBytes(value);
     if (bytes !== undefined) return [name, "{", "}", () => [`byteLength: ${bytes}`]];
@@ -166,15 +179,16 @@ class Inspection {
 
   properties(value, level, indent) {
     const found = [];
-    const isList = isArray(value) || typedName(value) !== undefined;
+    const isList = lengthOf(value) !== undefined, keys = keysOf(value), toldOf = isError(value) ? TOLD : [];
     let count = 0;
-    for (const key of ownKeys(value)) {
+    for (const key of keys) {
+      if (toldOf.includes(key)) continue;
       if (isList && typeof key === "string" && /^\d+$/.test(key)) continue;
       const property = getOwnPropertyDescriptor(value, key);
       if (property === undefined || !property.enumerable) continue;
       count += 1;
       if (count > MOST_ITEMS || this.left <= 0) {
-        found.push(more(ownKeys(value).length - MOST_ITEMS));
+        found.push(more(keys.length - MOST_ITEMS));
         break;
       }
       const shown = "value" in property ? this.of(property.value, level + 1, indent + 2) : accessor(property);
@@ -185,7 +199,7 @@ class Inspection {
 }
 
 const more = (count) => `... ${count} more item${count === 1 ? "" : "s"}`;
-const cut = (text) =>
+const shortened = (text) =>
   text.length > MOST_CHARACTERS
     ? `${text.slice(0, MOST_CHARACTERS)}... ${text.length - MOST_CHARACTERS} more characters`
     : text;
@@ -232,19 +246,50 @@ function functionHead(value) {
   return `[class ${name || "(anonymous)"}${base ? ` extends ${base}` : ""}]`;
 }
 
-/** Returns an error's own text and its stack, without lines of the sandbox's own. */
+function regularExpression(value) {
+  return `/${pattern(value)}/${flags.filter(([, read]) => read(value)).map(([letter]) => letter).join("")}`;
+}
+
+/** Returns an error's text and its stack, without lines of the sandbox's own, and those of its causes. */
 export function errorText(error) {
-  const stack = data(error, "stack");
-  const [name, message] = [errorName(error), exceptionText(error) ?? data(error, "message")];
-  const title = message ? `${name}: ${message}` : name;
-  const lines = [title, ...stackLines(stack)];
-  const cause = getOwnPropertyDescriptor(error, "cause");
-  if (cause !== undefined && isError(cause.value) && cause.value !== error) {
-    lines.push(`  [cause]: ${errorText(cause.value).replaceAll("\n", "\n  ")}`);
+  const lines = [];
+  for (let count = 0, each = error; isError(each) && count < MOST_CAUSES; count += 1) {
+    const title = `${count > 0 ? "[cause]: " : ""}${titleOf(each)}`, blanks = "  ".repeat(count);
+    const own = [title, ...stackLines(data(each, "stack")), ...errorsOf(each)].join("\n");
+    lines.push(blanks + own.replaceAll("\n", `\n${blanks}`));
+    each = getOwnPropertyDescriptor(each, "cause")?.value;
   }
-  const errors = getOwnPropertyDescriptor(error, "errors")?.value;
-  if (isArray(errors)) lines.push(`  [errors]: ${inspect(errors, { depth: 1 })}`);
   return lines.join("\n");
+}
+
+function titleOf(error) {
+  const name = errorName(error), message = errorMessage(error);
+  return message ? `${name}: ${message}` : name;
+}
+
+/** Returns the titles of what an `AggregateError` holds. */
+function errorsOf(error) {
+  const errors = getOwnPropertyDescriptor(error, "errors")?.value;
+  if (!isArray(errors)) return [];
+  const found = [], length = lengthOf(errors);
+  for (let index = 0; index < length && index < MOST_ERRORS; index += 1) {
+    const each = getOwnPropertyDescriptor(errors, index)?.value;
+    found.push(`  [errors]: ${isError(each) ? titleOf(each) : typeof each === "object" ? "[Object]" : String(each)}`);
+  }
+  if (length > MOST_ERRORS) found.push(`  [errors]: ${more(length - MOST_ERRORS)}`);
+  return found;
+}
+
+/** Returns an error's message; empty if only a getter knows it. */
+export function errorMessage(error) {
+  let holder = error;
+  for (let steps = 0; steps < 100 && holder !== null; steps += 1) {
+    const found = getOwnPropertyDescriptor(holder, "message");
+    if (typeof found?.value === "string") return found.value;
+    if (found !== undefined) break;
+    holder = getPrototypeOf(holder);
+  }
+  return exceptionText(error) ?? "";
 }
 
 /** Returns an error's name, as its classes have it. */
@@ -283,8 +328,11 @@ function laid(items, open, close, indent, width) {
     return open === "[" ? `[ ${items.join(", ")} ]` : `{ ${items.join(", ")} }`;
   }
   const blanks = " ".repeat(indent + 2);
-  if (open === "[" && items.length > 6 && items.every((item) => item.length <= 6)) {
-    return `[\n${blanks}${inRows(items, width - indent, blanks)}\n${" ".repeat(indent)}]`;
+  const cut = items.at(-1).startsWith("... ") ? [items.at(-1)] : [];
+  const short = items.slice(0, items.length - cut.length);
+  if (open === "[" && short.length > 6 && short.every((item) => item.length <= 6)) {
+    const rows = [inRows(short, width - indent, blanks), ...cut].join(`,\n${blanks}`);
+    return `[\n${blanks}${rows}\n${" ".repeat(indent)}]`;
   }
   return `${open}\n${blanks}${items.join(`,\n${blanks}`)}\n${" ".repeat(indent)}${close}`;
 }

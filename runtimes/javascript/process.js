@@ -1,6 +1,6 @@
 // `process`, as far as programs ask for it: the environment, the current folder, a version.
 
-import { beginTime, enter, now, print } from "wasm-kernel:host";
+import { beginTime, enter, fileCall, now, print } from "wasm-kernel:host";
 import { URL } from "wasm-kernel:url";
 
 const given = {};
@@ -29,7 +29,11 @@ export const process = {
   versions: { quickjs: "0.15" },
   cwd: currentFolder,
   chdir(path) {
-    folder = absolute(path);
+    const target = absolute(path).replace(/(.)\/$/, "$1");
+    if (fileCall("status", [target, true]).kind !== "folder") {
+      throw Object.assign(new Error(`ENOTDIR: not a directory, chdir '${target}'`), { code: "ENOTDIR" });
+    }
+    folder = target;
     enter(folder);
   },
   nextTick: (callback, ...values) => queueMicrotask(() => callback(...values)),

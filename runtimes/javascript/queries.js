@@ -1,7 +1,7 @@
 // Questions of a front end: completion, inspection, completeness, history.
 
-import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys } from "wasm-kernel:host";
-import { inspect, nameOf } from "wasm-kernel:inspect";
+import { getOwnPropertyDescriptor, getPrototypeOf } from "wasm-kernel:host";
+import { inspect, keysOf, nameOf } from "wasm-kernel:inspect";
 import { completeness } from "wasm-kernel:source";
 
 const MOST_MATCHES = 500, MOST_CELLS = 10_000, MOST_CHARACTERS = 1000;
@@ -76,7 +76,7 @@ function namesOf(value) {
   const names = new Set();
   let holder = value === null || value === undefined ? null : Object(value);
   for (let steps = 0; holder !== null && steps < 20; steps += 1) {
-    for (const key of ownKeys(holder)) {
+    for (const key of keysOf(holder)) {
       if (typeof key === "string" && /^[\p{ID_Start}$_][\p{ID_Continue}$]*$/u.test(key)) names.add(key);
     }
     holder = getPrototypeOf(holder);
@@ -135,7 +135,8 @@ function described(path, value, detail) {
   if (typeof value !== "function") return `${path}: ${kind}\n\n${inspect(value)}`;
   const source = Function.prototype.toString.call(value);
   const whole = detail > 0 || source.length < 400 ? source : `${source.slice(0, 400)}…`;
-  return `${path}: ${typeOf(value)} of ${value.length} argument${value.length === 1 ? "" : "s"}\n\n${whole}`;
+  const count = getOwnPropertyDescriptor(value, "length")?.value;
+  return `${path}: ${typeOf(value)} of ${count ?? "some"} argument${count === 1 ? "" : "s"}\n\n${whole}`;
 }
 
 function isComplete({ code }) {

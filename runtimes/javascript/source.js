@@ -177,6 +177,7 @@ const end = (token) => token.start + token.text.length;
 
 /** Returns a text whose `import` and `export` declarations are those of a script. */
 export function withoutModuleSyntax(source) {
+  if (!/\b(?:import|export)\b/.test(source)) return source; // tokens take their time
   const tokens = significant(tokensOf(source));
   const edits = new Edits(source);
   for (let index = 0; index < tokens.length; index += 1) {
@@ -254,6 +255,7 @@ function exportAt(tokens, index, edits) {
 
 /** Returns a text whose declarations at top level may be repeated in another cell. */
 export function withGlobalDeclarations(source) {
+  if (!/\b(?:const|let|class)\b/.test(source)) return source;
   const tokens = significant(tokensOf(source));
   const edits = new Edits(source);
   for (let index = 0; index < tokens.length; index += 1) {

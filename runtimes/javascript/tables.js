@@ -1,7 +1,7 @@
 // Arrays of objects as tables: text for a terminal, HTML for a page.
 
-import { inspect } from "wasm-kernel:inspect";
 import { getOwnPropertyDescriptor, ownKeys } from "wasm-kernel:host";
+import { inspect } from "wasm-kernel:inspect";
 
 const MOST_ROWS = 60, MOST_COLUMNS = 30, MOST_CHARACTERS = 200;
 
@@ -16,18 +16,19 @@ function shown(value) {
   return text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)}…` : text;
 }
 
+const textKeys = (value) => ownKeys(value).filter((key) => typeof key === "string" && getOwnPropertyDescriptor(value, key)?.enumerable);
+
 /** Returns the headings and rows of a table, or undefined if a value is none. */
 function cellsOf(value, wanted) {
-  const keys = ownKeys(value).filter((key) => typeof key === "string" && getOwnPropertyDescriptor(value, key).enumerable);
-  const rows = keys.slice(0, MOST_ROWS).map((key) => [key, getOwnPropertyDescriptor(value, key).value]);
+  const keys = Array.isArray(value) ? Array.from({ length: Math.min(value.length, MOST_ROWS) }, (_, index) => String(index)) : textKeys(value);
+  const count = Array.isArray(value) ? value.length : keys.length;
+  const rows = keys.slice(0, MOST_ROWS).map((key) => [key, getOwnPropertyDescriptor(value, key)?.value]);
   const columns = new Set(wanted);
   let plain = false;
   for (const [, row] of rows) {
     if (!isRecord(row)) plain = true;
     else if (wanted === undefined) {
-      for (const key of ownKeys(row)) {
-        if (typeof key === "string" && getOwnPropertyDescriptor(row, key).enumerable && columns.size < MOST_COLUMNS) columns.add(key);
-      }
+      for (const key of textKeys(row)) if (columns.size < MOST_COLUMNS) columns.add(key);
     }
   }
   const names = [...columns];
@@ -37,7 +38,7 @@ function cellsOf(value, wanted) {
     ...names.map((name) => (isRecord(row) ? own(row, name) : "")),
     ...(plain ? [isRecord(row) ? "" : shown(row)] : []),
   ]);
-  if (keys.length > MOST_ROWS) lines.push([`${keys.length - MOST_ROWS} more`, ...headings.slice(1).map(() => "…")]);
+  if (count > MOST_ROWS) lines.push([`${count - MOST_ROWS} more`, ...headings.slice(1).map(() => "…")]);
   return [headings, lines];
 }
 

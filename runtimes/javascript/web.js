@@ -1,6 +1,6 @@
 // What people take for granted of the web platform, and the interpreter lacks.
 
-import { decode, encode, randomBytes } from "wasm-kernel:host";
+import { decode, encode, joined, randomBytes } from "wasm-kernel:host";
 
 const ENCODINGS = {
   "utf-8": ["utf-8", "utf8", "unicode-1-1-utf-8", "x-unicode20utf8"],
@@ -9,6 +9,7 @@ const ENCODINGS = {
   cp1252: ["latin1", "iso-8859-1", "windows-1252", "ascii", "us-ascii", "l1", "cp1252"],
 };
 const SHOWN = { "utf-8": "utf-8", "utf-16-le": "utf-16le", "utf-16-be": "utf-16be", cp1252: "windows-1252" };
+const PIECE = 8 * 1024 * 1024; // bytes that are decoded at once
 const MARKS = { "utf-8": [0xef, 0xbb, 0xbf], "utf-16-le": [0xff, 0xfe], "utf-16-be": [0xfe, 0xff] };
 
 export class TextEncoder {
@@ -51,18 +52,28 @@ export class TextDecoder {
   }
 
   decode(input = new Uint8Array(), { stream = false } = {}) {
-    let data = joined(this.#kept, bytesOf(input));
+    let data = this.#kept.length > 0 ? joined([this.#kept, bytesOf(input)]) : bytesOf(input);
     const whole = stream ? completeLength(data, this.#name) : data.length;
     this.#kept = data.slice(whole);
     data = data.subarray(0, whole);
     const mark = MARKS[this.#name];
     if (!this.#begun && !this.ignoreBOM && mark?.every((byte, index) => data[index] === byte)) data = data.subarray(mark.length);
     this.#begun = stream && (this.#begun || whole > 0);
-    if (data.length === 0) return "";
-    const text = decode(new Uint8Array(data), this.#name, this.fatal);
-    if (text === undefined) throw new TypeError("The encoded data was not valid.");
-    return text;
+    return textOf(data, this.#name, this.fatal);
   }
+}
+
+/** Returns what bytes say in an encoding. */
+export function textOf(data, name, fatal = false) {
+  let text = "";
+  for (let start = 0, end; start < data.length; start = end) {
+    const rest = data.subarray(start, start + PIECE);
+    end = start + (rest.length < PIECE ? rest.length : completeLength(rest, name));
+    const piece = decode(new Uint8Array(data.subarray(start, end)), name, fatal);
+    if (piece === undefined) throw new TypeError("The encoded data was not valid.");
+    text += piece;
+  }
+  return text;
 }
 
 /** Returns the bytes of a buffer or of a view of one. */
@@ -72,17 +83,13 @@ export function bytesOf(source) {
   throw new TypeError("A buffer is needed, or a view of one.");
 }
 
-function joined(first, second) {
-  if (first.length === 0) return second;
-  const all = new Uint8Array(first.length + second.length);
-  all.set(first);
-  all.set(second, first.length);
-  return all;
-}
-
 /** Returns how many bytes are whole characters: the rest waits for the next piece. */
 function completeLength(data, name) {
-  if (name !== "utf-8") return name === "cp1252" ? data.length : data.length - (data.length % 2);
+  if (name === "cp1252") return data.length;
+  if (name !== "utf-8") {
+    const even = data.length - (data.length % 2), high = data[even - (name === "utf-16-le" ? 1 : 2)];
+    return high >= 0xd8 && high <= 0xdb ? even - 2 : even;
+  }
   for (let back = 1; back <= Math.min(3, data.length); back += 1) {
     const byte = data[data.length - back];
     if (byte >= 0xc0) {

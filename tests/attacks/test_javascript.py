@@ -112,9 +112,29 @@ def test_nothing_of_the_agent_can_be_imported_or_named(sandbox: LocalSandbox) ->
 
 
 def test_a_text_for_the_types_stripper_can_not_reach_out(sandbox: LocalSandbox) -> None:
-    for text in ("let a: " + "(" * 30_000, "type A = " + "[" * 30_000, "let s: string = '\0'; <"):
+    for text in ("let a: " + "(" * 9_000, "type A = " + "[" * 9_000, "let s: string = '\0'; <"):
         assert sandbox.execute(text).error is not None
     assert sandbox.execute("let n: number = 3; n").outputs[0].data["text/plain"] == "3"
+
+
+def test_the_host_looks_at_hostile_texts_once(sandbox: LocalSandbox) -> None:
+    """No time-out reaches the host while it reads a module, or what is asked of files."""
+    code = """
+    const fs = require('fs')
+    fs.writeFileSync('lines.js', '\\n'.repeat(200_000))
+    fs.writeFileSync('blanks.js', 'module.exports = {' + ' '.repeat(200_000))
+    fs.writeFileSync('commas.js', 'module.exports = {' + ' ,'.repeat(100_000) + '}; export')
+    for (const name of ['lines', 'blanks', 'commas']) await import(`./${name}.js`).catch(() => {})
+    const long = '/app' + '/a'.repeat(50_000)
+    const tries = [() => require(long), () => fs.readFileSync(long), () => process.chdir(long)]
+    const told = tries.map(each => { try { each() } catch (problem) { return problem.message } })
+    Array.prototype.toJSON = () => '['.repeat(70_000)
+    try { fs.readFileSync('x') } catch (problem) { told.push(problem.message) }
+    delete Array.prototype.toJSON
+    told.map(text => text.slice(0, 20)).join()
+    """
+    (shown,) = sandbox.execute(code).outputs
+    assert shown.data["text/plain"] == ("'The name of a module" + ",ENAMETOOLONG: file n" * 3 + "'")
 
 
 def test_what_a_cell_leaves_for_its_next_turn(sandbox: LocalSandbox) -> None:

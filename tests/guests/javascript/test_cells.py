@@ -103,6 +103,14 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
     [
         ("nothing.x", "ReferenceError: nothing is not defined"),
         ("throw 'a text'", "Uncaught: 'a text'"),
+        ("throw new Error('\\ud800')", "Error: \ufffd"),
+        ("Object.prototype.failed = true; nothing", "ReferenceError: nothing is not defined"),
+        ("require('fs').readFileSync('\\ud800')", "Error: EILSEQ: not a name"),
+        ("process.chdir('/nowhere')", "Error: ENOENT: no such file or directory"),
+        (
+            "({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 5 }) })",
+            "Error: The value was not shown: the content of 'text/html' is no text",
+        ),
         ("let = = 3", "SyntaxError: "),
         ("let x9 = 1\n%undo", "ReferenceError: undo is not defined. Commands such as %undo stand"),
         ("%%html\n<b>", "SyntaxError: unexpected token in expression: '%'. Commands such as"),
@@ -218,6 +226,8 @@ def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: LocalSandbox)
         "({ get bad() { throw new Error('no') } })",
         "Array.from({ length: 1e4 }, () => 'x'.repeat(100))",
         "new Array(2 ** 32 - 1)",
+        "new Float64Array(1e7)",
+        "const e = new AggregateError([]); e.errors = [e, e]; e.cause = e; e",
         "'\\ud800'",
     ],
 )
@@ -226,3 +236,23 @@ def test_values_that_lie_or_go_on_are_shown_all_the_same(
 ) -> None:
     result = javascript.execute(code)
     assert 0 < len(shown(result)) < 500_000
+
+
+def test_no_getter_runs_to_show_a_value_or_an_error(javascript: LocalSandbox) -> None:
+    code = """
+    var ran = []
+    const spied = (value, ...names) => {
+      for (const name of names) Object.defineProperty(value, name, { get() { ran.push(name) } })
+      return value
+    }
+    console.log([
+      spied(new Uint8Array(2), 'length'), spied(/x/gi, 'flags', 'source'), spied({}, 'a'),
+      spied(new Map(), 'size'), spied(new Date(0), 'getTime'), spied(() => 1, 'name'),
+      spied(new Error('shown'), 'cause', 'errors', 'stack', 'name'),
+    ])
+    throw spied(new Error(), 'message', 'stack', 'name', 'cause')
+    """
+    result = javascript.execute(code)
+    assert "Uint8Array(2) [ 0, 0 ]" in result.stdout
+    assert "/x/gi" in result.stdout
+    assert value(javascript, "ran") == "[]"

@@ -32,6 +32,7 @@ NAME_BYTES = 11
 
 _MODULE = "env"
 _HOST_ERROR = 0xFFFFFFFF  # -1: the guest makes an error of its own of it
+_WAIT_MOST = 10.0**7  # seconds; timers are due in 2**31 milliseconds at most
 _SPARE_BYTES = 16 * 1024 * 1024  # of the memory limit, for what is not JavaScript's own
 
 
@@ -242,7 +243,7 @@ class JavaScriptGuest:
         return laid
 
     def _wait(self, milliseconds: float) -> str | None:
-        self.instance.sleep(max(0.0, milliseconds / 1000))
+        self.instance.sleep(min(max(0.0, milliseconds / 1000), _WAIT_MOST))
         self.interrupts.take()
         return self._step("waited")
 

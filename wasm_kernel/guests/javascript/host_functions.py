@@ -6,7 +6,6 @@ Nothing here raises for what they hold.
 
 from __future__ import annotations
 
-import codecs
 import errno
 import json
 import os
@@ -21,9 +20,11 @@ from wasm_kernel.wasi_files.open_files import Device
 
 FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
 _PIECE_BYTES = 1024 * 1024
+_WORDS_MOST = 65_536  # bytes of names, of paths and of what is to be done with them
 _FILE_MOST = 64 * 1024 * 1024  # bytes of a file that are read at once
 _RANDOM_MOST = 65_536
-_ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252", "iso8859-2", "ascii"})
+_DECODED_MOST = 16 * 1024 * 1024  # bytes that are decoded at once
+_ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252"})
 
 
 class AgentCalls:
@@ -83,7 +84,8 @@ class AgentCalls:
         return FAILED if answer is None else answer(handles)
 
     def _texts(self, handles: Sequence[int]) -> list[str]:
-        found = [self._engine.text(handle) for handle in handles]
+        """Returns short texts; empty for what is none, or not short."""
+        found = [self._engine.text(handle, _WORDS_MOST) for handle in handles]
         return [text or "" for text in found]
 
     def _text(self, text: str) -> int:
@@ -92,7 +94,7 @@ class AgentCalls:
     def _frame(self, handles: Sequence[int]) -> int:
         frame = self._engine.raw_text(handles[0]) if handles else None
         if frame is None:
-            return FAILED
+            return self._text('{"refused": "it is no text, or too large"}')
         return self._engine.new_text(self._send(frame)) or FAILED
 
     def _print(self, number: int, handles: Sequence[int]) -> int:
@@ -117,11 +119,10 @@ class AgentCalls:
         """Returns what bytes say in an encoding; undefined if they say nothing in it."""
         data = self._engine.data(handles[0])
         label, how = self._texts(handles[1:])
-        name = codecs.lookup(label).name
-        if data is None or name not in _ENCODINGS:
+        if data is None or len(data) > _DECODED_MOST or label not in _ENCODINGS:
             return FAILED
         try:
-            text = data.decode(name, "strict" if how == "fatal" else "replace")
+            text = data.decode(label, "strict" if how == "fatal" else "replace")
         except UnicodeDecodeError:
             return self._engine.new_undefined()
         return self._text(text)
@@ -159,9 +160,15 @@ class AgentCalls:
 
     def _file(self, handles: Sequence[int]) -> int:
         name, words = self._texts(handles[:2])
-        data = self._engine.data(handles[2]) if len(handles) > 2 else None
+        data = self._engine.data(handles[2]) if len(handles) > 2 else b""
+        if data is None:
+            return FAILED
         try:
-            found = self._acts[name](json.loads(words), data or b"")
+            if not words:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            found = self._acts[name](json.loads(words), data)
+        except UnicodeEncodeError:  # half of a character
+            return self._text('{"code": "EILSEQ", "errno": -84, "message": "not a name"}')
         except OSError as problem:
             number = problem.errno or errno.EIO
             told = {"code": errno.errorcode.get(number, "EIO"), "errno": -number}

@@ -25,8 +25,10 @@ _INDEXES = ("index.js", "index.mjs", "index.cjs", "index.ts", "index.json")
 _TYPESCRIPT = (".ts", ".mts", ".cts", ".tsx")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _NPM = re.compile(r"npm:/?((?:@[^/@]+/)?[^/@]+)(?:@[^/]*)?(/.*)?")
+_NAME_MOST = 4096  # characters of a module's name, or of a folder's: the host looks in each above
+# Sources are hostile: none of these looks at a character more than a few times.
 _ES_MODULE = re.compile(
-    rb"^\s*(?:import\b(?!\s*\()|export\b)|;\s*(?:import|export)\b", re.MULTILINE
+    rb"^[ \t]*(?:import\b(?!\s*\()|export\b)|;\s*(?:import|export)\b", re.MULTILINE
 )
 _COMMON = re.compile(rb"\bmodule\.exports\b|\bexports\.\w|\bexports\[|\brequire\s*\(")
 _EXPORTED = re.compile(rb"\bexports\.([A-Za-z_$][\w$]*)\s*=")
@@ -90,6 +92,8 @@ class ModuleLoader:
             raise
 
     def _resolved(self, base: str, name: str) -> str:
+        if not name or max(map(len, (base, name, self.folder))) > _NAME_MOST:
+            raise ModuleProblem(f"The name of a module has 1 to {_NAME_MOST:,} characters.")
         if name.startswith(AGENT):
             if base.startswith((AGENT, NODE)):
                 return name

@@ -17,6 +17,9 @@ from wasm_kernel.errors import GuestCrashed
 OK, FAILED = 0, 1
 _PANIC, _NO_ENGINE = 3, 4
 PENDING, FULFILLED, REJECTED = 0, 1, 2
+TEXT_MOST = 128 * 1024 * 1024
+"""The most bytes of a text or a typed array that the host takes at once."""
+
 _SLOT_BYTES = 64  # for what an export writes to an address, and for the arguments of a call
 _ARGUMENTS_AT = 16
 _ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4
@@ -93,28 +96,28 @@ class QuickJs:
 
     def promise(self, handle: int) -> tuple[int, int]:
         """Returns a promise's state, and a handle of its value if it is settled."""
-        self._call("promise_state", handle, self._slot)
-        state = self._memory.read_word(self._slot)
-        if state == PENDING:
+        status, state = self._result("promise_state", handle, self._slot)
+        if status != OK or state == PENDING:  # or it is no promise
             return PENDING, 0
         return state, self._result("promise_result", handle, self._slot)[1]
 
-    def text(self, handle: int) -> str | None:
-        """Returns a string's text; None for another value, or one with a lone surrogate."""
-        if self._call("get_string", handle) != OK:
-            return None
-        return self._taken().decode("utf-8", "replace")
+    def text(self, handle: int, most: int = TEXT_MOST) -> str | None:
+        """Returns a string's text; None for another value, one with a lone surrogate, or one of
+        more bytes than `most`: a character can take four times as many here.
+        """
+        raw = self.raw_text(handle, most)
+        return None if raw is None else raw.decode("utf-8", "replace")
 
-    def raw_text(self, handle: int) -> bytes | None:
-        """Returns a string as UTF-8; None for another value, or one with a lone surrogate."""
-        return self._taken() if self._call("get_string", handle) == OK else None
+    def raw_text(self, handle: int, most: int = TEXT_MOST) -> bytes | None:
+        """Returns a string as UTF-8; None as for `text`."""
+        return self._taken(most) if self._call("get_string", handle) == OK else None
 
     def data(self, handle: int) -> bytes | None:
-        """Returns what an `Uint8Array` holds; None for another value."""
+        """Returns what an `Uint8Array` holds; None for another value, or one that is too large."""
         at = self._slot
         if self._call("get_typed_array_buffer", handle, at, at + 4, at + 8) != OK:
             return None
-        return self._taken()
+        return self._taken(TEXT_MOST)
 
     def new_text(self, text: bytes) -> int:
         """Returns a string, made from UTF-8."""
@@ -186,9 +189,10 @@ class QuickJs:
             raise GuestCrashed("a fault of the interpreter")
         return status, self._memory.read_word(self._slot)
 
-    def _taken(self) -> bytes:
-        length = self._call("qjs_last_len")
-        data = self._memory.read(self._call("qjs_last_ptr"), length) if length else b""
+    def _taken(self, most: int) -> bytes | None:
+        length, data = self._call("qjs_last_len"), None
+        if length <= most:
+            data = self._memory.read(self._call("qjs_last_ptr"), length) if length else b""
         self._call("qjs_result_free")
         return data
 
