@@ -279,17 +279,27 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         assert (
             b"SERVICE_KEY" not in Path(f"/proc/{service.fork_server.process}/environ").read_bytes()
         )
-        sandbox = service.create()
+        parent = service.create()
+        says(parent, "open('f', 'w').write('old')\nlarge = bytearray(b'x' * 2**22)")
+        parent.checkpoint("old")
+        says(parent, "open('f', 'w').write('new')\nparts = large[::4096]")
+        sandbox, sibling = parent.fork(2)
         walls = says(sandbox, "info = %session_info\nprint(info['confinement'])")
         says(sandbox, "open('probe', 'w').close()")
         place = sandbox.workspace / "found"
         wait_for(place.exists)
+        for each in (parent, sibling):  # awake, woken, and gone back
+            assert says(each, "print(large[::4096] == parts == b'x' * 2**10)") == "True"
+            keep(each, "")
+            assert says(each, "print(large[::4096] == parts == b'x' * 2**10)") == "True"
+            each.restore("old", files=True)
+            assert says(each, "print(large.count(b'x'), open('f').read())") == f"{2**22} old"
     reached = {name for name, came in json.loads(place.read_text()).items() if came == "done"}
     if confinement == "off":  # the same probe would notice
         assert reached >= {"the key of owners", "other sessions", "secret"}
         return
     assert "Landlock" in walls
-    assert reached == {"own files"}
+    assert reached == {"own files", "what its session has"}
     assert secret.read_text() == "as it was"
 
 

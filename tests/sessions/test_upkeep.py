@@ -254,20 +254,6 @@ def test_sizes_that_lie_do_not_count(root: Path) -> None:
     assert 100 * KIB <= used_by(root, sparse).files < 160 * KIB
 
 
-def test_forks_share_what_they_share(root: Path) -> None:
-    names = [a_session(root, 10) for _ in range(4)]
-    one = private_of(root / names[0]) / "state" / "contents" / "shared"
-    one.write_bytes(os.urandom(800 * KIB))
-    for name in names[1:]:
-        os.link(one, private_of(root / name) / "state" / "contents" / "shared")
-    assert sum(used_by(root, name).history for name in names) < 950 * KIB
-    kept(root, 1000)
-    assert with_history(root, *names) == [True] * 4
-    kept(root, 500)  # to remove one gives no room: all of them have to go
-    assert sum(with_history(root, *names)) == 0
-    assert not one.exists()
-
-
 def test_planted_files_lead_nowhere_and_end_nothing(root: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()

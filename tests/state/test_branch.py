@@ -1,10 +1,9 @@
-"""A history that begins where another stands: shared files, lives of their own."""
+"""A history that begins where another stands: the same contents, lives of their own."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.state.session import IMAGE, Session
+from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commits
+from wasm_kernel.state.commits import ContentFile
 from wasm_kernel.state.folding import fold
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit, Origin
@@ -61,12 +62,16 @@ def test_both_go_their_own_ways(session: Session, branched: Branching) -> None:
     assert branch.state == {1: "there", 2: "more"}
 
 
-def test_commits_on_disk_are_shared(session: Session, branched: Branching) -> None:
+def test_commits_on_disk_are_copied_and_known_to_be_right(
+    session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session.cell(p1="one")
     session.flush()
     branch = branched(session)
     assert branch.contents() == session.contents()
-    assert branch.content(1).samefile(session.content(1))
+    assert not branch.content(1).samefile(session.content(1))
+    monkeypatch.delattr(ContentFile, "verify")
+    assert branch.go(1) == {1: "one"}
 
 
 def test_what_is_not_on_disk_yet_is_written_twice(
@@ -190,20 +195,6 @@ def test_a_new_beginning_has_no_origin(
         assert again.tree.origin == Origin()
 
 
-def test_where_files_can_not_be_shared_they_are_copied(
-    session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_links(*args: object, **options: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    session.cell(p1="one")
-    session.flush()
-    monkeypatch.setattr(os, "link", no_links)
-    branch = branched(session)
-    assert branch.state == {1: "one"}
-    assert not branch.content(1).samefile(session.content(1))
-
-
 def test_a_full_disk_is_told(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +203,7 @@ def test_a_full_disk_is_told(
 
     session.cell(p1="one")
     session.flush()
-    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(FileCopier, "copy", full)
     with pytest.raises(OSError, match="No space"):
         session.history.branch(Folder.open(tmp_path), {}, reseed=False)
 

@@ -1,7 +1,7 @@
 """The disk space of sessions: measured once after each change, and known from then on.
 
 What counts is the room that is taken, and not what a file says of its length: a sparse file counts
-its blocks. A content that forks share with their parent counts for each of them in part.
+its blocks.
 """
 
 from __future__ import annotations
@@ -37,15 +37,12 @@ class DiskUse(Struct, frozen=True):
         history: What may be removed while nobody uses the session.
         files: All else: the workspace, `/tmp`, packages.
         in_use: Whether a process had the session open.
-        is_shared: Whether a part of the history belongs to forks, too, so that it grows when they
-            go.
     """
 
     stamp: tuple[int, ...]
     history: int
     files: int
     in_use: bool = False
-    is_shared: bool = False
 
     @property
     def total(self) -> int:
@@ -61,16 +58,14 @@ class DiskUse(Struct, frozen=True):
         for name in private.names():
             with suppress(OSError), private.enter(name) as folder:
                 if name in HISTORY:
-                    history += walk.add(folder, shared=True)
+                    history += walk.add(folder)
                 else:
                     files += walk.add(folder)
-        return cls(stamp, history, files, in_use, walk.is_shared)
+        return cls(stamp, history, files, in_use)
 
     def holds(self, private: Folder) -> bool:
         """Returns whether it is so still, as nobody has used the session since."""
-        return not (
-            self.in_use or self.is_shared or self.stamp != stamp_of(private) or is_used(private)
-        )
+        return not (self.in_use or self.stamp != stamp_of(private) or is_used(private))
 
 
 class _Measuring:
@@ -78,25 +73,18 @@ class _Measuring:
 
     def __init__(self) -> None:
         self._seen: set[tuple[int, int]] = set()
-        self.is_shared = False
 
-    def add(self, folder: Folder, *, shared: bool = False) -> int:
-        """Returns the bytes of what lies in a folder.
-
-        Args:
-            folder: The folder.
-            shared: Whether what has several names counts in part. Guests can make names, so this is
-                only for folders that they do not see.
-        """
+    def add(self, folder: Folder) -> int:
+        """Returns the bytes of what lies in a folder."""
         total = 0
         with suppress(OSError):  # a folder that somebody moved just now
             for entry in islice(walks.entries(folder.fd), _ENTRIES_MOST):
                 with suppress(FileNotFoundError):
                     found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-                    total += self._counted(found, folder=entry.is_folder, shared=shared)
+                    total += self._counted(found, folder=entry.is_folder)
         return total
 
-    def _counted(self, found: os.stat_result, *, folder: bool, shared: bool) -> int:
+    def _counted(self, found: os.stat_result, *, folder: bool) -> int:
         taken = found.st_blocks * _BLOCK
         if folder or found.st_nlink < 2:
             return taken
@@ -104,8 +92,7 @@ class _Measuring:
         if mark in self._seen:
             return 0
         self._seen.add(mark)
-        self.is_shared |= shared
-        return taken // found.st_nlink if shared else taken
+        return taken
 
 
 def stamp_of(private: Folder) -> tuple[int, ...]:

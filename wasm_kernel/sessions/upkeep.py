@@ -333,9 +333,6 @@ class _Sessions:
         _LOG.info("the history of session %s was removed (%s)", record.session_id, why)
         self.records[key] = replace(record, use=replace(record.use, history=0))
         self.look(record.session_id, self.records)
-        for each in list(self.records.values()):
-            if each.use.is_shared:  # by fewer from now on
-                self.look(each.session_id, self.records)
 
     def remove(self, record: Record, seconds: float) -> bool:
         """Removes a session with its files, if nobody has used it for so many seconds."""

@@ -1,9 +1,11 @@
 """The contents of a session's commits: in memory until it is written, on disk from then on.
 
 The pages of a commit are one file, `contents/SHA-256`, which is written aside, gets its name as a
-whole and is never written again; forks have it by a hard link. **A page is used only after the
-digest of its file was found to be the commit's**, through the descriptor that is then read or
-mapped. What can't be written (a full disk), or has no folder to be written to, stays in memory.
+whole and is never written again. **A page is used only after the digest of its file was found to
+be the commit's**, through the descriptor that is then read or mapped. No two sessions have one
+file: a process that was taken over can write to all that its session has, and a memory that is
+mapped from it would change. What can't be written (a full disk), or has no folder to be written to,
+stays in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from msgspec.structs import replace
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
-from wasm_kernel.linux.files import link_or_copy
+from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Closing, Folder, closing_fd
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.index import Commit
@@ -233,19 +235,9 @@ class GuestPages:
 
 
 def _stamp(status: os.stat_result) -> Stamp:
+    # whoever writes can set the time of the last write back, but not that of the last change
     what = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return (*what, status.st_nlink, status.st_ctime_ns)
-
-
-def _is_same(known: Stamp | None, now: Stamp) -> bool:
-    """Returns whether a content is as it was.
-
-    A fork that links it, or gives its link up, changes the file's ctime, but nothing in it; to read
-    gigabytes again for that would take seconds. Whoever writes to it changes its mtime.
-    """
-    if known is None or known == now:
-        return known is not None
-    return known[:4] == now[:4] and known[4] != now[4]
+    return (*what, status.st_ctime_ns)
 
 
 _numbers = itertools.count(1)
@@ -357,7 +349,7 @@ class CommitStore:
         if not commit.content:  # it was in memory, and was dropped meanwhile
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with ContentFile(self._place(), commit) as file:
-            if not _is_same(self._verified.get(commit.content), file.stamp):
+            if self._verified.get(commit.content) != file.stamp:
                 file.verify()
             self._verified[commit.content] = file.stamp
             yield file
@@ -373,7 +365,7 @@ class CommitStore:
         if commit.id in self.held or not commit.runs or self.folder is None:
             return True
         status = self.folder.status(commit.content)
-        return status is not None and _is_same(self._verified.get(commit.content), _stamp(status))
+        return status is not None and self._verified.get(commit.content) == _stamp(status)
 
     def fold(self, line: Sequence[Commit]) -> tuple[Commit, Content | None]:
         """Merges commits, newest first, into the first of them.
@@ -393,25 +385,28 @@ class CommitStore:
                 return self.write(merged, content), None
             return merged, bytearray().join(bytes(part) for part in content)
 
-    def give(self, other: CommitStore, commit: Commit) -> None:
-        """Gives a commit to another store: both have the same file, or the same bytes in memory.
-
-        Nobody may write or drop it meanwhile.
+    def give(self, other: CommitStore, commit: Commit, copier: FileCopier) -> None:
+        """Gives a commit to another store: a clone or a copy of its file, or the bytes in memory.
 
         Raises:
             OSError: a file can't be given.
+            Cancelled: the copier's task is not wanted any more.
         """
-        held = self.held.get(commit.id)
+        held, name = self.held.get(commit.id), commit.content
         if held is not None:
             other.held[commit.id] = held
-        elif commit.content:
-            here, there, name = self._place(), other._place(), commit.content
-            before = here.status(name)
-            with contextlib.suppress(FileExistsError):
-                link_or_copy(here.fd, name, name, there.fd)
-            after = there.status(name)
-            if before and after and _is_same(self._verified.get(name), _stamp(before)):
-                other._verified[name] = _stamp(after)
+        elif name:
+            there = other._place()
+            with closing_fd(self._place().open_regular(name)) as source:
+                before = _stamp(os.fstat(source))
+                try:
+                    target = there.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+                except FileExistsError:  # another commit's pages are the same
+                    return
+                with closing_fd(target):
+                    copier.copy(source, target, commit.page_bytes)
+                    if self._verified.get(name) == before == _stamp(os.fstat(source)):
+                        other._verified[name] = _stamp(os.fstat(target))
 
     def sync(self, contents: Iterable[str]) -> None:
         """Waits until contents are on the disk itself, and their names.

@@ -151,18 +151,9 @@ class FileContents(_NumberedFiles):
         return _kept_file(number, found, source, checksum)
 
     def give(self, number: int, target: Folder) -> bool:
-        """Gives a content to a folder of another session; returns False if it can't be given.
-
-        It is the very file if nobody will ever write to it, and a clone or a copy of what lies in a
-        workspace, too, or may come to.
-        """
+        """Clones or copies a content to another session's folder; False if it can't be given."""
         try:
             with self._reading(number) as source:
-                found = os.fstat(source)
-                if found.st_nlink == 1 and found.st_size <= self.copy_bytes:
-                    with contextlib.suppress(OSError):  # on another device, or no hard links here
-                        link_same_file(self._folder().fd, str(number), found, target, str(number))
-                        return True
                 self._copy(source, target, str(number))
         except (OSError, TooLarge):
             return False
@@ -247,7 +238,7 @@ class FileContents(_NumberedFiles):
         def make(here: Folder, aside: str) -> None:
             with self._reading(was.kept) as source:
                 found = os.fstat(source)
-                # another session may have it too, and nobody may write to what is kept there
+                # nobody may write to what is kept here, and lies in a workspace, too
                 always = found.st_nlink > 1 or here is self._workspace
                 try:
                     self._copy(source, here, aside, always=always)

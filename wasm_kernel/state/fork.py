@@ -1,7 +1,8 @@
 """Forking a session: another session's folders get its files, and its states as they are.
 
-Nothing of the guest's memory is copied: both histories have the same contents, which are never
-written again. Files are cloned if the file system can do that, and copied otherwise.
+Files and the contents of states are cloned if the file system can do that, and copied otherwise: no
+file belongs to two sessions, as the process of either may be taken over, and can write to all of
+its own.
 
 A kernel's process is confined to its own session's folders. So it asks for a fork, and waits with
 everything on disk. Somebody who may write beside those folders makes it (`fork_stored`), and reads
@@ -117,7 +118,7 @@ def fork_history(
             _copy_earlier(ledger, source, target, names)
         note_forked(target.private)
         folder = target.private.enter(STATE, make=True)
-        made = history.branch(folder, names, reseed=reseed)
+        made = history.branch(folder, names, reseed=reseed, task=task)
     except Cancelled as problem:
         raise ForkError("it was interrupted") from problem
     except (OSError, HistoryError) as problem:

@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, HistoryError, describe
+from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Folder, NotRegular
+from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.state.commits import CommitStore, GuestPages, Stamps, Unreadable
 from wasm_kernel.state.index import ID_MOST, Closed, Commit, Head, Index, Origin, RewriteNeeded
 from wasm_kernel.state.pages import Content, split_zeros
@@ -451,27 +453,32 @@ class History:
         pages = sum(commit.page_bytes for commit in self.tree.commits.values())
         return pages + (0 if self.place is None else self.place.unused_bytes)
 
-    def branch(self, folder: Folder, files: Mapping[str, str], *, reseed: bool) -> History:
+    def branch(
+        self, folder: Folder, files: Mapping[str, str], *, reseed: bool, task: Task = QUIET
+    ) -> History:
         """Returns a history of its own, in an empty folder, which begins where this one is.
 
         It has all that can be gone back to here. What is in memory only here is so there, too.
+        Nobody may write or drop contents meanwhile.
 
         Args:
             folder: Where it is to be; it belongs to that history.
             files: How the files that were open at commits are called there (`Origin`).
             reseed: Whether other random numbers are drawn there.
+            task: Says when it is not wanted any more.
 
         Raises:
             OSError: it can't be written.
+            Cancelled: it is not wanted any more.
         """
-        other = History(folder, self.image)
+        other, copier = History(folder, self.image), FileCopier(task)
         try:
             with self.lock:
                 tree = replace(self.tree, origin=Origin(self.tree.last, reseed, files))
                 other._begin(tree)
                 other._open_contents()
                 for commit in tree.commits.values():
-                    self.contents.give(other.contents, commit)
+                    self.contents.give(other.contents, commit, copier)
             other.rewrite()
         except BaseException:
             other.close()
