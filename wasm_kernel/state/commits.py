@@ -28,6 +28,7 @@ from wasm_kernel.linux import memory
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Closing, Folder, closing_fd
 from wasm_kernel.linux.memory import Range
+from wasm_kernel.linux.task import Task
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
 
@@ -385,12 +386,12 @@ class CommitStore:
                 return self.write(merged, content), None
             return merged, bytearray().join(bytes(part) for part in content)
 
-    def give(self, other: CommitStore, commit: Commit, copier: FileCopier) -> None:
+    def give(self, other: CommitStore, commit: Commit, task: Task) -> None:
         """Gives a commit to another store: a clone or a copy of its file, or the bytes in memory.
 
         Raises:
             OSError: a file can't be given.
-            Cancelled: the copier's task is not wanted any more.
+            Cancelled: the task is not wanted any more.
         """
         held, name = self.held.get(commit.id), commit.content
         if held is not None:
@@ -404,7 +405,7 @@ class CommitStore:
                 except FileExistsError:  # another commit's pages are the same
                     return
                 with closing_fd(target):
-                    copier.copy(source, target, commit.page_bytes)
+                    FileCopier(task).copy(source, target, commit.page_bytes)
                     if self._verified.get(name) == before == _stamp(os.fstat(source)):
                         other._verified[name] = _stamp(os.fstat(target))
 

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, HistoryError, describe
-from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Folder, NotRegular
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.state.commits import CommitStore, GuestPages, Stamps, Unreadable
@@ -111,9 +110,8 @@ class History:
 
     def _open_contents(self) -> None:
         self.contents.close()
-        self.contents = CommitStore(
-            None if self.place is None else self.place.contents(), self._verified
-        )
+        folder = None if self.place is None else self.place.contents()
+        self.contents = CommitStore(folder, self._verified)
 
     # -- the index
 
@@ -350,11 +348,9 @@ class History:
     def fills_quickly(self) -> bool:
         """Returns whether to `fill` copies little: most of the head's pages can be mapped."""
         with self.lock:
-            copied, stretches = 0, 0
-            for commit in self.tree.lineage(self.tree.head):
-                copied += self.contents.copied_bytes(commit)
-                stretches += len(commit.runs)
-            return copied < COPIED_MUCH and stretches < _STRETCHES_MANY
+            line = self.tree.lineage(self.tree.head)
+            copied = sum(map(self.contents.copied_bytes, line))
+            return copied < COPIED_MUCH and sum(len(one.runs) for one in line) < _STRETCHES_MANY
 
     def lay(self, pages: GuestPages, line: Iterable[Commit]) -> None:
         """Lays commits over a memory, the newest first.
@@ -459,7 +455,6 @@ class History:
         """Returns a history of its own, in an empty folder, which begins where this one is.
 
         It has all that can be gone back to here. What is in memory only here is so there, too.
-        Nobody may write or drop contents meanwhile.
 
         Args:
             folder: Where it is to be; it belongs to that history.
@@ -468,17 +463,16 @@ class History:
             task: Says when it is not wanted any more.
 
         Raises:
-            OSError: it can't be written.
-            Cancelled: it is not wanted any more.
+            OSError, Cancelled: it can't be written, or is not wanted any more.
         """
-        other, copier = History(folder, self.image), FileCopier(task)
+        other = History(folder, self.image)
         try:
             with self.lock:
                 tree = replace(self.tree, origin=Origin(self.tree.last, reseed, files))
                 other._begin(tree)
                 other._open_contents()
                 for commit in tree.commits.values():
-                    self.contents.give(other.contents, commit, copier)
+                    self.contents.give(other.contents, commit, task)
             other.rewrite()
         except BaseException:
             other.close()
@@ -499,8 +493,7 @@ class History:
                 if sync:
                     self.sync()
                 ended = True
-        self.contents.close()
-        for each in (self._index, self.place):
+        for each in (self.contents, self._index, self.place):
             if each is not None:
                 each.close()
         return ended
