@@ -71,12 +71,13 @@ def _sample(python: Path, baseline: str, place: Path) -> float:
         command = [str(python), "-c", FIRST, workspace]
         subprocess.run(command, env={**os.environ, **environment}, cwd=place, check=True)
         taken = time.perf_counter() - begun
-        _end_background(Path(cache, "background.process"))
+        _end_background(Path(cache))
     return taken
 
 
-def _end_background(note: Path) -> None:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        time.sleep(1.0)  # it may still be starting
-        os.kill(int(note.read_text()), signal.SIGTERM)
-        time.sleep(0.5)
+def _end_background(cache: Path) -> None:
+    time.sleep(1.0)  # it may still be starting
+    for note in cache.glob("background-*.process"):
+        with suppress(ProcessLookupError):
+            os.kill(int(note.read_text()), signal.SIGTERM)
+            time.sleep(0.5)

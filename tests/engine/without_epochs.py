@@ -116,4 +116,4 @@ def main(flavour: Flavour, scenes: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(FLAVOURS[sys.argv[1]], sys.argv[2:])  # type: ignore[index]
+    main(FLAVOURS[sys.argv[1]], sys.argv[2:])

@@ -22,10 +22,11 @@ from tests.faces import A_UUID, says, wait_for
 from tests.linux.inside import needs_walls
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
-from wasm_kernel.errors import FrameError, TravelError, WasmKernelError, WorkerLost
+from wasm_kernel.engine.flavours import BASELINE_SETTING
+from wasm_kernel.errors import FrameError, HostFailed, TravelError, WasmKernelError, WorkerLost
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service import fork_process, messages
+from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
@@ -242,6 +243,29 @@ def test_a_killed_owner_leaves_no_process_and_no_lock(warm: None, tmp_path: Path
         ends(int(process))
     with Service(tmp_path / "sessions") as service:
         assert says(service.get(name), "print(x)") == "41"
+
+
+@needs_walls
+@pytest.mark.parametrize(("confinement", "begins"), [("auto", True), ("off", False)])
+def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, confinement: str, begins: bool
+) -> None:
+    monkeypatch.delenv(BASELINE_SETTING, raising=False)
+    server, prepared, asked = fork_server.ForkServer(), list[object](), list[list[str]]()
+    monkeypatch.setattr(fork_server, "_prepare", lambda runtime, *_: prepared.append(runtime))
+
+    def nothing(requests: list[messages.ForkRequest]) -> None:
+        asked.append([request.flavour for request in requests])
+
+    monkeypatch.setattr(server, "_first", nothing)
+    opened = messages.Open(
+        "python", "", "", None, messages.plain_policy(ExecutionPolicy()), False, confinement, None
+    )
+    with pytest.raises(HostFailed):
+        server.spawn("python", fork_server.flavours_of(opened), lambda text: None)
+    assert prepared
+    assert asked[0] == ["unchecked", "epoch"]  # or nobody would compile either
+    assert asked[1] == [*asked[0], *["unchecked-baseline"] * begins]
 
 
 def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Service) -> None:

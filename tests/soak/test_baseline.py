@@ -14,9 +14,10 @@ import pytest
 
 from tests.local import create_sandbox
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.flavours import BASELINE, EPOCH, Flavour
+from wasm_kernel.engine.flavours import BASELINE, BASELINE_SETTING, EPOCH, UNCHECKED, Flavour
 from wasm_kernel.guests.python import background
-from wasm_kernel.guests.python.language import BASELINE_SETTING, PythonLanguage
+from wasm_kernel.guests.python.language import PythonLanguage
+from wasm_kernel.service.service import Service
 
 pytestmark = pytest.mark.soak
 
@@ -90,7 +91,7 @@ def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> 
 def test_both_compilers_code_prints_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
-    monkeypatch.setattr(background, "begin", lambda cache: None)
+    monkeypatch.setattr(background, "begin", lambda *_: None)
     both = [outputs(tmp_path / each.name, each, monkeypatch) for each in (EPOCH, BASELINE)]
     assert both[0] == both[1]
 
@@ -103,16 +104,16 @@ def test_a_first_session_begins_soon_and_moves_over(
     with create_sandbox(workspace=tmp_path / "app", language=language) as sandbox:
         assert sandbox.execute("x = 1; f = open('f', 'w')").success
         assert sandbox._runner.guest.flavour is BASELINE
-        process = wait_for_background(language.cache)
+        process = wait_for_background(language.cache, EPOCH)
         assert os.getpriority(os.PRIO_PROCESS, process) == 19
         assert os.getsid(process) == process
         os.kill(process, signal.SIGTERM)
         until = time.monotonic() + 30
-        while background.running(language.cache) and time.monotonic() < until:
+        while background.running(language.cache, EPOCH) and time.monotonic() < until:
             time.sleep(0.1)
-        assert not background.running(language.cache)
+        assert not background.running(language.cache, EPOCH)
         assert sandbox.execute("x += 1; print(x)").stdout == "2\n"
-        background.begin(language.cache)
+        background.begin(language.cache, EPOCH)
         until = time.monotonic() + 1200
         while sandbox._runner.guest.flavour is BASELINE and time.monotonic() < until:
             time.sleep(1)
@@ -123,8 +124,39 @@ def test_a_first_session_begins_soon_and_moves_over(
         )
 
 
-def wait_for_background(cache: Cache) -> int:
+def test_a_first_worker_begins_soon_and_its_session_moves_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path / "cache")
+    monkeypatch.setenv("WASM_KERNEL_CACHE", str(cache.folder))
+    monkeypatch.delenv(BASELINE_SETTING, raising=False)
+    with Service(tmp_path / "sessions") as service, service.create() as sandbox:
+        assert sandbox.execute("x = 1; squares = (i * i for i in range(9999))").success
+        worker = sandbox.worker.worker
+        assert worker is not None
+        assert code_of(worker.process) == "unchecked-baseline"
+        assert wait_for_background(cache, UNCHECKED)
+        until = time.monotonic() + 1200
+        while code_of(worker.process) != "unchecked" and time.monotonic() < until:
+            time.sleep(1)
+            assert sandbox.execute("x += 1; last = next(squares)").success
+        assert sandbox.worker.worker is worker
+        assert sandbox.execute("print(last == (x - 2) ** 2)").stdout == "True\n"
+        with service.create() as other:
+            assert other.execute("1").success
+            assert other.worker.worker is not None
+            assert code_of(other.worker.worker.process) == "unchecked"
+
+
+def code_of(process: int) -> str:
+    """The flavour of the newest compiled code that a process has in memory."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    found = {Path(line.split()[5]).name.partition("-")[2] for line in lines if ".cwasm" in line}
+    return min(name.removesuffix(".cwasm") for name in found)
+
+
+def wait_for_background(cache: Cache, flavour: Flavour) -> int:
     until = time.monotonic() + 30
-    while not background.running(cache) and time.monotonic() < until:
+    while not background.running(cache, flavour) and time.monotonic() < until:
         time.sleep(0.1)
-    return background.running(cache)
+    return background.running(cache, flavour)

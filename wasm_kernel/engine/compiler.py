@@ -76,7 +76,7 @@ def _engine(flavour: Flavour, stack_bytes: int, processor: Processor | None) -> 
     if processor is not None:
         config.target = processor.triple
         config.cranelift_flag_enable(processor.name)
-    if flavour.baseline:
+    if flavour.until is not None:
         wasmtime_api.use_baseline_compiler(config)
     config.consume_fuel = flavour.fuel
     config.epoch_interruption = flavour.epochs
@@ -192,7 +192,7 @@ class Compiler:
         if loaded is not None:
             return loaded
         seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
-        later = "; faster code follows in the background" if flavour.baseline else ""
+        later = "; faster code follows in the background" if flavour.until else ""
         with _ProgressThread(binary.title, seconds, lambda text: progress(text + later)):
             module = self._compile(engine, binary)
         writer = held.enter_context(ThreadPoolExecutor(1, "keeping"))

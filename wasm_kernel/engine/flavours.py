@@ -10,13 +10,20 @@ process that may be killed, and whose owner does that.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from wasm_kernel.engine.clock import StopReason
 
-FlavourName = Literal["epoch", "epoch-baseline", "fuel-epoch", "unchecked", "fuel"]
+FlavourName = Literal[
+    "epoch", "epoch-baseline", "fuel-epoch", "unchecked", "unchecked-baseline", "fuel"
+]
+BASELINE_SETTING = "WASM_KERNEL_BASELINE"
+"""The environment variable that allows (`1`) or forbids (`0`) the baseline compiler's code."""
+_BASELINE_TRIED = {"x86_64"}
 
 
 class Flavour(Struct, frozen=True):
@@ -28,8 +35,8 @@ class Flavour(Struct, frozen=True):
         fuel: Whether it counts fuel.
         seconds_a_mb: The processor time that compiling takes for each MB of the wasm file.
         purpose: What it is for; goes on after "the guest for".
-        baseline: Whether the baseline compiler makes it (Winch): in a sixth of the time, and the
-            code takes 1.5 times as long.
+        until: The flavour that it is used in place of, until that is compiled. The baseline
+            compiler (Winch) makes it: in a sixth of the time, and the code takes 1.5 times as long.
     """
 
     name: FlavourName
@@ -37,17 +44,41 @@ class Flavour(Struct, frozen=True):
     fuel: bool
     seconds_a_mb: float
     purpose: str
-    baseline: bool = False
+    until: Flavour | None = None
 
 
 EPOCH = Flavour("epoch", True, False, 0.82, "kernels")
 FUEL_EPOCH = Flavour("fuel-epoch", True, True, 0.96, "kernels with a fuel budget")
 UNCHECKED = Flavour("unchecked", False, False, 0.7, "workers")
 FUEL = Flavour("fuel", False, True, 0.9, "workers with a fuel budget")
-FLAVOURS = {flavour.name: flavour for flavour in (EPOCH, FUEL_EPOCH, UNCHECKED, FUEL)}
+FLAVOURS: Mapping[str, Flavour] = {
+    flavour.name: flavour for flavour in (EPOCH, FUEL_EPOCH, UNCHECKED, FUEL)
+}
 
-BASELINE = Flavour("epoch-baseline", True, False, 0.17, "first cells", baseline=True)
-"""The code of first cells, until `EPOCH` is compiled. Nobody asks for it by name."""
+BASELINE = Flavour("epoch-baseline", True, False, 0.17, "first cells", EPOCH)
+UNCHECKED_BASELINE = Flavour(
+    "unchecked-baseline", False, False, 0.15, "first cells of workers", UNCHECKED
+)
+BASELINES: Mapping[str, Flavour] = {EPOCH.name: BASELINE, UNCHECKED.name: UNCHECKED_BASELINE}
+"""The code of first cells, by what it is used in place of. Nobody asks for it by name."""
+
+
+def named(name: FlavourName) -> Flavour:
+    """Returns the flavour of a name."""
+    known = (*FLAVOURS.values(), *BASELINES.values())
+    return next(flavour for flavour in known if flavour.name == name)
+
+
+def may_run_baseline(*, walled: bool) -> bool:
+    """Returns whether the baseline compiler's code may run.
+
+    By default it may behind a second wall, on the processors that it was tried on.
+
+    Args:
+        walled: Whether the process is behind a second wall.
+    """
+    is_safe = walled and os.uname().machine in _BASELINE_TRIED
+    return os.environ.get(BASELINE_SETTING, "1" if is_safe else "0") == "1"
 
 
 class ProcessOwner(Protocol):

@@ -349,6 +349,16 @@ class PrepareGuest(Struct, frozen=True):
     flavour: FlavourName
 
 
+class CompileInBackground(Struct, frozen=True):
+    """Code of a flavour is to be compiled in a process of its own, at low priority.
+
+    Attributes:
+        flavour: The flavour; the baseline compiler's code is used until it is there.
+    """
+
+    flavour: FlavourName
+
+
 def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, Task], Done]:
     """Returns the broker's handler for a language, which is loaded when it is first needed."""
 
@@ -358,11 +368,10 @@ def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, 
         Raises:
             WasmKernelError: it can't be done; the text says what to do.
         """
-        from wasm_kernel.engine.flavours import BASELINE, FLAVOURS
+        from wasm_kernel.engine.flavours import named
 
-        wanted = {**FLAVOURS, BASELINE.name: BASELINE}[request.flavour]
         try:
-            prepare_on_own_thread(language(), wanted, task.report)
+            prepare_on_own_thread(language(), named(request.flavour), task.report)
         except OSError as problem:
             if isinstance(problem, WasmKernelError):
                 raise

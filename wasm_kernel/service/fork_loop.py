@@ -24,9 +24,9 @@ from typing import NoReturn, TypeVar
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import EPOCH, FLAVOURS, UNCHECKED
+from wasm_kernel.engine.flavours import EPOCH, UNCHECKED, named
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.guests.base import GuestLanguage, load
+from wasm_kernel.guests.base import CompileInBackground, GuestLanguage, load
 from wasm_kernel.linux.broker import check_alone, end_with, log_failure
 from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.linux.task import QUIET, Task
@@ -57,6 +57,8 @@ class _NoPreparing:
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
         """Refuses a request."""
+        if isinstance(request, CompileInBackground):
+            return reply()  # whoever asks for the baseline compiler's code has seen to it
         raise _Unprepared
 
     def close(self) -> None:
@@ -125,7 +127,7 @@ class ForkLoop:
         """
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._broker)
-            base = language.prepare(FLAVOURS[request.flavour], lambda text: None)
+            base = language.prepare(named(request.flavour), lambda text: None)
             check_alone()
             gc.freeze()
             self._loaded[request] = language, base
@@ -148,7 +150,7 @@ class ForkLoop:
             os.close(self._owner)
             os.dup2(1, 2)  # what it logs goes through its line
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            worker.serve(Channel(Connection(line)), language, FLAVOURS[request.flavour])
+            worker.serve(Channel(Connection(line)), language, named(request.flavour))
         except Exception as problem:
             log_failure("a worker", problem)
         finally:

@@ -14,21 +14,31 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED, Flavour
+from wasm_kernel.engine.flavours import (
+    BASELINE_SETTING,
+    BASELINES,
+    EPOCH,
+    FUEL,
+    FUEL_EPOCH,
+    UNCHECKED,
+    Flavour,
+    may_run_baseline,
+)
 from wasm_kernel.errors import HostFailed, WasmKernelError
 from wasm_kernel.linux.broker import tied_command
+from wasm_kernel.linux.confinement import OFF, possible
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.fork_process import ForkProcess
-from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest, Open
 
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
 _LOOK_SECONDS = 0.1  # then whoever waits looks whether it was stopped
@@ -40,8 +50,9 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.policy import RuntimeType
 language = load(RuntimeType({language!r}))
+flavour = language.code_for(FLAVOURS[{flavour!r}])
 try:
-    prepare_on_own_thread(language, FLAVOURS[{flavour!r}], lambda text: print(text, flush=True))
+    prepare_on_own_thread(language, flavour, lambda text: print(text, flush=True))
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
 """
@@ -136,7 +147,7 @@ class ForkServer:
     def __init__(self, started: ForkProcess | None = None) -> None:
         self._guard = threading.Lock()
         self._spare: tuple[list[ForkRequest], Worker] | None = None
-        self._preparing, self._prepared = threading.Lock(), 0
+        self._preparing, self._prepared = threading.Lock(), Counter[RuntimeType]()
         self._spawned = 0
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -167,16 +178,21 @@ class ForkServer:
         Args:
             language: The language of its guest.
             flavours: The flavours that its guest's code may have, the best one first. The first
-                that is compiled is taken; if none is, the best one is compiled.
+                that is compiled is taken; if none is, the best one is compiled, or what is used
+                in place of it until it is.
             progress: Gets sentences about what takes long.
 
         Raises:
             WasmKernelError: there can't be one.
         """
-        runtime = RuntimeType.checked(language).value
-        requests = [ForkRequest(runtime, flavour.name) for flavour in flavours]
+        runtime = RuntimeType.checked(language)
         for _ in range(_TRIES):
-            prepared = self._prepared
+            prepared = self._prepared[runtime]
+            requests = [
+                ForkRequest(runtime.value, flavour.name)
+                for flavour in flavours
+                if prepared or flavour.until is None  # somebody has to compile the better one
+            ]
             try:
                 made = self._take_spare(requests) or self._first(requests)
             except OSError:  # it was killed, or hangs: it was let go
@@ -187,9 +203,9 @@ class ForkServer:
                     threading.Thread(target=self._make_spare, args=(requests,), daemon=True).start()
                 return made
             with self._preparing:
-                if self._prepared == prepared:  # and nobody did it while this one waited
-                    _prepare(requests[0], progress)
-                    self._prepared += 1
+                if self._prepared[runtime] == prepared:  # and nobody did it while this one waited
+                    _prepare(runtime, flavours, progress)
+                    self._prepared[runtime] += 1
         raise HostFailed("the process that starts sessions does not answer")
 
     def _take_spare(self, requests: list[ForkRequest]) -> Worker | None:
@@ -313,17 +329,30 @@ def _is_stopped(process: int) -> bool:
     return False
 
 
-def flavours_of(policy: Mapping[str, Any]) -> Sequence[Flavour]:
-    """Returns the flavours that a worker's guest may have under a policy, the best one first."""
-    return (FUEL, FUEL_EPOCH) if policy["fuel_budget"] is not None else (UNCHECKED, EPOCH)
+def flavours_of(opened: Open) -> Sequence[Flavour]:
+    """Returns the flavours that the guest of a session's worker may have, the best one first."""
+    if opened.policy["fuel_budget"] is not None:
+        return FUEL, FUEL_EPOCH
+    walled = opened.confinement != OFF and possible().is_complete
+    if may_run_baseline(walled=walled):
+        return UNCHECKED, EPOCH, BASELINES[UNCHECKED.name]
+    return UNCHECKED, EPOCH
 
 
-def _prepare(request: ForkRequest, progress: Callable[[str], None]) -> None:
+def _prepare(
+    runtime: RuntimeType, flavours: Sequence[Flavour], progress: Callable[[str], None]
+) -> None:
     """Has a process of its own compile the guest and build its base image."""
-    code = _PREPARE.format(language=request.language, flavour=request.flavour)
+    code = _PREPARE.format(language=runtime.value, flavour=flavours[0].name)
+    baseline = "1" if flavours[-1].until is not None else "0"
     quiet, line = subprocess.DEVNULL, ""
     with subprocess.Popen(  # noqa: S603 - the command is fixed
-        tied_command(code), stdin=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        tied_command(code),
+        stdin=quiet,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, BASELINE_SETTING: baseline},
     ) as process:
         for line in process.stdout or ():
             progress(line.strip())

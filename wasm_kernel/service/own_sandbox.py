@@ -118,9 +118,7 @@ class OwnHome:
         """Returns a new worker for the session."""
         opened = session.opened
         self._workers.add(session)
-        return self._workers.fork_server.spawn(
-            opened.language, flavours_of(opened.policy), progress
-        )
+        return self._workers.fork_server.spawn(opened.language, flavours_of(opened), progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns what is done for the session beyond its worker's walls."""

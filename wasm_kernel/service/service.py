@@ -347,7 +347,7 @@ class Service:
         self._awake.admit(session)
         opened = session.opened
         make_room(None, _DESCRIPTORS)
-        return self.fork_server.spawn(opened.language, flavours_of(opened.policy), progress)
+        return self.fork_server.spawn(opened.language, flavours_of(opened), progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns what is done for a session beyond its worker's walls."""

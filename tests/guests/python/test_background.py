@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import platform
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.engine.test_compiler import TINY, described, silent
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler
-from wasm_kernel.engine.flavours import BASELINE, EPOCH, FUEL_EPOCH
+from wasm_kernel.engine.flavours import (
+    BASELINE_SETTING,
+    BASELINES,
+    EPOCH,
+    FUEL_EPOCH,
+    UNCHECKED,
+    Flavour,
+)
 from wasm_kernel.guests.python import background
 from wasm_kernel.guests.python.files import GuestFiles
-from wasm_kernel.guests.python.language import BASELINE_SETTING, PythonLanguage
+from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.linux.locks import FileLock
 
@@ -43,13 +51,13 @@ def language_in(cache: Cache, binary: Path, *, walls: bool) -> PythonLanguage:
 
 
 @pytest.mark.parametrize(
-    ("walls", "setting", "processor", "first"),
+    ("walls", "setting", "processor", "begins"),
     [
-        (True, None, "x86_64", BASELINE),
-        (True, None, "aarch64", EPOCH),
-        (True, "0", "x86_64", EPOCH),
-        (False, None, "x86_64", EPOCH),
-        (False, "1", "x86_64", BASELINE),
+        (True, None, "x86_64", True),
+        (True, None, "aarch64", False),
+        (True, "0", "x86_64", False),
+        (False, None, "x86_64", False),
+        (False, "1", "x86_64", True),
     ],
 )
 def test_a_guest_begins_with_the_baseline_behind_a_second_wall_or_where_it_is_asked_for(
@@ -59,36 +67,41 @@ def test_a_guest_begins_with_the_baseline_behind_a_second_wall_or_where_it_is_as
     walls: bool,
     setting: str | None,
     processor: str,
-    first: object,
+    begins: bool,
 ) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: processor)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=processor))
     monkeypatch.delenv(BASELINE_SETTING, raising=False)
     if setting is not None:
         monkeypatch.setenv(BASELINE_SETTING, setting)
     language = language_in(cache, binary, walls=walls)
     assert language.code_for(FUEL_EPOCH) is FUEL_EPOCH
-    assert language.code_for(EPOCH) is first
-    Compiler(cache).module(language.files.wasm, EPOCH, silent)  # another process does it meanwhile
-    assert language.code_for(EPOCH) is EPOCH
+    for flavour in (EPOCH, UNCHECKED):
+        first = BASELINES[flavour.name] if begins else flavour
+        assert language.code_for(flavour) is first
+        Compiler(cache).module(language.files.wasm, flavour, silent)  # another process does it
+        assert language.code_for(flavour) is flavour
 
 
-def test_the_baseline_compilers_code_goes_when_there_is_better(cache: Cache, binary: Path) -> None:
+@pytest.mark.parametrize("flavour", [EPOCH, UNCHECKED], ids=lambda flavour: flavour.name)
+def test_the_baseline_compilers_code_goes_when_there_is_better(
+    cache: Cache, binary: Path, flavour: Flavour
+) -> None:
     compiler, guest = Compiler(cache), described(binary)
-    compiler.module(guest, BASELINE, silent)
-    background.compile_alone(compiler, guest)
-    assert [path.name for path in cache.folder.glob("*.cwasm")] == [compiler.name(guest, EPOCH)]
+    compiler.module(guest, BASELINES[flavour.name], silent)
+    background.compile_alone(compiler, guest, flavour)
+    assert [path.name for path in cache.folder.glob("*.cwasm")] == [compiler.name(guest, flavour)]
 
 
-def test_one_process_compiles_in_the_background(
+def test_one_process_compiles_a_flavour_in_the_background(
     cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "_LOOK_SECONDS", 0.0)
-    assert background.running(cache) == 0
-    cache.path("background.process").write_text("1234")
-    other = FileLock(cache.path("background.lock"))
+    assert background.running(cache, EPOCH) == 0
+    cache.path("background-epoch.process").write_text("1234")
+    other = FileLock(cache.path("background-epoch.lock"))
     assert other.acquire()
-    assert background.running(cache) == 1234
-    background.begin(cache)  # starts nothing
-    background.compile_alone(Compiler(cache), described(binary))
+    assert [background.running(cache, each) for each in (EPOCH, UNCHECKED)] == [1234, 0]
+    background.begin(cache, EPOCH)  # starts nothing
+    background.compile_alone(Compiler(cache), described(binary), EPOCH)
     assert not list(cache.folder.glob("*.cwasm"))
     other.release()

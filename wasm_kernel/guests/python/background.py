@@ -1,10 +1,10 @@
 """Compiling the guest in a process of its own, while kernels run the baseline compiler's code.
 
 It takes minutes of processor time at the lowest priority, and outlives the kernel that began it: a
-batch of short runs would never get there otherwise. There is one at a time for each cache. SIGTERM
-ends it, as does a time limit; what it was making is only a cache.
+batch of short runs would never get there otherwise. There is one for each cache and flavour, and
+one works at a time. SIGTERM ends it, as does a time limit; what it was making is only a cache.
 
-    python -m wasm_kernel.guests.python.background CACHE
+    python -m wasm_kernel.guests.python.background CACHE FLAVOUR
 """
 
 from __future__ import annotations
@@ -14,25 +14,35 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler, GuestBinary
-from wasm_kernel.engine.flavours import BASELINE, EPOCH
+from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour
 from wasm_kernel.guests.python.files import guest_files
 from wasm_kernel.linux.locks import FileLock
 
-_LOCK, _PROCESS = "background.lock", "background.process"
+_TURN = "background.lock"
 _MOST_SECONDS = 2 * 3600  # a busy machine gives it little
 _NICE = 19
 _LOOK_SECONDS = 1.0  # longer than others take to look whether it is locked
+_WAIT_SECONDS = 1.0
 
 
-def begin(cache: Cache) -> None:
-    """Starts the process, unless there is one for this cache."""
-    if running(cache):
+def _lock(flavour: Flavour) -> str:
+    return f"background-{flavour.name}.lock"
+
+
+def _process(flavour: Flavour) -> str:
+    return f"background-{flavour.name}.process"
+
+
+def begin(cache: Cache, flavour: Flavour) -> None:
+    """Starts the process for a flavour, unless there is one for this cache."""
+    if running(cache, flavour):
         return
-    command = [sys.executable, "-P", "-m", __name__, str(cache.folder)]
+    command = [sys.executable, "-P", "-m", __name__, str(cache.folder), flavour.name]
     nothing = subprocess.DEVNULL
     process = subprocess.Popen(  # noqa: S603 - this very program
         command,
@@ -45,37 +55,42 @@ def begin(cache: Cache) -> None:
     threading.Thread(target=process.wait, name="background", daemon=True).start()
 
 
-def running(cache: Cache) -> int:
-    """Returns the number of the process that compiles for a cache; 0 if there is none."""
-    lock = FileLock(cache.path(_LOCK))
+def running(cache: Cache, flavour: Flavour) -> int:
+    """Returns the number of the process that compiles a flavour; 0 if there is none."""
+    lock = FileLock(cache.path(_lock(flavour)))
     if lock.acquire():
         lock.release()
         return 0
     try:
-        return int(cache.path(_PROCESS).read_text())
+        return int(cache.path(_process(flavour)).read_text())
     except (FileNotFoundError, ValueError):
         return 0  # it begins just now
 
 
-def compile_alone(compiler: Compiler, binary: GuestBinary) -> None:
-    """Compiles a guest, unless another process does, and removes the baseline compiler's code."""
+def compile_alone(compiler: Compiler, binary: GuestBinary, flavour: Flavour) -> None:
+    """Compiles a guest, unless another process does, and removes the baseline compiler's code.
+
+    It waits for its turn while another flavour is compiled.
+    """
     cache = compiler.cache
-    lock = FileLock(cache.path(_LOCK))
-    if lock.acquire(_LOOK_SECONDS):
-        cache.path(_PROCESS).write_text(str(os.getpid()))
-        compiler.module(binary, EPOCH, lambda text: None)
-        cache.remove(compiler.name(binary, BASELINE))
+    own, turn = FileLock(cache.path(_lock(flavour))), FileLock(cache.path(_TURN))
+    if own.acquire(_LOOK_SECONDS):
+        cache.path(_process(flavour)).write_text(str(os.getpid()))
+        while not turn.acquire():
+            time.sleep(_WAIT_SECONDS)
+        compiler.module(binary, flavour, lambda text: None)
+        cache.remove(compiler.name(binary, BASELINES[flavour.name]))
 
 
-def main(folder: str) -> None:
-    """Compiles the guest into a cache."""
+def main(folder: str, name: str) -> None:
+    """Compiles a flavour of the guest into a cache."""
     os.nice(_NICE)
     Path("/proc/self/oom_score_adj").write_text("1000")  # it takes 2 GiB: let no kernel end for it
     signal.alarm(_MOST_SECONDS)
     cache = Cache(Path(folder))
     cache.prepare()
-    compile_alone(Compiler(cache), guest_files(cache).wasm)
+    compile_alone(Compiler(cache), guest_files(cache).wasm, FLAVOURS[name])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

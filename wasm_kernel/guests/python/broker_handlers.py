@@ -11,7 +11,13 @@ from pathlib import Path
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import GuestLanguage, PrepareGuest, fetch_place, preparing
+from wasm_kernel.guests.base import (
+    CompileInBackground,
+    GuestLanguage,
+    PrepareGuest,
+    fetch_place,
+    preparing,
+)
 from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
@@ -23,7 +29,20 @@ _PACKAGES_MOST = 100
 
 def broker_handlers(private: OpenPrivate) -> Handlers:
     """Returns what the broker does for the guest of one sandbox."""
-    return {PrepareGuest: preparing(_language), FetchWheels: _fetching(private)}
+    return {
+        PrepareGuest: preparing(_language),
+        CompileInBackground: _compile_in_background,
+        FetchWheels: _fetching(private),
+    }
+
+
+def _compile_in_background(request: CompileInBackground, _: Task) -> Done:
+    from wasm_kernel.engine.cache import Cache
+    from wasm_kernel.engine.flavours import named
+    from wasm_kernel.guests.python import background
+
+    background.begin(Cache(), named(request.flavour))
+    return Done()
 
 
 def _language() -> GuestLanguage:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import platform
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, partial
@@ -16,7 +14,7 @@ import msgspec
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
-from wasm_kernel.engine.flavours import BASELINE, EPOCH, FLAVOURS, Flavour
+from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour, may_run_baseline
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
@@ -25,6 +23,7 @@ from wasm_kernel.guests.base import (
     CommandContext,
     CommandHandler,
     CommandLine,
+    CompileInBackground,
     Finding,
     GuestSetup,
     LanguageInfo,
@@ -53,10 +52,6 @@ from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 if TYPE_CHECKING:  # kernels start sooner without it
     from wasm_kernel.engine.cache_archive import Check
-
-BASELINE_SETTING = "WASM_KERNEL_BASELINE"
-"""The environment variable that allows (`1`) or forbids (`0`) the baseline compiler's code."""
-_BASELINE_TRIED = {"x86_64"}
 
 _HELP_LINKS = (
     ("Python Reference", "https://docs.python.org/3.15"),
@@ -91,6 +86,7 @@ class PythonLanguage:
         self._image: BaseImage | None = None
         self._addresses = Addresses({})
         self._is_remembered = False
+        self._is_improved = False
 
     @cached_property
     def files(self) -> GuestFiles:
@@ -166,14 +162,15 @@ class PythonLanguage:
         binary, how = self.files.wasm, f"`wasm-kernel warm --flavour {flavour.name}`"
         name = self.compiler.name(binary, flavour)
         late = f"the first that needs it waits a minute or more ({how})"
-        if flavour is EPOCH:
-            late = "the first kernel waits for it, or begins with slower code (`wasm-kernel warm`)"
+        if flavour.name in BASELINES:
+            late = f"the first that needs it waits for it, or begins with slower code ({how})"
         if self.cache.path(name).is_file():
             return Finding("ok", "compiled")
         installed = self.cache.installed(name)
-        if installed is None and flavour is EPOCH and (process := background.running(self.cache)):
+        is_open = installed is None and flavour.name in BASELINES
+        if is_open and (process := background.running(self.cache, flavour)):
             doing = f"being compiled in the background, by process {process} at low priority"
-            return Finding("note", f"{doing}; kernels use the baseline compiler's code meanwhile")
+            return Finding("note", f"{doing}; the baseline compiler's code is used meanwhile")
         if installed is None:
             return Finding("note", f"not compiled: {late}")
         try:
@@ -246,35 +243,40 @@ class PythonLanguage:
         """Compiles the guest and builds its base image, if either is missing."""
         with self._guard:
             check_pages()
-            is_final = not flavour.baseline
-            if self._broker is not None and not (is_final and self._use_remembered(flavour)):
+            if self._broker is not None and not self._use_remembered(flavour):
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
+                self._is_improved = True
             guest_files.lay_out(self.files, self.cache)  # a confined process can't
             with self.compiler.being_kept(self.files.wasm, flavour, progress) as compiled:
                 base = self.image_at_hand() or self._build(compiled, progress)
-            if self._broker is None and not is_final:
-                from wasm_kernel.guests.python import background
-
-                background.begin(self.cache)
+            if flavour.until is not None:
+                self._improve(flavour.until)
             return base
+
+    def _improve(self, flavour: Flavour) -> None:
+        """Has the code compiled that the baseline compiler's is used in place of."""
+        if self._broker is None:
+            from wasm_kernel.guests.python import background
+
+            background.begin(self.cache, flavour)
+        elif not self._is_improved:
+            self._broker.call(CompileInBackground(flavour.name), Done)
+            self._is_improved = True
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns what a guest is started with now; as `GuestLanguage` has it."""
-        if flavour is EPOCH and self._begins_with_baseline:
+        baseline = BASELINES.get(flavour.name)
+        if baseline is not None and self._begins_with_baseline:
             try:
-                return flavour if self.compiler.load(self.files.wasm, flavour) else BASELINE
+                return flavour if self.compiler.load(self.files.wasm, flavour) else baseline
             except PermissionError:
                 pass  # code that is not to be trusted, and not ours to replace: the broker does it
         return flavour
 
     @cached_property
     def _begins_with_baseline(self) -> bool:
-        """True if the baseline compiler's code may run here.
-
-        By default it may behind a second wall, on the processors that it was tried on.
-        """
-        is_safe = self._broker is not None and platform.machine() in _BASELINE_TRIED
-        return os.environ.get(BASELINE_SETTING, "1" if is_safe else "0") == "1"
+        """True if the baseline compiler's code may run here."""
+        return may_run_baseline(walled=self._broker is not None)
 
     def _use_remembered(self, flavour: Flavour) -> bool:
         """Takes the guest's files as they were last found; returns False if the cache lacks any."""
