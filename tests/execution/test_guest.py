@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.faces import says
@@ -51,6 +52,8 @@ def test_modules_in_zips_are_found_and_compiled_once(module_sandbox: LocalSandbo
 ENDLESS = [
     "threading.Event().wait()",
     "threading.Barrier(2).wait()",
+    "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "with lock: pass",
     "threading.Semaphore(0).acquire()",
     "queue.Queue().get()",
     "queue.SimpleQueue().get()",
@@ -67,14 +70,21 @@ event.set()
 full = queue.Queue()
 full.put(1)
 print(event.wait(), full.get(timeout=1))
+lock = threading.Lock()
+with lock: print(lock.acquire(False), lock.acquire(timeout=0.01), lock.locked(), lock)
+print(lock.acquire(), isinstance(lock, threading.Lock), type(lock))
 """
 
 
 def test_a_wait_for_another_thread_ends_in_words_and_costs_nothing(
     module_sandbox: LocalSandbox,
 ) -> None:
-    told = "False False|Empty|Empty|TimeoutError|True 1"
-    assert says(module_sandbox, WITH_TIMEOUT).splitlines() == told.split("|")
+    told = (
+        "False False|Empty|Empty|TimeoutError|True 1|False False True <locked _thread.lock object "
+        "at 0x…>|True True <class '_thread.lock'>"
+    )
+    printed = re.sub("0x[0-9a-f]+", "0x…", says(module_sandbox, WITH_TIMEOUT))
+    assert printed.splitlines() == told.split("|")
     for code in ENDLESS:
         error = module_sandbox.execute(code).error
         assert error is not None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from tests.execution.forks import Opening
+from tests.faces import says
 from tests.local import LocalSandbox, create_sandbox
 
 
@@ -82,3 +84,23 @@ def test_history_becomes_a_valid_notebook(opened: Opening) -> None:
     assert [cell.source for cell in book.cells] == ["x = 41", "x + 1", "1/0"]
     assert book.cells[1].outputs[0].data["text/plain"] == "42"
     assert book.cells[2].outputs[0].ename == "ZeroDivisionError"
+
+
+def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
+    sandbox: LocalSandbox,
+) -> None:
+    code = """
+        import contextlib, os
+        null = open(os.devnull, 'w')
+        with open(os.devnull) as file, contextlib.redirect_stdout(null):
+            print('unseen', repr(file.read()))
+        print(file.read if not file.closed else 'closed', os.path.getsize(os.devnull))
+    """
+    assert says(sandbox, dedent(code)) == "closed 0"
+    sandbox.execute("x = 1")
+    sandbox.execute("%undo")
+    again = "print(null.write('unseen'), null.flush(), os.listdir('/dev'), 'x' in dir())"
+    assert says(sandbox, again) == "6 None ['null'] False"
+    refused = sandbox.execute("open('/dev/other', 'w')").error
+    assert refused is not None
+    assert refused.ename == "PermissionError"

@@ -23,7 +23,13 @@ from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFile, OpenFile
 from wasm_kernel.wasi_files.overlay import OverlayPath
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, HiddenName
 from wasm_kernel.wasi_files.paths import resolve
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens, Refused
+from wasm_kernel.wasi_files.preopens import (
+    FIRST_DESCRIPTOR,
+    NULL_DEVICE,
+    Preopen,
+    Preopens,
+    Refused,
+)
 from wasm_kernel.wasi_files.quota import key_of
 
 _WRITES = abi.O_CREAT | abi.O_TRUNC  # either opens for writing, whatever the rights say
@@ -170,6 +176,11 @@ def _preopen_of(place: GuestPath, fd: int) -> Preopen:
     return place.preopen
 
 
+def is_null(place: GuestPath) -> bool:
+    """Returns whether a place is the one device that the guest has, which keeps nothing."""
+    return place.preopen.guest == "/" and "/".join(place.parts) == NULL_DEVICE
+
+
 def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_result | None:
     """Returns the status of what stands at a place that is about to be opened.
 
@@ -180,7 +191,9 @@ def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_resu
     found = place.status()
     if found is not None and stat.S_IFMT(found.st_mode) not in _KINDS:
         raise Refused(abi.ENOTSUP)
-    if not place.preopen.writable and (how & _WRITES or rights & abi.RIGHT_WRITE):
+    if not (place.preopen.writable or is_null(place)) and (
+        how & _WRITES or rights & abi.RIGHT_WRITE
+    ):
         raise Refused(abi.EPERM)
     return found
 
@@ -198,6 +211,8 @@ def open_file(place: GuestPath, how: int, rights: int, fdflags: int) -> int:
         Refused: it is neither a file nor a folder, or does not exist for the guest.
         OSError: it can't be opened.
     """
+    if is_null(place):
+        return os.open(os.devnull, _flags(place, how, rights, fdflags))  # it holds nothing
     fd = os.open(place.name, _flags(place, how, rights, fdflags), 0o666, dir_fd=place.folder)
     try:
         kind = stat.S_IFMT(os.fstat(fd).st_mode)
@@ -317,7 +332,7 @@ class Reopener:
         name = open_file_identity(opened.fd)
         if wanted.identity and not self._history.same_file(wanted.identity, name):
             raise OSError(errno.ESTALE, "another file took its name")
-        opened.is_folder = not stat.S_ISREG(os.fstat(opened.fd).st_mode)
+        opened.is_folder = stat.S_ISDIR(os.fstat(opened.fd).st_mode)
         told_apart = opened.preopen.tells_files_apart and not opened.is_merged
         opened.identity = name if told_apart else ""
         if wanted.offset and not opened.is_folder:
@@ -329,7 +344,8 @@ class Reopener:
         if preopen is None or wanted.path is None:
             return None
         # what was a writable mount may be one to read from now, and an archive says what it likes
-        rights = wanted.rights if preopen.writable else wanted.rights & ~abi.RIGHT_WRITE
+        may_write = preopen.writable or (preopen.guest, wanted.path) == ("/", NULL_DEVICE)
+        rights = wanted.rights if may_write else wanted.rights & ~abi.RIGHT_WRITE
         flags = wanted.flags & ~_ONCE
         how = (flags, rights, wanted.inheriting, wanted.fdflags)
         if preopen.tracked and is_unlinked_name(wanted.path):

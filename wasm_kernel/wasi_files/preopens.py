@@ -26,6 +26,9 @@ METADATA = ".metadata.json"
 COVER = ".wh."
 """The beginning of names in a workspace that cover a name of the folder beneath (`overlay.py`)."""
 
+NULL_DEVICE = "dev/null"
+"""The path of an empty file below the guest's `/`, in whose place the host's device is opened."""
+
 Parts = tuple[str, ...]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import concurrent.futures
 import errno
 import multiprocessing
@@ -112,6 +113,7 @@ def install() -> None:
     _refuse_what_is_missing()
     _run_executors_at_once()
     _wait_for_nobody()
+    _lock_for_nobody()
     _keep_working_folder_plain()
 
 
@@ -236,6 +238,56 @@ def _wait_for_nobody() -> None:
     threading.Condition.wait = wait  # type: ignore[method-assign]
     module: Any = queue
     module.SimpleQueue = module._PySimpleQueue  # which waits by a condition
+
+
+_make_lock = _thread.allocate_lock
+
+
+class _Lock:
+    """A lock that refuses to wait for another thread; CPython's own would end the guest there."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = _make_lock()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Takes the lock; False if it is still taken when the timeout is over."""
+        __tracebackhide__ = True
+        if not (blocking and self._lock.locked()) or -1 != timeout < 0:
+            return self._lock.acquire(blocking, timeout)
+        if timeout == -1:
+            raise RuntimeError(NO_OTHER_THREAD)
+        time.sleep(timeout)
+        return False
+
+    @property
+    def __enter__(self) -> Callable[[], bool]:
+        # no code of ours may run once it is taken: an interrupt there would leave it so
+        return self.acquire if self._lock.locked() else self._lock.acquire
+
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - it returns the method
+        return self._lock.__exit__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def __repr__(self) -> str:
+        state = "locked" if self._lock.locked() else "unlocked"
+        return f"<{state} _thread.lock object at {id(self):#x}>"
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError("cannot pickle '_thread.lock' object")
+
+
+def _lock_for_nobody() -> None:
+    """Makes locks refuse a wait that can have no end."""
+    _Lock.__module__, _Lock.__qualname__, _Lock.__name__ = "_thread", "lock", "lock"
+    module: Any = _thread
+    module.allocate_lock = module.allocate = module.LockType = module.lock = _Lock
+    module = threading
+    module.Lock = module._allocate_lock = _Lock
 
 
 def _keep_working_folder_plain() -> None:

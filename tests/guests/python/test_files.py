@@ -153,7 +153,7 @@ def test_the_layout_has_the_standard_library_the_bundle_and_the_data(
         files.BUNDLE_NAME,
     ]
     assert (layout.data / "matplotlibrc").read_text() == "backend: agg"
-    assert sorted(path.name for path in layout.root.iterdir()) == ["app", "tmp", "usr"]
+    assert sorted(path.name for path in layout.root.iterdir()) == ["app", "dev", "tmp", "usr"]
 
 
 def test_the_bundle_holds_the_agent_and_its_packages(cache: Cache, small: GuestFiles) -> None:

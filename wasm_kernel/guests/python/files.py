@@ -30,6 +30,7 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import GuestBinary
 from wasm_kernel.errors import BundleError
 from wasm_kernel.guests.base import runtimes_folder
+from wasm_kernel.wasi_files.preopens import NULL_DEVICE
 
 STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
 BUNDLE_NAME = "wasm-kernel.zip"
@@ -43,7 +44,7 @@ _PACKAGE = Path(__file__).parents[2]
 PACKAGES_NOTE = "packages.json"
 """The file beside an installed `lib` that says which packages are in it."""
 
-_LAYOUT = "4"
+_LAYOUT = "5"
 _BINARY, _STDLIB = "python-snapshot.wasm", "python-stdlib.zip"
 _REINSTALL = "Reinstall wasm-kernel."
 _DATA_MEMBER = "matplotlib/mpl-data.zip"
@@ -328,8 +329,9 @@ def _make(files: GuestFiles, folder: Path, installed: Path | None) -> None:
         zipfile.ZipFile(inner) as data,
     ):
         data.extractall(aside / "mpl-data")
-    for name in ("app", "tmp", "usr"):
+    for name in ("app", "tmp", "usr", "dev"):
         (aside / "root" / name).mkdir(parents=True)
+    (aside / "root" / NULL_DEVICE).touch()
     aside.rename(folder)
 
 
