@@ -52,6 +52,7 @@ KNOWN = {
     "wasi_files/edits.py": NO_PATH,
     "wasi_files/listing.py": NO_PATH,
     "wasi_files/copy_up.py:_copy": NO_PATH,
+    "wasi_files/opening.py:open_file": SYSTEM,
     "state/image.py": CACHE,
     "state/pages.py": SYSTEM,
     "state/file_restore.py": NO_PATH,
