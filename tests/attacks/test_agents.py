@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from tests.faces import PATIENCE
 from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environment, serving
-from wasm_kernel.frontends.mcp.http import BURST, Rates
+from wasm_kernel import ExecutionPolicy
+from wasm_kernel.frontends.mcp import gate
+from wasm_kernel.frontends.mcp import http as mcp_http
+from wasm_kernel.frontends.mcp.callers import SESSION_HEADER, Caller
+from wasm_kernel.frontends.mcp.gate import BURST, Gate, Rates
+from wasm_kernel.frontends.mcp.metrics import Metrics
+from wasm_kernel.frontends.mcp.server import WorkspaceServer
+from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
 TOKENS = '[owners]\nann = "the token of ann herself"\neve = "the token of eve, who is evil"\n'
 ANN, EVE = "the token of ann herself", "the token of eve, who is evil"
@@ -92,12 +107,129 @@ def test_too_many_requests_are_refused() -> None:
     assert rates.allows("ann")
 
 
+class Application:
+    """Stands for the SDK's: each request without a connection gets one."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, int]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        named = Headers(scope=scope).get(SESSION_HEADER, "")
+        content = (await receive())["body"]
+        self.requests.append((scope["method"], named, len(content)))
+        answer = PlainTextResponse("", headers={SESSION_HEADER: named or f"c{len(self.requests)}"})
+        await answer(scope, receive, send)
+
+
+class Sender:
+    """Sends requests to a gate, and takes the status of each answer."""
+
+    def __init__(self) -> None:
+        self.app = Application()
+        self.sessions = AgentSessions(Future(), ExecutionPolicy(), keep=False)
+        self.metrics = Metrics()
+        self.gate = Gate(self.app, self.sessions, None, self.metrics)
+
+    async def send(self, content: bytes = b"", *, host: str = "one", last: bool = True) -> int:
+        found: list[int] = []
+        parts: list[Message] = [{"type": "http.request", "body": content, "more_body": not last}]
+
+        async def receive() -> Message:
+            return parts.pop() if parts else await asyncio.Future()
+
+        async def take(message: Message) -> None:
+            found.append(message.get("status", 0))
+
+        scope = {"type": "http", "method": "POST", "client": (host, 1), "headers": []}
+        await self.gate(scope, receive, take)
+        return found[0]
+
+
+def test_one_client_holds_no_more_than_its_share() -> None:
+    sender = Sender()
+
+    async def attack() -> None:
+        part = b" " * (gate.REQUEST_BYTES - 1)
+        slow = [asyncio.ensure_future(sender.send(part, last=False)) for _ in range(8)]
+        await asyncio.sleep(0)
+        ended = [each.result() for each in slow if each.done()]
+        assert ended == [503] * 4
+        assert await sender.send(b"x", host="two") == 200
+        assert await sender.send(b" " * (gate.REQUEST_BYTES + 1), host="two") == 413
+        for each in slow:
+            each.cancel()
+
+    asyncio.run(attack())
+    assert sender.app.requests == [("POST", "", 1)]
+    assert b'refusals_total{limit="request_bytes"} 5' in sender.metrics.page([])
+
+
+def test_a_client_that_connects_again_and_again_ends_its_own_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "CONNECTIONS", 2)
+    sender = Sender()
+
+    async def connect() -> None:
+        for host in ("one", "two", "one", "one", "one"):
+            assert await sender.send(host=host) == 200
+
+    asyncio.run(connect())
+    assert [named for verb, named, _ in sender.app.requests if verb == "DELETE"] == ["c1", "c3"]
+
+
+def test_no_web_page_reads_the_pages_by_a_name_of_its_own() -> None:
+    server = WorkspaceServer(Sender().sessions, Metrics(), Caller(""))
+    mcp_http.add_pages(server, mcp_http.Address("127.0.0.1", 1), needs_admin=False)
+    client = TestClient(server.streamable_http_app(), base_url="http://evil.example")
+    assert [client.get(path).status_code for path in ("/metrics", "/healthz")] == [421, 421]
+
+
+async def answer_to(request: bytes, host: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def test_a_request_whose_head_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_http, "_HEAD_SECONDS", 0.05)
+
+    async def attack() -> None:
+        config = uvicorn.Config(PlainTextResponse("fine"), http=mcp_http.Line, lifespan="off")
+        config.load()
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: mcp_http.Line(config, ServerState(), {}), "127.0.0.1", 0
+        )
+        place = listening.sockets[0].getsockname()
+        for begun in (b"", b"GET / HTTP/1.1\r\nHost: x\r\nA: "):
+            assert await answer_to(begun, *place) == b""
+        whole = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        assert b"fine" in await answer_to(whole, *place)
+        listening.close()
+        await listening.wait_closed()
+
+    asyncio.run(asyncio.wait_for(attack(), PATIENCE))
+
+
 def test_huge_arguments_over_stdio_are_refused(agents: Agents) -> None:
     stdio = agents.stdio()
     stdio.says("x = 1")
-    long = stdio.call("execute_code", code="#" * (20 * MIB))
-    assert long.failed
-    assert len(long.text) < 1000
+    for tool, arguments in (
+        ("install_packages", {"packages": [1] * 50_000}),
+        ("install_packages", {"packages": "x " * MIB}),
+        ("list_files", {"pattern": "[" * MIB}),
+        ("execute_code", {"code": "#" * MIB}),
+        ("execute_code", {"code": "x", "language": "x" * MIB}),
+        ("execute_code", {"code": "x", "y" * MIB: 1}),
+        ("checkpoint", {"name": "x" * MIB}),
+        ("write_file", {"path": "a", "content": "x" * (33 * MIB)}),
+    ):
+        refused = stdio.call(tool, **arguments)
+        assert refused.failed
+        assert len(refused.text) < 3_000
     assert stdio.call("write_file", path="a", content="x", session="y" * MIB).failed
     assert stdio.call("read_file", path="x" * MIB).failed
     assert stdio.says("x") == "1"

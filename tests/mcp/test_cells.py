@@ -92,6 +92,14 @@ def test_what_is_no_image_is_not_shown_as_one(stdio: Agent) -> None:
     assert not stdio.call("read_file", path="a.png").images
 
 
+def test_large_pictures_that_the_guest_cannot_read_are_not_shown(stdio: Agent) -> None:
+    for width, shown in ((9000, 0), (900, 1)):
+        head = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", 600, width)
+        data = base64.b64encode(head + b"\x03" * 10 + b"\xff\xd9").decode()
+        stdio.call("write_file", path="a.jpg", content=data, encoding="base64")
+        assert len(stdio.call("read_file", path="a.jpg").images) == shown
+
+
 def test_halves_of_characters_break_no_reply(stdio: Agent) -> None:
     code = "from IPython.display import display; display({'text/plain': 'a\\ud800b'}, raw=True)"
     assert "[display]\na?b" in stdio.call("execute_code", code=code).text

@@ -60,27 +60,23 @@ def test_wrong_arguments_are_refused_in_words(stdio: Agent) -> None:
     assert "nothing.txt" in answer.text
 
 
-def test_files_of_the_host_count_too(agents: Agents, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.toml"
+def test_files_of_the_host_count_too_and_stay_if_they_are_kept(
+    agents: Agents, tmp_path: Path
+) -> None:
+    policy, folder = tmp_path / "policy.toml", tmp_path / "kept"
     policy.write_text("workspace_bytes = 1_000_000\nworkspace_files = 10\n")
-    agent = agents.stdio("--policy", str(policy))
-    for number in range(3):
-        assert not agent.call("write_file", path=f"{number}.txt", content="x" * 300_000).failed
-    refused = agent.call("write_file", path="last.txt", content="x" * 300_000)
-    assert refused.failed
-    assert "may be 10 and take 976.6 KiB" in refused.text
-    cut = agent.call("execute_code", code="print('y' * 150_000)")
-    assert "could not be saved" in cut.text
-    assert agent.says("1 + 1") == "2"
-
-
-def test_kept_sessions_stay_on_disk(agents: Agents, tmp_path: Path) -> None:
-    for options, left in ((("--keep",), 1), ((), 0)):
-        folder = tmp_path / str(left)
-        with ExitStack() as leaving:
-            agent = Agents(agents.environment, leaving).stdio("--workspace", str(folder), *options)
-            agent.call("write_file", path="out.txt", content="x")
-        assert len([*folder.glob("*/out.txt")]) == left
+    options = ("--policy", str(policy), "--workspace", str(folder), "--keep")
+    with ExitStack() as leaving:
+        agent = Agents(agents.environment, leaving).stdio(*options)
+        for number in range(3):
+            assert not agent.call("write_file", path=f"{number}.txt", content="x" * 300_000).failed
+        refused = agent.call("write_file", path="last.txt", content="x" * 300_000)
+        assert refused.failed
+        assert "may be 10 and take 976.6 KiB" in refused.text
+        cut = agent.call("execute_code", code="print('y' * 150_000)")
+        assert "could not be saved" in cut.text
+        assert agent.says("1 + 1") == "2"
+    assert len([*folder.glob("*/?.txt")]) == 3
 
 
 def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
@@ -119,6 +115,10 @@ def test_packages_that_cannot_be_installed_name_what_is_there(stdio: Agent) -> N
     assert "python: Python 3" in runtimes
     assert "pandas" in runtimes
     assert "numpy" in stdio.call("install_packages", packages=["numpy"]).text
+    other = stdio.call("create_session", language="typescript").handle
+    refused = stdio.call("install_packages", packages=["Not/A/Name"], session=other)
+    assert "no name of a package, such as lodash" in refused.text
+    stdio.call("destroy_session", session=other)
 
 
 def test_tools_tell_what_they_do(stdio: Agent) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import PATIENCE
+from tests.faces import PATIENCE, wait_for
 from tests.mcp.clients import Agents, HttpServer, Wire, serving
 from wasm_kernel import PolicyError
 from wasm_kernel.frontends.cli.main import main
@@ -135,6 +135,25 @@ def test_other_machines_need_a_token(
     said = capsys.readouterr().err
     assert said.startswith("wasm-kernel: --")
     assert len(said.splitlines()) == 1
+
+
+def test_who_left_makes_room_and_nobody_is_waited_for_in_the_end(agents: Agents) -> None:
+    with serving(agents.environment, "--sessions", "3", "--idle-seconds", "0.1") as server:
+        named, forgetful = agents.http(server.url), agents.http(server.url)
+        named.says("x = 1")
+        assert named.says("x") == "1"
+        silent = agents.http(server.url, mode="legacy")
+        silent.says("x = 2")
+        forgetful.says("x = 3")
+        forgetful.handle = ""
+        wait_for(lambda: 'state="asleep"} 3.0' in server.page("/metrics"), "sleep")
+        forgetful.says("y = 4")
+        assert forgetful.says("y") == "4"
+        assert "destroy_session" in agents.http(server.url).call("create_session").text
+        assert [named.says("x"), silent.says("x")] == ["1", "2"]
+        named.begin("execute_code", code="import time; time.sleep(500)", session=named.handle)
+        wait_for(lambda: 'state="busy"} 1.0' in server.page("/metrics"), "a running cell")
+    assert "Traceback" not in server.said()
 
 
 def test_tokens_are_checked(tmp_path: Path) -> None:

@@ -107,6 +107,9 @@ def test_session_persistence_of_a_sandbox(get: Getting) -> None:
 def test_per_language_sessions(client: Agent) -> None:
     python, client.handle = client.handle, ""
     client.says("x = 'python'; open('mine.txt', 'w').write('x'); None", **_named(python))
+    named = client.call("list_sessions", **_named(python)).handle
+    refused = client.call("execute_code", code="let x = 1", language="javascript", session=named)
+    assert "runs python, not javascript" in refused.text
     answer = client.call("execute_code", code="let x = 'javascript'; x", language="javascript")
     assert "'javascript'" in answer.text
     javascript, client.handle = client.handle, ""

@@ -18,6 +18,7 @@ from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service import fork_process
 from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
@@ -97,7 +98,7 @@ class Service:
         self._gone: dict[str, str] = {}
         self._why_closed = ""
         self._ending = threading.Event()
-        self.fork_server = ForkServer()
+        self.fork_server = ForkServer(fork_process.take_early())
         self.fork_server.start()
         self._rounds = threading.Thread(target=self._look_after, name="service", daemon=True)
         self._rounds.start()

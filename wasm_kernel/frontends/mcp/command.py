@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import gc
 import os
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml
+from wasm_kernel.service import fork_process
 
 if TYPE_CHECKING:
     from wasm_kernel.service.limits import ServiceLimits
@@ -27,7 +29,10 @@ DEFAULTS = {
 }
 """The limits of sessions that differ from those of a kernel: what a cell shows costs its reader."""
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
-_PRUNED_HOURS = 7 * 24.0  # that sessions of a server which was killed stay on disk
+_BY_HAND = (
+    "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
+    "starts it: docs/agents.md says how. Ctrl-C ends it.\n"
+)
 
 
 class NoExtra(WasmKernelError):
@@ -128,6 +133,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy) -> None:
     opening = _opening(options, limits, policy)  # while the SDK is loaded, which takes longer
+    gc.disable()  # what is loaded stays: looking for garbage in it takes a quarter of the time
     import anyio
 
     from wasm_kernel.frontends.mcp.callers import Caller
@@ -135,9 +141,14 @@ def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: Execu
     from wasm_kernel.frontends.mcp.server import WorkspaceServer, serve_stdio
     from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
+    if sys.stdin.isatty():
+        sys.stderr.write(_BY_HAND)
     sessions = AgentSessions(opening, policy, keep=options.keep)
     local = Caller("process", owner="process", is_admin=options.admin)
-    anyio.run(serve_stdio, WorkspaceServer(sessions, Metrics(), local))
+    server = WorkspaceServer(sessions, Metrics(), local)
+    gc.freeze()
+    gc.enable()
+    anyio.run(serve_stdio, server)
 
 
 def _run_http(options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy) -> None:
@@ -180,8 +191,11 @@ def _opening(
     options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy
 ) -> Future[Service]:
     """Begins to open the service; does not wait for it."""
+    fork_process.start_early()
     opening: Future[Service] = Future()
-    root = options.workspace or _data_folder() / ("kept" if options.keep else "sessions")
+    root = options.workspace or _data_folder() / _folder_name(keep=options.keep)
+    if options.keep:
+        sys.stderr.write(f"wasm-kernel: sessions stay in {root}\n")
 
     def run() -> None:
         from wasm_kernel.service.service import Service
@@ -191,20 +205,17 @@ def _opening(
             opening.set_result(Service(root, limits=limits, policy=policy))
         except BaseException as problem:
             opening.set_exception(problem)
-            return
-        if options.workspace is None and not options.keep:
-            _prune(root)
 
     threading.Thread(target=run, name="opening", daemon=True).start()
     return opening
 
 
-def _prune(root: Path) -> None:
-    """Deletes what servers left that were killed."""
-    from wasm_kernel.sessions.pruning import prune_sessions
+def _folder_name(*, keep: bool) -> str:
+    """Returns where sessions lie in the data folder: those to keep where no later server looks.
 
-    with contextlib.suppress(WasmKernelError, OSError):
-        prune_sessions(_PRUNED_HOURS, root)
+    In the other folder each server deletes what one that was killed has left, when it expires.
+    """
+    return time.strftime("kept/%Y-%m-%d-%H%M%S") if keep else "sessions"
 
 
 def _policy(file: Path | None) -> ExecutionPolicy:

@@ -6,7 +6,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import MCPServer
@@ -16,13 +16,10 @@ from pydantic import Field
 
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.mcp.callers import Caller
+from wasm_kernel.frontends.mcp.images import IMAGES, Picture, fitting, image_block
 from wasm_kernel.frontends.mcp.results import (
-    IMAGES,
     TEXT_CHARACTERS,
-    Picture,
     cut,
-    fitting,
-    image_block,
     link,
     mime_type_of,
     size_of,
@@ -31,10 +28,13 @@ from wasm_kernel.frontends.mcp.results import (
 )
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.frontends.mcp.tools import CHANGES, DELETES, READS, Blocks, Handle, Refused, offer
+from wasm_kernel.policy import MIB
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
-_READ_BYTES = 32 * 1024 * 1024
+_READ_BYTES = 32 * MIB
+CONTENT_CHARACTERS = 32 * MIB
+"""The most characters that a call may write into a file."""
 _LISTED = 500
 _TEMPLATE = ResourceTemplate(
     uri_template=f"{SCHEME}://{{session}}/{{+path}}",
@@ -42,7 +42,9 @@ _TEMPLATE = ResourceTemplate(
     description="A file in /app of a session; links in results have this form.",
 )
 
-Path = Annotated[str, Field(description="A path in /app, such as data.csv or out/plot.png.")]
+Path = Annotated[
+    str, Field(description="A path in /app, such as data.csv or out/plot.png.", max_length=4096)
+]
 
 
 class FileTools:
@@ -71,7 +73,7 @@ class FileTools:
     async def list_files(
         self,
         pattern: Annotated[
-            str | None, Field(description="A glob, such as *.csv or **/*.png.")
+            str | None, Field(description="A glob, such as *.csv or **/*.png.", max_length=1000)
         ] = None,
         session: Handle = None,
     ) -> Blocks:
@@ -114,7 +116,9 @@ class FileTools:
     async def write_file(
         self,
         path: Path,
-        content: Annotated[str, Field(description="The whole content.")],
+        content: Annotated[
+            str, Field(description="The whole content.", max_length=CONTENT_CHARACTERS)
+        ],
         encoding: Annotated[
             Literal["utf-8", "base64"], Field(description="base64 for what is no text.")
         ] = "utf-8",
@@ -176,12 +180,13 @@ class FileTools:
         Raises:
             ResourceError: there is no such file, or it can't be read.
         """
-        parts = urlsplit(uri)
-        path = unquote(parts.path, errors="surrogateescape").removeprefix("/")
-        if parts.scheme != SCHEME or not path:
+        scheme, _, rest = uri.partition("://")
+        handle, _, quoted = rest.partition("/")
+        path = unquote(quoted, errors="surrogateescape")
+        if scheme != SCHEME or not path:
             raise ResourceNotFoundError(f"Files are {_TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:
-            found = await self._sessions.existing(self._caller(), parts.netloc)
+            found = await self._sessions.existing(self._caller(), handle)
             data = await _content(found, path)
         except FileNotFoundError:
             raise ResourceNotFoundError(f"There is no file {path[:200]!r}.") from None

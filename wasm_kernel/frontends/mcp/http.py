@@ -1,41 +1,34 @@
-"""The server over Streamable HTTP: addresses, tokens, rates, `/healthz` and `/metrics`."""
+"""The server over Streamable HTTP: its address, its lines to clients, `/healthz` and `/metrics`."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import h11
 import uvicorn
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.transport_security import TransportSecuritySettings
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from msgspec import Struct
 from pydantic import AnyHttpUrl
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.frontends.mcp.callers import (
-    ADMIN,
-    SESSION_HEADER,
-    Caller,
-    Tokens,
-    connection_scope,
-)
+from wasm_kernel.frontends.mcp.callers import ADMIN, Caller, Tokens
+from wasm_kernel.frontends.mcp.gate import REQUEST_BYTES, Gate
 from wasm_kernel.frontends.mcp.metrics import CONTENT_TYPE, Metrics
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
-REQUEST_BYTES = 16 * 1024 * 1024
-"""The most bytes of a request."""
-RATE, BURST = 100.0, 500.0
-"""The requests a second of one client, and those that it may send at once."""
-_CLIENTS_MOST = 10_000  # whose rates are known
-_CONNECTIONS_MOST = 1_000  # of the older protocol at once
+_CONNECTIONS_MOST = 10_000  # of the older protocol, of all clients
+_LINES_MOST = 5_000  # at once
+_HEAD_SECONDS = 10.0  # for the head of a request to come
+_LEAVE_SECONDS = 3  # for what is being served when the server ends
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _UNPROTECTED = (
     "is needed for an address that other machines reach: whoever reaches it could run code in your "
@@ -82,7 +75,10 @@ class Address(Struct, frozen=True):
         """
         host = self.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, self.port), family=family)
+        listener = socket.create_server((host, self.port), family=family)
+        # asyncio knows no socket of this function as TCP: a reply's second part would wait 40 ms
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
 
     @property
     def security(self) -> TransportSecuritySettings:
@@ -96,62 +92,47 @@ class Address(Struct, frozen=True):
         )
 
 
-class Rates:
-    """How many requests clients have sent lately."""
+class Line(H11Protocol):
+    """A line to a client. It ends if the head of a request does not come: each takes a descriptor.
 
-    def __init__(self) -> None:
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def allows(self, client: str) -> bool:
-        """Counts a request; returns whether it may be served."""
-        now = time.monotonic()
-        left, since = self._left.pop(client, (BURST, now))
-        left = min(BURST, left + (now - since) * RATE) - 1
-        self._left[client] = (max(left, 0.0), now)
-        while len(self._left) > _CLIENTS_MOST:
-            self._left.popitem(last=False)
-        return left >= 0
-
-
-class Gate:
-    """What stands before the SDK's application: it limits rates, and sees that clients leave.
-
-    Args:
-        app: The SDK's application.
-        sessions: The sessions of all clients.
-        tokens: The tokens that it takes; who shows none of them is known by the address.
+    uvicorn's own time-out begins after the first response, and ends with a byte.
     """
 
-    def __init__(self, app: ASGIApp, sessions: AgentSessions, tokens: Tokens | None) -> None:
-        self._app = app
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for a request."""
+        super().connection_made(transport)
+        self._late = self.loop.call_later(_HEAD_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what has come; waits for the rest, if it is a part of a head."""
+        super().data_received(data)
+        is_waiting = self.conn.their_state is h11.IDLE
+        if self._late is not None and not is_waiting:
+            self._late.cancel()
+            self._late = None
+        elif self._late is None and is_waiting:
+            self._late = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+
+
+class Server(uvicorn.Server):
+    """A server that waits for no cell when it is told to end.
+
+    Args:
+        config: Its configuration.
+        sessions: The sessions of all clients.
+    """
+
+    def __init__(self, config: uvicorn.Config, sessions: AgentSessions) -> None:
+        super().__init__(config)
         self._sessions = sessions
-        self._tokens = tokens
-        self._rates = Rates()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
-        if not self._rates.allows(known or f"at {(scope.get('client') or ('',))[0]}"):
-            words = f"Too many requests: {RATE:g} a second may come from one client. Wait a moment."
-            await PlainTextResponse(words, 429, {"retry-after": "1"})(scope, receive, send)
-            return
-        if scope["method"] != "DELETE":
-            await self._app(scope, receive, send)
-            return
-        status = 500
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        await self._app(scope, receive, watch)
-        if status < 300:
-            await self._sessions.end_scope(connection_scope(headers.get(SESSION_HEADER, "")))
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the sessions first, so that those who wait for a cell are answered."""
+        await self._sessions.close()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # streams are cut off
+        await super().shutdown(sockets)
 
 
 async def serve_http(
@@ -176,7 +157,7 @@ async def serve_http(
         auth = AuthSettings(issuer_url=own, resource_server_url=None)
         secured = {"token_verifier": tokens, "auth": auth}
     server = WorkspaceServer(sessions, Metrics(), Caller(""), **secured)
-    _add_pages(server, needs_admin=tokens is not None and tokens.has_admin)
+    add_pages(server, None if tokens else address, needs_admin=bool(tokens and tokens.has_admin))
     app = server.streamable_http_app(
         host=address.host,
         transport_security=address.security,
@@ -184,17 +165,33 @@ async def serve_http(
         session_idle_timeout=idle_seconds,
         max_sessions=_CONNECTIONS_MOST,
     )
-    config = uvicorn.Config(Gate(app, sessions, tokens), log_level="warning", access_log=False)
-    await uvicorn.Server(config).serve(sockets=[listener])
+    config = uvicorn.Config(
+        Gate(app, sessions, tokens, server.metrics),
+        http=Line,
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=_LINES_MOST,
+        timeout_graceful_shutdown=_LEAVE_SECONDS,
+    )
+    await Server(config, sessions).serve(sockets=[listener])
 
 
-def _add_pages(server: WorkspaceServer, *, needs_admin: bool) -> None:
+def add_pages(server: WorkspaceServer, opened: Address | None, *, needs_admin: bool) -> None:
+    """Adds `/healthz` and `/metrics`.
+
+    Args:
+        server: The server.
+        opened: Its address, if it takes no tokens: then a web page could rebind its name to it.
+        needs_admin: Whether they take the admin token.
+    """
+    security = TransportSecurityMiddleware(None if opened is None else opened.security)
+
     def page(path: str) -> Callable[[_Page], _Page]:
         def add(serve: _Page) -> _Page:
             async def checked(request: Request) -> Response:
                 if needs_admin and ADMIN not in request.auth.scopes:
                     return PlainTextResponse("This page takes the admin token.", 401)
-                return await serve(request)
+                return await security.validate_request(request) or await serve(request)
 
             server.custom_route(path, methods=["GET"])(checked)
             return serve

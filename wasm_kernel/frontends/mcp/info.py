@@ -117,6 +117,6 @@ def runtimes() -> str:
 def _runtime(language: GuestLanguage) -> str:
     line = f"{language.name}: {language.info.title}"
     if not isinstance(language, PythonLanguage):
-        return line
+        return f"{line}. install_packages adds packages of npm that are JavaScript alone."
     built_in = ", ".join(f"{name} {version}" for name, version in language.files.packages.items())
     return f"{line}. Built in: {built_in}. install_packages adds packages of pure Python."

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from wasm_kernel.errors import LimitReached
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import State
@@ -36,7 +35,7 @@ class Metrics:
         self._fuel = Counter("wasm_kernel_fuel", "Fuel burnt.", registry=self._registry)
         self._refusals = Counter(
             "wasm_kernel_refusals",
-            "Calls that a limit refused.",
+            "What a limit refused.",
             ["limit"],
             registry=self._registry,
         )
@@ -51,10 +50,9 @@ class Metrics:
         self._seconds.observe(result.duration)
         self._fuel.inc(result.fuel_consumed or 0)
 
-    def refused(self, problem: BaseException | None) -> None:
-        """Counts a call that was refused, if a limit is the reason."""
-        if isinstance(problem, LimitReached):
-            self._refusals.labels(problem.limit).inc()
+    def refused(self, limit: str) -> None:
+        """Counts what a limit has refused."""
+        self._refusals.labels(limit).inc()
 
     def page(self, infos: list[SessionInfo]) -> bytes:
         """Returns the page that Prometheus reads.

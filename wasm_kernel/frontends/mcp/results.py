@@ -5,58 +5,33 @@ What is too long or too large for a reply lies in the session's files, and the r
 
 from __future__ import annotations
 
-import binascii
 import json
 import mimetypes
 import re
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from mcp_types import ContentBlock, ImageContent, ResourceLink, TextContent
-from msgspec import Struct
+from mcp_types import ContentBlock, ResourceLink, TextContent
 
 from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.frontends.mcp.images import EDGE, Picture, fitting, image_block, picture_in
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.outputs import terminal
-from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import CellError, Output, SandboxResult, readable
 
 TEXT_CHARACTERS = 20_000
 """The most characters of one stream, one value or one file that a reply carries."""
-EDGE = 1568
-"""The longest edge of an image in a reply, in pixels: what is larger, clients make smaller."""
-IMAGE_BYTES = 3 * 1024 * 1024
-"""The most bytes of an image in a reply."""
 _ERROR_CHARACTERS = 6_000
 REPLY_CHARACTERS = 60_000
 """The most characters of all values that one reply carries."""
 _PATHS_CHARACTERS = 4_000
 _IMAGES_MOST, _FIGURES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
-IMAGES: Mapping[str, re.Pattern[bytes]] = {  # by what such a file begins and ends with
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.*IEND\xae\x42\x60\x82", re.DOTALL),
-    "image/jpeg": re.compile(rb"\xff\xd8\xff.*\xff\xd9", re.DOTALL),
-    "image/gif": re.compile(rb"GIF8[79]a.*;", re.DOTALL),
-    "image/webp": re.compile(rb"RIFF.{4}WEBP.*", re.DOTALL),
-}
-"""The images that clients show. A model's provider may refuse a whole talk for one that is none."""
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
 _FIGURE = re.compile(r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
 _FOR_NOTEBOOKS = re.compile(r"^\[wasm-kernel\] Cells see .*\n", re.MULTILINE)
-_SCALE = f"""
-def scaled(path):
-    import io
-    from IPython.display import Image
-    from PIL import Image as Picture
-    with Picture.open(path) as picture:
-        picture.thumbnail(({EDGE}, {EDGE}), Picture.LANCZOS)
-        made = io.BytesIO()
-        picture.save(made, "PNG")
-    return Image(made.getvalue(), format="png")
-"""
 _GO_ON = "Go on from there: do the work in smaller steps, or in another way."
 _HELP: Mapping[str, str] = {
     "OutOfFuel": _GO_ON,
@@ -73,13 +48,6 @@ _HELP: Mapping[str, str] = {
     ),
     "StdinNotImplementedError": "Nobody is there to answer: write the value into the code.",
 }
-
-
-class Picture(Struct, frozen=True):
-    """An image that a cell showed: its MIME type and its content."""
-
-    mime_type: str
-    data: bytes
 
 
 def text_block(text: str) -> TextContent:
@@ -189,7 +157,7 @@ class CellReply:
 
     async def _add(self, output: Output) -> None:
         label = "result" if output.kind == "result" else "display"
-        picture = _picture(output.data)
+        picture = picture_in(output.data)
         if picture is not None:
             await self._add_picture(picture)
             return
@@ -261,61 +229,6 @@ class CellReply:
         said = "" if self._blocks else "no output; "
         notes, self._session.notes = self._session.notes, []
         return "\n".join([f"[{said}{cell}, {took}]", *(f"[note] {note}" for note in notes)])
-
-
-async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture | None:
-    """Returns an image that clients can show: itself, or a smaller one; None if it is no image.
-
-    It is made smaller in the guest: nothing of this process decodes what a stranger drew.
-
-    Args:
-        session: The session.
-        picture: The image.
-        path: The session's file that holds it; empty if there is none.
-    """
-    if not IMAGES[picture.mime_type].fullmatch(picture.data):
-        return None
-    if len(picture.data) <= IMAGE_BYTES and _longest_edge(picture) <= EDGE:
-        return picture
-    if not path or picture.mime_type != "image/png" or session.language != RuntimeType.PYTHON:
-        return None
-    asked = f"(lambda d: (exec({_SCALE!r}, d), d['scaled'])[1])({{}})({f'/app/{path}'!r})"
-    try:
-        result = await session.sandbox.execute(
-            "", silent=True, user_expressions={"picture": asked}, timeout_seconds=30.0
-        )
-        made = _picture(result.reply["user_expressions"]["picture"]["data"])
-    except (WasmKernelError, KeyError, TypeError):
-        return None
-    if made is None or not IMAGES[made.mime_type].fullmatch(made.data):
-        return None
-    return made if len(made.data) <= IMAGE_BYTES and _longest_edge(made) <= EDGE else None
-
-
-def image_block(picture: Picture) -> ImageContent:
-    """Returns an image as a block."""
-    data = b64encode(picture.data).decode()
-    return ImageContent(type="image", data=data, mime_type=picture.mime_type)
-
-
-def _longest_edge(picture: Picture) -> int:
-    """The longest edge in pixels, as the head of a PNG says; 0 for other kinds."""
-    if picture.mime_type != "image/png":
-        return 0
-    return max(int.from_bytes(picture.data[at : at + 4], "big") for at in (16, 20))
-
-
-def _picture(data: Any) -> Picture | None:
-    """Returns the image in a MIME bundle; None if there is none."""
-    if not isinstance(data, Mapping):
-        return None
-    for mime_type in IMAGES:
-        if isinstance(content := data.get(mime_type), str):
-            try:
-                return Picture(mime_type, b64decode(content))
-            except (binascii.Error, ValueError):
-                continue
-    return None
 
 
 def _shown(outputs: Iterable[Output]) -> list[Output]:

@@ -23,21 +23,21 @@ from wasm_kernel.errors import LimitReached, WasmKernelError
 from wasm_kernel.frontends.mcp.callers import Caller, caller_of
 from wasm_kernel.frontends.mcp.file_tools import FileTools
 from wasm_kernel.frontends.mcp.metrics import Metrics
-from wasm_kernel.frontends.mcp.results import text_block
+from wasm_kernel.frontends.mcp.results import cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 from wasm_kernel.frontends.mcp.tools import CellTools
 
 INSTRUCTIONS = """\
-A notebook in a sandbox: Python, or JavaScript in a session of its own. execute_code runs a cell;
-variables, imports and files stay for the next one, so build on what is there, and send small cells.
-Your session begins by itself.
+A notebook in a sandbox: Python, or JavaScript and TypeScript in a session of their own.
+execute_code runs a cell; variables, imports and files stay for the next one, so build on what is
+there, and send small cells. Your session begins by itself.
 
 - Files live in /app, the current folder. write_file brings data in, read_file and the links in
   results bring it out. Nothing else of the machine is there.
 - There is no network, there are no threads, processes or sockets. Do not try requests, urllib or
   subprocess: put data in with write_file.
 - numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, networkx, pillow and
-  more are there. install_packages adds packages of pure Python (list_runtimes has the list).
+  more are there (list_runtimes has the list). install_packages adds others: pure Python, or npm.
 - The value of the last line is shown, and so are matplotlib figures (call plt.show() or end the
   cell); each is saved in /app/figures as well. Print little: long output is cut, and all of it is
   in a file that the reply names.
@@ -47,6 +47,7 @@ Your session begins by itself.
 - Pillow reads and writes no JPEG or WebP: use PNG. pandas reads no parquet: use CSV or Excel.
 """
 _CALLER: ContextVar[Caller] = ContextVar("caller")
+_REFUSAL_CHARACTERS = 2_000
 _LINKS_SINCE = "2025-06-18"
 Answered = CallToolResult | InputRequiredResult
 _ADMINS = "list_active_sessions"
@@ -117,10 +118,13 @@ class WorkspaceServer(MCPServer[None]):
             return _as_of(await super().call_tool(name, arguments, context), context)
         except ToolError as failure:
             cause = failure.__cause__
-            self.metrics.refused(cause)
+            if isinstance(cause, LimitReached):
+                self.metrics.refused(cause.limit)
             if (text := _refusal(name, cause)) is None:
                 raise
-            return CallToolResult(content=[text_block(text)], is_error=True)
+            return CallToolResult(
+                content=[text_block(cut(text, _REFUSAL_CHARACTERS, ""))], is_error=True
+            )
 
     async def _check_names(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Refuses arguments that the tool does not have: the SDK would drop them.
@@ -135,7 +139,7 @@ class WorkspaceServer(MCPServer[None]):
         unknown = sorted(arguments.keys() - set(known))
         if unknown:
             there = ", ".join(known) or "none"
-            refusal = ValueError(f"It has no argument {unknown[0]!r}; there are: {there}.")
+            refusal = ValueError(f"It has no argument {unknown[0][:50]!r}; there are: {there}.")
             raise ToolError(str(refusal)) from refusal
 
     async def list_resources(self) -> list[Resource]:

@@ -42,6 +42,14 @@ _UNBOUND = (
     'Nothing tells which session is yours. Name it: session="...", the handle that the result of '
     "execute_code or create_session has shown."
 )
+_OTHER_LANGUAGE = (
+    "This session runs {there}, not {asked}. Nothing was run. Leave session out to have one of "
+    '{asked} beside it, or make one: create_session(language="{asked}").'
+)
+_MADE_ROOM = "This session has made room for another one: its client had left without a word."
+_LANGUAGES = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
+_LANGUAGES |= {"ts": "javascript", "typescript": "javascript"}  # as models call them
+_OF_SESSIONS = ("sessions", "owner_sessions", "disk_bytes")  # limits that a deleted one helps with
 _DESTROYED = "destroy_session ended this session. create_session makes another one."
 _CLIENT_LEFT = "The client of this session has left."
 
@@ -82,6 +90,8 @@ class AgentSession:
         cells: Its last cells.
         seen: What the last cell left in variables.
         notes: What its next result has to say first.
+        is_left: Whether nobody would find it again, as far as can be told: its client's stream has
+            ended, or no call has named its handle yet.
     """
 
     def __init__(
@@ -96,6 +106,7 @@ class AgentSession:
         self.cells: deque[CellRecord] = deque(maxlen=_CELLS_MOST)
         self.seen: Seen = NOTHING_SEEN
         self.notes: list[str] = []
+        self.is_left = is_automatic and not caller.scope
 
     @property
     def why_gone(self) -> str:
@@ -176,14 +187,16 @@ class AgentSessions:
             language: The language of an automatic session; by default that of the one used last.
 
         Raises:
-            NoSuchSession: the handle is not known, or not the caller's.
+            NoSuchSession: the handle is not known, not the caller's, or of another language.
             LimitReached: there may be no further session.
             ValueError: there is no such language.
         """
+        language = language and _language(language)
         found = self.known(caller, handle, language)
         if found is None:
-            language = RuntimeType.checked(language or RuntimeType.PYTHON).value
-            found = await self._automatic_one(caller, language)
+            found = await self._automatic_one(caller, language or RuntimeType.PYTHON.value)
+        elif language not in ("", RuntimeType.PYTHON, found.language):  # python is the default
+            raise NoSuchSession(_OTHER_LANGUAGE.format(there=found.language, asked=language))
         found.used = time.time()
         return found
 
@@ -232,6 +245,7 @@ class AgentSessions:
             raise NoSuchSession(_UNKNOWN.format(handle=repr(handle[:64])))
         if found.why_gone:
             raise NoSuchSession(found.why_gone)
+        found.is_left = False
         return found
 
     async def _begin_automatic(self, caller: Caller, language: str) -> AgentSession:
@@ -260,12 +274,39 @@ class AgentSessions:
             ValueError: there is no such language.
         """
         self._forget_gone()
+        language = _language(language)
+        try:
+            sandbox = await self._made(caller, language)
+        except LimitReached as refusal:
+            if refusal.limit not in _OF_SESSIONS or not await self._make_room(caller, refusal):
+                raise
+            sandbox = await self._made(caller, language)
+        return self._added(AgentSession(caller, language, sandbox, is_automatic=is_automatic))
+
+    async def _made(self, caller: Caller, language: str) -> AsyncSession:
         service = await self.service()
         owner = caller.owner or f"unknown {secrets.token_hex(8)}"  # only the limit of all holds
-        sandbox = await service.create(
-            language, owner=owner, policy=self.policy, pip=language == RuntimeType.PYTHON
-        )
-        return self._added(AgentSession(caller, language, sandbox, is_automatic=is_automatic))
+        return await service.create(language, owner=owner, policy=self.policy, pip=True)
+
+    async def _make_room(self, caller: Caller, refusal: LimitReached) -> bool:
+        """Deletes the automatic session of the same credential that was left longest ago.
+
+        Many a client leaves without a word, and its sessions would be in the way for a day.
+
+        Returns:
+            Whether there was one; only those that sleep are taken.
+        """
+        left = [
+            each
+            for each in self.all()
+            if each.is_left and each.may_use(caller)
+            if each.sandbox.sync.worker.state == "asleep"
+            if refusal.limit != "owner_sessions" or each.caller.owner == caller.owner
+        ]
+        oldest = min(left, key=lambda each: each.used, default=None)
+        if oldest is not None:
+            await self.destroy(oldest, _MADE_ROOM)
+        return oldest is not None
 
     async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
         """Makes sessions that begin with the variables and files of another one.
@@ -333,6 +374,16 @@ class AgentSessions:
         """Returns the sessions of all clients."""
         return [each for each in self._sessions.values() if not each.why_gone]
 
+    def has_automatic(self, scope: str) -> bool:
+        """Returns whether a client has a session that ends with it."""
+        return any((scope, each.value) in self._automatic for each in RuntimeType)
+
+    def client_is_there(self, scope: str, is_there: bool) -> None:
+        """Notes that a client has sent a request, or that its stream has ended."""
+        for each in RuntimeType:
+            if (session := self._automatic.get((scope, each.value))) is not None:
+                session.is_left = not is_there
+
     async def end_scope(self, scope: str) -> None:
         """Deletes the automatic sessions of a client that has left."""
         for key in [key for key in self._automatic if key[0] == scope]:
@@ -348,6 +399,15 @@ class AgentSessions:
             return  # it was never open
         ids = [each.sandbox.session_id for each in self._sessions.values()]
         await on_thread(_close, service, ids, keep=self._keep)
+
+
+def _language(name: str) -> str:
+    """Returns the language of a name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return RuntimeType.checked(_LANGUAGES.get(name.lower(), name.lower())).value
 
 
 def _check_room(sandbox: RemoteSandbox, size: int) -> None:

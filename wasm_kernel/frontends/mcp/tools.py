@@ -23,9 +23,16 @@ from wasm_kernel.result import Travelled
 
 Handle = Annotated[
     str | None,
-    Field(description="A session's handle, as results show it. Leave it out for your own one."),
+    Field(
+        description="A session's handle, as results show it. Leave it out for your own one.",
+        max_length=100,
+    ),
 ]
-Language = Annotated[str, Field(description="python, or another one that list_runtimes names.")]
+Language = Annotated[
+    str, Field(description="python, or another one that list_runtimes names.", max_length=50)
+]
+Name = Annotated[str, Field(max_length=200)]
+Packages = Annotated[list[Name], Field(max_length=50)] | Annotated[str, Field(max_length=2_000)]
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 DELETES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
@@ -112,22 +119,21 @@ class CellTools:
     async def install_packages(
         self,
         ctx: Context,
-        packages: Annotated[list[str] | str, Field(description="Names, also with versions.")],
+        packages: Annotated[Packages, Field(description="Names, also with versions.")],
         session: Handle = None,
     ) -> CallToolResult:
-        """Install Python packages into the session: pure Python only.
+        """Install packages into the session: pure Python, or JavaScript from npm.
 
         numpy, pandas, scipy, scikit-learn, matplotlib and many more are there already.
         Example: {"packages": ["humanize", "tabulate==0.9.0"]}
         """
         found = await self._sessions.of(self._caller(), session)
-        if found.language != RuntimeType.PYTHON:
-            raise Refused(f"Packages can't be installed in sessions of {found.language}.")
         texts = [packages] if isinstance(packages, str) else packages
         words = [word for text in texts for word in text.split()]
         if not words or any(word.startswith("-") for word in words):
             raise Refused("Name packages, such as humanize or tabulate==0.9.0, without options.")
-        return await self._run(ctx, found, f"%pip install {' '.join(words)}", None)
+        command = "%pip" if found.language == RuntimeType.PYTHON else "%npm"
+        return await self._run(ctx, found, f"{command} install {' '.join(words)}", None)
 
     async def _run(
         self, ctx: Context, session: AgentSession, code: str, timeout_seconds: float | None
@@ -211,7 +217,7 @@ class CellTools:
 
     async def checkpoint(
         self,
-        name: Annotated[str, Field(description="A name of your choice.")],
+        name: Annotated[Name, Field(description="A name of your choice.")],
         session: Handle = None,
     ) -> Blocks:
         """Name the present state of all variables, so that restore can bring it back."""
@@ -221,7 +227,7 @@ class CellTools:
 
     async def restore(
         self,
-        name: Annotated[str | int, Field(description="A checkpoint's name, or a cell's number.")],
+        name: Annotated[Name | int, Field(description="A checkpoint's name, or a cell's number.")],
         files: Annotated[bool, Field(description="Bring files back, too.")] = False,
         session: Handle = None,
     ) -> Blocks:

@@ -1,0 +1,209 @@
+"""`Gate`: what stands before the SDK's application, and bounds what one client takes of the server.
+
+It limits how many requests come and what they hold, ends connections that nothing is lost with, and
+sees that clients leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wasm_kernel.frontends.mcp.callers import SESSION_HEADER, Tokens, connection_scope
+from wasm_kernel.frontends.mcp.metrics import Metrics
+from wasm_kernel.frontends.mcp.sessions import AgentSessions
+from wasm_kernel.policy import MIB
+
+REQUEST_BYTES = 16 * MIB
+"""The most bytes of a request."""
+HELD_BYTES = 64 * MIB
+"""The most bytes that the requests of one client hold while they are served."""
+RATE, BURST = 100.0, 500.0
+"""The requests a second of one client, and those that it may send at once."""
+CONNECTIONS = 1_000
+"""The connections of the older protocol that one client may have open."""
+_BODY_SECONDS = 60.0  # for the content of a request to come
+_CLIENTS_MOST = 10_000  # whose rates are known
+_OF_REQUEST = (SESSION_HEADER.encode(), b"mcp-protocol-version", b"content-length")
+
+
+class Rates:
+    """How many requests clients have sent lately."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, client: str) -> bool:
+        """Counts a request; returns whether it may be served."""
+        now = time.monotonic()
+        left, since = self._left.pop(client, (BURST, now))
+        left = min(BURST, left + (now - since) * RATE) - 1
+        self._left[client] = (max(left, 0.0), now)
+        while len(self._left) > _CLIENTS_MOST:
+            self._left.popitem(last=False)
+        return left >= 0
+
+
+class _Refusal(Exception):
+    """A request that is not served: the status, which limit it met, and words for its client."""
+
+    def __init__(self, status: int, limit: str, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+        self.limit = limit
+
+    def answer(self) -> PlainTextResponse:
+        headers = {"connection": "close"} if self.status in (408, 413) else {"retry-after": "1"}
+        return PlainTextResponse(str(self), self.status, headers)
+
+
+class Gate:
+    """What stands before the SDK's application.
+
+    Args:
+        app: The SDK's application.
+        sessions: The sessions of all clients.
+        tokens: The tokens that it takes; who shows none of them is known by the address.
+        metrics: Counts what is refused.
+    """
+
+    def __init__(
+        self, app: ASGIApp, sessions: AgentSessions, tokens: Tokens | None, metrics: Metrics
+    ) -> None:
+        self._app = app
+        self._sessions = sessions
+        self._tokens = tokens
+        self._metrics = metrics
+        self._rates = Rates()
+        self._held: Counter[str] = Counter()
+        self._connections: dict[str, OrderedDict[str, None]] = {}  # used longest ago first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
+        client = known or f"at {(scope.get('client') or ('',))[0]}"
+        content = bytearray()
+        try:
+            if not self._rates.allows(client):
+                words = f"{RATE:g} a second may come from one client. Wait a moment."
+                raise _Refusal(429, "requests", f"Too many requests: {words}")
+            if scope["method"] == "POST" and (known or self._tokens is None):
+                await self._read(client, headers, receive, content)
+                receive = _again(bytes(content), receive)
+            await self._serve(client, headers, scope, receive, send)
+        except _Refusal as refusal:
+            self._metrics.refused(refusal.limit)
+            await refusal.answer()(scope, receive, send)
+        finally:
+            self._held[client] -= len(content)
+            if not self._held[client]:
+                del self._held[client]
+
+    async def _read(
+        self, client: str, headers: Headers, receive: Receive, content: bytearray
+    ) -> None:
+        """Reads the content of a request.
+
+        Raises:
+            _Refusal: it is too large, comes too slowly, or the client sends too much at once.
+        """
+        told = headers.get("content-length", "")
+        too_large = _Refusal(
+            413, "request_bytes", f"A request may have {REQUEST_BYTES // MIB} MiB. Send less."
+        )
+        if told.isdecimal() and int(told[:20]) > REQUEST_BYTES:
+            raise too_large
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Refusal(408, "request_seconds", "The request did not come whole.")
+                    part = message.get("body", b"")
+                    content += part
+                    self._held[client] += len(part)
+                    if len(content) > REQUEST_BYTES:
+                        raise too_large
+                    if self._held[client] > HELD_BYTES:
+                        words = "Too many large requests at once. Send one after the other."
+                        raise _Refusal(503, "request_bytes", words)
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            words = f"The request did not come within {_BODY_SECONDS:g} seconds."
+            raise _Refusal(408, "request_seconds", words) from None
+
+    async def _serve(
+        self, client: str, headers: Headers, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serves a request, and notes what it says of its connection."""
+        status, header = 500, headers.get(SESSION_HEADER, "")
+        own = self._connections.get(client, OrderedDict())
+        if header:
+            self._sessions.client_is_there(connection_scope(header), True)
+        elif scope["method"] == "POST" and len(own) >= CONNECTIONS:
+            await self._end_unused(own, scope)
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                connection = Headers(raw=message["headers"]).get(SESSION_HEADER)
+                if connection and status < 300:
+                    self._connections[client] = own
+                    own[connection] = None
+                    own.move_to_end(connection)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            if scope["method"] == "GET" and status < 300 and header:
+                self._sessions.client_is_there(connection_scope(header), False)
+        if scope["method"] == "DELETE" and status < 300:
+            own.pop(header, None)
+            await self._sessions.end_scope(connection_scope(header))
+
+    async def _end_unused(self, own: OrderedDict[str, None], scope: Scope) -> None:
+        """Ends a client's connection without a session, on behalf of that client.
+
+        The one that is used next is told that it is gone, and begins another.
+
+        Args:
+            own: The client's connections.
+            scope: A request of the same client's.
+        """
+        has_session = self._sessions.has_automatic
+        unused = next((each for each in own if not has_session(connection_scope(each))), None)
+        if unused is None:
+            return
+        del own[unused]
+        headers = [(name, value) for name, value in scope["headers"] if name not in _OF_REQUEST]
+        headers.append((SESSION_HEADER.encode(), unused.encode()))
+
+        async def nothing() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def nobody(_: Message) -> None:
+            pass
+
+        await self._app({**scope, "method": "DELETE", "headers": headers}, nothing, nobody)
+
+
+def _again(content: bytes, receive: Receive) -> Receive:
+    """Returns what hands out a content that was read already."""
+    left: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+
+    async def replay() -> Message:
+        return left.pop() if left else await receive()
+
+    return replay

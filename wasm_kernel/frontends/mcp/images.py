@@ -1,0 +1,144 @@
+"""Images for a client: what is one, how large it is, and how a large one is made smaller.
+
+Nothing here decodes what a stranger drew: an image's head says how large it is, and what is too
+large is made smaller in the guest.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from mcp_types import ImageContent
+from msgspec import Struct
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.mcp.sessions import AgentSession
+from wasm_kernel.policy import MIB, RuntimeType
+
+EDGE = 1568
+"""The longest edge of an image in a reply, in pixels: what is larger, clients make smaller."""
+IMAGE_BYTES = 3 * MIB
+"""The most bytes of an image in a reply."""
+IMAGES: Mapping[str, re.Pattern[bytes]] = {  # by what such a file begins and ends with
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.*IEND\xae\x42\x60\x82", re.DOTALL),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff.*\xff\xd9", re.DOTALL),
+    "image/gif": re.compile(rb"GIF8[79]a.{4}.*;", re.DOTALL),
+    "image/webp": re.compile(rb"RIFF.{4}WEBPVP8[ LX].{14}.*", re.DOTALL),
+}
+"""The images that clients show. A model's provider may refuse a whole talk for one that is none."""
+_SCALED = ("image/png", "image/gif")  # that the guest can read
+_SEGMENTS_MOST = 1_000  # of a JPEG before its size is told
+_SCALE = f"""
+def scaled(path):
+    import io
+    from IPython.display import Image
+    from PIL import Image as Picture
+    with Picture.open(path) as picture:
+        picture.thumbnail(({EDGE}, {EDGE}), Picture.LANCZOS)
+        made = io.BytesIO()
+        picture.save(made, "PNG")
+    return Image(made.getvalue(), format="png")
+"""
+
+
+class Picture(Struct, frozen=True):
+    """An image that a cell showed: its MIME type and its content."""
+
+    mime_type: str
+    data: bytes
+
+    @property
+    def is_fit(self) -> bool:
+        """True if clients can show it as it is."""
+        if len(self.data) > IMAGE_BYTES or not self.is_image:
+            return False
+        edge = max(_size(self))
+        return 0 < edge <= EDGE
+
+    @property
+    def is_image(self) -> bool:
+        """True if it begins and ends as such images do."""
+        return IMAGES[self.mime_type].fullmatch(self.data) is not None
+
+
+def picture_in(data: Any) -> Picture | None:
+    """Returns the image in a MIME bundle; None if there is none."""
+    if not isinstance(data, Mapping):
+        return None
+    for mime_type in IMAGES:
+        if isinstance(content := data.get(mime_type), str):
+            try:
+                return Picture(mime_type, b64decode(content))
+            except (binascii.Error, ValueError):
+                continue
+    return None
+
+
+def image_block(picture: Picture) -> ImageContent:
+    """Returns an image as a block."""
+    data = b64encode(picture.data).decode()
+    return ImageContent(type="image", data=data, mime_type=picture.mime_type)
+
+
+async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture | None:
+    """Returns an image that clients can show: itself, or a smaller one; None if there is none.
+
+    Args:
+        session: The session, whose guest makes it smaller; if no cell runs there that it had to
+            wait for.
+        picture: The image.
+        path: The session's file that holds it; empty if there is none.
+    """
+    if picture.is_fit:
+        return picture
+    can_be_scaled = picture.is_image and picture.mime_type in _SCALED and path
+    if not can_be_scaled or session.language != RuntimeType.PYTHON or session.is_busy:
+        return None
+    asked = f"(lambda d: (exec({_SCALE!r}, d), d['scaled'])[1])({{}})({f'/app/{path}'!r})"
+    try:
+        result = await session.sandbox.execute(
+            "", silent=True, user_expressions={"picture": asked}, timeout_seconds=30.0
+        )
+        made = picture_in(result.reply["user_expressions"]["picture"]["data"])
+    except (WasmKernelError, KeyError, TypeError):
+        return None
+    return made if made is not None and made.is_fit else None
+
+
+def _size(picture: Picture) -> tuple[int, int]:
+    """Returns the width and height of an image in pixels, as its head says; zeros for unknown."""
+    data = picture.data
+    match picture.mime_type, data[12:16]:
+        case "image/png", _:
+            width, height = struct.unpack(">II", data[16:24])
+        case "image/gif", _:
+            width, height = struct.unpack("<HH", data[6:10])
+        case "image/webp", b"VP8X":
+            width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+        case "image/webp", b"VP8L":
+            bits = int.from_bytes(data[21:25], "little")
+            width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        case "image/webp", _:
+            width, height = (each & 0x3FFF for each in struct.unpack("<HH", data[26:30]))
+        case _:
+            width, height = _size_of_jpeg(data)
+    return width, height
+
+
+def _size_of_jpeg(data: bytes) -> tuple[int, int]:
+    """Goes from segment to segment, until one begins a frame."""
+    at = 2
+    for _ in range(_SEGMENTS_MOST):
+        head = data[at : at + 9]
+        if len(head) < 9 or head[0] != 0xFF:
+            break
+        if head[1] in range(0xC0, 0xD0) and head[1] not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", head[5:9])
+            return width, height
+        at += 2 + int.from_bytes(head[2:4], "big")
+    return 0, 0
