@@ -114,8 +114,8 @@ def test_a_state_that_was_lost_meanwhile_is_told_of(parent: LocalSandbox) -> Non
 
 
 def test_a_resting_guest_leaves_nothing_open_when_it_is_closed(opened: Opening) -> None:
-    sandbox = opened("closed")
+    sandbox = opened("put-away")
     says(sandbox, "f = open('kept', 'w')")
     rest(sandbox)
     sandbox.close()
-    assert not [path for path in open_files() if "closed" in path]
+    assert not [path for path in open_files() if "put-away" in path]

@@ -40,6 +40,7 @@ def fake(
 ) -> LocalSandbox:
     made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
+    made.namespace.update(sandbox=made)
     return cast("LocalSandbox", made)
 
 

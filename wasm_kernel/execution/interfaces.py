@@ -257,6 +257,19 @@ class Sandbox(Protocol):
         """Returns the target of each comm that is open, by the comm's id."""
 
     @abstractmethod
+    def rest(self) -> bool:
+        """Gives the guest's memory back to the system until the next call, if all is on disk.
+
+        Waits for that, for some milliseconds. The next call takes some more.
+
+        Returns:
+            Whether there is nothing to give back any more.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+        """
+
+    @abstractmethod
     def close(self, *, anew: bool = False) -> None:
         """Stops what runs and frees the sandbox's resources. Safe to call twice.
 

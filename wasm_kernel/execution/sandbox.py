@@ -34,6 +34,7 @@ from wasm_kernel.execution.turns import GuestTurns, log_outcome, result_of
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage, broker_handlers
+from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
@@ -290,9 +291,15 @@ class LocalSandbox(BaseSandbox):
         return self._jobs.is_busy
 
     def rest(self) -> bool:
-        """Gives the guest's memory back until the next call, if it can; returns whether it did."""
-        can_rest = self._jobs.is_started and not self.busy
-        return can_rest and self._jobs.submit(self._runner.rest).result()
+        """As `BaseSandbox`."""
+        if (
+            not self._jobs.is_started
+            or self.busy
+            or not self._jobs.submit(self._runner.rest).result()
+        ):
+            return False
+        memory.trim()
+        return True
 
     def retire(self, why: str) -> bool:
         """As `BaseSandbox`."""

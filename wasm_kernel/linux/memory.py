@@ -56,7 +56,8 @@ def map_for_forks(size: int, descriptor: int) -> int:
     """Maps a file, copy-on-write, so that processes forked from this one have all pages at hand.
 
     Without that, each page costs a fault when it is first looked at. A forked process gets the page
-    tables of a mapping of a file only if something was written there.
+    tables of a mapping of a file only if something was written there. Holes of the file are left
+    out: few pages of them are ever looked at, and each would take memory.
 
     Returns:
         The address, for `move_mapping` in a forked process.
@@ -69,11 +70,22 @@ def map_for_forks(size: int, descriptor: int) -> int:
         raise failure()
     address = -(-room // _HUGE) * _HUGE  # whole page tables are moved then
     map_file(address, size, descriptor, 0)
-    if _madvise(address, size, _POPULATE_READ):
-        raise failure("madvise")
+    for start, end in _written(descriptor, size):
+        if _madvise(address + start, end - start, _POPULATE_READ):
+            raise failure("madvise")
     first = ctypes.c_char.from_address(address)
     first.value = first.value
     return address
+
+
+def _written(descriptor: int, size: int) -> Iterator[Range]:
+    """Yields the parts of a file that are not holes."""
+    end = 0
+    with contextlib.suppress(OSError):  # there is no further one
+        while end < size:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            yield start, end
 
 
 def move_mapping(source: int, target: int, size: int) -> None:
@@ -232,6 +244,12 @@ def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
                 portion, room = [], COPIED_MOST
     if portion:
         yield portion
+
+
+def trim() -> None:
+    """Gives back to the system what the C library's allocator holds free, if that library can."""
+    with contextlib.suppress(AttributeError):
+        libc.function("malloc_trim", SIZE)(0)
 
 
 def available_memory() -> int:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from wasm_kernel.errors import SandboxClosed
+from wasm_kernel.errors import SandboxClosed, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.base_sandbox import BaseSandbox, TravelRequest, at_least_one
 from wasm_kernel.execution.cell_future import CellFuture, never_ran
@@ -31,7 +31,9 @@ from wasm_kernel.sessions import files
 
 CLOSED = "this sandbox is closed; its session can be opened again"
 _COPY = "this process was forked from the one whose sandbox it is; make another one"
-_POLL_SECONDS = 0.01
+_LOST = "ended each time before it could put its variables away"
+_AS_IT_WAS = "The session may be as it was. Try again, or delete it."
+_POLL_SECONDS, _TRIES = 0.01, 3
 
 
 class RemoteCell(CellFuture):
@@ -197,7 +199,7 @@ class WorkerSandbox(BaseSandbox):
             if self._changes:
                 while self.worker.sleep() or self.worker.state != "asleep":
                     time.sleep(_POLL_SECONDS)
-                self.worker.opened = replace(self.worker.opened, **self._changes)
+                self.worker.opened = replace(self.worker.opened, verified={}, **self._changes)
                 self._changes = {}
             self.worker.call(make, pending)
 
@@ -216,6 +218,10 @@ class WorkerSandbox(BaseSandbox):
         """As `BaseSandbox`."""
         return self.worker.state in ("busy", "starting")
 
+    def rest(self) -> bool:
+        """Returns True: its worker gives the guest's memory back by itself."""
+        return True
+
     def retire(self, why: str) -> bool:
         """As `BaseSandbox`."""
         with self._sending:
@@ -232,8 +238,8 @@ class WorkerSandbox(BaseSandbox):
         """
         if not self._is_copy:
             if anew and not self.closed:
-                self.start().result()  # only one that is awake can tell the next one
-            if self.worker.sleep(why, anew=anew):
+                self._put_away_anew(why)
+            elif self.worker.sleep(why):
                 self.worker.wait_asleep()
         self._hooks.closed()
 
@@ -244,9 +250,22 @@ class WorkerSandbox(BaseSandbox):
             SandboxClosed: the sandbox is closed.
             WasmKernelError: the session can't be woken for that; it is as it was.
         """
-        self.start().result()  # only one that is awake can tell the next one
-        if self.worker.sleep(anew=True):
+        self._put_away_anew()
+
+    def _put_away_anew(self, why: str = "") -> None:
+        """Has the next worker begin anew; one that falls asleep or dies meanwhile tells it nothing.
+
+        Args:
+            why: Why no further call is taken; empty if the next one wakes the session.
+        """
+        resets = self.worker.resets
+        for _ in range(_TRIES):
+            self.start().result()
+            self.worker.sleep(why, anew=True)
             self.worker.wait_asleep()
+            if self.worker.resets > resets or self.closed:
+                return
+        raise WorkerLost(_LOST, _AS_IT_WAS)
 
     def _call(
         self,
@@ -268,6 +287,9 @@ class SessionsOfService(Protocol):
 
     def info(self, session_id: str) -> SessionInfo:
         """Returns what is known of a session."""
+
+    def closed(self, sandbox: RemoteSandbox) -> None:
+        """Notes that a session's sandbox was closed."""
 
 
 class RemoteSandbox(WorkerSandbox):
@@ -301,6 +323,11 @@ class RemoteSandbox(WorkerSandbox):
             LimitReached: the service takes no more sessions; none was made.
         """
         return [*self._service.fork(self, at_least_one(n), reseed=not deterministic)]
+
+    def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
+        """As `WorkerSandbox`; the service counts the session no more."""
+        super().close(anew=anew, why=why)
+        self._service.closed(self)
 
     def info(self) -> SessionInfo:
         """Returns what the service knows of it, with what it takes on disk.

@@ -7,7 +7,6 @@ to close it, or the service is gone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import logging
 import os
@@ -166,7 +165,6 @@ class _Worker:
     def _next(self) -> messages.Request:
         while self._channel.is_quiet(_QUIET_SECONDS):
             if self._sandbox.rest():
-                ctypes.CDLL(None).malloc_trim(0)
                 break
         return messages.read_request(self._channel.receive())
 
@@ -284,7 +282,8 @@ def _opened(
         folders, name = SandboxFolders.again(opened.folders), opened.session_id
         return folders, LastUse.of(name, folders, logger) if name else None
     root = SessionsRoot(opened.root, opened.private_root)
-    session = Session(root, opened.session_id, mounts=policy.mounts)  # which tells nobody of it
+    # it tells nobody of it; deleted meanwhile, it would come back empty
+    session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
     session.logger_changed(logger)
     return session.folders, session
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ from wasm_kernel.policy import RuntimeType
 EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
 CLOSE_POLL = 0.01
 UNHEARD_SECONDS = 0.5  # then a client is answered even if nobody has subscribed
+REST_SECONDS = 60.0  # without a message, before memory that the guest does not need is given back
 CLOSE_SECONDS = 1.0  # a shutdown waits so long for a cell that still computes
 
 STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
@@ -81,6 +83,7 @@ class WasmKernel(Kernel):
         self._tasks: set[asyncio.Task[None]] = set()
         self._narrated: set[str | None] = set()  # clients that were shown how far the start is
         self._usage = Usage(sandbox.policy)
+        self._resting: asyncio.TimerHandle | None = None
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         stdin = StdinChannel(self.stdin_socket, session)
         self._page = Page(
@@ -236,6 +239,20 @@ class WasmKernel(Kernel):
                 await self.dispatch_shell(msg)
             else:
                 self._page.parse(msg)  # noted, so that it can't be sent a second time
+        self._rest_later()
+
+    def _rest_later(self) -> None:
+        """Lets the guest rest when nobody has asked for anything for a while."""
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = self.loop.call_later(
+            REST_SECONDS, lambda: self._keep(self.loop.create_task(self._rest()))
+        )
+
+    async def _rest(self) -> None:
+        with suppress(WasmKernelError):  # it is closed
+            if not await asyncio.to_thread(self.sandbox.rest):
+                self._rest_later()
 
     async def _answer_question(self, msg: Any) -> None:
         """Answers a question that came behind a cell: in its turn, or before a long start ends."""

@@ -129,5 +129,9 @@ class RefusingSandbox:
         """Returns that nothing runs."""
         return False
 
+    def rest(self) -> bool:
+        """There is no guest."""
+        return True
+
     def close(self, *, anew: bool = False) -> None:
         """Does nothing."""
