@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,13 @@ import pytest
 from tests.faces import says, wait_for
 from tests.service.conftest import Starting, ends, worker_of
 from wasm_kernel.errors import LimitReached, PolicyError, SandboxClosed, SessionInUse
+from wasm_kernel.folders.locks import is_served
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.session import WorkspaceError
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -90,6 +93,26 @@ def test_a_woken_session_reads_no_content_again_unless_somebody_changed_it(
     assert "can't be read any more" in woken.stderr or "The variables are gone" in woken.stderr
 
 
+@pytest.mark.parametrize("what", ["workspace", "private folder", "state"])
+def test_a_session_whose_state_went_while_it_slept_says_so(
+    service: Service, remote: RemoteSandbox, what: str
+) -> None:
+    """Before, it woke without its variables, and said nothing."""
+    says(remote, "x = 1")
+    remote.worker.sleep()
+    remote.worker.wait_asleep()
+    with SessionsRoot(service.root).private_of(remote.session_id)() as (_, private):
+        places = {"workspace": remote.workspace, "private folder": private}
+    shutil.rmtree(places.get(what, private / "state"))
+    if what == "workspace":
+        for _ in range(2):
+            with pytest.raises(WorkspaceError, match="deleted or moved this session's folder"):
+                remote.execute("x")
+        assert not remote.workspace.exists()
+    else:
+        assert "somebody has removed what was saved" in remote.execute("x").stderr
+
+
 def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(starting: Starting) -> None:
     service = starting(limits=ServiceLimits(idle_seconds=0.2, expire_seconds=0.5))
     sandbox = service.create()
@@ -136,6 +159,8 @@ def test_sessions_are_counted_by_owner_and_in_all(starting: Starting) -> None:
     with pytest.raises(LimitReached, match="This service takes 3 sessions"):
         service.create(owner="eve")
     ada[0].close()
+    with pytest.raises(SandboxClosed):
+        ada[0].fork()
     service.delete(ada[1].session_id)
     service.create(owner="ada")
     assert len([*service.root.iterdir()]) == 3
@@ -149,7 +174,7 @@ def test_the_disk_that_sessions_take_together_is_bounded(
     says(parent, "f = open('f', 'wb')\nfor _ in range(256): _ = f.write(bytes(65536))\nf.close()")
     parent.worker.sleep()
     parent.worker.wait_asleep()
-    entry = service._sessions[parent.session_id]
+    entry = service._registry.known(parent.session_id)
     wait_for(lambda: entry.measured > parent.worker.last_used and entry.disk_bytes > 16 * MIB)
     service.limits = ServiceLimits(disk_bytes=entry.disk_bytes * 5 // 2)
     parent.fork()
@@ -208,7 +233,9 @@ def test_a_later_service_knows_whose_a_session_is(starting: Starting) -> None:
     first = starting()
     mine, gone = first.create(owner="ada"), first.create(owner="ada")
     records = [_record_of(first, each.session_id) for each in (mine, gone)]
+    assert is_served(first.root)
     first.close()
+    assert not is_served(first.root)
     second = starting()
     with pytest.raises(SessionInUse, match="another owner"):
         second.get(mine.session_id, owner="bob")
@@ -306,3 +333,5 @@ def test_mounts_and_limits_hold_in_a_worker(service: Service, tmp_path: Path) ->
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(PolicyError, match="idle_seconds must be above 0"):
         ServiceLimits(idle_seconds=0)
+    with pytest.raises(PolicyError, match="must be above 0, or None for no limit, not '3'"):
+        ServiceLimits(sessions="3")  # type: ignore[arg-type]

@@ -89,6 +89,9 @@ class Home:
     def info(self, session_id: str) -> NoReturn:
         raise FileNotFoundError(session_id)
 
+    def closed(self, sandbox: RemoteSandbox) -> None:
+        pass
+
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         self.awake.admit(session)
         return Traitor(self.script)
@@ -150,6 +153,12 @@ def request(channel: Channel) -> Any:
 def answers_pings_alone(channel: Channel) -> None:
     while True:
         request(channel)
+
+
+def answers_starts_alone(channel: Channel) -> None:
+    request(channel)
+    channel.send(ended(request(channel)))
+    request(channel)
 
 
 def serves(channel: Channel) -> None:
@@ -303,6 +312,34 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
     assert pending.result(PATIENCE) == {}
 
 
+def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it was if the session fell asleep in this very moment, or if its worker died."""
+    told: list[bool] = []
+
+    def leaves(channel: Channel) -> None:
+        while not isinstance(found := request(channel), messages.Close):
+            if not isinstance(found, messages.Open):
+                channel.send(ended(found))
+        told.append(found.anew)
+        if told != [False, True]:
+            channel.send(messages.Closed({}))
+
+    real = SessionWorker.sleep
+
+    def sleep(worker: SessionWorker, why: str = "", *, anew: bool = False) -> bool:
+        if not told and anew:
+            real(worker)
+            worker.wait_asleep()
+        return real(worker, why, anew=anew)
+
+    monkeypatch.setattr(SessionWorker, "sleep", sleep)
+    home = homes(leaves)
+    home.session().reset()
+    assert told == [False, True, True]
+    home.script = answers_starts_alone
+    assert "The session may be as it was" in lost(home.session().reset)
+
+
 def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(homes: Making) -> None:
     """Before, whoever needed room waited 130 seconds for it, and everybody else behind him."""
 
@@ -334,7 +371,7 @@ def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(homes: Making)
     busy[0].close()
     assert third.query(A_QUERY).result(PATIENCE) == {}
     assert not cells[1].done()
-    with pytest.raises(LimitReached):  # larger than all
+    with pytest.raises(LimitReached, match="policy with less"):  # larger than all
         home.session(ExecutionPolicy(memory_bytes=2048 * MIB)).start().result(PATIENCE)
 
 

@@ -22,7 +22,7 @@ from tests.private import folders_of, private_of
 from tests.sessions.other_process import ROOT, Other
 from wasm_kernel.engine.cache import ENVIRONMENT
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.locks import Holder
+from wasm_kernel.folders.locks import SERVED, Holder, ServiceLock
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import disk_use, ids, upkeep
 from wasm_kernel.sessions.disk_use import DiskUse
@@ -177,6 +177,18 @@ def test_a_session_in_use_is_never_touched_and_goes_when_it_is_left(
     used.close()
     kept(root, 1000)
     assert with_history(root, filler, *others) == [False, *[True] * 4]
+
+
+def test_sessions_of_a_living_service_are_left_alone(root: Path) -> None:
+    """Before, those that slept lost their variables to the bound of the kernels."""
+    served, other = a_session(root, 900), a_session(root, 900)
+    (private_of(root / served) / SERVED).write_text("{}")
+    service = ServiceLock(root)
+    kept(root, 100, days=1e-6)
+    assert with_history(root, served, other) == [True, False]
+    service.release()
+    kept(root, 100)
+    assert not has_history(root, served)
 
 
 def test_who_comes_before_it_goes_keeps_it(root: Path, in_use: ExitStack) -> None:

@@ -1,6 +1,6 @@
-"""Sessions of one service are killed, stopped, put to sleep, forked, brought back and interrupted
-at random, several at once, and so is the process that forks their workers: each one's variables are
-those of its own history.
+"""Sessions of one service are killed, stopped, put to rest and to sleep, forked, brought back and
+interrupted at random, several at once, and the process that forks their workers is killed: each
+one's variables are those of its own history.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ LOOK = "print(globals().get('ran', []))"
 STEP = "ran = [*globals().get('ran', []), {}]\nimport time; time.sleep({})"
 IN_A_CELL = ["run", "kill", "kill", "stop", "interrupt"]
 BETWEEN = ["sleep", "kill asleep", "stop asleep", "fork", "checkpoint", "restore"]
+BETWEEN += ["rest", "kill resting"]
+REST_SECONDS = 2.3  # until a worker's guest rests
 
 
 def is_lost(result: SandboxResult) -> bool:
@@ -86,6 +89,10 @@ class Model:
                 name = self.chance.choice(sorted(self.names))
                 may_be.append(self.names[name])
                 self.sandbox.restore(name)
+        elif "rest" in what:
+            time.sleep(REST_SECONDS)
+            if what != "rest":
+                self.hurt("kill")
         else:
             self.hurt("kill" if "kill" in what else "stop")
             self.sandbox.worker.sleep()
@@ -194,7 +201,7 @@ def is_gone(root: Path) -> bool:
 
 @pytest.mark.soak
 def test_sessions_are_as_their_own_histories_say(warm: None, tmp_path: Path) -> None:
-    limits = ServiceLimits(answer_seconds=1.5, idle_seconds=1)
+    limits = ServiceLimits(answer_seconds=1.5, idle_seconds=3)
     done, is_over = Counter[str](), threading.Event()
     with Service(tmp_path / "sessions", limits=limits) as service:
 
@@ -220,7 +227,7 @@ def test_sessions_are_as_their_own_histories_say(warm: None, tmp_path: Path) -> 
         finally:
             is_over.set()
             killing.join(PATIENCE)
-        left = [each.sandbox.worker.worker for each in service._sessions.values()]
+        left = [each.sandbox.worker.worker for each in service._registry.entries()]
         processes = [each.process for each in left if each is not None]
         processes.append(service.fork_server.process)
     print(dict(done))

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import LocalSandbox
 
 _NOT_ALLOWED = (
-    "%{name} is not allowed in this sandbox. The program that makes it can allow it, with "
-    "create_sandbox(..., pip=True)."
+    "%{name} is not allowed in this sandbox. The program that makes it can allow it, with pip=True."
 )
 
 

@@ -14,12 +14,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import SessionInUse
+from wasm_kernel.folders.places import UPKEEP, in_state, upkeep_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock, try_lock, unlock, wait_lock
 
@@ -30,6 +32,10 @@ PRESENT = "present"
 HOLDER = "holder"
 """The file in the private folder in which a keeper of the history leaves word for the next one."""
 
+SERVED = "service.json"
+"""The file in the private folder of each session that a service has had."""
+
+_SERVICES = ".services"  # of a root's upkeep; each living service has it locked, with others
 _HOLDER_BYTES = 4096
 _WAIT_SECONDS = 0.1  # who looks whether a session is alive has the lock for an instant
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
@@ -308,3 +314,42 @@ def is_used(private: Folder) -> bool:
     """
     with ExitStack() as held:
         return not _is_free(private, held, os.O_RDWR)
+
+
+class ServiceLock:
+    """One service's share of the lock that says that it looks after its sessions in a root.
+
+    They may be asleep, so that nobody has them open. Any thread may release it.
+
+    Args:
+        root: The real path of the sessions' folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._process = os.getpid()
+        self._descriptor = -1
+        if (place := in_state(UPKEEP, make=True)) is None:
+            return  # nobody does upkeep then
+        with place, contextlib.suppress(OSError):
+            name = upkeep_name(root) + _SERVICES
+            self._descriptor = place.open_regular(name, os.O_RDWR | os.O_CREAT)
+            wait_lock(self._descriptor, _WAIT_SECONDS, shared=True)
+
+    def release(self) -> None:
+        """Gives the share back. Safe to call twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            if os.getpid() == self._process:  # in a forked child, the lock is the parent's
+                unlock(descriptor)
+            os.close(descriptor)
+
+
+def is_served(root: Path) -> bool:
+    """Returns whether a living service looks after sessions in a root, by its real path."""
+    with ExitStack() as held, contextlib.suppress(OSError):
+        if (place := in_state(UPKEEP)) is not None:
+            held.enter_context(place)
+            descriptor = place.open_regular(upkeep_name(root) + _SERVICES, os.O_RDWR)
+            held.callback(os.close, descriptor)
+            return not try_lock(descriptor)
+    return False

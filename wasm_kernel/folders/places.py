@@ -99,6 +99,14 @@ UPKEEP, WARNS = "upkeep", ".warns"
 files there that say that a user is to be told something when a kernel starts."""
 
 
+def upkeep_name(root: Path) -> str:
+    """Returns what the files there that are about a root of sessions are called, by its real path.
+
+    Each of them has an ending of its own.
+    """
+    return hashlib.blake2b(os.fsencode(root), digest_size=12).hexdigest()
+
+
 def has_warnings() -> bool:
     """Returns whether there is such a file."""
     place = in_state(UPKEEP)

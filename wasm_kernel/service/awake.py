@@ -83,9 +83,13 @@ class AwakeSessions:
         return sum(need for each, need in self._awake.items() if chosen(each))
 
     def _full(self, need: int) -> LimitReached:
+        most, others = self._most or 0, ", which busy sessions have"
+        advice = "Try again when one of them is idle, or raise memory_bytes."
+        if need > most:
+            others, advice = "", "Raise memory_bytes, or give the session a policy with less."
         return LimitReached(
             "memory_bytes",
-            f"The workers of this service may take {readable(self._most or 0)} together, and this "
-            f"session needs {readable(need)} of it, which busy sessions have.",
-            "Try again when one of them is idle, or raise memory_bytes.",
+            f"The workers of this service may take {readable(most)} together, and this session "
+            f"needs {readable(need)} of it{others}.",
+            advice,
         )

@@ -161,6 +161,15 @@ class ForkServer:
         """The number of the process; 0 if it does not run."""
         return 0 if self._process is None else self._process.pid
 
+    def check_process(self) -> None:
+        """Checks that this process has made it.
+
+        Raises:
+            HostFailed: it was forked from the one that has.
+        """
+        if os.getpid() != self._owner:
+            raise HostFailed("this process was forked from the one whose service it is")
+
     def start(self) -> None:
         """Starts the process, if it does not run; does not wait until it is ready.
 
@@ -259,8 +268,7 @@ class ForkServer:
     def _ensure(self) -> socket.socket:
         if self._is_closed:
             raise HostFailed("the service is closed")
-        if os.getpid() != self._owner:
-            raise HostFailed("this process was forked from the one whose service it is")
+        self.check_process()
         if self._line is None:
             self._has(fork_process.start())
         assert self._line is not None

@@ -44,7 +44,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise PolicyError(name, f"must be above 0, or None for no limit, not {value!r}")
 
     def check_sessions(self, known: int, own: int, more: int) -> None:

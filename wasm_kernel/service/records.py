@@ -18,11 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
+from wasm_kernel.folders.locks import SERVED
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.root import SessionsRoot
 
-_RECORD, _KEY = "service.json", ".service-key"
+_KEY = ".service-key"
 _RECORD_BYTES, _KEY_BYTES = 64 * 1024, 32
 _BROKEN = (
     "It can't be told whom this session belongs to: what was noted of it is damaged, or was noted "
@@ -66,7 +67,7 @@ class SessionRecords:
         """
         with self._root.private_of(session_id)() as (private, path):
             signed = _Signed(record, self._signature(path, record))
-            with private.replacing(_RECORD) as file:
+            with private.replacing(SERVED) as file:
                 file.write(msgspec.json.encode(signed))
 
     def read(self, session_id: str) -> SessionRecord | None:
@@ -78,7 +79,7 @@ class SessionRecords:
         """
         try:
             with self._root.private_of(session_id)() as (private, path):
-                data = private.read(_RECORD, _RECORD_BYTES)
+                data = private.read(SERVED, _RECORD_BYTES)
         except FileNotFoundError:
             return None
         try:

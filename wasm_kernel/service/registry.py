@@ -1,17 +1,22 @@
-"""The entries of a service's registry, and what it tells of them."""
+"""The registry of a service: its sessions, what they come to, and those that it deleted."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 
 from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.root import SessionsRoot
+
+_GONE_MOST = 10_000  # deleted sessions whose callers are told so
 
 
 def check_owner(owner: str, asks: str) -> None:
@@ -36,6 +41,7 @@ class Entry(Struct):
         created: When it was made or opened.
         disk_bytes: What it took on disk when it was measured; before, what its parent did.
         measured: When that was; 0 if it was not.
+        is_counted: Whether the registry counts it: until its sandbox is closed.
     """
 
     sandbox: RemoteSandbox
@@ -43,21 +49,24 @@ class Entry(Struct):
     created: float
     disk_bytes: int = 0
     measured: float = 0.0
+    is_counted: bool = False
 
-    def measure(self, root: SessionsRoot) -> None:
-        """Measures what it takes on disk, if it was used since the last time.
+    def measure(self, root: SessionsRoot) -> int:
+        """Returns what it takes on disk; measured anew if it was used since the last time.
 
         Raises:
             OSError: its folders can't be opened.
         """
         session = self.sandbox.worker
         if session.last_used < self.measured and session.state != "busy":
-            return
+            return self.disk_bytes
         name, self.measured = self.sandbox.session_id, time.time()
         with Folder.open(root.path) as top, top.enter(name) as folder:
-            if (private := root.privates.find(name, folder)) is not None:
-                with private:
-                    self.disk_bytes = DiskUse.measured(folder, private).total
+            private = root.privates.find(name, folder)
+            if private is None:
+                return self.disk_bytes
+            with private:
+                return DiskUse.measured(folder, private).total
 
     def sandbox_of(self, owner: str) -> RemoteSandbox:
         """Returns the sandbox.
@@ -71,3 +80,137 @@ class Entry(Struct):
     def info(self, disk_bytes: int | None = None) -> SessionInfo:
         """Returns what is known of it; what it takes on disk is for the caller to measure."""
         return SessionInfo.of(self.sandbox.worker, self.owner, self.created, disk_bytes)
+
+
+class Registry:
+    """The sessions that a service knows. Any thread may use it.
+
+    What they come to is kept as they come and go: nobody walks all of them for that.
+
+    Args:
+        root: The sessions' folder.
+    """
+
+    def __init__(self, root: SessionsRoot) -> None:
+        self._root = root
+        self._guard = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._gone: dict[str, str] = {}
+        self._count = self._disk_bytes = 0
+        self._owners = Counter[str]()
+
+    def entries(self) -> list[Entry]:
+        """Returns all entries, also of sandboxes that were closed and are not asleep yet."""
+        with self._guard:
+            return [*self._entries.values()]
+
+    def find(self, session_id: str) -> Entry | None:
+        """Returns the entry of a session whose sandbox is open; None if there is none."""
+        with self._guard:
+            return self._open(session_id)
+
+    def known(self, session_id: str) -> Entry:
+        """Returns the entry of a session.
+
+        Raises:
+            FileNotFoundError: the service does not know it; the text says why it was deleted.
+        """
+        with self._guard:
+            if (entry := self._entries.get(session_id)) is not None:
+                return entry
+        raise self.missing(session_id)
+
+    def missing(self, session_id: str) -> FileNotFoundError:
+        """Returns the error of a session that is not there."""
+        return FileNotFoundError(self._gone.get(session_id) or f"There is no session {session_id}.")
+
+    def _open(self, session_id: str) -> Entry | None:
+        entry = self._entries.get(session_id)
+        return None if entry is None or entry.sandbox.closed else entry
+
+    # -- sessions come and go
+
+    def check_room(self, limits: ServiceLimits, owner: str, more: int, more_bytes: int) -> None:
+        """Checks that there may be so many more sessions, which take so many bytes on disk.
+
+        Raises:
+            LimitReached: there may not.
+        """
+        with self._guard:
+            self._check(limits, owner, more, more_bytes)
+
+    def _check(self, limits: ServiceLimits, owner: str, more: int, more_bytes: int) -> None:
+        limits.check_sessions(self._count, self._owners[owner], more)
+        limits.check_disk(self._disk_bytes, more_bytes, self._root.path)
+
+    def add(self, entry: Entry, limits: ServiceLimits) -> Entry:
+        """Adds a session, if the limits allow it.
+
+        Returns:
+            Its entry; that of another thread, if that was faster.
+
+        Raises:
+            LimitReached: there may be no more.
+        """
+        name = entry.sandbox.session_id
+        with self._guard:
+            if (known := self._open(name)) is not None:
+                return known
+            self._check(limits, entry.owner, 1, entry.disk_bytes)
+            self._count_off(self._entries.get(name))
+            self._entries[name] = entry
+            self._count_one(entry, 1)
+            return entry
+
+    def _count_one(self, entry: Entry, more: int) -> None:
+        entry.is_counted = more > 0
+        self._count += more
+        self._disk_bytes += more * entry.disk_bytes
+        self._owners[entry.owner] += more
+        if not self._owners[entry.owner]:
+            del self._owners[entry.owner]
+
+    def _count_off(self, entry: Entry | None) -> None:
+        if entry is not None and entry.is_counted:
+            self._count_one(entry, -1)
+
+    def closed(self, sandbox: RemoteSandbox) -> None:
+        """Notes that a sandbox was closed: its session counts no more."""
+        with self._guard:
+            entry = self._entries.get(sandbox.session_id)
+            if entry is not None and entry.sandbox is sandbox:
+                self._count_off(entry)
+
+    def remove(self, session_id: str, why_gone: str = "") -> Entry | None:
+        """Removes the entry of a session, and returns it, if there is one.
+
+        Args:
+            session_id: Its id.
+            why_gone: Why the session is deleted; empty if it stays on disk.
+        """
+        with self._guard:
+            if why_gone:
+                self._gone[session_id] = why_gone
+                if len(self._gone) > _GONE_MOST:
+                    del self._gone[next(iter(self._gone))]
+            entry = self._entries.pop(session_id, None)
+            self._count_off(entry)
+            return entry
+
+    # -- the disk
+
+    def measure(self, seconds: float) -> None:
+        """Measures what sessions take on disk that were used since the last time, for a moment.
+
+        Raises:
+            OSError: the folders of one can't be opened.
+        """
+        until = time.monotonic() + seconds
+        for entry in sorted(self.entries(), key=lambda each: each.measured):
+            if time.monotonic() > until:
+                return
+            now = entry.measure(self._root)
+            with self._guard:
+                if entry.is_counted:
+                    self._disk_bytes += now - entry.disk_bytes
+                entry.disk_bytes = now

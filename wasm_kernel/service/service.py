@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from wasm_kernel.errors import LimitReached, WasmKernelError, describe
+from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, describe
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.folders.locks import ServiceLock
 from wasm_kernel.guests.base import broker_handlers
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.folders import Folder, real_path
@@ -25,7 +26,7 @@ from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.messages import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
-from wasm_kernel.service.registry import Entry, check_owner
+from wasm_kernel.service.registry import Entry, Registry, check_owner
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
@@ -40,7 +41,6 @@ _ROUND_SECONDS = 1.0
 _MEASURE_SECONDS = 0.1  # of a round, for what sessions take on disk
 _SCAN_SECONDS = 60.0  # between two looks for sessions that earlier services left
 _DESCRIPTORS = 8  # that a worker takes of this process, or needs for a moment
-_GONE_MOST = 10_000  # deleted sessions whose callers are told so
 _STOPPED = "the service is closed; make another one"
 _EXPIRED = (
     "This session was deleted, as nobody had used it for {seconds:g} seconds "
@@ -90,12 +90,11 @@ class Service:
         self.limits = limits or ServiceLimits()
         self._policy = policy or ExecutionPolicy()
         self._records = SessionRecords(self._sessions_root)
+        self._lock = ServiceLock(self.root)
         self._logger = SandboxLogger.of(logger)
         self._confinement = confinement
-        self._guard = threading.RLock()
         self._awake = AwakeSessions(self.limits.memory_bytes)
-        self._sessions: dict[str, Entry] = {}
-        self._gone: dict[str, str] = {}
+        self._registry = Registry(self._sessions_root)
         self._why_closed = ""
         self._ending = threading.Event()
         self.fork_server = ForkServer(fork_process.take_early())
@@ -123,6 +122,7 @@ class Service:
 
         Raises:
             LimitReached: the service takes no more sessions; none was made.
+            HostFailed: this process was forked from the one that has made the service.
             ValueError: there is no guest for `language`.
             WorkspaceError: the session's folder can't be made.
         """
@@ -158,12 +158,10 @@ class Service:
             SessionIdError: `session_id` is not a session id (a `ValueError`).
         """
         name = self._sessions_root.target_of(ids.checked(session_id))
-        with self._guard:
-            entry, gone = self._sessions.get(name), self._gone.get(name)
-        if entry is not None and not entry.sandbox.closed:
+        if (entry := self._registry.find(name)) is not None:
             return entry.sandbox_of(owner)
         if not (self.root / name).is_dir():
-            raise FileNotFoundError(gone or f"There is no session {name}.")
+            raise self._registry.missing(name)
         record = self._records.read(name)
         if record is not None:
             check_owner(record.owner, owner)
@@ -176,8 +174,7 @@ class Service:
 
     def list(self, owner: str | None = None) -> list[SessionInfo]:
         """Returns what is known of all sessions, or those of an owner; disks are not measured."""
-        with self._guard:
-            entries = [*self._sessions.values()]
+        entries = self._registry.entries()
         return [each.info() for each in entries if owner is None or each.owner == owner]
 
     def info(self, session_id: str) -> SessionInfo:
@@ -188,12 +185,7 @@ class Service:
         """
         from wasm_kernel.sessions.overview import session_in
 
-        with self._guard:
-            entry = self._sessions.get(session_id)
-        if entry is None:
-            raise FileNotFoundError(
-                self._gone.get(session_id, f"There is no session {session_id}.")
-            )
+        entry = self._registry.known(session_id)
         return entry.info(session_in(self._sessions_root, session_id).disk_bytes)
 
     def delete(self, session_id: str, why: str = "the service deleted this session") -> None:
@@ -209,12 +201,7 @@ class Service:
         """
         from wasm_kernel.sessions.lifecycle import delete_session_workspace
 
-        with self._guard:
-            entry = self._sessions.pop(session_id, None)
-            self._gone[session_id] = why
-            for oldest in [*self._gone][:-_GONE_MOST]:
-                del self._gone[oldest]
-        if entry is not None:
+        if (entry := self._registry.remove(session_id, why)) is not None:
             entry.sandbox.close(why=why)
         private = self._sessions_root.private_root
         delete_session_workspace(session_id, self.root, self._logger, private_root=private)
@@ -223,12 +210,11 @@ class Service:
         """Stops what runs, and closes all sessions; they stay on disk. Safe to call twice."""
         self._why_closed = _STOPPED
         self._ending.set()
-        with self._guard:
-            entries = [*self._sessions.values()]
-        leaving = [each for each in entries if each.sandbox.worker.sleep(_STOPPED)]
+        leaving = [each for each in self._registry.entries() if each.sandbox.worker.sleep(_STOPPED)]
         for each in leaving:
             each.sandbox.worker.wait_asleep()
         self.fork_server.close()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -286,16 +272,12 @@ class Service:
         )
         sandbox = RemoteSandbox(worker, policy, self)
         try:
-            with self._guard:
-                if (known := self._sessions.get(name)) is not None and not known.sandbox.closed:
-                    return known.sandbox_of(owner)
-                self._check_room(owner, 1, disk_bytes)
-                self._sessions[name] = Entry(sandbox, owner, time.time(), disk_bytes)
+            entry = Entry(sandbox, owner, time.time(), disk_bytes)
+            return self._registry.add(entry, self.limits).sandbox_of(owner)
         except LimitReached:  # others came first
             if made:
                 self.delete(name)
             raise
-        return sandbox
 
     def _note(self, name: str, owner: str, language: RuntimeType) -> None:
         """Notes whom a session belongs to, for later services."""
@@ -309,19 +291,17 @@ class Service:
 
         Raises:
             LimitReached: there may not.
+            HostFailed: this process was forked from the service's.
         """
+        self.fork_server.check_process()
         if self._why_closed:
             raise LimitReached("closed", "This service is closed.", "Make another one.")
-        with self._guard:
-            entries = [each for each in self._sessions.values() if not each.sandbox.closed]
-        own = sum(each.owner == owner for each in entries)
-        self.limits.check_sessions(len(entries), own, more)
-        self.limits.check_disk(sum(each.disk_bytes for each in entries), more_bytes, self.root)
+        self._registry.check_room(self.limits, owner, more, more_bytes)
 
     def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> Sequence[RemoteSandbox]:
         """Makes forks of a session, for `RemoteSandbox.fork`."""
-        with self._guard:
-            entry = self._sessions[parent.session_id]
+        if (entry := self._registry.find(parent.session_id)) is None:
+            raise SandboxClosed(parent.worker.why_closed)
         owner = entry.owner
         self._check_room(owner, n, n * entry.disk_bytes)
         names = tuple(ids.new() for _ in range(n))
@@ -338,6 +318,10 @@ class Service:
         return forks
 
     # -- what a session needs of it
+
+    def closed(self, sandbox: RemoteSandbox) -> None:
+        """Takes note that a session's sandbox was closed."""
+        self._registry.closed(sandbox)
 
     def release(self, session: SessionWorker) -> None:
         """Takes note that a session is asleep."""
@@ -363,8 +347,7 @@ class Service:
         make = fork_session(self._sessions_root, parent)
 
         def fork(request: ForkSession, task: Task) -> Forked:
-            with self._guard:
-                entry = self._sessions[parent]
+            entry = self._registry.known(parent)
             size = entry.disk_bytes
             self._check_room(entry.owner, 1, size)
             made, own = make(request, task), entry.sandbox.worker.opened
@@ -382,12 +365,10 @@ class Service:
         """Looks after all sessions once a second, until the service is closed."""
         scanned = -math.inf
         while not self._ending.wait(_ROUND_SECONDS):
-            with self._guard:
-                entries = [*self._sessions.values()]
-            for entry in entries:
+            for entry in self._registry.entries():
                 self._in_peace(self._look_at, entry)
             if self.limits.disk_bytes is not None:
-                self._in_peace(self._measure)
+                self._in_peace(self._registry.measure, _MEASURE_SECONDS)
             if self.limits.expire_seconds and time.monotonic() > scanned + _SCAN_SECONDS:
                 self._in_peace(self._expire_left)
                 scanned = time.monotonic()
@@ -401,16 +382,6 @@ class Service:
         except Exception as problem:
             log_failure("looking after sessions", problem)
 
-    def _measure(self) -> None:
-        """Measures what sessions take on disk that were used since the last time, for a moment."""
-        until = time.monotonic() + _MEASURE_SECONDS
-        with self._guard:
-            entries = sorted(self._sessions.values(), key=lambda each: each.measured)
-        for entry in entries:
-            if time.monotonic() > until:
-                return
-            entry.measure(self._sessions_root)
-
     def _expire_left(self) -> None:
         """Deletes sessions that an earlier service left, and that nobody has used for too long."""
         if not self.root.is_dir():
@@ -418,9 +389,7 @@ class Service:
         with Folder.open(self.root) as root:
             names = [*filter(ids.is_id, root.names())]
         for name in names:
-            with self._guard:
-                is_known = name in self._sessions
-            if not is_known and self._has_expired(name):
+            if self._registry.find(name) is None and self._has_expired(name):
                 self._in_peace(self._expire, name)
 
     def _has_expired(self, name: str) -> bool:
@@ -445,8 +414,7 @@ class Service:
             worker.look_after()
         most = min(each or math.inf for each in (limits.idle_seconds, limits.expire_seconds))
         if entry.sandbox.closed and state == "asleep":
-            with self._guard:
-                self._sessions.pop(entry.sandbox.session_id, None)
+            self._registry.remove(entry.sandbox.session_id)
         elif limits.expire_seconds and state == "asleep" and idle > limits.expire_seconds:
             self._expire(entry.sandbox.session_id)
         elif state == "idle" and idle > most:

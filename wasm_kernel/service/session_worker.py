@@ -11,7 +11,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -22,7 +21,6 @@ from wasm_kernel.errors import (
     FrameError,
     GuestStopped,
     HostFailed,
-    LimitReached,
     SandboxClosed,
     WasmKernelError,
     WorkerLost,
@@ -31,6 +29,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.service import messages
+from wasm_kernel.service.call_queue import CallQueue
 from wasm_kernel.service.calls import START_SECONDS, PendingCall, most_memory, stuck
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
@@ -99,10 +98,12 @@ class _Leaving(Struct, frozen=True):
     Attributes:
         since: Since when, by the monotonic clock.
         last_call: The last call before; later ones wait for the next worker.
+        anew: Whether the next worker is to begin without variables.
     """
 
     since: float
     last_call: int
+    anew: bool
 
 
 class SessionWorker:
@@ -119,6 +120,7 @@ class SessionWorker:
         opened: The session.
         usage: What it has used.
         last_used: When it was used last, in seconds since 1970.
+        resets: How often a worker has left word that the next one is to begin anew.
     """
 
     def __init__(
@@ -133,17 +135,14 @@ class SessionWorker:
         self.opened = opened
         self.usage = Usage()
         self.last_used = time.time()
+        self.resets = 0
         self._home = home
         self.logger = logger
-        self._queue = queue
         self._answer_seconds = answer_seconds
         self._outside = OutsideWork(lambda: home.handlers(self))
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._calls: dict[int, PendingCall] = {}
-        self._unsent: deque[Struct] = deque()
-        self._number = 0
-        self._interrupted = 0  # the number of the call that was interrupted last
+        self._calls = CallQueue(queue)
         self._thread: threading.Thread | None = None
         self._line: WorkerLine | None = None
         self._leaving: _Leaving | None = None
@@ -172,13 +171,9 @@ class SessionWorker:
         with self._changed:
             if self._why_closed:
                 raise SandboxClosed(self._why_closed)
-            if pending.is_cell:
-                self._check_queue()
-            number = self._number = self._number + 1
-            self._unsent.append(make(number))
-            self._calls[number] = pending
-            if len(self._calls) == 1 and self._line is not None and self._leaving is None:
-                pending.begin()
+            number = self._calls.add(make, pending)
+            if self._line is not None and self._leaving is None:
+                self._calls.begin()
             self.last_used = time.time()
             if self._thread is None:
                 name = f"session {self.opened.session_id}"
@@ -187,14 +182,6 @@ class SessionWorker:
         self._flush()
         return number
 
-    def _check_queue(self) -> None:
-        if sum(call.is_cell for call in self._calls.values()) > self._queue:
-            raise LimitReached(
-                "queue",
-                f"{self._queue:,} cells of this session wait already.",
-                "Wait for one of them, interrupt the running one, or raise queue.",
-            )
-
     def interrupt(self, call: int = 0) -> bool:
         """Interrupts a cell by its call's number, or the one that runs; returns whether there is.
 
@@ -202,12 +189,8 @@ class SessionWorker:
             call: The number; 0 for the one that runs.
         """
         with self._changed:
-            number = call or next(iter(self._calls), 0)
-            if (pending := self._calls.get(number)) is None:
+            if not self._calls.interrupt(call):
                 return False
-            pending.interrupted()
-            self._interrupted = number
-            self._unsent.append(messages.Interrupt(call))
         self._flush()
         return True
 
@@ -215,12 +198,11 @@ class SessionWorker:
     def is_interrupted(self) -> bool:
         """True if a wait on behalf of the running cell should end now."""
         with self._changed:
-            first = next(iter(self._calls), 0)
-            return bool(self._why_closed) or first in (0, self._interrupted)
+            return bool(self._why_closed) or self._calls.is_interrupted
 
     def _flush(self) -> None:
         """Sends what waits, in its order; leaves it to another thread that does so already."""
-        while self._unsent and self._sending.acquire(blocking=False):
+        while self._calls.has_unsent and self._sending.acquire(blocking=False):
             try:
                 while (found := self._next_unsent()) is not None:
                     self._send(*found)
@@ -233,9 +215,10 @@ class SessionWorker:
 
     def _next_unsent(self) -> tuple[Worker, Struct] | None:
         with self._changed:
-            if self._line is None or self._leaving is not None or not self._unsent:
+            if self._line is None or self._leaving is not None:
                 return None
-            return self._line.worker, self._unsent.popleft()
+            message = self._calls.next_unsent()
+            return None if message is None else (self._line.worker, message)
 
     def _send(self, worker: Worker, message: Struct) -> None:
         try:
@@ -247,14 +230,9 @@ class SessionWorker:
 
     def _refuse(self, message: Struct, problem: FrameError) -> None:
         with self._changed:
-            pending = self._calls.pop(getattr(message, "call", 0), None)
-            self._begin_first()
+            pending = self._calls.remove(getattr(message, "call", 0))
         if pending is not None:
             pending.refuse(problem)
-
-    def _begin_first(self, more: float = 0.0) -> None:
-        for first in [*self._calls.values()][:1]:
-            first.begin(more)
 
     # -- the thread of a session that is awake
 
@@ -283,7 +261,7 @@ class SessionWorker:
                     if self._leaving is not None:
                         return None
                     self._line = line
-                    self._begin_first(START_SECONDS)
+                    self._calls.begin(START_SECONDS)
                 line.worker.channel.send(self.opened)
             self._flush()
             while True:
@@ -300,7 +278,7 @@ class SessionWorker:
             return WorkerLost(_FAILED, _KEPT)
 
     def _progress(self, text: str) -> None:
-        for pending in [*self._calls.values()]:
+        for pending in self._calls.all():
             pending.take(messages.Progress(0, text), 0)
 
     def _take(self, report: Report, size: int, line: WorkerLine) -> None:
@@ -318,6 +296,7 @@ class SessionWorker:
             case messages.Closed():
                 if self._leaving is None:
                     raise FrameError("nobody closed it")
+                self.resets += self._leaving.anew
                 self.opened = replace(self.opened, verified=report.verified)
             case messages.Ended() | messages.Failed():
                 self._ended(report, line)
@@ -326,26 +305,23 @@ class SessionWorker:
                 self._log(report)
             case messages.Wanted():
                 line.count(size)
-                self._outside.begin(report, line.worker, self._forks)
+                with self._changed:
+                    forks = self._calls.forks
+                self._outside.begin(report, line.worker, forks)
             case messages.Unwanted():
                 line.count(size)
                 self._outside.cancel(report.number)
             case _:
-                if (pending := self._calls.get(report.call)) is None:
+                if (pending := self._calls.find(report.call)) is None:
                     line.count(size)
                 elif (answer := pending.take(report, size)) is not None:
                     line.answer(answer)
-
-    @property
-    def _forks(self) -> int:
-        with self._changed:
-            return sum(call.forks for call in self._calls.values())
 
     def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
         self.usage.cpu_seconds = self.usage.ended_seconds + line.worker.cpu_seconds
-        if (pending := self._calls.get(report.call)) is None:
+        if (pending := self._calls.find(report.call)) is None:
             raise FrameError("it answers what nobody asked")
         end = pending.outcome(report)  # if it is rubbish, this call is lost with the worker
         if isinstance(report, messages.Ended):
@@ -356,8 +332,7 @@ class SessionWorker:
         self._outside.renew()
         line.renew()
         with self._changed:
-            del self._calls[report.call]
-            self._begin_first()
+            self._calls.remove(report.call)
             self.last_used = time.time()
         end()
 
@@ -380,11 +355,10 @@ class SessionWorker:
         self._outside.cancel_all()
         with self._changed:
             leaving = None if self._why_closed else self._leaving
-            last = self._number if leaving is None else leaving.last_call
-            left = [call for number, call in self._calls.items() if number <= last]
-            self._calls = {number: call for number, call in self._calls.items() if number > last}
+            left = self._calls.take_until(
+                self._calls.last if leaving is None else leaving.last_call
+            )
             if not self._calls:
-                self._unsent.clear()
                 self._thread = None
             self._line = self._leaving = None
             is_called = self._thread is not None
@@ -432,23 +406,25 @@ class SessionWorker:
 
         Args:
             why: Why no further call is taken, whatever waits; empty if the next one may wake it.
-            anew: Whether whoever opens it next begins without its variables, whatever waits.
+            anew: Whether whoever opens it next begins without its variables, whatever waits. Only a
+                worker that is not falling asleep yet can leave word of that.
         """
         with self._changed:
+            if anew and (self._thread is None or self._leaving is not None):
+                return False
             self._why_closed = self._why_closed or why
             if self._thread is None or (self._calls and not (why or anew)):
                 return False
             self._changed.notify_all()
             if self._leaving is not None:
                 return True
-            self._leaving = _Leaving(time.monotonic(), self._number)
-            self._unsent.clear()
-            line, waiting = self._line, [*self._calls.values()]
-            if line is None:
-                self._calls = {}
+            self._leaving = _Leaving(time.monotonic(), self._calls.last, anew)
+            self._calls.forget_unsent()
+            line = self._line
+            waiting = self._calls.take_until(self._calls.last) if line is None else []
         if line is None:  # nobody else ends them soon
             for pending in waiting:
-                pending.refuse(SandboxClosed(why))
+                pending.refuse(SandboxClosed(why or _RESET))
             return True
 
         def say() -> None:
@@ -474,7 +450,7 @@ class SessionWorker:
     def look_after(self) -> None:
         """Ends a worker that does not answer, or goes on for too long; called every second."""
         with self._changed:
-            line, leaving, first = self._line, self._leaving, next(iter(self._calls.values()), None)
+            line, leaving, running = self._line, self._leaving, self._calls.running
         if line is None:
             return
         if line.worker.resident_bytes > most_memory(self.opened.policy):
@@ -483,7 +459,7 @@ class SessionWorker:
             line.look(SLOW_SECONDS)
             if time.monotonic() > leaving.since + _CLOSE_SECONDS:
                 line.end(SILENT.format(seconds=_CLOSE_SECONDS))
-        elif first is not None and line.is_hearing:
+        elif running is not None and line.is_hearing:
             line.look(self._answer_seconds)
-            if first.is_overdue():
+            if running.is_overdue():
                 line.end(_OVERDUE)

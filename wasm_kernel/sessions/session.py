@@ -46,6 +46,10 @@ _IN_WORKSPACE = (
     "workspace_root can't lie in the workspace of a session: its cells could then reach the "
     "others. Nothing was opened. Choose another folder."
 )
+_DELETED = (
+    "Somebody has deleted or moved this session's folder: its variables and files are gone. "
+    "Nothing was run. Create another session."
+)
 _ATTEMPTS = 1000  # to be faster than whoever deletes the session; then something else is wrong
 
 
@@ -77,6 +81,7 @@ class Session(LastUse):
         logger: SandboxLogger | None = None,
         *,
         new: bool = False,
+        known: bool = False,
         mounts: Sequence[Mount] = (),
     ) -> None:
         """Opens a session; makes it if it does not exist, for its owner alone.
@@ -86,6 +91,7 @@ class Session(LastUse):
             session_id: The session's id.
             logger: Gets the events; silent by default.
             new: The id is a new one, so there is nothing to find.
+            known: It was there before, and is not made again if it was deleted.
             mounts: The folders of the host that its guest is to see.
 
         Raises:
@@ -93,7 +99,8 @@ class Session(LastUse):
             PolicyError: a mount overlaps another folder.
             SessionIdError: `session_id` is not a session id.
             SessionInUse: another process is deleting it.
-            WorkspaceError: the folder can't be made, or something else is in its place.
+            WorkspaceError: the folder can't be made, something else is in its place, or it was
+                deleted.
             PrivateFolderError: there is no place for its private folder.
         """
         super().__init__()
@@ -104,6 +111,7 @@ class Session(LastUse):
         self._closed = False
         self._parent: Session | None = None
         self._lived_in = False
+        self._was_there = known
         self._unwritten = ""
         self.root = root
         guards = root.check(self.id, mounts)
@@ -163,6 +171,8 @@ class Session(LastUse):
         """
         if not _is_free(root, self.id):
             return False
+        if self._was_there:
+            raise WorkspaceError(_DELETED)
         try:
             with staged(root, self.id, self.root.privates) as (_, workspace, private):
                 private.close()

@@ -13,6 +13,8 @@ If no notebook is known, nobody can say whether the files are wanted: they stay.
 What nobody used for a month goes from the cache of compiled code in the same rounds: by then the
 kernel that began them has noted what it uses.
 
+Sessions of a living service are left alone, asleep or awake: it has limits of its own.
+
 A kernel does this on a thread of low priority, outside of its confined process. Of all kernels with
 one root, one at a time does it, some minutes after the last. No session needs it to work: whatever
 fails is tried again in the next round.
@@ -21,7 +23,6 @@ fails is tried again in the next round.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import threading
@@ -36,7 +37,8 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import SessionInUse, WasmKernelError
-from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state
+from wasm_kernel.folders.locks import SERVED, is_served
+from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state, upkeep_name
 from wasm_kernel.folders.private import PrivateFolder
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
@@ -160,9 +162,9 @@ class Upkeep:
         self._root = root
         self._most_bytes = most_bytes
         self._age_seconds = days * DAY
-        digest = hashlib.blake2b(os.fsencode(root.path), digest_size=12).hexdigest()
-        self._records, self._told = f"{digest}.json", f"{digest}.told"
-        self._lock, self._warns = f"{digest}.lock", f"{digest}{WARNS}"
+        name = upkeep_name(root.path)
+        self._records, self._told = f"{name}.json", f"{name}.told"
+        self._lock, self._warns = f"{name}.lock", f"{name}{WARNS}"
 
     # -- now and then
 
@@ -295,6 +297,7 @@ class _Sessions:
 
     def __init__(self, top: Folder, root: SessionsRoot) -> None:
         self._top, self._root = top, root
+        self._is_served = is_served(root.path)
         self.records: Records = {}
 
     @contextlib.contextmanager
@@ -309,9 +312,12 @@ class _Sessions:
                 yield workspace, private
 
     def look(self, name: str, known: Records) -> None:
-        """Finds out what a session takes; measures it only if that may have changed."""
+        """Finds out what a session takes; measures it only if that may have changed.
+
+        One of a living service is passed over.
+        """
         with contextlib.suppress(OSError), self._opened(name) as folders:
-            if folders is None:
+            if folders is None or (self._is_served and folders[1].status(SERVED) is not None):
                 return
             disk_use.sweep_evicted(folders[1])
             key = folders[1].path.name

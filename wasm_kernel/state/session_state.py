@@ -143,7 +143,7 @@ class SessionState:
             return
         try:
             usable = history.load(crashed=self._lock.crashed)
-            if usable is None and self._lock.evicted:
+            if usable is None and (self._lock.evicted or self._folders.verified):
                 raise HistoryError(texts.evicted(self._lock.evicted))
             if usable is None and set_first_aside(self._folders.private):
                 raise HistoryError(texts.FIRST_FORMAT)
@@ -159,7 +159,9 @@ class SessionState:
         if head is None:
             self._notices.tell(texts.AT_THE_BEGINNING, error="no guest ran in the saved states")
             return
-        self.is_untried = True
+        self.is_untried = (
+            lock.crashed or not self._folders.verified
+        )  # else one has just lived in it
         fields = {"cell": head.cell, "crashed": lock.crashed}
         if self._notices.quiet and not (lock.forked or lock.crashed):
             self._notices.log(events.MEMORY_RESUME, **fields)

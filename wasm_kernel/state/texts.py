@@ -97,7 +97,13 @@ def lost(problem: Exception) -> str:
 
 
 def evicted(why: str) -> str:
-    """Returns why the variables are gone, if they were removed while nobody used the session."""
+    """Returns why the variables are gone, if they were removed while nobody used the session.
+
+    Args:
+        why: As `Holder.evicted` has it; empty if somebody else has removed them.
+    """
+    if not why:
+        return "somebody has removed what was saved of them"
     if why == "age":
         return (
             "they were removed, with named states and earlier versions of files, as nobody had "
