@@ -56,7 +56,7 @@ class SessionState:
 
     Attributes:
         files: The earlier versions of files; what the guest's file calls tell of changes.
-        is_untried: Whether no guest has run yet in the state of an earlier process.
+        is_untried: Whether no guest has run in the state of an earlier process, as far as is known.
         is_saving: Whether the session is over, and its last commits are being written.
     """
 
@@ -159,9 +159,7 @@ class SessionState:
         if head is None:
             self._notices.tell(texts.AT_THE_BEGINNING, error="no guest ran in the saved states")
             return
-        self.is_untried = (
-            lock.crashed or not self._folders.verified
-        )  # else one has just lived in it
+        self.is_untried = lock.crashed or not self._folders.verified
         fields = {"cell": head.cell, "crashed": lock.crashed}
         if self._notices.quiet and not (lock.forked or lock.crashed):
             self._notices.log(events.MEMORY_RESUME, **fields)
