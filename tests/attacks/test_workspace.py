@@ -168,7 +168,7 @@ def test_case_12_a_name_of_the_hosts_that_is_no_utf8_breaks_no_listing(victim: V
         "/app/../etc/passwd",
         "../../../../etc/passwd",
         "/proc/self/mem",
-        "/dev/null",
+        "/dev/zero",
         "/root",
         "/home",
         "//etc/passwd",

@@ -222,13 +222,14 @@ def test_a_disk_that_is_full_is_told(
 
 
 def test_a_processor_without_code_is_refused_in_a_sentence() -> None:
-    code = "import platform; platform.machine = lambda: 'riscv64'; import wasm_kernel.engine.cache"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], check=False, stderr=subprocess.PIPE, text=True
-    )
-    assert ended.stderr.splitlines()[-1].startswith(
-        "ImportError: wasm-kernel can't run on riscv64 processors"
-    )
+    code = "import platform; platform.machine = lambda: 'riscv64'; import wasm_kernel."
+    for imported, said in (("engine.cache", "ImportError: "), ("frontends.cli.main", "")):
+        ended = subprocess.run(
+            [sys.executable, "-c", code + imported], check=False, stderr=subprocess.PIPE, text=True
+        )
+        lines = ended.stderr.splitlines()
+        assert lines[-1].startswith(f"{said}wasm-kernel can't run on riscv64 processors")
+        assert (len(lines) == 1) == (not said)
 
 
 def put(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.cli import doctor, kernelspecs
 from wasm_kernel.frontends.cli import main as cli
 from wasm_kernel.frontends.cli import warm as warming
+from wasm_kernel.guests.base import languages
 from wasm_kernel.policy import RuntimeType
 
 
@@ -113,6 +115,28 @@ def test_warming_leaves_no_folder_behind(
     assert cli.main(["warm"]) == 0
     assert not list((tmp_path / "TMPDIR").iterdir())
     assert not [path for path in tmp_path.rglob("*/private/*") if path.is_dir()]
+
+
+def test_an_archive_carries_the_guest_of_every_language(
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, set[str]] = {}
+
+    def write(paths: Iterable[Path], target: Path) -> str:
+        found["written"] = {path.name for path in paths}
+        target.touch()
+        return "0" * 64
+
+    def read(source: Path, sha256: str, cache: object, known: Mapping[str, object]) -> list[str]:
+        found["known"] = {*known}
+        return []
+
+    monkeypatch.setattr(warming, "write_archive", write)
+    monkeypatch.setattr(warming, "read_archive", read)
+    assert cli.main(["warm", "--export", str(tmp_path / "guests")]) == 0
+    assert cli.main(["warm", "--import", str(tmp_path / "guests"), "--sha256", "0" * 64]) == 0
+    images = {language.image_name for language in languages()}
+    assert images < found["written"] < found["known"]
 
 
 def test_a_failed_warming_ends_with_status_1(

@@ -23,6 +23,7 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime with it
+    from wasm_kernel.engine.cache_archive import Check
     from wasm_kernel.engine.clock import Clock, Signals
     from wasm_kernel.engine.compiler import Progress
     from wasm_kernel.engine.flavours import Flavour
@@ -261,22 +262,12 @@ class GuestLanguage(Protocol):
     def image_at_hand(self) -> BaseImage | None:
         """Returns the base image in the cache, or the installed one; None if there is neither."""
 
-    def export_prepared(self, flavour: Flavour, target: Path) -> str:
-        """Writes what `prepare` made into an archive; returns its SHA-256.
+    def prepared(self, flavour: Flavour) -> list[Path]:
+        """Returns the files that `prepare` made, or that were installed."""
 
-        Raises:
-            OSError: it can't be written there.
-        """
-
-    def import_prepared(self, source: Path, sha256: str) -> tuple[str, ...]:
-        """Takes what `prepare` would have to make from an archive of this digest.
-
-        Returns:
-            The names of the files that were taken; what was there already is kept.
-
-        Raises:
-            WasmKernelError: the archive is another, not to be trusted, or does not fit.
-            OSError: it can't be read.
+    def importing(self) -> contextlib.AbstractContextManager[Mapping[str, Check | None]]:
+        """Gives the names of all files that `prepare` makes, each with what has to be true of one
+        that is brought from elsewhere; None for a file that is there. Nobody makes them meanwhile.
         """
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:

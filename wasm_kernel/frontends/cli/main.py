@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wasm_kernel import __version__
-from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
+
+try:
+    from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
+except ImportError as problem:  # there is no code for this processor
+    raise SystemExit(str(problem)) from None
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.command import add_run
 from wasm_kernel.frontends.batch.grade_command import add_grade

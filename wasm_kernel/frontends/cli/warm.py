@@ -4,13 +4,17 @@ to other machines and takes it from there.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import ChainMap
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.cache_archive import read_archive, write_archive
 from wasm_kernel.engine.flavours import FLAVOURS, FlavourName
-from wasm_kernel.guests.base import languages, load, prepare_on_own_thread
-from wasm_kernel.policy import RuntimeType
+from wasm_kernel.guests.base import languages, prepare_on_own_thread
 
 _THROTTLE = 5.0  # seconds between two lines about the same thing
 
@@ -42,22 +46,26 @@ def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
 
 
 def export_archive(say: Callable[[str], None], target: Path, *, flavour: FlavourName) -> None:
-    """Writes the prepared guest into an archive, and `say`s how another machine takes it.
+    """Writes each prepared guest into an archive, and `say`s how another machine takes it.
 
     Raises:
         OSError: it can't be written there.
     """
-    digest = load(RuntimeType.PYTHON).export_prepared(FLAVOURS[flavour], target)
+    wanted = FLAVOURS[flavour]
+    paths = chain.from_iterable(language.prepared(wanted) for language in languages())
+    digest = write_archive(paths, target)
     say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
     say(f"wasm-kernel warm --import {target.name} --sha256 {digest}")
 
 
 def import_archive(say: Callable[[str], None], source: Path, sha256: str) -> None:
-    """Takes a prepared guest from an archive of this digest.
+    """Takes prepared guests from an archive of this digest.
 
     Raises:
         WasmKernelError: nothing can be taken from it; the text says why.
         OSError: it can't be read.
     """
-    taken = load(RuntimeType.PYTHON).import_prepared(source, sha256)
+    with contextlib.ExitStack() as held:
+        known = ChainMap(*(dict(held.enter_context(each.importing())) for each in languages()))
+        taken = read_archive(source, sha256, Cache(), known)
     say(f"imported {len(taken)} files" if taken else "nothing to import: it is all there")

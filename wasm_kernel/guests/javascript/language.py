@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -47,6 +48,9 @@ from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.access import FileAccess
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
+
+if TYPE_CHECKING:  # kernels start sooner without it
+    from wasm_kernel.engine.cache_archive import Check
 
 _HELP_LINKS = (
     ("JavaScript Reference", "https://developer.mozilla.org/docs/Web/JavaScript/Reference"),
@@ -175,23 +179,17 @@ class JavaScriptLanguage:
         """Returns the flavour itself: it is compiled in seconds."""
         return flavour
 
-    def _prepared_names(self, flavour: Flavour) -> list[str]:
+    def prepared(self, flavour: Flavour) -> list[Path]:
+        """Returns the files that `prepare` made, or that were installed."""
         binaries = (self.files.interpreter, self.files.stripper)
         names = [self.compiler.name(binary, flavour) for binary in binaries]
-        return [*names, self.image_name, self.record_name]
-
-    def export_prepared(self, flavour: Flavour, target: Path) -> str:
-        """Writes what `prepare` made into an archive; as `GuestLanguage` has it."""
-        from wasm_kernel.engine.cache_archive import write_archive
-
-        names = self._prepared_names(flavour)
+        names += [self.image_name, self.record_name]
         found = (self.cache.trusted(name) or self.cache.installed(name) for name in names)
-        return write_archive([path for path in found if path is not None], target)
+        return [path for path in found if path is not None]
 
-    def import_prepared(self, source: Path, sha256: str) -> tuple[str, ...]:
-        """Takes what is missing from an archive; as `GuestLanguage` has it."""
-        from wasm_kernel.engine.cache_archive import Check, read_archive
-
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[Mapping[str, Check | None]]:
+        """Gives the names of the files that `prepare` makes; as `GuestLanguage` has it."""
         self.cache.prepare()
         known: dict[str, Check | None] = {}
         for flavour in FLAVOURS.values():
@@ -203,7 +201,7 @@ class JavaScriptLanguage:
             is_there = self.image_at_hand() is not None  # it stays: sessions stand on it
             known[self.image_name] = None if is_there else lambda path: None
             known[self.record_name] = None if is_there else _check_record
-            return read_archive(source, sha256, self.cache, known)
+            yield known
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns `/app`, `/tmp`, packages, mounts, and the notebook's folder."""

@@ -163,7 +163,7 @@ class PythonLanguage:
         name = self.compiler.name(binary, flavour)
         late = f"the first that needs it waits a minute or more ({how})"
         if flavour.name in BASELINES:
-            late = f"the first that needs it waits for it, or begins with slower code ({how})"
+            late = f"the first that needs it takes slower code, or waits ({how})"
         if self.cache.path(name).is_file():
             return Finding("ok", "compiled")
         installed = self.cache.installed(name)
@@ -209,22 +209,19 @@ class PythonLanguage:
         """The cache's name for the image's record."""
         return f"{self.image_name}.facts"
 
-    def export_prepared(self, flavour: Flavour, target: Path) -> str:
-        """Writes what `prepare` made into an archive; as `GuestLanguage` has it."""
-        from wasm_kernel.engine.cache_archive import write_archive
-
+    def prepared(self, flavour: Flavour) -> list[Path]:
+        """Returns the files that `prepare` made, or that were installed."""
         names = (
             self.compiler.name(self.files.wasm, flavour),
             self.image_name,
             self.record_name,
         )
         found = (self.cache.trusted(name) or self.cache.installed(name) for name in names)
-        return write_archive([path for path in found if path is not None], target)
+        return [path for path in found if path is not None]
 
-    def import_prepared(self, source: Path, sha256: str) -> tuple[str, ...]:
-        """Takes what is missing from an archive; as `GuestLanguage` has it."""
-        from wasm_kernel.engine.cache_archive import read_archive
-
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[Mapping[str, Check | None]]:
+        """Gives the names of the files that `prepare` makes; as `GuestLanguage` has it."""
         self.cache.prepare()
         binary = self.files.wasm
         known: dict[str, Check | None] = {
@@ -237,7 +234,7 @@ class PythonLanguage:
             is_there = self.image_at_hand() is not None  # it stays: sessions stand on it
             known[self.image_name] = None if is_there else lambda path: None
             known[self.record_name] = None if is_there else _check_record
-            return read_archive(source, sha256, self.cache, known)
+            yield known
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
