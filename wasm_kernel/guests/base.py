@@ -253,6 +253,13 @@ class GuestLanguage(Protocol):
             WasmKernelError: it can't be made; the text says what to do.
         """
 
+    def is_compiled(self, flavour: Flavour) -> bool:
+        """Returns whether there is code of a flavour, in the cache or installed.
+
+        Raises:
+            CacheError: the cache can't be used.
+        """
+
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour of the code that a guest is started with now.
 

@@ -50,8 +50,10 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.policy import RuntimeType
 language = load(RuntimeType({language!r}))
-flavour = language.code_for(FLAVOURS[{flavour!r}])
+wanted = [FLAVOURS[name] for name in {names}]
 try:
+    compiled = (flavour for flavour in wanted if language.is_compiled(flavour))
+    flavour = next(compiled, None) or language.code_for(wanted[0])
     prepare_on_own_thread(language, flavour, lambda text: print(text, flush=True))
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
@@ -351,8 +353,9 @@ def _prepare(
     runtime: RuntimeType, flavours: Sequence[Flavour], progress: Callable[[str], None]
 ) -> None:
     """Has a process of its own compile the guest and build its base image."""
-    code = _PREPARE.format(language=runtime.value, flavour=flavours[0].name)
-    baseline = "1" if flavours[-1].until is not None else "0"
+    names = [flavour.name for flavour in flavours if flavour.until is None]
+    code = _PREPARE.format(language=runtime.value, names=names)
+    baseline = "1" if len(names) < len(flavours) else "0"
     quiet, line = subprocess.DEVNULL, ""
     with subprocess.Popen(  # noqa: S603 - the command is fixed
         tied_command(code),

@@ -140,9 +140,7 @@ class JavaScriptLanguage:
 
     def _is_prepared(self, flavour: Flavour) -> bool:
         try:
-            binaries = (self.files.interpreter, self.files.stripper)
-            are_compiled = all(self.compiler.load(each, flavour) for each in binaries)
-            return are_compiled and self.image_at_hand() is not None
+            return self.is_compiled(flavour) and self.image_at_hand() is not None
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
@@ -174,6 +172,11 @@ class JavaScriptLanguage:
     def _take(self, record: ImageRecord, memory: Path) -> None:
         self._addresses = msgspec.convert(record.extra, Addresses)
         self._image = BaseImage(memory, self.image_name, record)
+
+    def is_compiled(self, flavour: Flavour) -> bool:
+        """Returns whether there is code of a flavour, in the cache or installed."""
+        binaries = (self.files.interpreter, self.files.stripper)
+        return all(self.compiler.load(each, flavour) for each in binaries)
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour itself: it is compiled in seconds."""

@@ -260,12 +260,16 @@ class PythonLanguage:
             self._broker.call(CompileInBackground(flavour.name), Done)
             self._is_improved = True
 
+    def is_compiled(self, flavour: Flavour) -> bool:
+        """Returns whether there is code of a flavour, in the cache or installed."""
+        return self.compiler.load(self.files.wasm, flavour)
+
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns what a guest is started with now; as `GuestLanguage` has it."""
         baseline = BASELINES.get(flavour.name)
         if baseline is not None and self._begins_with_baseline:
             try:
-                return flavour if self.compiler.load(self.files.wasm, flavour) else baseline
+                return flavour if self.is_compiled(flavour) else baseline
             except PermissionError:
                 pass  # code that is not to be trusted, and not ours to replace: the broker does it
         return flavour
@@ -286,7 +290,7 @@ class PythonLanguage:
                 self._is_remembered = True  # once a process: looking for changes costs each start
             folder = self.cache.folder_of(guest_files.folder_name(self.files))
             is_ready = folder is not None and self.image_at_hand() is not None
-            return is_ready and self.compiler.load(self.files.wasm, flavour)
+            return is_ready and self.is_compiled(flavour)
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
