@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.local import create_sandbox
+from tests.ports import hand_out_own
 from wasm_kernel.policy import ExecutionPolicy
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     the run's own environment asks for it (`make soak`).
     `_state` puts private state elsewhere for each file; what starts before is in the run's.
     """
+    hand_out_own()
     folder = tmp_path_factory.mktemp("jupyter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))

@@ -27,6 +27,12 @@ def commits_in(state: Path) -> dict[int, Commit]:
         return {}
 
 
+def names_in(state: Path) -> set[str]:
+    """The names of the checkpoints on disk."""
+    with Folder.open(state) as folder:
+        return set(StoredState.read(folder).tree.names)
+
+
 def content_of(state: Path, one: int) -> Path:
     """The file with the pages of a commit."""
     path = state / "contents" / commits_in(state)[one].content

@@ -61,7 +61,7 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, co
     begun = time.monotonic()
     start = "from comm import create_comm, get_comm_manager\n"
     result = flooded.run(start + code, interrupt=0.4, listener=page)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     assert len(page.said) <= 5000
     assert sum(len(b) for m in page.said for b in m.buffers) <= 64 << 20
     assert page.text.count("the rest is dropped") <= 1

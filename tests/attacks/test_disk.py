@@ -235,7 +235,7 @@ def test_case_13_a_loop_of_refusals_costs_the_host_little_and_can_be_interrupted
     result = small.run(code, interrupt=0.4)
     assert result.error is not None
     assert result.error.ename == "KeyboardInterrupt"
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 15
 
 
 def test_case_12_a_name_of_255_bytes_is_the_longest(small: Victim) -> None:

@@ -15,7 +15,7 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
 LIMIT, GRACE = 0.5, 0.2
-OVERSHOOT = GRACE + 1.0 + 1.0  # the last second is for a machine that is busy
+OVERSHOOT = GRACE + 1.0 + 8.0  # the last seconds are for a machine that is busy
 
 SPIN = "\n  while True: pass\n"
 LEFTOVERS = {

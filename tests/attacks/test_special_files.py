@@ -65,7 +65,7 @@ def test_what_may_hang_is_refused_at_once(victim: Victim, put_special: Callable[
         put_special()
         begun = time.monotonic()
         result = victim.run(use.format("'special'"))
-        assert time.monotonic() - begun < 5, use
+        assert time.monotonic() - begun < 15, use
         assert result.error is not None, use
         assert result.error.ename in ("OSError", "OperationalError", "SpecialFileError") or (
             result.error.ename in ("NotADirectoryError", "FileExistsError")

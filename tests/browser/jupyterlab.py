@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "of-the-tests"
@@ -56,9 +57,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.work = folder / "work"
         self.work.mkdir()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from tests.end_to_end.real_kernel import SECONDS, heard
+from tests.ports import free_port
 
 TOKEN = "of-the-tests"
 
@@ -86,9 +86,7 @@ class NotebookServer:
     def __init__(self, folder: Path, sessions: Path) -> None:
         self.work, self.runtime = folder / "work", folder / "runtime"
         self.work.mkdir()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         options = {"port": self._port, "port_retries": 0, "root_dir": self.work}
         words = [f"--ServerApp.{name}={value}" for name, value in options.items()]
         token = f"--IdentityProvider.token={TOKEN}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.tiny import Guest
+from tests.faces import PATIENCE
 from wasm_kernel.engine import abi
 from wasm_kernel.errors import CellTimeout
 
@@ -17,6 +18,7 @@ REALTIME, MONOTONIC = 0, 1
 CLOCK, FD_READ, FD_WRITE = 0, 1, 2
 IN, OUT, COUNT = 65_536, 131_072, 64
 MS = 1_000_000
+HOUR = 3_600_000 * MS
 
 
 class Signals:
@@ -65,21 +67,21 @@ def now_of(guest: Guest, clock: int) -> int:
 def test_a_sleep_takes_its_time(guest: Guest) -> None:
     begun = time.monotonic()
     assert poll(guest, timer(50 * MS)) == (abi.SUCCESS, [7])
-    assert 0.05 <= time.monotonic() - begun < 1
+    assert 0.05 <= time.monotonic() - begun < PATIENCE
 
 
 @pytest.mark.parametrize("clock", [REALTIME, MONOTONIC])
 def test_a_sleep_until_a_time_of_the_guests_clock(guest: Guest, clock: int) -> None:
     begun = time.monotonic()
     poll(guest, timer(now_of(guest, clock) + 50 * MS, clock=clock, absolute=True))
-    assert 0.04 <= time.monotonic() - begun < 1
+    assert 0.04 <= time.monotonic() - begun < PATIENCE
 
 
 @pytest.mark.parametrize("clock", [REALTIME, MONOTONIC])
 def test_a_sleep_until_a_time_that_is_past_is_none(guest: Guest, clock: int) -> None:
     begun = time.monotonic()
     poll(guest, timer(1, clock=clock, absolute=True))
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_an_interrupt_ends_a_sleep(guest: Guest) -> None:
@@ -87,8 +89,8 @@ def test_an_interrupt_ends_a_sleep(guest: Guest) -> None:
     guest.clock.arm(signals, None, 1.0)
     threading.Timer(0.05, guest.clock.interrupt).start()
     begun = time.monotonic()
-    assert poll(guest, timer(30_000 * MS))[0] == abi.SUCCESS
-    assert time.monotonic() - begun < 1
+    assert poll(guest, timer(HOUR))[0] == abi.SUCCESS
+    assert time.monotonic() - begun < PATIENCE
     assert signals.raised == 1
 
 
@@ -103,21 +105,21 @@ def test_the_deadline_ends_a_sleep_and_the_turn(guest: Guest) -> None:
     begun = time.monotonic()
     with pytest.raises(CellTimeout):
         for _ in range(100_000):  # a guest that sleeps again and again
-            poll(guest, timer(30_000 * MS))
+            poll(guest, timer(HOUR))
             guest.call("spin")
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_the_earliest_of_several_timers_wakes(guest: Guest) -> None:
-    errno, ready = poll(guest, timer(60_000 * MS, user=1), timer(10 * MS, user=2))
+    errno, ready = poll(guest, timer(HOUR, user=1), timer(10 * MS, user=2))
     assert (errno, ready) == (abi.SUCCESS, [2])
 
 
 @pytest.mark.parametrize("kind", [FD_READ, FD_WRITE])
 def test_a_file_is_ready_at_once(guest: Guest, kind: int) -> None:
     begun = time.monotonic()
-    assert poll(guest, timer(60_000 * MS), file(kind, 1)) == (abi.SUCCESS, [8])
-    assert time.monotonic() - begun < 1
+    assert poll(guest, timer(HOUR), file(kind, 1)) == (abi.SUCCESS, [8])
+    assert time.monotonic() - begun < PATIENCE
 
 
 @pytest.mark.parametrize("count", [0, 1025, 2**32 - 1])
@@ -134,9 +136,6 @@ def test_what_was_printed_is_seen_before_a_sleep(guest: Guest) -> None:
     guest.write(1, b"before")
     poll(guest, timer(1))
     assert guest.said == [("stdout", "before")]
-
-
-HOUR = 3_600_000_000_000
 
 
 def guest_after(folder: Path, before: int) -> Guest:
@@ -179,6 +178,6 @@ def test_the_guest_sees_the_time_that_is_saved(tmp_path: Path, before: int) -> N
     guest = guest_after(tmp_path, before)
     for _ in range(5):
         seen = now_of(guest, MONOTONIC)
-        assert seen <= guest.instance.monotonic() < seen + 10**9
+        assert seen <= guest.instance.monotonic() < seen + PATIENCE * 10**9
         assert before <= seen
     guest.close()

@@ -265,7 +265,7 @@ def test_closing_ends_what_runs_and_what_waits(warm: None, tmp_path: Path, code:
     time.sleep(0.3)
     begun = time.monotonic()
     sandbox.close()
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 30
     assert [future.result(5).success for future in futures] == [False] * 3
 
 

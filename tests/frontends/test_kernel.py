@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.connect import write_connection_file
 from jupyter_client.jsonutil import json_default
 
 from tests.faces import happens
 from tests.frontends.conftest import ROOT, SECONDS, Driven
+from tests.ports import write_connection
 
 SPIN = "while True:\n    pass"
 Start = Callable[..., Driven]
@@ -364,7 +364,7 @@ def test_an_address_that_can_not_be_listened_on_ends_the_start_with_one_line(
 
 def test_a_client_whose_iopub_connection_comes_up_late_misses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "late.json"
-    write_connection_file(str(path), key=b"k")
+    write_connection(path)
     command = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", str(path)]
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
         client: Any = BlockingKernelClient(connection_file=str(path))
@@ -372,12 +372,12 @@ def test_a_client_whose_iopub_connection_comes_up_late_misses_nothing(tmp_path: 
         try:
             client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
             client.control_channel.send(client.session.msg("kernel_info_request"))
-            client.get_control_msg(timeout=20)  # it is up
+            client.get_control_msg(timeout=SECONDS)  # it is up
             client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=False)
             sent = client.execute("pass")
             time.sleep(0.2)
             client.start_channels(shell=False, iopub=True, stdin=False, hb=False, control=False)
-            while (message := client.get_iopub_msg(timeout=5))["msg_type"] != "execute_input":
+            while (message := client.get_iopub_msg(timeout=SECONDS))["msg_type"] != "execute_input":
                 pass
             assert message["parent_header"]["msg_id"] == sent
         finally:
@@ -388,7 +388,7 @@ def test_a_client_whose_iopub_connection_comes_up_late_misses_nothing(tmp_path: 
 def test_only_a_client_with_the_curve_keys_is_heard(start: Start, tmp_path: Path) -> None:
     public, secret = zmq.curve_keypair()
     path = tmp_path / "curve.json"
-    write_connection_file(str(path), key=b"k", curve_publickey=public, curve_secretkey=secret)
+    write_connection(path, curve_publickey=public, curve_secretkey=secret)
     command = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", str(path)]
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
         try:

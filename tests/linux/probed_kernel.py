@@ -51,7 +51,7 @@ TRIES: dict[str, Callable[[], object]] = {
     "notebooks": lambda: list(NOTEBOOKS.iterdir()),
     "a notebook's session": lambda: (NOTEBOOKS / "notebooks.json").write_text("[]"),
     "passwords": Path("/etc/passwd").read_text,
-    "tmp": lambda: Path("/tmp/wasm-kernel-probe").write_text("x"),
+    "tmp": lambda: _write_and_remove(Path("/tmp", f"wasm-kernel-probe-{os.getpid()}")),
     "cache": lambda: _write_and_remove(Path(os.environ["PROBE_CACHE"], "probe.cwasm")),
     "tcp": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PROBE_PORT"]))),
     "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),

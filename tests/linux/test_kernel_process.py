@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.connect import write_connection_file
 from threadpoolctl import threadpool_limits
 from traitlets.config import Config
 
 from tests.linux.inside import needs_walls
 from tests.local import get_session_sandbox
+from tests.ports import write_connection
 from tests.private import folders_of
 from tests.sampled import sampled
 from wasm_kernel.engine.cache import default_folder
@@ -56,7 +56,7 @@ class Probed:
             mode=0o700, parents=True, exist_ok=True
         )
         file = folder / "connection.json"
-        write_connection_file(str(file), key=b"k")
+        write_connection(file)
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(port)}
         probe |= {"PROBE_CACHE": str(default_folder())}
         probe |= {"WASM_KERNEL_WORKSPACE_ROOT": str(self.sessions), "PYTHONPATH": str(ROOT)}
@@ -93,10 +93,10 @@ class Probed:
         return answer
 
     def close(self) -> None:
-        self.client.shutdown(reply=True, timeout=20)
+        self.client.shutdown(reply=True, timeout=60)
         self.client.stop_channels()
         assert self.process.stderr is not None
-        self.process.wait(20)
+        self.process.wait(60)
         self.process.stderr.close()
 
 

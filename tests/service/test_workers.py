@@ -35,13 +35,15 @@ from wasm_kernel.service.service import Service
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = "print('begun', flush=True)\nwhile True: pass"
+BEGIN = "open('begun', 'w').close()"
 
 
 def lose(sandbox: WorkerSandbox, how: signal.Signals = signal.SIGKILL) -> Any:
     """Runs a cell whose worker gets a signal in its midst; returns its error."""
-    cell = sandbox.submit("lost = True; " + "import time; time.sleep(60)")
-    wait_for(lambda: sandbox.busy)
-    time.sleep(0.2)
+    mark = sandbox.workspace / "begun"
+    mark.unlink(missing_ok=True)
+    cell = sandbox.submit(f"lost = True; {BEGIN}; import time; time.sleep(60)")
+    wait_for(mark.exists)
     os.kill(worker_of(sandbox).process, how)
     error = cell.result(60).error
     assert error is not None
@@ -81,12 +83,12 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     service: Service, how: str
 ) -> None:
     """With epochs or without: then its process is ended, and that is all."""
-    swallows = "lost = True\nwhile True:\n  try:\n    while True: pass\n  except: pass"
+    swallows = f"lost = True; {BEGIN}\nwhile True:\n  try:\n    while True: pass\n  except: pass"
     with service.create(policy=ExecutionPolicy(grace_seconds=0.2)) as sandbox:
         keep(sandbox, "x = 41")
         cell = sandbox.submit(swallows, timeout_seconds=0.5 if how == "timeout" else None)
         if how == "interrupt":
-            time.sleep(0.3)
+            wait_for((sandbox.workspace / "begun").exists)
             for _ in range(2):
                 assert sandbox.interrupt()
                 time.sleep(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -103,14 +102,14 @@ def test_undo_leads_to_what_the_other_process_did(
 
 
 def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
-    other: Opening, here: Callable[[], LocalSandbox], history: Path
+    other: Opening, here: Callable[[], LocalSandbox], root: Path, history: Path
 ) -> None:
     first = other()
     first.run(STATE)
     first.run("double = lambda x: 2 * x")
     saved(history, 3)
-    first.send("double = None; _ = next(squares); print('in it', flush=True)\nwhile True: pass")
-    time.sleep(0.3)
+    first.send("double = None; _ = next(squares); open('begun', 'w').close()\nwhile True: pass")
+    wait_for((root / ID / "begun").exists)
     first.kill()
     result = here().execute(TELL)
     assert result.stdout == "4 [(7,)] 5 8\n"
