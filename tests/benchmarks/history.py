@@ -19,6 +19,7 @@ from wasm_kernel.state.recorder import Recorder
 MILLISECONDS = 1000
 ARRAYS = "import numpy as np\na = np.random.default_rng(1).random(12_500_000)"
 FUEL = 3 * 10**9
+SETTLED_SECONDS = 1.0  # until what a cell left is on disk
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def back_to_work(native: Side, rounds: int) -> Iterator[Row]:
         sandbox.execute(ARRAYS)
         for turn in range(rounds):
             sandbox.execute(f"a[{turn}] = 0")
-            time.sleep(0.3)
+            time.sleep(SETTLED_SECONDS)
             failed = sandbox.execute("a[:] = 0\nwhile True: pass")
             assert failed.error is not None
             assert failed.error.ename == "OutOfFuel"
@@ -92,7 +93,7 @@ def forks(native: Side, rounds: int) -> Iterator[Row]:
         create_sandbox(workspace=f"{folder}/parent") as sandbox,
     ):
         sandbox.execute(ARRAYS)
-        time.sleep(1)
+        time.sleep(SETTLED_SECONDS)
         for _ in range(rounds):
             begun = time.perf_counter()
             (fork,) = sandbox.fork()
