@@ -120,7 +120,7 @@ def test_listings_that_nobody_ends_take_bounded_memory(guest: Guest) -> None:
     """200 of them took a gigabyte."""
     for number in range(4000):
         (guest.app / f"{number:0240}").touch()
-    for _ in range(60):
+    for _ in range(30):
         errno, fd = guest.open(".", abi.O_DIRECTORY)
         assert errno == abi.SUCCESS
         guest.read_folder(fd, 512)
@@ -175,7 +175,7 @@ def test_what_came_and_went_before_a_commit_is_right_after_it(
 def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> None:
     """It was depth times files: a minute for 2,000 files that lie 1,900 folders deep."""
     fd = APP
-    for _ in range(1500):
+    for _ in range(900):
         guest.call("path_create_directory", fd, *guest.text("d"))
         at = guest.text("d")
         how = (abi.O_DIRECTORY, abi.RIGHT_READ, RIGHTS, 0, 64)
@@ -184,7 +184,7 @@ def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> N
         if fd != APP:
             guest.call("fd_close", fd)
         fd = below
-    for number in range(1000):
+    for number in range(600):
         assert guest.open(f"f{number}", abi.O_CREAT, fd=fd)[0] in (abi.SUCCESS, abi.EMFILE)
         guest.call("fd_close", fd + 1)
     begun = time.process_time()

@@ -90,7 +90,7 @@ bundles = st.dictionaries(
 
 
 @given(text)
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_html(source: str) -> None:
     html = clean_html(source, Removals())
     assert problems_in({"text/html": html}) == []

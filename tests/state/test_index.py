@@ -167,9 +167,9 @@ def test_a_huge_index_is_not_read(folder: Folder, written: Path) -> None:
         read_index(folder)
 
 
-def test_a_million_empty_lines_are_one_damage(folder: Folder, written: Path) -> None:
+def test_empty_lines_without_end_are_one_damage(folder: Folder, written: Path) -> None:
     with written.open("ab") as file:
-        file.write(b"\n" * 1_000_000)
+        file.write(b"\n" * 200_000)
     assert entries(folder) == [*RECORDS, None]
 
 

@@ -109,7 +109,7 @@ def check(op: twins.Operation, here: Answer, native: NativeSide, links: set[str]
         assert there[0] == "error", (op, here, there)
 
 
-@settings(max_examples=250)
+@settings(max_examples=80)
 @given(cells=CELLS)
 def test_any_sequence_of_calls(guest: Guest, cells: list[list[twins.Operation]]) -> None:
     twins.build(guest.app, hidden=True)

@@ -181,11 +181,8 @@ def test_what_goes_too_deep_is_an_error_like_others(
 def test_memory_that_is_not_there_is_an_error_like_others(opened: Opening) -> None:
     sandbox = opened(memory_bytes=512 * 2**20)
     sandbox.execute("var kept = 1")
-    for code in (
-        "new Array(2 ** 32 - 1).fill(0)",
-        "const a = []; for (;;) a.push(new Array(1e6).fill(1))",
-    ):
-        assert "out of memory" in problem(sandbox, code)
+    error = problem(sandbox, "const a = []; for (;;) a.push(new Array(1e6).fill(1))")
+    assert "out of memory" in error
     assert value(sandbox, "kept") == "1"
 
 

@@ -109,19 +109,22 @@ def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
     assert value(guest.execute(fresh)) == "'2.0'"
 
 
-def test_uninstall_list_freeze_and_show(guest: LocalSandbox, index: Make) -> None:
-    index("one", needs=("two",))
-    index("two")
-    guest.execute("%pip install one")
-    assert guest.execute("%pip freeze").stdout == "one==1.0\ntwo==1.0\n"
-    listed = guest.execute("%pip list").stdout
-    assert "one " in listed
-    assert any(row.split()[0] == "numpy" and "built in" in row for row in listed.splitlines())
-    assert "Requires: two" in guest.execute("%pip show one").stdout
-    assert guest.execute("%pip uninstall -y one").stdout == "Successfully uninstalled one-1.0\n"
-    assert not guest.execute("import one").success
-    assert "one is not installed" in guest.execute("%pip uninstall one").stderr
-    assert "built in and can't be removed" in guest.execute("%pip uninstall numpy").stderr
+def test_uninstall_list_freeze_and_show(stocked: LocalSandbox) -> None:
+    """In a fork, which has packages of its own."""
+    [fork] = stocked.fork()
+    with fork:
+        assert value(fork.execute("import one; one.version")) == "'1.5'"
+        assert fork.execute("%pip freeze").stdout == "one==1.5\ntwo==1.0\n"
+        listed = fork.execute("%pip list").stdout
+        assert "one " in listed
+        assert any(row.split()[0] == "numpy" and "built in" in row for row in listed.splitlines())
+        assert "Requires: two" in fork.execute("%pip show one").stdout
+        gone = fork.execute("%pip uninstall -y one").stdout
+        assert gone.startswith("Successfully uninstalled one-1.5\n")
+        assert not fork.execute("del __import__('sys').modules['one']; import one").success
+        assert "one is not installed" in fork.execute("%pip uninstall one").stderr
+        assert "built in and can't be removed" in fork.execute("%pip uninstall numpy").stderr
+        assert value(stocked.execute("len(open(one.__file__).read()) > 0")) == "True"
 
 
 def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: LocalSandbox) -> None:
@@ -142,15 +145,6 @@ def test_packages_are_there_after_a_restart_and_an_undo(
         assert value(first.execute("import one; one.version")) == "'1.0'"
     with create_sandbox(workspace=tmp_path / "app") as second:
         assert value(second.execute("import one; one.version")) == "'1.0'"
-
-
-def test_a_fork_has_packages_of_its_own(stocked: LocalSandbox) -> None:
-    [fork] = stocked.fork()
-    with fork:
-        assert value(fork.execute("import one; one.version")) == "'1.5'"
-        assert fork.execute("%pip uninstall one").success
-        assert not fork.execute("del __import__('sys').modules['one']; import one").success
-        assert value(stocked.execute("len(open(one.__file__).read()) > 0")) == "True"
 
 
 def test_the_guest_can_not_change_what_is_installed(stocked: LocalSandbox) -> None:
@@ -176,11 +170,6 @@ def test_only_a_line_of_the_cell_itself_installs(guest: LocalSandbox, index: Mak
     for code in SNEAKING:
         guest.execute(code)
         assert not guest.execute("import one").success, code
-
-
-def test_an_exclamation_mark_does_as_well(guest: LocalSandbox, index: Make) -> None:
-    index("one")
-    assert "Successfully installed one-1.0" in guest.execute("!pip install one").stdout
 
 
 IMPOSSIBLE = {
@@ -214,10 +203,13 @@ def test_a_hostile_wheel_is_refused(guest: LocalSandbox, index: Make) -> None:
 
 
 def test_nothing_of_a_package_shadows_what_is_built_in(guest: LocalSandbox, index: Make) -> None:
+    """An exclamation mark installs as well."""
     files = dict.fromkeys(("json.py", "numpy/__init__.py", "re.py"), "raise SystemError('mine')")
     index("shadow", files=files)
-    code = "%pip install shadow\nimport sys\nfor n in ('json', 're'): del sys.modules[n]\n"
-    assert guest.execute(code + "import json, re, numpy; numpy.arange(2)").success
+    code = "!pip install shadow\nimport sys\nfor n in ('json', 're'): del sys.modules[n]\n"
+    result = guest.execute(code + "import json, re, numpy; numpy.arange(2)")
+    assert result.success
+    assert "Successfully installed shadow-1.0" in result.stdout
 
 
 def test_an_interrupt_ends_the_fetching(
@@ -234,7 +226,7 @@ def test_an_interrupt_ends_the_fetching(
             error = cell.result(30).error
     assert error is not None
     assert error.ename == "KeyboardInterrupt"
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 12
     assert guest.execute("1").success
 
 
