@@ -31,7 +31,7 @@ def free_port(ip: str = "127.0.0.1") -> int:
         return port
 
 
-def write_connection(path: Path, **more: bytes) -> None:
+def write_connection(path: Path, **more: Any) -> None:
     """Writes a connection file as Jupyter does, for a kernel that a test starts itself."""
     from jupyter_client.connect import write_connection_file
 
@@ -47,4 +47,4 @@ def hand_out_own() -> None:
     def find(_: LocalPortCache, ip: str) -> int:
         return free_port(ip)
 
-    LocalPortCache.find_available_port = find  # type: ignore[method-assign]
+    LocalPortCache.find_available_port = find  # type: ignore[assignment,method-assign]
