@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,6 +112,18 @@ def session_in(root: SessionsRoot, session_id: str) -> Overview:
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
     return next(_with_notebooks(root, [found]))
+
+
+def kept_cells(root: SessionsRoot, session_id: str) -> frozenset[int]:
+    """Returns the numbers of the cells whose states a session keeps; none if it has no history."""
+    with suppress(OSError), Folder.open(root.path) as top, top.enter(session_id) as folder:
+        private = root.privates.find(session_id, folder)
+        if private is not None:
+            with private:
+                stored = _stored(private)
+            commits = {} if stored is None else stored.tree.commits
+            return frozenset(commit.cell for commit in commits.values())
+    return frozenset()
 
 
 def _seen(root: SessionsRoot, name: str, *, named: bool = False) -> Overview | None:

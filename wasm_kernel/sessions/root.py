@@ -36,7 +36,7 @@ class SessionsRoot:
     Attributes:
         named: The same.
         path: Its real path.
-        private_root: The same.
+        private_root: The absolute path of the folder that was named; None if there is none.
         privates: The private folders of its sessions.
 
     Raises:
@@ -45,8 +45,8 @@ class SessionsRoot:
 
     def __init__(self, named: Path | str, private_root: Path | str | None = None) -> None:
         self.named, self.path = Path(named), real_path(named)
-        self.private_root = private_root
         self.privates = PrivateFolders(self.path, private_root)
+        self.private_root = self.privates.named
 
     def check(self, session_id: str, mounts: Sequence[Mount] = ()) -> Guards:
         """Checks that a session may be opened here, as `check_opening` does."""

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import nbformat
@@ -12,6 +13,7 @@ import pytest
 from junitparser import JUnitXml
 
 from tests.frontends.batch.conftest import Making
+from wasm_kernel.frontends.batch import wasm_kernel_grading
 from wasm_kernel.frontends.batch.grade_reports import (
     table_of,
     write_csv,
@@ -23,6 +25,7 @@ from wasm_kernel.frontends.batch.grading import Grade, TestGrade, grade_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.probing import split_probe
 
+GUEST_SIDE = wasm_kernel_grading.__name__
 TESTS = """
 from wasm_kernel_grading import ProbeError, inside, test
 
@@ -150,6 +153,28 @@ def test_files_that_hold_no_tests_are_refused(tmp_path: Path) -> None:
         read_tests([tmp_path / "gone.py"])
 
 
+def test_tests_that_cannot_be_are_refused_and_no_points_are_made_up(
+    warm: None, make: Making, tmp_path: Path
+) -> None:
+    import_it = "from wasm_kernel_grading import test\n"
+    twice = import_it + "@test(probes=['1'])\ndef same(x): ...\n" * 2
+    with pytest.raises(ValueError, match="two tests are named same"):
+        wasm_kernel_grading.load(twice.replace("wasm_kernel_grading", GUEST_SIDE), {})
+    share = f"from {GUEST_SIDE} import test\n@test(probes=['x'], points=2)\ndef share(x): return x"
+    wasm_kernel_grading.load(share, {})
+    for value, earned in (("NaN", 0.0), ("Infinity", 2.0), ("-3", 0.0), ("1.5", 1.5)):
+        told = json.dumps([{"ok": True, "value": value}])
+        assert json.loads(wasm_kernel_grading.judge("share", told))["earned"] == earned
+    (tmp_path / "tests.py").write_text(import_it + "@test(probes=['%time f()'])\ndef a(x): ...")
+    with pytest.raises(BatchError, match="A probe of a can't be read"):
+        grade_notebooks(
+            [tmp_path / "tests.py"],
+            [make("a.ipynb", "1")],
+            tmp_path / "out",
+            workspace_root=tmp_path / "sessions",
+        )
+
+
 def test_a_probe_is_its_statements_and_its_last_expression() -> None:
     assert split_probe("s = f(1)\ns.push(2); s.pop()") == ("s = f(1)\ns.push(2)", "s.pop()")
     assert split_probe("x = 1") == ("x = 1", "")
@@ -169,7 +194,9 @@ def grades() -> list[Grade]:
 def test_students_are_told_what_they_may_know(grades: list[Grade], tmp_path: Path) -> None:
     write_feedback(tmp_path / "a.md", grades[0])
     text = (tmp_path / "a.md").read_text()
-    assert "2.5 of 5 points" in text and "`timeout` in cell 3" in text and "it is `3`" in text
+    assert (
+        "2.5 of 5 points so far" in text and "`timeout` in cell 3" in text and "it is `3`" in text
+    )
     assert "secret" not in text and "second" not in text and "\x1b" not in text
 
 
@@ -186,7 +213,7 @@ def test_teachers_get_a_table_and_junit(grades: list[Grade], tmp_path: Path) -> 
         "third",
         "fourth",
     ]
-    assert rows[1] == ["'=cmd().ipynb", "timeout", "2.5", "5", "1.5", "0", "1", ""]
+    assert rows[1] == ["'=cmd().ipynb", "timeout", "", "5", "1.5", "0", "1", ""]
     write_grades_junit(tmp_path / "j.xml", grades)
     (suite,) = JUnitXml.fromfile(str(tmp_path / "j.xml"))
     assert (suite.tests, suite.failures) == (4, 3)

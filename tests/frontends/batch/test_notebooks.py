@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frontends.batch.conftest import Making
+from tests.frontends.batch.conftest import Making, code
 from wasm_kernel.frontends.batch.notebooks import (
     METADATA,
     NotebookRefused,
@@ -22,7 +22,7 @@ from wasm_kernel.frontends.batch.notebooks import (
     write_notebook,
 )
 from wasm_kernel.frontends.batch.outcome import BatchError, size_of
-from wasm_kernel.frontends.batch.parameters import read_parameters, value_of
+from wasm_kernel.frontends.batch.parameters import check_parameters, read_parameters, value_of
 
 
 def test_folders_globs_and_files_are_found_once(
@@ -31,7 +31,7 @@ def test_folders_globs_and_files_are_found_once(
     for name in ("a.ipynb", "b/c.ipynb", "b/.ipynb_checkpoints/c.ipynb", "done/a.ipynb"):
         make(name, "1")
     monkeypatch.chdir(tmp_path / "in")
-    found = find_sources([".", "b/*.ipynb", "a.ipynb"], Path("done"))
+    found = find_sources([".", "b/*.ipynb", "**/*.ipynb", "a.ipynb"], Path("done"))
     assert [each.name for each in found] == ["a.ipynb", "b/c.ipynb"]
     assert found[1].output == tmp_path / "in" / "done" / "b" / "c.ipynb"
     assert found[1].folder == tmp_path / "in" / "b"
@@ -71,7 +71,13 @@ def test_old_notebooks_get_the_same_ids_each_time() -> None:
     assert parse_notebook(json.dumps(v3).encode()).nbformat == 4
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nbformat": 4}', "[" * 100_000, "\xff"])
+ENDLESS = '{"nbformat": 4, "nbformat_minor": 1e999, "metadata": {}, "cells": []}'
+STRANGE = '{"nbformat": 1, "nbformat_minor": 0, "cells": [{"cell_type": 7}]}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"nbformat": 4}', "[" * 100_000, "\xff", ENDLESS, STRANGE]
+)
 def test_what_is_no_notebook_is_refused_in_words(text: str) -> None:
     with pytest.raises(NotebookRefused, match="no notebook"):
         parse_notebook(text.encode("latin-1"))
@@ -86,6 +92,31 @@ def test_a_notebook_cannot_bring_a_verdict_or_outputs(make: Making, tmp_path: Pa
     (source,) = find_sources([str(file)], tmp_path / "out")
     book = read_notebook(source)
     assert METADATA not in book.metadata and not book.cells[0].outputs
+
+
+def test_what_others_put_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Path) -> None:
+    make("x/a.ipynb", "1")
+    elsewhere = make("y/b.ipynb", "2")
+    (tmp_path / "in/x/out.ipynb").symlink_to(elsewhere)
+    (tmp_path / "in/x/same.ipynb").symlink_to("a.ipynb")
+    os.mkfifo(tmp_path / "in/x/pipe.ipynb")
+    sources = {each.path: each for each in find_sources([str(tmp_path / "in/x")], tmp_path / "o")}
+    read = {path.name: source for path, source in sources.items() if path is not None}
+    assert read_notebook(read["same.ipynb"]).cells[0].source == "1"
+    with pytest.raises(NotebookRefused, match="leads out of its folder"):
+        read_notebook(read["out.ipynb"])
+    with pytest.raises(NotebookRefused, match="no file"):
+        read_notebook(read["pipe.ipynb"])
+
+
+def test_parameters_are_found_in_whatever_a_cell_holds(make: Making, tmp_path: Path) -> None:
+    slow = "a: " + "b " * 200_000
+    source = f"day = 'mon'\n  n: dict[str, int] = {{\n'x': 1}}\nm == 2\n%magic x=1\n{slow}"
+    (found,) = find_sources([str(make("a.ipynb", code(source, "parameters")))], tmp_path / "out")
+    book = read_notebook(found)
+    check_parameters(book, "a", {"day": 1, "n": 2})
+    with pytest.raises(BatchError, match="no parameter m; it has day, n"):
+        check_parameters(book, "a", {"m": 3})
 
 
 def test_a_write_that_fails_keeps_what_was_written_before(

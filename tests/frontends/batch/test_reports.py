@@ -22,7 +22,7 @@ from wasm_kernel.frontends.batch.outcome import Outcome
 from wasm_kernel.frontends.batch.report_files import write_junit, write_page
 from wasm_kernel.frontends.batch.reporting import JsonLines, line_of, summary
 
-EVIL = "<script>alert(1)</script>\x1b[2J"
+EVIL = "<script>alert(1)</script>\x1b[2J\udcff\uffff"
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nrest").decode()
 
 
@@ -43,7 +43,7 @@ def outcomes(tmp_path: Path) -> list[Outcome]:
     write_notebook(book(shown(image_png=PIXEL), shown(image_png="<svg")), done, {})
     return [
         Outcome("a #1.ipynb", "ok", cells=3, output=str(done)),
-        Outcome(EVIL, "error", reason=f"E: {EVIL}", cell=2, output=str(tmp_path / "gone")),
+        Outcome(EVIL, "error", reason=f"E: {EVIL}", cell=2, output=str(tmp_path / "gone\udcff")),
         Outcome("c.ipynb", "cancelled"),
         Outcome("d.ipynb", "kernel-lost"),
     ]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.faces import wait_for
-from tests.frontends.batch.conftest import Making, Running, executed
+from tests.frontends.batch.conftest import Making, Running, code, executed
 from wasm_kernel.frontends.batch.notebooks import METADATA
 
 NOTE = "open('/app/log', 'a').write('{}');"
@@ -43,8 +43,13 @@ def test_an_edit_above_the_failure_is_noticed(make: Making, run: Running, tmp_pa
 
 
 def test_states_that_are_gone_are_run_again(make: Making, run: Running, tmp_path: Path) -> None:
-    make("a.ipynb", "x = [1]", "x.append(2)", "1/0")
-    run()
+    crash = code("import os; os._exit(0)", "raises-exception")
+    make("a.ipynb", "x = [1]", crash, "x.append('half'); 1/0")
+    failed = run()["a.ipynb"]
+    assert failed.note == "--resume goes on after code cell 1, as later states are not kept"
+    make("a.ipynb", "x = [1]", crash, "print(x); 1/0")
+    assert run(resume=True)["a.ipynb"].kept == 1
+    assert executed(tmp_path / "out" / "a.ipynb")[2][1].startswith("[1]\n")
     (session,) = (tmp_path / "sessions").glob("*-*")
     session.rename(tmp_path / "gone")
     make("a.ipynb", "x = [1]", "x.append(2)", "print(x)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -57,11 +58,13 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
 
 
 def test_a_cell_has_its_time_and_what_follows_is_not_run(
-    make: Making, run: Running, tmp_path: Path
+    make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make("deep/late.ipynb", "while True: pass", "print('never')")
     make("other.ipynb", "x <- 3", language="R")
-    late = run(budgets=Budgets(cell_seconds=0.5))["deep/late.ipynb"]
+    monkeypatch.chdir(tmp_path)
+    late = run(budgets=Budgets(cell_seconds=0.5), private_root="kept")["deep/late.ipynb"]
+    assert (tmp_path / "kept").exists() and not (tmp_path / "in/deep/kept").exists()
     assert (late.verdict, late.cell) == ("timeout", 1) and "0.5 seconds" in late.reason
     written = json.loads((tmp_path / "out" / "deep" / "late.ipynb").read_text())
     assert written["metadata"][METADATA]["verdict"] == "timeout"
@@ -78,11 +81,33 @@ def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
     assert not (tmp_path / "out" / "report.ipynb").exists()
     heard: list[int] = []
     hooks = {"on_cell_executed": lambda cell, cell_index, execute_reply: heard.append(cell_index)}
-    assert run(parameters={"day": "tue"}, hooks=hooks)["report.ipynb"].ok
+
+    async def from_a_notebook() -> bool:
+        return run(parameters={"day": "tue"}, hooks=hooks)["report.ipynb"].ok
+
+    assert asyncio.run(from_a_notebook())
     assert heard == [0, 1, 2]
     with pytest.raises(BatchError, match="no hook on_cell; there are on_cell_start"):
         run(hooks={"on_cell": print})
     assert executed(tmp_path / "out" / "report.ipynb")[-1][1] == "ran on tue\n"
+
+
+def test_a_kernel_that_does_not_start_says_why(make: Making, run: Running, tmp_path: Path) -> None:
+    make("a.ipynb", code("1", "raises-exception"))
+    lost = run(mounts=[f"{tmp_path / 'gone'}:/data"])["a.ipynb"]
+    assert (lost.verdict, lost.cells) == ("kernel-lost", 0)
+    assert "did not start: WasmKernel.mounts names a host folder for /data" in lost.reason
+
+
+def test_what_a_cluster_has_not_is_refused(make: Making, run: Running, tmp_path: Path) -> None:
+    make("a.ipynb", "1")
+    for options in ({"jobs": 2}, {"hooks": {"on_cell_start": print}}, {"folder": "write"}):
+        with pytest.raises(BatchError, match="On a cluster there is no"):
+            run(cluster="127.0.0.1:1", **{"jobs": None, **options})
+    with pytest.raises(BatchError, match="at least 1 worker, not 0"):
+        run(cluster=0, jobs=None)
+    with pytest.raises(BatchError, match="none is named"):
+        run(shared=tmp_path)
 
 
 def test_fuel_is_counted_and_a_notebook_has_its_own_time(

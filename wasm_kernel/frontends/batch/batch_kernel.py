@@ -6,7 +6,9 @@ read from the kernel's own events, which no cell can write; a cell can raise an 
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,12 +26,15 @@ from nbformat import NotebookNode
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.batch.outcome import Verdict
+from wasm_kernel.frontends.batch.outcome import Verdict, plain
 
 START_SECONDS = 600.0  # the first kernel on a machine compiles the guest
 _RECONNECT_MS = 2
 _ARGV = ("-m", "wasm_kernel", "-f", "{connection_file}")
 _LOG = "events.jsonl"
+_REFUSED = "KernelNotStarted"  # what a kernel raises in each cell that could not open its session
+_HEARD_BYTES = 4096
+_NOT_STARTED = "The kernel did not start: {why}."
 _OUTPUT_LIMITS = (
     *("stdout_bytes", "stderr_bytes", "display_bytes", "display_count"),
     *("output_bytes", "session_output_bytes"),
@@ -88,6 +93,7 @@ class BatchKernel:
         # by default a socket that finds no kernel yet tries again after 100 ms
         self._manager.context.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._client: Any = None  # nbclient's
+        self._errors, self._heard = -1, b""
 
     async def start(self, book: NotebookNode) -> NotebookClient:
         """Starts the kernel; returns a client that runs the cells of a notebook in it.
@@ -95,26 +101,74 @@ class BatchKernel:
         Raises:
             KernelLost: it does not come up.
         """
+        errors = self._listen()
         try:
             await self._manager.start_kernel(
-                cwd=str(self._folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                cwd=str(self._folder), stdout=subprocess.DEVNULL, stderr=errors
             )
             client = NotebookClient(book, km=self._manager, startup_timeout=int(START_SECONDS))
             await client.async_start_new_kernel_client()
         except (RuntimeError, TimeoutError, OSError) as problem:
-            raise KernelLost("The kernel did not start.") from problem
+            raise KernelLost(_NOT_STARTED.format(why=self._last_words())) from problem
+        finally:
+            os.close(errors)
         self._client = client
-        reply = await client.async_wait_for_reply(self._client.kc.kernel_info())
-        if reply is None:
-            raise KernelLost("The kernel did not answer.")
-        book.metadata["language_info"] = dict(reply["content"]["language_info"])
+        reply = await self._reply(self._client.kc.kernel_info())
+        book.metadata["language_info"] = dict(reply["language_info"])
         return client
 
-    async def restore(self, count: int) -> bool:
-        """Brings variables and files back as they were after a cell; False if nobody kept that."""
-        sent = self._client.kc.execute(f"%restore {count} --files", store_history=False)
+    async def ready(self) -> None:
+        """Waits until a new session's guest is ready, of which no cell has been run.
+
+        Raises:
+            KernelLost: there will be none. The kernel itself stays, and would say so in each cell.
+        """
+        reply = await self._reply(self._client.kc.execute("", silent=True))
+        if reply["status"] != "ok":
+            is_refused = reply.get("ename") == _REFUSED
+            why = self._last_words() if is_refused else plain(str(reply.get("evalue", "")))
+            raise KernelLost(_NOT_STARTED.format(why=why.removesuffix(".")))
+
+    async def _reply(self, sent: str) -> dict[str, Any]:
+        """The content of the reply to a message.
+
+        Raises:
+            KernelLost: there is none.
+        """
         reply = await self._client.async_wait_for_reply(sent)
-        return reply is not None and reply["content"]["status"] == "ok"
+        if reply is None:
+            raise KernelLost("The kernel did not answer.")
+        content: dict[str, Any] = reply["content"]
+        return content
+
+    def _listen(self) -> int:
+        """Returns a descriptor for the kernel's standard error, whose end is remembered."""
+        self._errors, errors = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(errors, True)
+        asyncio.get_running_loop().add_reader(self._errors, self._hear)
+        return errors
+
+    def _hear(self) -> None:
+        if data := os.read(self._errors, _HEARD_BYTES):
+            self._heard = (self._heard + data)[-_HEARD_BYTES:]
+        else:
+            asyncio.get_running_loop().remove_reader(self._errors)
+
+    def _last_words(self) -> str:
+        """The last line of a process that ended before it was a kernel."""
+        with suppress(BlockingIOError):
+            self._hear()
+        lines = self._heard.decode(errors="replace").split("\n")
+        said = next((line for line in reversed(lines) if line.strip()), "it did not say why")
+        return plain(said).removeprefix("wasm-kernel: ").removesuffix(".")
+
+    async def restore(self, count: int) -> bool:
+        """Brings variables and files back as they were after a cell; False if nobody kept that.
+
+        A number in brackets is a cell's, whatever checkpoints the notebook has named.
+        """
+        sent = self._client.kc.execute(f"%restore [{count}] --files", store_history=False)
+        return bool((await self._reply(sent))["status"] == "ok")
 
     def limits_met(self) -> set[str]:
         """Returns the limits that were met since this was last asked, as the kernel says."""
@@ -140,6 +194,10 @@ class BatchKernel:
             await self._manager.shutdown_kernel(now=kill)
         if self._client is not None:
             self._client.kc.stop_channels()
+        if self._errors >= 0:
+            asyncio.get_running_loop().remove_reader(self._errors)
+            os.close(self._errors)
+            self._errors = -1
         await ensure_async(self._manager.cleanup_resources())
         self._place.cleanup()
 

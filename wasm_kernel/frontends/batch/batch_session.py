@@ -19,6 +19,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
+from wasm_kernel.sessions.overview import kept_cells
 from wasm_kernel.sessions.root import SessionsRoot
 
 _LEAVE_SECONDS = 30.0  # for the kernels of a run that was killed to end
@@ -51,6 +52,10 @@ class BatchSession:
     def exists(self) -> bool:
         """True if an earlier run left it."""
         return (self.root.path / self.id).is_dir()
+
+    def kept_cells(self) -> frozenset[int]:
+        """Returns the numbers of the cells after which a later run can go on."""
+        return kept_cells(self.root, self.id)
 
     def begin(self, inputs: Sequence[Path]) -> None:
         """Makes it anew, with copies of some files.

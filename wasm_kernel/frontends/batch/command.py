@@ -267,7 +267,7 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             compare=options.compare,
             ignored=options.ignore,
             deterministic=options.deterministic,
-            cluster=options.cluster or options.local_cluster,
+            cluster=options.local_cluster if options.cluster is None else options.cluster,
             shared=options.shared,
         )
     report(options, outcomes)

@@ -20,6 +20,7 @@ _ABOUT = (
     "Runs submissions in sandboxes, and each test in a copy of the state that one reached. The "
     "status is 0 if every submission was graded, 1 if a test could not be judged, 2 if nothing was."
 )
+_EXECUTED = "executed"
 _FEEDBACK = "feedback"
 _GRADES = "grades.csv"
 
@@ -46,7 +47,7 @@ def add_grade(commands: Any, root: Callable[[], Path]) -> None:
         required=True,
         type=Path,
         metavar="OUT",
-        help=f"the folder for executed notebooks, {_GRADES}, and {_FEEDBACK} for each student",
+        help=f"the folder for {_GRADES}, {_FEEDBACK} for each student, and {_EXECUTED} notebooks",
     )
     parser.add_argument(
         "--test-seconds", type=float, default=10.0, help="the most that a test may take"
@@ -59,13 +60,14 @@ def add_grade(commands: Any, root: Callable[[], Path]) -> None:
 def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
     from wasm_kernel.frontends.batch import grade_reports
     from wasm_kernel.frontends.batch.grading import BUDGETS, grade_notebooks
+    from wasm_kernel.frontends.batch.notebooks import SUFFIX
 
     workspace_root, private_root = roots_of(options, root)
     with progress_of(options) as progress:
         grades = grade_notebooks(
             options.tests,
             options.notebooks,
-            options.out,
+            options.out / _EXECUTED,
             workspace_root=workspace_root,
             private_root=private_root,
             jobs=options.jobs,
@@ -76,7 +78,7 @@ def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
         )
     grade_reports.write_csv(options.out / _GRADES, grades)
     for grade in grades:
-        page = Path(grade.outcome.notebook).with_suffix(".md")
+        page = grade.outcome.notebook.removesuffix(SUFFIX) + ".md"
         grade_reports.write_feedback(options.out / _FEEDBACK / page, grade)
     if options.junit is not None:
         grade_reports.write_grades_junit(options.junit, grades)

@@ -11,7 +11,8 @@ from wasm_kernel.frontends.batch.grading import Grade, TestGrade
 from wasm_kernel.frontends.batch.outcome import plain
 from wasm_kernel.frontends.batch.report_files import Case, junit_of, write_report
 
-_FORMULA = ("=", "+", "-", "@")
+_FORMULA = (*"=+-@", "\uff0b", "\uff0d", "\uff1d", "\uff20")
+_NOT_ALL = " so far: not every test could be judged"
 _FORGEABLE = "it ran beside the submission, which can fool it"
 
 
@@ -26,9 +27,9 @@ def write_csv(file: Path, grades: Sequence[Grade]) -> None:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["submission", "verdict", "earned", "points", *map(_cell, names)])
     for grade in grades:
-        earned = [f"{test.earned:g}" if test.judged else "" for test in grade.tests]
+        earned = [_earned(test) for test in grade.tests]
         name = _cell(grade.outcome.notebook)
-        totals = [f"{grade.earned:g}", f"{grade.points:g}"]
+        totals = [f"{grade.earned:g}" if grade.judged else "", f"{grade.points:g}"]
         rows.writerow([name, grade.outcome.verdict, *totals, *earned])
     write_report(file, text.getvalue().encode())
 
@@ -46,18 +47,23 @@ def write_feedback(file: Path, grade: Grade) -> None:
         BatchError: the file can't be written.
     """
     outcome = grade.outcome
-    lines = [f"# {_text(outcome.notebook)}", "", f"{grade.earned:g} of {grade.points:g} points", ""]
+    total = f"{grade.earned:g} of {grade.points:g} points{'' if grade.judged else _NOT_ALL}"
+    lines = [f"# {_text(outcome.notebook)}", "", total, ""]
     if not outcome.ok:
         where = f" in cell {outcome.cell}" if outcome.cell else ""
         lines += [f"The notebook ended with `{outcome.verdict}`{where}:", ""]
         lines += [f"    {plain(outcome.reason)}", ""]
     lines += ["| test | points | of |", "|---|---|---|"]
     shown = [(_shown_name(number, test), test) for number, test in enumerate(grade.tests, 1)]
-    lines += [f"| {_text(name)} | {test.earned:g} | {test.points:g} |" for name, test in shown]
+    lines += [f"| {_text(name)} | {_earned(test)} | {test.points:g} |" for name, test in shown]
     for name, test in shown:
         if test.message and not test.hidden:
             lines += ["", f"**{_text(name)}**", "", f"    {plain(test.message)}"]
     write_report(file, "\n".join([*lines, ""]).encode())
+
+
+def _earned(test: TestGrade) -> str:
+    return f"{test.earned:g}" if test.judged else ""
 
 
 def _shown_name(number: int, test: TestGrade) -> str:

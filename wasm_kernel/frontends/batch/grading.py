@@ -31,6 +31,7 @@ TEST_SECONDS = 10.0
 """What a test may take by default, with all its probes."""
 
 _TOGETHER = 4  # submissions for each processor that run before they are graded: states take room
+_CANCELLED = "Grading was cancelled. No grades were written."
 _NOTHING_RAN = "The submission did not run."
 BUDGETS = Budgets(cell_seconds=60.0, notebook_seconds=300.0)
 
@@ -133,36 +134,40 @@ def grade_notebooks(
     policy = ExecutionPolicy.from_values({**budgets.limits(), "history_cells": 5})
     with (
         Service(workspace_root, private_root=private_root, policy=policy) as service,
-        closing(_Grading(service, settings.root, files, test_seconds)) as grading,
+        closing(_Grading(service, settings.root, files, test_seconds, count)) as grading,
     ):
         grading.check()
         sources = find_sources([str(each) for each in submissions], Path(out))
-        with ThreadPoolExecutor(count) as threads:
-            grades: list[Grade] = []
-            for part in range(0, len(sources), _TOGETHER * count):
-                some = sources[part : part + _TOGETHER * count]
+        grades: list[Grade] = []
+        for part in range(0, len(sources), _TOGETHER * count):
+            some = sources[part : part + _TOGETHER * count]
+            try:
                 outcomes = run_sources(some, settings, count, progress or Quiet())
-                if any(outcome.verdict == "cancelled" for outcome in outcomes):
-                    raise BatchError("Grading was cancelled. No grades were written.")
-                grades += threads.map(grading.grade, outcomes)
-            return grades
+                grades += grading.grade_all(outcomes)
+            finally:
+                for source in some:
+                    BatchSession(settings.root, source.output).discard()
+        return grades
 
 
 class _Grading:
     """Grades what ran. Its threads have a clean guest each."""
 
     def __init__(
-        self, service: Service, root: SessionsRoot, files: TestFiles, seconds: float
+        self, service: Service, root: SessionsRoot, files: TestFiles, seconds: float, jobs: int
     ) -> None:
         self._service = service
         self._root = root
         self._files = files
         self._seconds = seconds
+        self._is_cancelled = False
+        self._threads = ThreadPoolExecutor(jobs)
         self._own = threading.local()
         self._made: list[str] = []
 
     def close(self) -> None:
         """Deletes the sessions of clean guests."""
+        self._threads.shutdown(cancel_futures=True)
         for name in self._made:
             self._service.delete(name)
 
@@ -187,18 +192,36 @@ class _Grading:
         guest: CleanGuest = self._own.guest
         return guest
 
-    def grade(self, outcome: Outcome) -> Grade:
-        """Returns what a submission earned; its session is deleted."""
+    def grade_all(self, outcomes: Sequence[Outcome]) -> list[Grade]:
+        """Returns what submissions earned.
+
+        Raises:
+            BatchError: somebody cancelled it.
+        """
+        if any(outcome.verdict == "cancelled" for outcome in outcomes):
+            raise BatchError(_CANCELLED)
+        try:
+            return [*self._threads.map(self._grade, outcomes)]
+        except KeyboardInterrupt:
+            self._is_cancelled = True
+            raise BatchError(_CANCELLED) from None
+
+    def _grade(self, outcome: Outcome) -> Grade:
         clean = self._clean()
         session = BatchSession(self._root, Path(outcome.output))
-        try:
-            return Grade(outcome, tuple(self._one(clean, session, test) for test in clean.tests))
-        finally:
-            session.discard()
+        return Grade(
+            outcome, tuple(self._one(clean, session, outcome, test) for test in clean.tests)
+        )
 
-    def _one(self, clean: CleanGuest, session: BatchSession, test: GradedTest) -> TestGrade:
+    def _one(
+        self, clean: CleanGuest, session: BatchSession, outcome: Outcome, test: GradedTest
+    ) -> TestGrade:
         earned, message, judged = 0.0, _NOTHING_RAN, True
-        if session.exists:
+        if self._is_cancelled:
+            raise BatchError(_CANCELLED)
+        if outcome.verdict == "kernel-lost":  # which is not the submission's fault
+            message, judged = outcome.reason, False
+        elif session.exists:
             try:
                 earned, message = self._in_copy(clean, session, test)
             except (WasmKernelError, OSError) as problem:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, Progress, RunSettings
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
@@ -39,8 +40,13 @@ def run_sources(
     if count < 1:
         raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
     check(sources, settings)
+    batch = _Batch(settings, progress)
     with locked(sources):
-        return asyncio.run(_Batch(settings, progress).run(sources, count))
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(batch.run(sources, count))
+        return batch.run_beside(sources, count)  # a notebook calls this, say
 
 
 class Quiet:
@@ -63,6 +69,17 @@ class _Batch:
         self._settings = settings
         self._progress = progress
         self._stopping = asyncio.Event()
+
+    def run_beside(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
+        """Runs all of them on another thread, as this one has a loop that runs."""
+        loop = asyncio.new_event_loop()
+        with ThreadPoolExecutor(1) as threads, contextlib.closing(loop):
+            ran = threads.submit(loop.run_until_complete, self.run(sources, jobs))
+            try:
+                return ran.result()
+            except KeyboardInterrupt:
+                loop.call_soon_threadsafe(self._stopping.set)
+                return ran.result()
 
     async def run(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
         """Runs all of them; a signal that asks for the end makes the rest `cancelled`."""

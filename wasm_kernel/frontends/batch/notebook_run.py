@@ -42,7 +42,7 @@ from wasm_kernel.frontends.batch.notebooks import (
 )
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, Verdict, plain
 from wasm_kernel.frontends.batch.parameters import put_in
-from wasm_kernel.frontends.batch.resuming import DONE, Earlier
+from wasm_kernel.frontends.batch.resuming import DONE, Earlier, state_counts
 from wasm_kernel.sessions.root import SessionsRoot
 
 HOOKS = (
@@ -178,13 +178,12 @@ class NotebookRun:
             await self._run_all(earlier)
         except _Ended as ended:
             self._note(verdict=ended.verdict, reason=ended.reason)
-        except (KernelLost, DeadKernelError) as problem:
-            lost = str(problem) if isinstance(problem, KernelLost) else _LOST
-            self._note(verdict="kernel-lost", reason=lost)
         except BatchError:
             raise
+        except DeadKernelError:
+            self._note(verdict="kernel-lost", reason=_LOST)
         except WasmKernelError as problem:
-            self._note(verdict="error", reason=str(problem))
+            self._note(verdict="kernel-lost", reason=str(problem))
         except Exception as problem:  # one notebook less is no reason to end a thousand
             _LOG.exception("a notebook could not be run")
             self._note(verdict="kernel-lost", reason=_FAULT.format(kind=type(problem).__name__))
@@ -194,9 +193,21 @@ class NotebookRun:
             if self._settings.compare:
                 ignored = self._settings.ignored
                 self._outcome = compared(self._source, self._book, ignored, self._outcome)
+        elif not self._settings.goes_on:
+            await self._note_resumption()
         self._note(seconds=round(time.monotonic() - began, 3))
         await self._write(self._outcome.verdict)
         return self._outcome
+
+    async def _note_resumption(self) -> None:
+        """Notes after which cell a later run can go on, if not after the last that is done."""
+        kept = await asyncio.to_thread(self._session.kept_cells)
+        counts = state_counts([cell for _, cell in self._cells])[: self._done]
+        last = max((n for n, count in enumerate(counts, 1) if count and count in kept), default=0)
+        if last < self._done:
+            where = f"goes on after code cell {last}" if last else "begins anew"
+            note = f"--resume {where}, as later states are not kept"
+            self._note(note="; ".join(filter(None, (self._outcome.note, note))))
 
     def _read(self) -> None:
         book = read_notebook(self._source)
@@ -248,7 +259,9 @@ class NotebookRun:
             await kernel.close(kill=True)
             self._kernel = None
         await asyncio.to_thread(self._session.begin, self._settings.inputs)
-        return (await self._started())[1]
+        kernel, client = await self._started()
+        await self._limited(kernel.ready())
+        return client
 
     async def _started(self) -> tuple[BatchKernel, NotebookClient]:
         settings = self._settings

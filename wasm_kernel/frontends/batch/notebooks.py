@@ -12,9 +12,11 @@ from __future__ import annotations
 import glob
 import json
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,9 @@ MOST_BYTES = 256 * 1024 * 1024
 _PYTHON = ("python", "ipython", "python3")
 _STDIN_NAME = "stdin.ipynb"
 _VERSION = 4
+_READ_ONLY = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_LEADS_OUT = "The notebook is a link that leads out of its folder. Name the file itself."
+_NO_FILE = "The notebook is no file."
 
 
 Cell = tuple[int, NotebookNode]
@@ -110,10 +115,21 @@ def _files_of(name: str, out: Path) -> list[Path]:
         found = [path]
     else:
         found = [Path(each) for each in sorted(glob.glob(name, recursive=True))]  # noqa: PTH207 - it may be absolute
-        found = [each for each in found if each.is_file()]
+        done = out.resolve()
+        is_above = _fixed_part(path) in done.parents
+        found = [
+            each
+            for each in found
+            if each.is_file() and not (is_above and each.resolve().is_relative_to(done))
+        ]
     if not found:
         raise BatchError(f"There is no notebook {name}. Nothing was run.")
     return [_real(each) for each in found]
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """The folder above all that a glob may find."""
+    return next(top for top in pattern.absolute().parents if not glob.has_magic(str(top))).resolve()
 
 
 def _real(path: Path) -> Path:
@@ -143,13 +159,28 @@ def read_stored(source: Source) -> NotebookNode:
     try:
         data = source.data
         if source.path is not None:
-            with source.path.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+            data = _content(source.path)
     except OSError as problem:
         raise NotebookRefused(f"The notebook can't be read ({describe(problem)}).") from None
     book = parse_notebook(data)
     runtime_of(book)
     return book
+
+
+def _content(path: Path) -> bytes:
+    """The content of a notebook's file, which others may have put where it lies.
+
+    Raises:
+        NotebookRefused: it is no file, or a link to a file of another folder.
+        OSError: it can't be read.
+    """
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(path.parent):
+        raise NotebookRefused(_LEADS_OUT)
+    with os.fdopen(os.open(real, _READ_ONLY), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise NotebookRefused(_NO_FILE)
+        return file.read(MOST_BYTES + 1)
 
 
 def read_notebook(source: Source) -> NotebookNode:
@@ -191,10 +222,10 @@ def parse_notebook(data: bytes) -> NotebookNode:
             nbformat.validate(book)
     except KeyError as problem:
         raise NotebookRefused(f"This is no notebook (it lacks {plain(str(problem))}).") from None
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as problem:
-        raise NotebookRefused(f"This is no notebook ({plain(describe(problem), 120)}).") from None
     except nbformat.ValidationError as problem:
         raise NotebookRefused(f"This is no notebook ({plain(problem.message, 120)}).") from None
+    except Exception as problem:  # whoever wrote the file chooses what nbformat stumbles over
+        raise NotebookRefused(f"This is no notebook ({plain(describe(problem), 120)}).") from None
     found_book: NotebookNode = book
     return found_book
 
@@ -241,13 +272,11 @@ def code_cells(book: NotebookNode) -> list[Cell]:
 def merge_streams(cell: NotebookNode) -> None:
     """Makes one output of texts that follow one another on one stream, as pages show them."""
     merged: list[NotebookNode] = []
-    for output in cell.outputs:
-        last = merged[-1] if merged else None
-        is_text = last is not None and last.output_type == output.output_type == "stream"
-        if last is not None and is_text and last.name == output.name:
-            last.text += output.text
-        else:
-            merged.append(output)
+    for stream, outputs in groupby(cell.outputs, lambda output: output.get("name", "")):
+        several = [*outputs]
+        if stream:
+            several[0].text = "".join(each.text for each in several)
+        merged += several[:1] if stream else several
     cell.outputs = merged
 
 

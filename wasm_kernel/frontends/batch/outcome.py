@@ -25,8 +25,9 @@ VERDICTS: tuple[str, ...] = get_args(Verdict)
 
 REASON_CHARACTERS = 300
 _CONTROLS = re.compile(
-    r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+    r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
+_NOWHERE = re.compile(r"[\ud800-\udfff\ufffe\uffff]")  # in no XML, and some in no file
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -121,10 +122,11 @@ def size_of(text: str) -> int:
 
 def plain(text: str, most: int = REASON_CHARACTERS) -> str:
     """Returns a text of a guest on one line, without anything that a terminal or a page obeys."""
-    line = " ".join(_CONTROLS.sub(" ", text).split())
+    line = " ".join(cleaned(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def cleaned(text: str) -> str:
     """Returns a text of a guest with its lines, without anything that a terminal obeys."""
-    return "\n".join(_CONTROLS.sub(" ", line) for line in text.split("\n"))
+    shown = _NOWHERE.sub("\ufffd", text)
+    return "\n".join(_CONTROLS.sub(" ", line) for line in shown.split("\n"))

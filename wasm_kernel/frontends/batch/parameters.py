@@ -17,6 +17,9 @@ from wasm_kernel.policy import RuntimeType
 _WORDS = {"True": True, "False": False, "None": None}
 _WHOLE = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?")
+_ASSIGNED = re.compile(r"^[ \t]*+([^\W\d]\w*+)[ \t]*+(?::[^=\n]*+)?=(?!=)", re.MULTILINE)
+"""What a cell assigns to: papermill's own pattern takes hours for some cells."""
+
 _CELL_ID = "injected-parameters"
 _TAG = "parameters"
 
@@ -57,11 +60,8 @@ def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any
     Raises:
         BatchError: it lacks one.
     """
-    from papermill.translators import papermill_translators
-
     cell = _parameter_cell(book)
-    translator = papermill_translators.find_translator("", "python")
-    known = [] if cell is None else [each.name for each in translator.inspect(cell)]
+    known = [] if cell is None else _ASSIGNED.findall(cell.source)
     unknown = sorted(set(parameters) - set(known))
     if unknown:
         has = f"it has {', '.join(known)}" if known else "it has no cell tagged parameters"

@@ -23,6 +23,7 @@ _GUEST_SIDE = Path(__file__).with_name("wasm_kernel_grading.py")
 _MODULE = _GUEST_SIDE.stem
 _ANSWER_CHARACTERS = 1024 * 1024
 _LOADED = "tests"
+_UNREADABLE = "A probe of {name} can't be read ({why}). Nothing was run."
 _LEAST_SECONDS = 0.1
 _INSTALL = (
     "import sys, types\n"
@@ -33,7 +34,6 @@ _INSTALL = (
 )
 _PLAIN = """
 def _wasm_kernel_plain(value, depth=0):
-    import json
     if depth > 50:
         raise ValueError("an answer is nested too deeply")
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -49,6 +49,10 @@ def _wasm_kernel_plain(value, depth=0):
     if isinstance(value, (list, tuple)):
         return [_wasm_kernel_plain(each, depth + 1) for each in value]
     return value if isinstance(value, (int, float, str)) else repr(value)
+
+def _wasm_kernel_told(value):
+    import json
+    return json.dumps(_wasm_kernel_plain(value)).encode().hex()
 """
 _AS_AT_A_PROMPT = (
     "import sys\n"
@@ -83,12 +87,11 @@ class Copy:
         body, last = split_probe(probe)
         if not last:
             return _failed(self._run(body))
-        wanted = f"__import__('json').dumps(_wasm_kernel_plain(({last})))"
+        wanted = f"_wasm_kernel_told(({last}))"
         result = self._run(f"{_PLAIN}\n{body}", value=wanted)
         if result.error is not None:
             return _failed(result)
-        told = result.reply.get("user_expressions", {}).get("value", {})
-        return _value_in(told)
+        return _value_in(result.reply.get("user_expressions", {}).get("value", {}))
 
     def printed(self, example: Example) -> tuple[str, str]:
         """Returns what an example of a doctest printed, and the last line of its traceback."""
@@ -118,6 +121,22 @@ def split_probe(probe: str) -> tuple[str, str]:
     return ast.unparse(tree), ast.unparse(last.value)
 
 
+def _check_probes(test: GradedTest) -> None:
+    """Checks that probes can be read, before anything runs.
+
+    Raises:
+        BatchError: one is no Python, such as a magic.
+    """
+    for probe in test.probes:
+        try:
+            split_probe(probe)
+        except (SyntaxError, ValueError, RecursionError) as problem:
+            why = plain(str(problem))
+            raise BatchError(
+                f"A probe of {test.name} can't be read ({why}). Nothing was run."
+            ) from None
+
+
 def _failed(result: SandboxResult) -> Answer:
     if result.error is None:
         return {"ok": True, "value": "null"}
@@ -130,14 +149,18 @@ def _value_in(told: Any) -> Answer:
         name, text = str(told.get("ename", "")), str(told.get("evalue", ""))
         return {"ok": False, "name": plain(name), "text": plain(text)}
     try:
-        text = told["data"]["text/plain"]
+        text = _text_in(told)
         if len(text) > _ANSWER_CHARACTERS:
             return {"ok": False, "name": "ValueError", "text": "the answer is too long"}
-        value = ast.literal_eval(text)
-        json.loads(value)
-    except (TypeError, KeyError, ValueError, SyntaxError, RecursionError, MemoryError):
+        json.loads(text)
+    except (TypeError, KeyError, ValueError, RecursionError):
         return {"ok": False, "name": "ValueError", "text": "the answer is no plain data"}
-    return {"ok": True, "value": value}
+    return {"ok": True, "value": text}
+
+
+def _text_in(told: Any) -> str:
+    """The text whose bytes in hexadecimal are the value of an expression."""
+    return bytes.fromhex(told["data"]["text/plain"].strip("'")).decode()
 
 
 class CleanGuest:
@@ -162,6 +185,8 @@ class CleanGuest:
             self._load(f"{_MODULE}.load({each!r}, globals())")
         listed: list[dict[str, Any]] = self._ask("listing()")
         own = [GradedTest(**{**each, "probes": tuple(each.get("probes", ()))}) for each in listed]
+        for test in own:
+            _check_probes(test)
         self.tests: Sequence[GradedTest] = (*own, *files.tests)
         self._sandbox.checkpoint(_LOADED)
 
@@ -175,19 +200,22 @@ class CleanGuest:
         result = self._sandbox.execute(
             "pass",
             store_history=False,
-            user_expressions={"it": f"{_MODULE}.{call}"},
+            user_expressions={"it": f"{_MODULE}.{call}.encode().hex()"},
             timeout_seconds=self._seconds,
         )
         told = result.reply.get("user_expressions", {}).get("it", {})
         if result.error is not None or told.get("status") != "ok":
-            why = result.error.evalue if result.error else told.get("evalue", "")
-            raise WasmKernelError(f"The test itself failed ({plain(str(why))}).")
-        return json.loads(ast.literal_eval(told["data"]["text/plain"]))
+            told_why = result.error.evalue if result.error else told.get("evalue", "")
+            why = plain(str(told_why)).partition(". ")[0].removesuffix(".")
+            raise WasmKernelError(f"The test itself failed ({why}).")
+        return json.loads(_text_in(told))
 
     def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
         """Returns the points that the answers to a test's probes earn, and a message."""
-        found = self._ask(f"judge({test.name!r}, {json.dumps([*answers])!r})")
-        self._sandbox.restore(_LOADED)  # nothing of one submission is left for the next
+        try:
+            found = self._ask(f"judge({test.name!r}, {json.dumps([*answers])!r})")
+        finally:
+            self._sandbox.restore(_LOADED)  # nothing of one submission is left for the next
         return float(found["earned"]), str(found.get("message", ""))
 
     def is_wanted(self, example: Example, printed: str, error: str) -> bool:

@@ -112,7 +112,7 @@ def write_page(file: Path, outcomes: Sequence[Outcome]) -> None:
 def _row(file: Path, outcome: Outcome) -> str:
     name = escape(plain(outcome.notebook))
     if outcome.output:
-        link = quote(os.path.relpath(outcome.output, file.absolute().parent))
+        link = quote(os.fsencode(os.path.relpath(outcome.output, file.absolute().parent)))
         name = f'<a href="{escape(link)}">{name}</a>'
     return _ROW.format(
         name=name,

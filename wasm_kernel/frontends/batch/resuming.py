@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from nbformat import NotebookNode
+
 from wasm_kernel.frontends.batch.notebooks import Cell, code_cells, read_executed
 
 DONE = "done"
@@ -17,6 +19,18 @@ class _Restoring(Protocol):
 
     async def restore(self, count: int) -> bool:
         """Brings variables and files back as they were after a cell of this number."""
+
+
+def state_counts(cells: Sequence[NotebookNode]) -> list[int]:
+    """Returns the number of the state after each cell; 0 if it can't have one.
+
+    A cell that crashed the guest left no state, and the next one got its number.
+    """
+    counts = [cell.execution_count for cell in cells]
+    return [
+        count if isinstance(count, int) and count not in counts[place:] else 0
+        for place, count in enumerate(counts, start=1)
+    ]
 
 
 class Earlier:
@@ -34,7 +48,7 @@ class Earlier:
     ) -> None:
         self._executed = [cell for _, cell in executed]
         self._cells = [cell for _, cell in cells]
-        self._done = min(done, len(self._executed))
+        self._done = min(max(done, 0), len(self._executed))
         self._same = 0
         for old, new in zip(self._executed[: self._done], self._cells, strict=False):
             if old.source != new.source:
@@ -62,9 +76,10 @@ class Earlier:
 
     async def go_back(self, kernel: _Restoring) -> int:
         """Brings a kernel to the last state that is of use; returns how many cells that saves."""
+        counts = state_counts(self._executed)
         for kept in range(self._same, 0, -1):
-            count = self._executed[kept - 1].execution_count
-            if isinstance(count, int) and await kernel.restore(count):
+            count = counts[kept - 1]
+            if count and await kernel.restore(count):
                 return kept
         return 0
 

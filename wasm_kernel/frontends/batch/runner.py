@@ -9,7 +9,7 @@ from typing import Any
 from wasm_kernel.frontends.batch.local_run import Quiet, check, locked, run_sources
 from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
-from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -83,6 +83,7 @@ def run_notebooks(
         hooks=dict(hooks or {}),
         shared="" if shared is None else str(shared),
     )
+    _check_place(settings, jobs, cluster)
     if cluster is None:
         return run_sources(sources, settings, jobs, progress or Quiet())
     from wasm_kernel.frontends.batch.cluster import run_on_cluster
@@ -90,3 +91,26 @@ def run_notebooks(
     check(sources, settings)
     with locked(sources):
         return run_on_cluster(sources, settings, progress or Quiet(), cluster)
+
+
+def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | None) -> None:
+    """Checks that nothing is asked for that there is not on a cluster, or only there.
+
+    Raises:
+        BatchError: something is; nothing was run.
+    """
+    if cluster is None:
+        if settings.shared:
+            raise BatchError("A shared folder is a cluster's, and none is named. Nothing was run.")
+        return
+    if isinstance(cluster, int) and cluster < 1:
+        raise BatchError(f"A cluster has at least 1 worker, not {cluster}. Nothing was run.")
+    absent = {
+        "jobs: each worker runs as many as it has threads": jobs is not None,
+        "hooks": bool(settings.hooks),
+        "folder=write: its workers have nothing of the notebook's folder": (
+            settings.folder == "write"
+        ),
+    }
+    if named := [what for what, is_wanted in absent.items() if is_wanted]:
+        raise BatchError(f"On a cluster there is no {named[0]}. Nothing was run.")

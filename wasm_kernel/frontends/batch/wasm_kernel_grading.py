@@ -70,6 +70,8 @@ def inside(*, points: float = 1.0, hidden: bool = False) -> Callable[[Check], Ch
 
 def _register(check: Check, kind: str, points: float, hidden: bool, **more: Any) -> None:
     name = check.__name__
+    if name in _REGISTERED:
+        raise ValueError(f"two tests are named {name}")
     told = {"name": name, "kind": kind, "points": float(points), "hidden": bool(hidden), **more}
     _REGISTERED[name] = told
     _CHECKS[name] = check
@@ -96,14 +98,15 @@ def judge(name: str, answers: str) -> str:
     given = [_answer(each) for each in json.loads(answers)]
     try:
         earned = _CHECKS[name](*given)
+        is_number = isinstance(earned, int | float) and not isinstance(earned, bool)
+        earned = min(max(0.0, float(earned)), points) if is_number else points  # nan is 0
     except Exception as problem:
         told = str(problem) if isinstance(problem, AssertionError) else repr(problem)
         failed = [str(each) for each in given if isinstance(each, ProbeError)]
         return json.dumps(
             {"earned": 0.0, "message": "; ".join([*([told] if told else []), *failed])}
         )
-    is_number = isinstance(earned, int | float) and not isinstance(earned, bool)
-    return json.dumps({"earned": min(max(float(earned), 0.0), points) if is_number else points})
+    return json.dumps({"earned": earned})
 
 
 def judge_text(want: str, got: str) -> str:
