@@ -1,5 +1,5 @@
-"""Builds the wheels that hold the compiled guest and its base image: an install with them compiles
-nothing.
+"""Builds the wheels that hold the compiled guests and their base images: an install with them
+compiles nothing.
 
 Run it with the Python of an environment in which nothing but wasm-kernel's own wheel is installed
 (`make wheels` does): the base image holds the packages that are found there.
@@ -8,8 +8,8 @@ Run it with the Python of an environment in which nothing but wasm-kernel's own 
 
 `wasm-kernel-compiled-<flavour>` is code for processors of one kind, such as x86-64-v3. No tag of a
 wheel says that: wasmtime looks when it loads the code. `wasm-kernel-compiled-image` is the base
-image with the packages in it; it is memory, so it fits every processor. Their files are used where
-they are installed, without a copy.
+images with the packages in Python's; they are memory, so they fit every processor. Their files are
+used where they are installed, without a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import platform
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +33,8 @@ from wasm_kernel.engine.cache import INSTALLED, Cache
 from wasm_kernel.engine.compiler import X86_64_V3, Compiler, GuestBinary
 from wasm_kernel.engine.flavours import EPOCH, Flavour
 from wasm_kernel.guests.base import prepare_on_own_thread
+from wasm_kernel.guests.javascript import files as javascript_files
+from wasm_kernel.guests.javascript.language import JavaScriptLanguage
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python.language import PythonLanguage
 
@@ -116,8 +118,10 @@ def _member(name: str) -> zipfile.ZipInfo:
     return member
 
 
-def code_wheel(cache: Cache, binary: GuestBinary, flavour: Flavour, licences: Files) -> Wheel:
-    """Compiles a guest for the processors of this machine's kind, into a wheel.
+def code_wheel(
+    cache: Cache, binaries: Sequence[GuestBinary], flavour: Flavour, licences: Files
+) -> Wheel:
+    """Compiles the guests for the processors of this machine's kind, into a wheel.
 
     Raises:
         WheelError: there is none for this kind of processor.
@@ -126,30 +130,33 @@ def code_wheel(cache: Cache, binary: GuestBinary, flavour: Flavour, licences: Fi
         raise WheelError(f"there are no wheels with code for {platform.machine()} yet")
     processor, tag = PROCESSORS[platform.machine()]
     compiler = Compiler(cache, processor)
-    compiler.module(binary, flavour, _say)
-    name = compiler.name(binary, flavour)
-    summary = f"{binary.title} of wasm-kernel for {flavour.purpose}, compiled for {processor.name}"
-    files = [(name, cache.path(name))]
+    for binary in binaries:
+        compiler.module(binary, flavour, _say)
+    names = [compiler.name(binary, flavour) for binary in binaries]
+    summary = f"The guests of wasm-kernel for {flavour.purpose}, compiled for {processor.name}"
+    files = [(name, cache.path(name)) for name in names]
     return Wheel(
         f"wasm-kernel-compiled-{flavour.name}", f"py3-none-{tag}", summary, files, licences
     )
 
 
-def image_wheel(language: PythonLanguage, licences: Files) -> Wheel:
-    """Builds the base image, into a wheel with the packages that it was built of."""
+def image_wheel(language: PythonLanguage, javascript: JavaScriptLanguage, licences: Files) -> Wheel:
+    """Builds the base images, into a wheel with the packages that Python's was built of."""
     cache, added = language.cache, guest_files.added_packages()
-    prepare_on_own_thread(language, EPOCH, _say)
+    for each in (language, javascript):
+        prepare_on_own_thread(each, EPOCH, _say)
     bundle = guest_files.folder_name(language.files)
     note = cache.path(guest_files.PACKAGES_NOTE)
     note.write_bytes(msgspec.json.encode(added))
     lib = cache.path(bundle) / "lib"
-    names = (language.image_name, language.record_name)
+    prepared = (language.prepared, javascript.prepared)
+    names = [name for each in prepared for name in (each.image_name, each.record_name)]
     files = [
         *((name, cache.path(name)) for name in names),
         (f"{bundle}/{guest_files.PACKAGES_NOTE}", note),
         *((f"{bundle}/lib/{path.relative_to(lib).as_posix()}", path) for path in _files_in(lib)),
     ]
-    summary = "The base image of wasm-kernel's Python guest, with pandas and matplotlib"
+    summary = "The base images of wasm-kernel: Python with pandas and matplotlib, JavaScript"
     added_licences = [pair for name in added for pair in _licences_of(distribution(name))]
     return Wheel(
         "wasm-kernel-compiled-image", "py3-none-any", summary, files, [*licences, *added_licences]
@@ -173,6 +180,8 @@ def guest_licences() -> Iterator[tuple[str, Path]]:
     folder = guest_files.guest_folder()
     for path in (folder / "LICENSE", *sorted((folder / "LICENSES").iterdir())):
         yield f"guest/{path.relative_to(folder).as_posix()}", path
+    for name in ("LICENSE", "NOTICE"):
+        yield f"javascript/{name}", javascript_files.guest_folder() / name
 
 
 def _say(text: str) -> None:
@@ -183,10 +192,16 @@ def main(folder: Path) -> None:
     """Builds all of them into a folder."""
     licences = [*guest_licences(), *_licences_of(distribution("wasm-kernel"))]
     with TemporaryDirectory() as place:
-        language = PythonLanguage(Cache(Path(place), installed_in=Path(place, "none")))
+        cache = Cache(Path(place), installed_in=Path(place, "none"))
+        language, javascript = PythonLanguage(cache), JavaScriptLanguage(cache)
+        binaries = (
+            language.files.wasm,
+            javascript.files.interpreter,
+            javascript.files.stripper,
+        )
         for flavour in FLAVOURS:
-            code_wheel(language.cache, language.files.wasm, flavour, licences).write(folder)
-        image_wheel(language, licences).write(folder)
+            code_wheel(cache, binaries, flavour, licences).write(folder)
+        image_wheel(language, javascript, licences).write(folder)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 sys.path.insert(0, str(Path(__file__).parent))  # a build does not look there by itself
 
 from guest import javascript, recipe
-from guest.recipe import GuestFilesError
+from guest.pinned import GuestFilesError
 
 TARGETS = {"wasm_kernel/_guest": recipe, "wasm_kernel/_guest_javascript": javascript}
 

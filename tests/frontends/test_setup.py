@@ -135,7 +135,7 @@ def test_an_archive_carries_the_guest_of_every_language(
     monkeypatch.setattr(warming, "read_archive", read)
     assert cli.main(["warm", "--export", str(tmp_path / "guests")]) == 0
     assert cli.main(["warm", "--import", str(tmp_path / "guests"), "--sha256", "0" * 64]) == 0
-    images = {language.image_name for language in languages()}
+    images = {language.prepared.image_name for language in languages()}
     assert images < found["written"] < found["known"]
 
 

@@ -4,30 +4,21 @@ The guest's monotonic clock goes on where an earlier instance's stopped. wasmtim
 with every instance; memory that is brought back knows times of the instance before, and waits for
 later ones. So the host answers the clock itself then, and adds what it showed before.
 
-wasmtime's own `poll_oneoff` would block in the host, where neither fuel nor epochs fire. The host
-waits through the turn's clock instead, which an interrupt or a deadline ends. A sleep that is cut
-short answers success: the interrupt is then pending in the guest, which raises it at once.
-
-Source of the layouts: `subscription` (48 bytes) and `event` (32 bytes) of WASI preview 1.
+The guest sleeps through the turn's clock, which an interrupt or a deadline ends. A sleep that is
+cut short answers success: the interrupt is then pending in the guest, which raises it at once.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Mapping
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+from wasm_kernel.engine.polling import CLOCKS, MONOTONIC, REALTIME, Polling
 from wasm_kernel.engine.streams import OutputStreams
 
-_REALTIME, _MONOTONIC = 0, 1
-_CLOCKS = 4  # WASI knows two more, of processor time, which are not there
-_CLOCK, _ABSOLUTE = 0, 1  # a subscription's kind, and its flag
-_EVENT = struct.Struct("<QHBxxxxxQHxxxxxx")
-_SUBSCRIPTION = struct.Struct("<QB7xI4xQ8xH6x")
-_MOST = 1024
 _SLEEP_MAX = 10.0**9  # seconds; threading refuses longer waits
 
 
@@ -55,7 +46,10 @@ class GuestClock:
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""
         self._memory = guest.memory
-        handlers: dict[str, Handler] = {"poll_oneoff": self._poll, "clock_time_get": self._tell}
+        handlers: dict[str, Handler] = {
+            "poll_oneoff": Polling(guest.memory, self).answer,
+            "clock_time_get": self._tell,
+        }
         return {key: handlers[key[1]] for key in self.imports}
 
     def started(self, earliest: int) -> None:
@@ -72,42 +66,24 @@ class GuestClock:
         self._clock.wait(time.monotonic() + min(seconds, _SLEEP_MAX))
 
     def _tell(self, clock: int, _precision: int, out: int) -> int:
-        if clock not in (_REALTIME, _MONOTONIC):
-            return abi.EBADF if clock < _CLOCKS else abi.EINVAL
-        now = self.monotonic() if clock == _MONOTONIC else time.time_ns()
+        if clock not in (REALTIME, MONOTONIC):
+            return abi.EBADF if clock < CLOCKS else abi.EINVAL
+        now = self.monotonic() if clock == MONOTONIC else time.time_ns()
         self._memory.write(out, now.to_bytes(8, "little"))
         return abi.SUCCESS
 
-    def _poll(self, subscriptions: int, events: int, count: int, ready_at: int) -> int:
-        """Waits for the earliest of the subscriptions. Files are always ready."""
-        if not 0 < count <= _MOST:
-            return abi.EINVAL
-        self._streams.flush()
-        raw = self._memory.read(subscriptions, _SUBSCRIPTION.size * count)
-        asked = [self._subscription(*fields) for fields in _SUBSCRIPTION.iter_unpack(raw)]
-        ready = [(user, kind) for user, kind, _ in asked if kind != _CLOCK]
-        if not ready:
-            until = min(until for _, _, until in asked)
-            self._clock.wait(until)
-            ready = [(user, kind) for user, kind, at in asked if at <= until]
-        written = b"".join(_EVENT.pack(user, 0, kind, 0, 0) for user, kind in ready)
-        self._memory.write(events, written)
-        self._memory.write_word(ready_at, len(ready))
-        return abi.SUCCESS
+    def left(self, clock: int, moment: int) -> int:
+        """Returns the nanoseconds until a clock shows a moment: a sleep must not end early."""
+        return max(0, moment - self._shown(clock))
 
-    def _subscription(
-        self, user: int, kind: int, clock: int, timeout: int, flags: int
-    ) -> tuple[int, int, float]:
-        """Returns userdata, kind, and until when on the host's monotonic clock."""
-        if kind != _CLOCK:
-            return user, kind, 0.0
-        if flags & _ABSOLUTE:
-            timeout = max(0, timeout - self._shown(clock))
-        return user, kind, time.monotonic() + min(timeout / 1e9, _SLEEP_MAX)
+    def wait(self, nanoseconds: int) -> None:
+        """Waits so long, or until an interrupt or the turn's end."""
+        self._streams.flush()
+        self._clock.wait(time.monotonic() + min(nanoseconds / 1e9, _SLEEP_MAX))
 
     def _shown(self, clock: int) -> int:
-        """Returns what a clock shows in nanoseconds, and never more: a sleep must not end early."""
-        if clock == _REALTIME:
+        """Returns what a clock shows in nanoseconds, and never more."""
+        if clock == REALTIME:
             return time.time_ns()
         began = self._earliest if self._before else self._latest
-        return self._before + time.monotonic_ns() - began if clock == _MONOTONIC else 0
+        return self._before + time.monotonic_ns() - began if clock == MONOTONIC else 0

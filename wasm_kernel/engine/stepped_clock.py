@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+from wasm_kernel.engine.polling import CLOCKS, MONOTONIC, REALTIME, Polling
 from wasm_kernel.engine.streams import OutputStreams
 
 STEP_NS = 1_000_000
@@ -20,12 +21,6 @@ STEP_NS = 1_000_000
 BEGAN_NS = 946_684_800 * 1_000_000_000
 """The time of day when it stands at zero: the beginning of the year 2000, in UTC."""
 
-_REALTIME, _MONOTONIC = 0, 1
-_CLOCKS = 4
-_CLOCK, _ABSOLUTE = 0, 1
-_EVENT = struct.Struct("<QHBxxxxxQHxxxxxx")
-_SUBSCRIPTION = struct.Struct("<QB7xI4xQ8xH6x")
-_MOST = 1024
 _LAST_NS = 2**62
 _RANDOM_MOST = 1024 * 1024
 _NAMES = {"clock_time_get": "iIi", "poll_oneoff": "iiii", "random_get": "ii"}
@@ -54,7 +49,7 @@ class SteppedClock:
         self._memory = guest.memory
         handlers: dict[str, Handler] = {
             "clock_time_get": self._tell,
-            "poll_oneoff": self._poll,
+            "poll_oneoff": Polling(guest.memory, self).answer,
             "random_get": self._draw,
         }
         return {key: handlers[key[1]] for key in self.imports}
@@ -81,10 +76,10 @@ class SteppedClock:
         self._now = min(self._now + by, _LAST_NS)
 
     def _tell(self, clock: int, _precision: int, out: int) -> int:
-        if clock not in (_REALTIME, _MONOTONIC):
-            return abi.EBADF if clock < _CLOCKS else abi.EINVAL
+        if clock not in (REALTIME, MONOTONIC):
+            return abi.EBADF if clock < CLOCKS else abi.EINVAL
         self._move(STEP_NS)
-        now = self._now if clock == _MONOTONIC else BEGAN_NS + self._now
+        now = self._now if clock == MONOTONIC else BEGAN_NS + self._now
         self._memory.write(out, now.to_bytes(8, "little"))
         return abi.SUCCESS
 
@@ -95,28 +90,11 @@ class SteppedClock:
             at, size = at + piece, size - piece
         return abi.SUCCESS
 
-    def _poll(self, subscriptions: int, events: int, count: int, ready_at: int) -> int:
-        """Moves the clock on to the earliest of the subscriptions. Files are always ready."""
-        if not 0 < count <= _MOST:
-            return abi.EINVAL
-        self._streams.flush()
-        raw = self._memory.read(subscriptions, _SUBSCRIPTION.size * count)
-        asked = [self._subscription(*fields) for fields in _SUBSCRIPTION.iter_unpack(raw)]
-        ready = [(user, kind) for user, kind, _ in asked if kind != _CLOCK]
-        if not ready:
-            shortest = min(wait for _, _, wait in asked)
-            self._move(shortest)
-            ready = [(user, kind) for user, kind, wait in asked if wait <= shortest]
-        written = b"".join(_EVENT.pack(user, 0, kind, 0, 0) for user, kind in ready)
-        self._memory.write(events, written)
-        self._memory.write_word(ready_at, len(ready))
-        return abi.SUCCESS
+    def left(self, clock: int, moment: int) -> int:
+        """Returns the nanoseconds until a clock shows a moment."""
+        return max(0, moment - self._now - (BEGAN_NS if clock == REALTIME else 0))
 
-    def _subscription(
-        self, user: int, kind: int, clock: int, timeout: int, flags: int
-    ) -> tuple[int, int, int]:
-        """Returns userdata, kind, and for how many nanoseconds it waits."""
-        if kind == _CLOCK and flags & _ABSOLUTE:
-            shown = self._now + (BEGAN_NS if clock == _REALTIME else 0)
-            timeout = max(0, timeout - shown)
-        return user, kind, timeout
+    def wait(self, nanoseconds: int) -> None:
+        """Moves the clock on."""
+        self._streams.flush()
+        self._move(nanoseconds)

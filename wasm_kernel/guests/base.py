@@ -23,7 +23,6 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime with it
-    from wasm_kernel.engine.cache_archive import Check
     from wasm_kernel.engine.clock import Clock, Signals
     from wasm_kernel.engine.compiler import Progress
     from wasm_kernel.engine.flavours import Flavour
@@ -31,6 +30,7 @@ if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
     from wasm_kernel.folders.private import OpenPrivate
+    from wasm_kernel.guests.prepared import PreparedFiles
     from wasm_kernel.linux.folders import Folder
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.state.image import BaseImage
@@ -231,8 +231,8 @@ class GuestLanguage(Protocol):
     library_paths: frozenset[str]
 
     @property
-    def image_name(self) -> str:
-        """The cache's name for the base image of its binary and agent."""
+    def prepared(self) -> PreparedFiles[Any]:
+        """What `prepare` makes, as the cache has it."""
 
     @property
     def info(self) -> LanguageInfo:
@@ -253,28 +253,10 @@ class GuestLanguage(Protocol):
             WasmKernelError: it can't be made; the text says what to do.
         """
 
-    def is_compiled(self, flavour: Flavour) -> bool:
-        """Returns whether there is code of a flavour, in the cache or installed.
-
-        Raises:
-            CacheError: the cache can't be used.
-        """
-
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour of the code that a guest is started with now.
 
         That is the one asked for, or quicker to compile and slower until that is there.
-        """
-
-    def image_at_hand(self) -> BaseImage | None:
-        """Returns the base image in the cache, or the installed one; None if there is neither."""
-
-    def prepared(self, flavour: Flavour) -> list[Path]:
-        """Returns the files that `prepare` made, or that were installed."""
-
-    def importing(self) -> contextlib.AbstractContextManager[Mapping[str, Check | None]]:
-        """Gives the names of all files that `prepare` makes, each with what has to be true of one
-        that is brought from elsewhere; None for a file that is there. Nobody makes them meanwhile.
         """
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:

@@ -90,7 +90,9 @@ def export_session(
             if folders is not None:
                 _use_alone(held, folders.private)
             try:
-                images = filter(None, (language.image_at_hand() for language in languages()))
+                images = filter(
+                    None, (language.prepared.image_at_hand() for language in languages())
+                )
                 variables = variables_of(folders, list(images))
             except NoVariables as problem:
                 why_not = str(problem)
@@ -185,11 +187,11 @@ def _image_for(
     """
     if memory is not None and memory.known() is not None:
         for language in languages():
-            if memory.artifact == language.image_name:
+            if memory.artifact == language.prepared.image_name:
                 from wasm_kernel.engine.flavours import THIS_PROCESS
 
                 flavour = THIS_PROCESS.flavour(metered=False)
-                image = language.image_at_hand()
+                image = language.prepared.image_at_hand()
                 image = image or prepare_on_own_thread(language, flavour, progress)
                 return image, language.library_paths
     return None, frozenset()

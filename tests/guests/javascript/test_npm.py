@@ -72,6 +72,8 @@ def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
         ("git+https://example.org/x.git", "is no name of a package"),
         ("x@file:../y", "is no name of a package"),
         ("x@npm:other", "is no name of a package"),
+        ("x@..", "is no name of a package"),
+        ("x.tgz", "is no name of a package"),
         ("--ignore-scripts=false", "is no name of a package"),
         ("-g", "is no name of a package"),
     ],

@@ -257,6 +257,6 @@ def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(
     language = PythonLanguage(cache)
     language.files = small
     monkeypatch.setattr(language.compiler, "being_kept", lambda *_: nullcontext())
-    monkeypatch.setattr(language, "image_at_hand", lambda: "the installed one")
+    monkeypatch.setattr(language.prepared, "image_at_hand", lambda: "the installed one")
     language.prepare(EPOCH, lambda text: None)
     assert cache.folder_of(files.folder_name(small)) is not None

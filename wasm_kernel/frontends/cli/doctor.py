@@ -141,8 +141,9 @@ def _saved_by_others(root: Path) -> Iterator[Finding]:
     ours = []
     try:
         for language in languages():
-            image = language.image_at_hand()
-            ours.append(image.id if image else f"{language.image_name}.")
+            prepared = language.prepared
+            image = prepared.image_at_hand()
+            ours.append(image.id if image else f"{prepared.image_name}.")
     except BundleError:
         return  # was said above
     found = [one for one in sessions_in(SessionsRoot(root)) if one.image]

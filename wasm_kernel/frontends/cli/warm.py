@@ -1,18 +1,16 @@
-"""`wasm-kernel warm`: prepares the guest, so that the first kernel does not wait for it; carries it
-to other machines and takes it from there.
+"""`wasm-kernel warm`: prepares the guests, so that no first kernel waits for them; carries them to
+other machines and takes them from there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import ChainMap
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.cache_archive import read_archive, write_archive
 from wasm_kernel.engine.flavours import FLAVOURS, FlavourName
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
 
@@ -46,14 +44,15 @@ def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
 
 
 def export_archive(say: Callable[[str], None], target: Path, *, flavour: FlavourName) -> None:
-    """Writes each prepared guest into an archive, and `say`s how another machine takes it.
+    """Writes the prepared guests into an archive, and `say`s how another machine takes it.
 
     Raises:
         OSError: it can't be written there.
     """
-    wanted = FLAVOURS[flavour]
-    paths = chain.from_iterable(language.prepared(wanted) for language in languages())
-    digest = write_archive(paths, target)
+    from wasm_kernel.engine.cache_archive import write_archive
+
+    paths = (language.prepared.paths(FLAVOURS[flavour]) for language in languages())
+    digest = write_archive(chain.from_iterable(paths), target)
     say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
     say(f"wasm-kernel warm --import {target.name} --sha256 {digest}")
 
@@ -65,7 +64,11 @@ def import_archive(say: Callable[[str], None], source: Path, sha256: str) -> Non
         WasmKernelError: nothing can be taken from it; the text says why.
         OSError: it can't be read.
     """
-    with contextlib.ExitStack() as held:
-        known = ChainMap(*(dict(held.enter_context(each.importing())) for each in languages()))
+    from wasm_kernel.engine.cache_archive import Check, read_archive
+
+    known: dict[str, Check | None] = {}
+    with ExitStack() as held:
+        for language in languages():
+            known.update(held.enter_context(language.prepared.being_imported()))
         taken = read_archive(source, sha256, Cache(), known)
     say(f"imported {len(taken)} files" if taken else "nothing to import: it is all there")

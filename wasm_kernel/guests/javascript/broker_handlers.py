@@ -1,11 +1,107 @@
-"""The broker's handlers for the JavaScript guest: they fill the cache, and fetch packages."""
+"""What the broker does for JavaScript: it fills the cache, and fetches packages by npm.
+
+npm runs no script of a package, and links no program. What it fetched is only read by the guest,
+through the same file calls as everything else.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import GuestLanguage, PrepareGuest, preparing
-from wasm_kernel.guests.javascript.npm import FetchPackages, fetching
-from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.guests.base import GuestLanguage, PrepareGuest, fetch_place, preparing
+from wasm_kernel.guests.fetcher import plain, run_fetcher
+from wasm_kernel.guests.javascript.npm import MODULES, FetchPackages, checked
+from wasm_kernel.linux.broker import Done, Handlers, tied_command
+from wasm_kernel.linux.task import Task
+
+BYTES_MOST = 300 * 1024 * 1024
+FILES_MOST = 30_000
+_PACKAGES_MOST = 100
+_INSTALL = (
+    *("install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "--omit=dev"),
+    *("--no-update-notifier", "--no-package-lock", "--install-links", "--loglevel=error"),
+)
+_NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
+_QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
+
+
+def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], Done]:
+    """Returns the broker's handler for one sandbox."""
+
+    def fetch_packages(request: FetchPackages, task: Task) -> Done:
+        from tempfile import TemporaryDirectory
+
+        if len(request.wanted) > _PACKAGES_MOST:
+            raise PackageError("these are too many packages.")
+        wanted = [checked(each) for each in request.wanted]
+        # npm goes by paths: it works where whoever is inside can't put links in its way
+        with (
+            fetch_place(private, request.into) as (place, beside),
+            TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
+        ):
+            install(wanted, Path(own), task)
+            os.rename(Path(own, MODULES), MODULES, dst_dir_fd=place.fd)
+        return Done()
+
+    return fetch_packages
+
+
+def install(wanted: Sequence[str], folder: Path, task: Task) -> None:
+    """Puts packages and what they need into `node_modules` of an empty folder.
+
+    Raises:
+        PackageError: one is not there or can't be reached, or `task` was cancelled; in words.
+    """
+    (folder / "package.json").write_text('{"private": true}')
+    task.report(f"Fetching {', '.join(wanted)}")
+    said, code = run_fetcher(
+        [*tied_command(_NPM), *_INSTALL, "--", *wanted],
+        folder,
+        task,
+        env=_QUIET,
+        most=BYTES_MOST,
+        on_line=lambda line: None,
+    )
+    if "FileNotFoundError" in said:
+        raise PackageError("npm is not installed beside the kernel. Install it to use %npm.")
+    if code:
+        raise PackageError(_why(said, wanted))
+    (folder / MODULES).mkdir(exist_ok=True)
+    _check(folder / MODULES)
+
+
+def _why(said: str, wanted: Sequence[str]) -> str:
+    if "E404" in said or "ETARGET" in said:
+        return f"npm finds no such package: {', '.join(wanted)}. It may be misspelt."
+    if re.search(r"ENOTFOUND|ECONNREFUSED|ETIMEDOUT|EAI_AGAIN|ECONNRESET|network", said):
+        return "the package registry can't be reached from the kernel's machine."
+    lines = [line.partition("npm error")[2] for line in said.splitlines() if "npm error" in line]
+    return f"npm could not fetch {', '.join(wanted)}: {plain(' '.join(lines[:4]))}"
+
+
+def _check(folder: Path) -> None:
+    """Checks that packages are files that the guest can run; links are removed.
+
+    Raises:
+        PackageError: some are compiled, or there are too many files.
+    """
+    count = 0
+    for here, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(here, name)
+            count += 1
+            if path.is_symlink():
+                path.unlink()
+            elif name.endswith(".node") or name == "binding.gyp":
+                package = path.relative_to(folder).parts[0]
+                raise PackageError(f"{package} needs compiled code, which the sandbox can't run.")
+        if count > FILES_MOST:
+            raise PackageError(f"these are more than {FILES_MOST:,} files.")
 
 
 def broker_handlers(private: OpenPrivate) -> Handlers:

@@ -7,6 +7,7 @@ it. So a cell that is stopped leaves no half-done call behind, and promises are 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -21,7 +22,6 @@ from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FAILED, OK, QuickJs
-from wasm_kernel.guests.javascript.random_state import reseed_random
 from wasm_kernel.guests.javascript.stripper import StripperFactory, TypeScriptError
 from wasm_kernel.state.pages import Heap
 
@@ -278,7 +278,8 @@ class JavaScriptGuest:
 
     def reseed(self) -> None:
         """Seeds `Math.random` anew: no other guest has the same numbers."""
-        reseed_random(self.instance, self._addresses.random)
+        seed = int.from_bytes(self.instance.random(8)) or 1
+        self.instance.memory.write(self._addresses.random, struct.pack("<Q", seed))
 
     def close(self) -> None:
         """Closes its files and its instance. Safe to call twice."""

@@ -22,7 +22,6 @@ from wasm_kernel.guests.javascript.guest import Addresses, HostImports, Interrup
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FULFILLED, OK, REJECTED, QuickJs
-from wasm_kernel.guests.javascript.random_state import find_random
 from wasm_kernel.state import image
 from wasm_kernel.state.image import ImageRecord
 from wasm_kernel.wasi_files.access import FileAccess
@@ -42,6 +41,7 @@ _FORGET = b"delete globalThis.wasmKernel_step"
 _GC_THRESHOLD = 256 * 1024
 _RUNTIME = struct.Struct("<6I")
 _STACK_TOP, _STACK_LIMIT = 1024 * 1024, 128 * 1024
+_WORD = (1 << 64) - 1
 
 
 class ImageBuilder:
@@ -111,7 +111,7 @@ class ImageBuilder:
         return step
 
     def _find_random(self, engine: QuickJs, memory: GuestMemory) -> int:
-        """Returns where the state of `Math.random` lies."""
+        """Returns where the state of `Math.random` lies, one word of 64 bits: no call seeds it."""
         before = memory.read(0, memory.size)
         engine.free(engine.evaluate_quick(_DRAW)[1])
         found = find_random(before, memory.read(0, len(before)))
@@ -153,6 +153,24 @@ def limit_stack(memory: GuestMemory) -> None:
     if len(found) != 1:
         raise ImageError("the limit of the stack was not found in the guest")
     memory.write_word(found[0], _STACK_LIMIT)
+
+
+def find_random(before: bytes, after: bytes) -> list[int]:
+    """Returns where the generator's state can lie: it took one step of its rule between.
+
+    Source of the rule: `xorshift64star` in QuickJS-NG's quickjs.c.
+    """
+    size = min(len(before), len(after)) // 8 * 8
+    words = zip(
+        memoryview(before[:size]).cast("Q"), memoryview(after[:size]).cast("Q"), strict=True
+    )
+    return [8 * index for index, (was, is_) in enumerate(words) if was != is_ == _next(was)]
+
+
+def _next(state: int) -> int:
+    state ^= state >> 12
+    state ^= state << 25 & _WORD
+    return state ^ state >> 27
 
 
 def _find_once(memory: GuestMemory, text: bytes, what: str) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, cached_property
 
-import msgspec
+from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
+from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import FLAVOURS, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, ImageError
@@ -21,13 +19,13 @@ from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.guests.base import (
     CommandHandler,
+    CommandLine,
     Finding,
     GuestSetup,
     LanguageInfo,
     PrepareGuest,
 )
 from wasm_kernel.guests.javascript import files as guest_files
-from wasm_kernel.guests.javascript.cells import JavaScriptCell
 from wasm_kernel.guests.javascript.files import GuestFiles
 from wasm_kernel.guests.javascript.guest import (
     Addresses,
@@ -40,22 +38,22 @@ from wasm_kernel.guests.javascript.image import BOOT, ImageBuilder
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import QuickJs
 from wasm_kernel.guests.javascript.stripper import StripperFactory
+from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.linux.broker import Broker, Done
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
-from wasm_kernel.state.image import BaseImage, ImageRecord
+from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.access import FileAccess
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
-
-if TYPE_CHECKING:  # kernels start sooner without it
-    from wasm_kernel.engine.cache_archive import Check
 
 _HELP_LINKS = (
     ("JavaScript Reference", "https://developer.mozilla.org/docs/Web/JavaScript/Reference"),
     ("TypeScript Handbook", "https://www.typescriptlang.org/docs/handbook/intro.html"),
 )
+_COMMAND = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
+_LINE = re.compile(r"[^\r\n]+")
 
 
 class JavaScriptLanguage:
@@ -76,8 +74,6 @@ class JavaScriptLanguage:
         self._broker = broker
         self.compiler = Compiler(self.cache)
         self._guard = threading.Lock()
-        self._image: BaseImage | None = None
-        self._addresses: Addresses | None = None
 
     @cached_property
     def files(self) -> GuestFiles:
@@ -85,15 +81,11 @@ class JavaScriptLanguage:
         return guest_files.guest_files()
 
     @cached_property
-    def image_name(self) -> str:
-        """The cache's name for the base image of this interpreter and agent."""
-        text = f"javascript {self.files.key} {image.FORMAT} {BOOT}"
-        return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
-
-    @property
-    def record_name(self) -> str:
-        """The cache's name for the image's record."""
-        return f"{self.image_name}.facts"
+    def prepared(self) -> PreparedFiles[Addresses]:
+        """Its code and its base image, as the cache has them."""
+        made_of = f"javascript {self.files.key} {image.FORMAT} {BOOT}"
+        binaries = (self.files.interpreter, self.files.stripper)
+        return PreparedFiles(self.compiler, binaries, made_of, Addresses)
 
     @property
     def info(self) -> LanguageInfo:
@@ -136,75 +128,21 @@ class JavaScriptLanguage:
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
             self.compiler.module(self.files.stripper, flavour, progress)
             compiled = self.compiler.module(self.files.interpreter, flavour, progress)
-            return self.image_at_hand() or self._build(ImageBuilder(compiled, self.files), progress)
+            builder, name = ImageBuilder(compiled, self.files), self.prepared.image_name
+            return self.prepared.image_at_hand() or self.prepared.build_image(
+                lambda: builder.build(self.cache, name), "JavaScript", progress
+            )
 
     def _is_prepared(self, flavour: Flavour) -> bool:
         try:
-            return self.is_compiled(flavour) and self.image_at_hand() is not None
+            is_compiled = self.prepared.is_compiled(flavour)
+            return is_compiled and self.prepared.image_at_hand() is not None
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
-
-    def _build(self, builder: ImageBuilder, progress: Progress) -> BaseImage:
-        waiting = every_second(
-            lambda seconds: progress(f"another process prepares JavaScript: {seconds:.0f} s")
-        )
-        with self.cache.lock(self.image_name, waiting):
-            if self.image_at_hand() is None:
-                self.cache.sweep()
-                record = builder.build(self.cache, self.image_name)
-                self.cache.write(self.record_name, lambda path: _write(path, record))
-                self._take(record, self.cache.path(self.image_name))
-        assert self._image is not None
-        return self._image
-
-    def image_at_hand(self) -> BaseImage | None:
-        """Returns the base image in the cache, or the installed one; None if there is neither."""
-        try:
-            for find in (self.cache.trusted, self.cache.installed):
-                if self._image is None:
-                    described, memory = find(self.record_name), find(self.image_name)
-                    if described is not None and memory is not None:
-                        self._take(ImageRecord.load(described.read_text()), memory)
-        except (ImageError, msgspec.ValidationError, ValueError):
-            self.cache.discard(self.record_name, "is damaged")
-        return self._image
-
-    def _take(self, record: ImageRecord, memory: Path) -> None:
-        self._addresses = msgspec.convert(record.extra, Addresses)
-        self._image = BaseImage(memory, self.image_name, record)
-
-    def is_compiled(self, flavour: Flavour) -> bool:
-        """Returns whether there is code of a flavour, in the cache or installed."""
-        binaries = (self.files.interpreter, self.files.stripper)
-        return all(self.compiler.load(each, flavour) for each in binaries)
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour itself: it is compiled in seconds."""
         return flavour
-
-    def prepared(self, flavour: Flavour) -> list[Path]:
-        """Returns the files that `prepare` made, or that were installed."""
-        binaries = (self.files.interpreter, self.files.stripper)
-        names = [self.compiler.name(binary, flavour) for binary in binaries]
-        names += [self.image_name, self.record_name]
-        found = (self.cache.trusted(name) or self.cache.installed(name) for name in names)
-        return [path for path in found if path is not None]
-
-    @contextlib.contextmanager
-    def importing(self) -> Iterator[Mapping[str, Check | None]]:
-        """Gives the names of the files that `prepare` makes; as `GuestLanguage` has it."""
-        self.cache.prepare()
-        known: dict[str, Check | None] = {}
-        for flavour in FLAVOURS.values():
-            for binary in (self.files.interpreter, self.files.stripper):
-                check = partial(self.compiler.check, binary=binary, flavour=flavour)
-                is_there = self.compiler.load(binary, flavour)
-                known[self.compiler.name(binary, flavour)] = None if is_there else check
-        with self.cache.lock(self.image_name, lambda seconds: None):
-            is_there = self.image_at_hand() is not None  # it stays: sessions stand on it
-            known[self.image_name] = None if is_there else lambda path: None
-            known[self.record_name] = None if is_there else _check_record
-            yield known
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns `/app`, `/tmp`, packages, mounts, and the notebook's folder."""
@@ -221,7 +159,7 @@ class JavaScriptLanguage:
 
     def start(self, setup: GuestSetup) -> JavaScriptGuest:
         """Returns a booted guest."""
-        base, addresses = self._image, self._addresses
+        base, addresses = self.prepared.image_at_hand(), self.prepared.addresses
         if base is None or addresses is None:
             raise ImageError("the JavaScript guest was not prepared")
         options = InstanceOptions(
@@ -269,17 +207,48 @@ class JavaScriptLanguage:
         return {"npm": command}
 
 
+class JavaScriptCell(Struct, frozen=True):
+    """A cell's text: a `ParsedCell`."""
+
+    source: str
+
+    def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
+        """Returns the commands of a cell that holds nothing but some of these; else None."""
+        found = []
+        for line in self._lines():
+            command = _command(line)
+            if command is None or command.name not in names:
+                return None
+            found.append(command)
+        return found or None
+
+    def commands(self, names: Collection[str]) -> list[CommandLine]:
+        """Returns the commands among `names` at the cell's top, in their order."""
+        found = []
+        for line in self._lines():
+            command = _command(line)
+            if command is None:
+                break
+            if command.name in names:
+                found.append(command)
+        return found
+
+    def _lines(self) -> Iterator[str]:
+        """Yields the lines that say something, one by one: the first decides on most cells."""
+        for found in _LINE.finditer(self.source):
+            line = found[0].strip()
+            if line and not line.startswith("//"):
+                yield line
+
+
+def _command(line: str) -> CommandLine | None:
+    match = _COMMAND.fullmatch(line)
+    return CommandLine(match[1], match[2] or "") if match else None
+
+
 def _access(setup: GuestSetup) -> Callable[[], FileAccess]:
     """Returns a guest's files, of which nothing is made until a cell first asks for them."""
     return cache(lambda: FileAccess(setup.files))
-
-
-def _check_record(path: Path) -> None:
-    ImageRecord.load(path.read_text())
-
-
-def _write(path: Path, record: ImageRecord) -> None:
-    path.write_text(record.dump())
 
 
 def _quietly(text: str) -> None:

@@ -1,16 +1,11 @@
-"""`%npm`: fetching packages by npm, beyond the walls, and putting them in place, within.
-
-npm runs no script of a package, and links no program. What it fetched is only read by the guest,
-through the same file calls as everything else.
-"""
+"""`%npm`: putting packages in place within the walls that the broker has fetched beyond them."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +13,17 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import CommandContext, CommandLine, fetch_place
-from wasm_kernel.guests.fetcher import plain, run_fetcher
-from wasm_kernel.linux.broker import Done, tied_command
-from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.guests.base import CommandContext, CommandLine
+from wasm_kernel.linux.broker import Done
+from wasm_kernel.linux.task import Cancelled
 
-BYTES_MOST = 300 * 1024 * 1024
-FILES_MOST = 30_000
-_PACKAGES_MOST = 100
-_MODULES, _LIST = "node_modules", "npm.json"
+MODULES = "node_modules"
+_LIST = "npm.json"
+_USAGE = "%npm install NAME..., %npm uninstall NAME... or %npm list"
 _WANTED = re.compile(
     r"(?P<name>(?:@[a-z0-9~-][a-z0-9._~-]{0,100}/)?[a-z0-9~-][a-z0-9._~-]{0,100})"
-    r"(?:@(?P<version>[\w.^~<>=*+-]{1,60}))?"
+    r"(?:@(?P<version>[\w^~<>=*+-][\w.^~<>=*+-]{0,59}))?"
 )
-_INSTALL = (
-    *("install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "--omit=dev"),
-    *("--no-update-notifier", "--no-package-lock", "--install-links", "--loglevel=error"),
-)
-_NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
-_QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
-_USAGE = "%npm install NAME..., %npm uninstall NAME... or %npm list"
 
 
 class FetchPackages(Struct, frozen=True):
@@ -53,89 +38,16 @@ class FetchPackages(Struct, frozen=True):
     into: str
 
 
-def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], Done]:
-    """Returns the broker's handler for one sandbox."""
-
-    def fetch_packages(request: FetchPackages, task: Task) -> Done:
-        from tempfile import TemporaryDirectory
-
-        if len(request.wanted) > _PACKAGES_MOST:
-            raise PackageError("these are too many packages.")
-        wanted = [checked(each) for each in request.wanted]
-        # npm goes by paths: it works where whoever is inside can't put links in its way
-        with (
-            fetch_place(private, request.into) as (place, beside),
-            TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
-        ):
-            install(wanted, Path(own), task)
-            os.rename(Path(own, _MODULES), _MODULES, dst_dir_fd=place.fd)
-        return Done()
-
-    return fetch_packages
-
-
 def checked(wanted: str) -> str:
     """Returns the name and version of a package, if they are ones of the registry.
 
     Raises:
         PackageError: npm would take it for a path, an address or an option.
     """
-    if _WANTED.fullmatch(wanted) is None or wanted.startswith("-"):
+    is_file = wanted.lower().endswith((".tgz", ".tar", ".tar.gz"))
+    if _WANTED.fullmatch(wanted) is None or wanted.startswith("-") or is_file:
         raise PackageError(f"{wanted[:100]!r} is no name of a package, such as lodash@^4.17.")
     return wanted
-
-
-def install(wanted: Sequence[str], folder: Path, task: Task) -> None:
-    """Puts packages and what they need into `node_modules` of an empty folder.
-
-    Raises:
-        PackageError: one is not there or can't be reached, or `task` was cancelled; in words.
-    """
-    (folder / "package.json").write_text('{"private": true}')
-    task.report(f"Fetching {', '.join(wanted)}")
-    said, code = run_fetcher(
-        [*tied_command(_NPM), *_INSTALL, "--", *wanted],
-        folder,
-        task,
-        env=_QUIET,
-        most=BYTES_MOST,
-        on_line=lambda line: None,
-    )
-    if "FileNotFoundError" in said:
-        raise PackageError("npm is not installed beside the kernel. Install it to use %npm.")
-    if code:
-        raise PackageError(_why(said, wanted))
-    (folder / _MODULES).mkdir(exist_ok=True)
-    _check(folder / _MODULES)
-
-
-def _why(said: str, wanted: Sequence[str]) -> str:
-    if "E404" in said or "ETARGET" in said:
-        return f"npm finds no such package: {', '.join(wanted)}. It may be misspelt."
-    if re.search(r"ENOTFOUND|ECONNREFUSED|ETIMEDOUT|EAI_AGAIN|ECONNRESET|network", said):
-        return "the package registry can't be reached from the kernel's machine."
-    lines = [line.partition("npm error")[2] for line in said.splitlines() if "npm error" in line]
-    return f"npm could not fetch {', '.join(wanted)}: {plain(' '.join(lines[:4]))}"
-
-
-def _check(folder: Path) -> None:
-    """Checks that packages are files that the guest can run; links are removed.
-
-    Raises:
-        PackageError: some are compiled, or there are too many files.
-    """
-    count = 0
-    for here, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            path = Path(here, name)
-            count += 1
-            if path.is_symlink():
-                path.unlink()
-            elif name.endswith(".node") or name == "binding.gyp":
-                package = path.relative_to(folder).parts[0]
-                raise PackageError(f"{package} needs compiled code, which the sandbox can't run.")
-        if count > FILES_MOST:
-            raise PackageError(f"these are more than {FILES_MOST:,} files.")
 
 
 class NpmCommand:
@@ -176,8 +88,8 @@ class NpmCommand:
 
     def _asked(self) -> dict[str, str]:
         """Returns what cells asked for, by name."""
-        if not (self._folder / _MODULES).is_dir() and (self._folder / "old").is_dir():
-            (self._folder / "old").rename(self._folder / _MODULES)  # a kernel was killed
+        if not (self._folder / MODULES).is_dir() and (self._folder / "old").is_dir():
+            (self._folder / "old").rename(self._folder / MODULES)  # a kernel was killed
         try:
             found = msgspec.json.decode((self._folder / _LIST).read_bytes(), type=dict[str, str])
         except (OSError, msgspec.MsgspecError):
@@ -186,7 +98,7 @@ class NpmCommand:
 
     def _version(self, name: str) -> str:
         try:
-            manifest = json.loads((self._folder / _MODULES / name / "package.json").read_bytes())
+            manifest = json.loads((self._folder / MODULES / name / "package.json").read_bytes())
             return str(manifest["version"])[:100]
         except (OSError, ValueError, KeyError, TypeError):
             return ""
@@ -200,10 +112,10 @@ class NpmCommand:
             if asked:
                 context.broker.call(FetchPackages(tuple(asked.values()), into.name), Done, context)
             else:
-                (into / _MODULES).mkdir()
+                (into / MODULES).mkdir()
             if context.cancelled:
                 raise Cancelled
-            self._swap(into / _MODULES, asked)
+            self._swap(into / MODULES, asked)
         except PackageError as problem:
             if context.cancelled:
                 raise Cancelled from None
@@ -212,7 +124,7 @@ class NpmCommand:
             shutil.rmtree(self._fetched, ignore_errors=True)
 
     def _swap(self, new: Path, asked: Mapping[str, str]) -> None:
-        there, old = self._folder / _MODULES, self._folder / "old"
+        there, old = self._folder / MODULES, self._folder / "old"
         shutil.rmtree(old, ignore_errors=True)
         if there.is_dir():
             there.rename(old)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from functools import cache, cached_property
+from typing import Any
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
+from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour, may_run_baseline
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, CompileError, ImageError
@@ -29,6 +25,7 @@ from wasm_kernel.guests.base import (
     LanguageInfo,
     PrepareGuest,
 )
+from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles
@@ -49,9 +46,6 @@ from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
-
-if TYPE_CHECKING:  # kernels start sooner without it
-    from wasm_kernel.engine.cache_archive import Check
 
 _HELP_LINKS = (
     ("Python Reference", "https://docs.python.org/3.15"),
@@ -83,8 +77,6 @@ class PythonLanguage:
         self._broker = broker
         self.compiler = Compiler(self.cache)
         self._guard = threading.Lock()
-        self._image: BaseImage | None = None
-        self._addresses = Addresses({})
         self._is_remembered = False
         self._is_improved = False
 
@@ -100,15 +92,11 @@ class PythonLanguage:
         return Folder.open(layout.lib), Folder.open(layout.data), Folder.open(layout.root)
 
     @cached_property
-    def image_name(self) -> str:
-        """The cache's name for the base image of this artifact and agent.
-
-        It is memory and globals, no code: a new wasmtime takes it over, and with it the histories
-        that stand on it.
-        """
+    def prepared(self) -> PreparedFiles[Addresses]:
+        """Its code and its base image, as the cache has them."""
         made_with = (image.FORMAT, BOOT, sorted(ENV.items()))
-        text = f"{self.files.key} {made_with}"
-        return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
+        made_of = f"{self.files.key} {made_with}"
+        return PreparedFiles(self.compiler, (self.files.wasm,), made_of, Addresses)
 
     @property
     def info(self) -> LanguageInfo:
@@ -180,61 +168,12 @@ class PythonLanguage:
         return Finding("ok", "installed")
 
     def _state_of_image(self) -> Finding:
-        if self.cache.path(self.image_name).is_file():
+        if self.cache.path(self.prepared.image_name).is_file():
             return Finding("ok", "built")
-        if self.cache.installed(self.image_name) is not None:
+        if self.cache.installed(self.prepared.image_name) is not None:
             return Finding("ok", "installed")
         late = "the first kernel waits some seconds (`wasm-kernel warm`)"
         return Finding("note", f"not built: {late}")
-
-    def image_at_hand(self) -> BaseImage | None:
-        """Returns the base image in the cache, or the installed one; None if there is neither."""
-        try:
-            for find in (self.cache.trusted, self.cache.installed):
-                if self._image is None:
-                    described, memory = find(self.record_name), find(self.image_name)
-                    if described is not None and memory is not None:
-                        self._take(ImageRecord.load(described.read_text()), memory)
-        except (ImageError, msgspec.ValidationError, ValueError):
-            self.cache.discard(self.record_name, "is damaged")
-        return self._image
-
-    def _take(self, record: ImageRecord, memory: Path) -> None:
-        """Takes the image that a record tells of."""
-        self._addresses = msgspec.convert(record.extra, Addresses, str_keys=True)
-        self._image = BaseImage(memory, self.image_name, record)
-
-    @property
-    def record_name(self) -> str:
-        """The cache's name for the image's record."""
-        return f"{self.image_name}.facts"
-
-    def prepared(self, flavour: Flavour) -> list[Path]:
-        """Returns the files that `prepare` made, or that were installed."""
-        names = (
-            self.compiler.name(self.files.wasm, flavour),
-            self.image_name,
-            self.record_name,
-        )
-        found = (self.cache.trusted(name) or self.cache.installed(name) for name in names)
-        return [path for path in found if path is not None]
-
-    @contextlib.contextmanager
-    def importing(self) -> Iterator[Mapping[str, Check | None]]:
-        """Gives the names of the files that `prepare` makes; as `GuestLanguage` has it."""
-        self.cache.prepare()
-        binary = self.files.wasm
-        known: dict[str, Check | None] = {
-            self.compiler.name(binary, flavour): None
-            if self.compiler.load(binary, flavour)
-            else partial(self.compiler.check, binary=binary, flavour=flavour)
-            for flavour in FLAVOURS.values()
-        }
-        with self.cache.lock(self.image_name, lambda seconds: None):
-            is_there = self.image_at_hand() is not None  # it stays: sessions stand on it
-            known[self.image_name] = None if is_there else lambda path: None
-            known[self.record_name] = None if is_there else _check_record
-            yield known
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
@@ -245,7 +184,9 @@ class PythonLanguage:
                 self._is_improved = True
             guest_files.lay_out(self.files, self.cache)  # a confined process can't
             with self.compiler.being_kept(self.files.wasm, flavour, progress) as compiled:
-                base = self.image_at_hand() or self._build(compiled, progress)
+                base = self.prepared.image_at_hand() or self.prepared.build_image(
+                    lambda: self._build(compiled, progress), "Python and pandas", progress
+                )
             if flavour.until is not None:
                 self._improve(flavour.until)
             return base
@@ -260,16 +201,12 @@ class PythonLanguage:
             self._broker.call(CompileInBackground(flavour.name), Done)
             self._is_improved = True
 
-    def is_compiled(self, flavour: Flavour) -> bool:
-        """Returns whether there is code of a flavour, in the cache or installed."""
-        return self.compiler.load(self.files.wasm, flavour)
-
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns what a guest is started with now; as `GuestLanguage` has it."""
         baseline = BASELINES.get(flavour.name)
         if baseline is not None and self._begins_with_baseline:
             try:
-                return flavour if self.is_compiled(flavour) else baseline
+                return flavour if self.prepared.is_compiled(flavour) else baseline
             except PermissionError:
                 pass  # code that is not to be trusted, and not ours to replace: the broker does it
         return flavour
@@ -289,32 +226,21 @@ class PythonLanguage:
                 self.files = known
                 self._is_remembered = True  # once a process: looking for changes costs each start
             folder = self.cache.folder_of(guest_files.folder_name(self.files))
-            is_ready = folder is not None and self.image_at_hand() is not None
-            return is_ready and self.is_compiled(flavour)
+            is_ready = folder is not None and self.prepared.image_at_hand() is not None
+            return is_ready and self.prepared.is_compiled(flavour)
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
-    def _build(self, compiled: Compiled, progress: Progress) -> BaseImage:
-        waiting = every_second(
-            lambda seconds: progress(
-                f"another process prepares Python and pandas: waiting for {seconds:.0f} s"
-            )
-        )
-        with self.cache.lock(self.image_name, waiting):
-            if self.image_at_hand() is None:
-                progress("preparing Python, pandas and matplotlib, once (about 5 s)")
-                self.cache.sweep()
-                from tempfile import TemporaryDirectory
+    def _build(self, compiled: Compiled, progress: Progress) -> ImageRecord:
+        """Writes the base image to the cache; returns its record."""
+        from tempfile import TemporaryDirectory
 
-                with TemporaryDirectory() as place, Folder.open(place) as empty:
-                    empty.enter(SITE, make=True).close()
-                    app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
-                    builder = ImageBuilder(compiled, self._preopens(app, empty, empty))
-                    record = builder.build(self.cache, self.image_name)
-                self.cache.write(self.record_name, lambda path: _write_text(path, record.dump()))
-                self._take(record, self.cache.path(self.image_name))
-        assert self._image is not None
-        return self._image
+        progress("preparing Python, pandas and matplotlib, once (about 5 s)")
+        with TemporaryDirectory() as place, Folder.open(place) as empty:
+            empty.enter(SITE, make=True).close()
+            app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
+            builder = ImageBuilder(compiled, self._preopens(app, empty, empty))
+            return builder.build(self.cache, self.prepared.image_name)
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns its library, `/app`, `/tmp`, an empty `/`, packages, mounts, and the notebook's
@@ -346,8 +272,8 @@ class PythonLanguage:
 
     def start(self, setup: GuestSetup) -> PythonGuest:
         """Returns a booted guest."""
-        base = self._image
-        if base is None:
+        base, addresses = self.prepared.image_at_hand(), self.prepared.addresses
+        if base is None or addresses is None:
             raise ImageError("the Python guest was not prepared")
         options = InstanceOptions(
             setup.memory_bytes,
@@ -363,7 +289,7 @@ class PythonLanguage:
             held.callback(instance.close)
             base.attach(instance)
             held.pop_all()
-        return PythonGuest(instance, setup.files, self._addresses, setup.flavour)
+        return PythonGuest(instance, setup.files, addresses, setup.flavour)
 
     def parse_cell(self, code: str) -> PythonCell:
         """Reads a cell's text."""
@@ -383,14 +309,6 @@ class PythonLanguage:
             return made[0](line, context)
 
         return {"pip": pip}
-
-
-def _check_record(path: Path) -> None:
-    ImageRecord.load(path.read_text())
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
 
 
 @cache

@@ -1,0 +1,136 @@
+"""`PreparedFiles`: what takes long to make of a language, once a machine, as the cache has it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+
+from wasm_kernel.engine.compiler import Compiler, GuestBinary, Progress, every_second
+from wasm_kernel.engine.flavours import FLAVOURS, Flavour
+from wasm_kernel.errors import ImageError
+from wasm_kernel.state.image import BaseImage, ImageRecord
+
+if TYPE_CHECKING:  # kernels start sooner without it
+    from wasm_kernel.engine.cache_archive import Check
+
+_Addresses = TypeVar("_Addresses")
+
+
+class PreparedFiles(Generic[_Addresses]):
+    """The compiled code and the base image of a language's guest. Its language locks it.
+
+    Args:
+        compiler: Compiles the guest, and has the cache.
+        binaries: All that is compiled.
+        made_of: Names what the image is made of. No code is in it: a new wasmtime takes it over,
+            and with it the histories that stand on it.
+        addresses: The type of what the language notes in the image's record.
+
+    Attributes:
+        image_name: The cache's name for the base image.
+        record_name: The cache's name for the image's record.
+        addresses: What the language noted in the record of the image at hand.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        binaries: Sequence[GuestBinary],
+        made_of: str,
+        addresses: type[_Addresses],
+    ) -> None:
+        self.image_name = f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.image"
+        self.record_name = f"{self.image_name}.facts"
+        self.addresses: _Addresses | None = None
+        self._compiler, self._cache = compiler, compiler.cache
+        self._binaries, self._type = binaries, addresses
+        self._image: BaseImage | None = None
+
+    def is_compiled(self, flavour: Flavour) -> bool:
+        """Loads the compiled code; returns False if some is missing.
+
+        Raises:
+            PermissionError: something there is not to be trusted, and not ours to replace.
+        """
+        return all(self._compiler.load(binary, flavour) for binary in self._binaries)
+
+    def image_at_hand(self) -> BaseImage | None:
+        """Returns the base image in the cache, or the installed one; None if there is neither."""
+        try:
+            for find in (self._cache.trusted, self._cache.installed):
+                if self._image is None:
+                    described, memory = find(self.record_name), find(self.image_name)
+                    if described is not None and memory is not None:
+                        self._take(ImageRecord.load(described.read_text()), memory)
+        except (ImageError, msgspec.ValidationError, ValueError):
+            self._cache.discard(self.record_name, "is damaged")
+        return self._image
+
+    def _take(self, record: ImageRecord, memory: Path) -> None:
+        self.addresses = msgspec.convert(record.extra, self._type, str_keys=True)
+        self._image = BaseImage(memory, self.image_name, record)
+
+    def build_image(
+        self, build: Callable[[], ImageRecord], what: str, progress: Progress
+    ) -> BaseImage:
+        """Returns the base image, built if no other process does that meanwhile.
+
+        Args:
+            build: Writes the image to the cache, and returns its record.
+            what: What the image is of, for whoever waits.
+            progress: Called with one line at a time.
+        """
+        waiting = every_second(
+            lambda seconds: progress(
+                f"another process prepares {what}: waiting for {seconds:.0f} s"
+            )
+        )
+        with self._cache.lock(self.image_name, waiting):
+            if self.image_at_hand() is None:
+                self._cache.sweep()
+                record = build()
+                self._cache.write(self.record_name, lambda path: _write(path, record))
+                self._take(record, self._cache.path(self.image_name))
+        assert self._image is not None
+        return self._image
+
+    def paths(self, flavour: Flavour) -> Iterator[Path]:
+        """Yields where all of it lies that is there."""
+        names = [self._compiler.name(binary, flavour) for binary in self._binaries]
+        for name in (*names, self.image_name, self.record_name):
+            path = self._cache.trusted(name) or self._cache.installed(name)
+            if path is not None:
+                yield path
+
+    @contextlib.contextmanager
+    def being_imported(self) -> Iterator[Mapping[str, Check | None]]:
+        """Gives the names of all of it, each with what checks a file that comes from elsewhere.
+
+        What is there already has no check: it stays, as sessions stand on it.
+        """
+        self._cache.prepare()
+        known: dict[str, Check | None] = {}
+        for flavour in FLAVOURS.values():
+            for binary in self._binaries:
+                check = partial(self._compiler.check, binary=binary, flavour=flavour)
+                is_there = self._compiler.load(binary, flavour)
+                known[self._compiler.name(binary, flavour)] = None if is_there else check
+        with self._cache.lock(self.image_name, lambda seconds: None):
+            is_there = self.image_at_hand() is not None
+            known[self.image_name] = None if is_there else lambda path: None
+            known[self.record_name] = None if is_there else _check_record
+            yield known
+
+
+def _check_record(path: Path) -> None:
+    ImageRecord.load(path.read_text())
+
+
+def _write(path: Path, record: ImageRecord) -> None:
+    path.write_text(record.dump())
