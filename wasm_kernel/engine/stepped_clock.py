@@ -11,8 +11,8 @@ import struct
 from collections.abc import Mapping
 
 from wasm_kernel.engine import abi
+from wasm_kernel.engine.guest_clock import CLOCKS, MONOTONIC, REALTIME, Polling
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
-from wasm_kernel.engine.polling import CLOCKS, MONOTONIC, REALTIME, Polling
 from wasm_kernel.engine.streams import OutputStreams
 
 STEP_NS = 1_000_000
