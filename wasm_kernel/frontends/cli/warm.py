@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.cache_archive import Check, read_archive, write_archive
 from wasm_kernel.engine.flavours import FLAVOURS, FlavourName
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
 
@@ -49,8 +50,6 @@ def export_archive(say: Callable[[str], None], target: Path, *, flavour: Flavour
     Raises:
         OSError: it can't be written there.
     """
-    from wasm_kernel.engine.cache_archive import write_archive
-
     paths = (language.prepared.paths(FLAVOURS[flavour]) for language in languages())
     digest = write_archive(chain.from_iterable(paths), target)
     say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
@@ -64,8 +63,6 @@ def import_archive(say: Callable[[str], None], source: Path, sha256: str) -> Non
         WasmKernelError: nothing can be taken from it; the text says why.
         OSError: it can't be read.
     """
-    from wasm_kernel.engine.cache_archive import Check, read_archive
-
     known: dict[str, Check | None] = {}
     with ExitStack() as held:
         for language in languages():
