@@ -82,7 +82,6 @@ $(GALLERY)/.installed: tests/browser/requirements.txt
 
 soak: $(EDITABLE) $(GALLERY)/.installed
 	$(BIN)/python -m pytest -m soak
-	WASM_KERNEL_FORKER=1 $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) tests/end_to_end
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --numprocesses=$(WORKERS) || exit 1; done
 
 clean:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.local import create_sandbox
 from tests.ports import hand_out_own
+from wasm_kernel.frontends.jupyter import launcher
 from wasm_kernel.policy import ExecutionPolicy
 
 if TYPE_CHECKING:
@@ -81,12 +83,12 @@ def pytest_collection_finish() -> None:
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Jupyter, IPython and our sessions read and write nothing of the user's own.
 
-    No kernel is forked from a process that outlives its test, but in the tests of that, and where
-    the run's own environment asks for it (`make soak`).
+    Kernels are forked, as users' are, from a process of the run's own. `started` turns that off.
     `_state` puts private state elsewhere for each file; what starts before is in the run's.
     """
     hand_out_own()
     folder = tmp_path_factory.mktemp("jupyter")
+    (folder / "run").mkdir(mode=0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
@@ -94,7 +96,17 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patch.setenv("WASM_KERNEL_FORKER", os.environ.get("WASM_KERNEL_FORKER", "0"))
+        patch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+        yield
+        for forker in launcher.running():
+            os.kill(forker, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[None]:
+    """The kernels of a file are started one by one: each is the process that Jupyter knows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(launcher.SETTING, "0")
         yield
 
 

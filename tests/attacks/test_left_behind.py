@@ -23,6 +23,8 @@ from tests.ports import write_connection
 SECONDS = 20.0  # one is promised; the tests share their machine, and what is deaf lasts a minute
 PATIENCE = 60.0
 
+pytestmark = pytest.mark.usefixtures("started")
+
 
 class Started:
     """A kernel, and all processes that it leads to: each inherits a mark in its environment."""

@@ -96,7 +96,6 @@ def spec(installed_kernelspec: Path) -> dict[str, str]:
 @pytest.fixture(scope="module", autouse=True)
 def _on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(launcher.SETTING)
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         yield
 

@@ -1,10 +1,13 @@
-"""The protocol's own test suite, every feature switched on, against a real kernel."""
+"""The protocol's own test suite, every feature switched on, against a kernel that was started."""
 
 from __future__ import annotations
 
 import jupyter_kernel_test
+import pytest
 
 KERNEL = "wasm-python"
+
+pytestmark = pytest.mark.usefixtures("started")
 
 
 class TestProtocol(jupyter_kernel_test.KernelTests):

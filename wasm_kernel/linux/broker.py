@@ -218,6 +218,7 @@ class _Answer(Struct, frozen=True, tag=True):
 
 
 _Message = _Call | _Cancel | _Progress | _Answer
+_DECODER: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
 
 
 class _Channel:
@@ -226,7 +227,6 @@ class _Channel:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._parts = bytearray()
-        self._decoder: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
 
     def send(self, message: _Message) -> None:
         """Sends a message.
@@ -261,7 +261,7 @@ class _Channel:
                 raise OSError("a message is too long")
             if packet[:1] == _LAST:
                 data, self._parts = self._parts, bytearray()
-                return self._decoder.decode(data)
+                return _DECODER.decode(data)
         return None
 
     def close(self) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.sessions.session import Session
+    from wasm_kernel.state.image import BaseImage
 
 IDLE_SECONDS = 300.0
 """A forker without kernels ends so long after the last request."""
@@ -340,8 +341,8 @@ def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
             yield from _files(entry.path)
 
 
-def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
-    """Loads what kernels need; no thread is started.
+def _load() -> tuple[dict[RuntimeType, GuestLanguage], list[BaseImage], _LaterBroker]:
+    """Loads what kernels need: languages, their images, their broker; no thread is started.
 
     Raises:
         WasmKernelError: no guest is in the cache.
@@ -354,11 +355,13 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
         for name in _NEEDED:
             importlib.import_module(name)
     broker = _LaterBroker()
-    languages = {}
+    languages, images = {}, []
     for runtime in RuntimeType:
         with contextlib.suppress(WasmKernelError):
             language = load(runtime, broker)
-            language.prepare(EPOCH, lambda text: None).map_for_forks()
+            image = language.prepare(EPOCH, lambda text: None)
+            image.map_for_forks()
+            images.append(image)
             languages[runtime] = language
     if not languages:
         raise WasmKernelError("no guest is in the cache")
@@ -366,7 +369,7 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
     _practise()
     gc.collect()
     gc.freeze()
-    return languages, broker
+    return languages, images, broker
 
 
 def _practise() -> None:
@@ -405,14 +408,16 @@ def main(name: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forker = Forker(_opened_place(), name)
     try:
-        loaded = _load()
+        languages, images, broker = _load()
     except WasmKernelError:
         os._exit(0)
     os.chdir("/")
     check_alone()
     if not forker.listen() or (link := forker.run()) is None:
         os._exit(0)
-    kernel = Forked(link, *loaded)
+    for image in images:
+        image.keep_from_forks()  # the kernel's broker is forked in a third of the time
+    kernel = Forked(link, languages, broker)
     if not kernel.take_over():
         os._exit(0)
     from wasm_kernel.frontends.jupyter.app import main as run

@@ -169,7 +169,10 @@ def forker_name() -> str:
 
 def variables() -> dict[str, str]:
     """The variables that a forker is started with: those that take effect before it forks."""
-    return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    found = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    if found.get("XDG_RUNTIME_DIR", "").startswith("/"):
+        found.pop("XDG_STATE_HOME", None)  # it would only name the place of the sockets
+    return found
 
 
 def _read(path: str) -> bytes:
