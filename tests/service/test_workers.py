@@ -197,7 +197,7 @@ def test_a_stopped_process_that_forks_workers_is_noticed_and_goes_on(
     keep(one, "x = 41")
     os.kill(service.fork_server.process, signal.SIGSTOP)
     assert says(service.create(), "print(1)") == "1"
-    assert "was stopped; it was told to go on" in caplog.text
+    wait_for(lambda: "was stopped; it was told to go on" in caplog.text)  # maybe for a spare worker
     assert says(one, "print(x)") == "41"
 
 
