@@ -103,6 +103,12 @@ def test_loopback_and_tls_are_taken() -> None:
     assert checked("tcp://[::1]:8786") == "tcp://[::1]:8786"
 
 
+def test_tls_without_certificates_is_refused_in_words(tmp_path: Path) -> None:
+    settings = RunSettings(root=SessionsRoot(tmp_path))
+    with pytest.raises(BatchError, match="needs certificates"):
+        run_on_cluster([], settings, Lines(io.StringIO()), "tls://example.org:8786")
+
+
 class FakeFuture:
     def __init__(self, status: str, result: bytes) -> None:
         self.status, self._result = status, result

@@ -9,6 +9,7 @@ in sandboxes on the workers as they do here.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 import uuid
@@ -51,6 +52,10 @@ _POLL_SECONDS = 0.5
 _LOST = "Its workers were lost, or the scheduler, and that {count} times."
 _KILLED = "Workers were lost while they ran it, too often for the scheduler."
 _STUCK = "Its worker did not say how it ended."
+_NO_CERTIFICATES = (
+    "tls:// needs certificates, and Dask's configuration names none. Nothing was run. Set "
+    "distributed.comm.tls.ca-file, and cert and key of distributed.comm.tls.client."
+)
 _NOT_SAFE = (
     "{address} is neither tls:// nor on this machine. Whoever can connect to a Dask scheduler runs "
     "code on all of its workers, and here. Nothing was run. Set up TLS, or use a tunnel."
@@ -105,6 +110,20 @@ def checked(address: str) -> str:
     raise BatchError(_NOT_SAFE.format(address=address))
 
 
+def _security_of(address: str) -> distributed.Security | None:
+    """Returns the certificates that Dask's own configuration names; None without TLS.
+
+    Raises:
+        BatchError: it names none.
+    """
+    if not address.startswith("tls://"):
+        return None
+    security = distributed.Security()
+    if security.get_connection_args("client").get("ssl_context") is None:
+        raise BatchError(_NO_CERTIFICATES)
+    return security
+
+
 @contextmanager
 def _local(workers: int) -> Iterator[str]:
     """The address of a cluster on this machine, for as long as the block runs."""
@@ -114,6 +133,19 @@ def _local(workers: int) -> Iterator[str]:
         yield str(cluster.scheduler_address)
 
 
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Has SIGTERM do what Ctrl-C does, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _ClusterBatch:
     """One run of many notebooks on a cluster."""
 
@@ -121,6 +153,7 @@ class _ClusterBatch:
         self._settings = settings
         self._progress = progress
         self._address = address
+        self._security = _security_of(address)
         self._topic = f"wasm-kernel-{uuid.uuid4()}"
         self._guard = threading.Lock()
         self._attempts: dict[str, _Attempt] = {}
@@ -132,6 +165,16 @@ class _ClusterBatch:
         for source in sources:
             self._attempts[source.name] = _Attempt(source)
         try:
+            with _interrupted_by_sigterm():
+                self._run()
+        finally:
+            if self._client is not None:
+                self._client.close()
+        return [self._outcomes[source.name] for source in sources]
+
+    def _run(self) -> None:
+        """Runs what has no outcome yet; Ctrl-C makes the rest `cancelled`."""
+        try:
             self._connect()
             self._begin()
             while self._attempts:
@@ -139,10 +182,6 @@ class _ClusterBatch:
         except KeyboardInterrupt:
             for name in [*self._attempts]:
                 self._end(name, Outcome(name, "cancelled", "The run was cancelled."))
-        finally:
-            if self._client is not None:
-                self._client.close()
-        return [self._outcomes[source.name] for source in sources]
 
     # -- the cluster
 
@@ -154,12 +193,11 @@ class _ClusterBatch:
         """
         if self._client is not None:
             self._client.close()
-        is_tls = self._address.startswith("tls://")
         try:
             self._client = distributed.Client(
                 self._address,
                 timeout=_CONNECT_SECONDS,
-                security=distributed.Security() if is_tls else None,
+                security=self._security,
                 set_as_default=False,
             )
             self._client.register_plugin(WarmGuest())

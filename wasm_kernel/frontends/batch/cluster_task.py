@@ -120,6 +120,7 @@ def _run(task: Task) -> Ran:
             mounts=task.mounts,
             inputs=tuple(inputs / Path(name).name for name in task.inputs),
             deterministic=task.deterministic,
+            lasts=bool(task.shared),
             resume=bool(task.shared) and (task.resume or _began_before(kept, task)),
         )
         (outcome,) = run_sources([source], settings, 1, relay)

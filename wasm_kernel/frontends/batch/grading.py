@@ -130,6 +130,7 @@ def grade_notebooks(
         pip=False,
         goes_on=True,
         keeps_session=True,
+        lasts=False,
     )
     policy = ExecutionPolicy.from_values({**budgets.limits(), "history_cells": 5})
     with (

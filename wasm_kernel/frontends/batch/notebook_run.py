@@ -88,6 +88,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`.
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well.
+        lasts: Whether a later run finds the session, to go on in it.
         shared: A folder that all workers of a cluster share; empty if there is none.
     """
 
@@ -105,6 +106,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     hooks: Mapping[str, Callable[..., Any]] = {}
     goes_on: bool = False
     keeps_session: bool = False
+    lasts: bool = True
     shared: str = ""
 
 
@@ -193,7 +195,7 @@ class NotebookRun:
             if self._settings.compare:
                 ignored = self._settings.ignored
                 self._outcome = compared(self._source, self._book, ignored, self._outcome)
-        elif not self._settings.goes_on:
+        elif self._settings.lasts:
             await self._note_resumption()
         self._note(seconds=round(time.monotonic() - began, 3))
         await self._write(self._outcome.verdict)
