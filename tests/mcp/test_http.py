@@ -138,19 +138,24 @@ def test_other_machines_need_a_token(
 
 
 def test_who_left_makes_room_and_nobody_is_waited_for_in_the_end(agents: Agents) -> None:
-    with serving(agents.environment, "--sessions", "3", "--idle-seconds", "0.1") as server:
+    with serving(agents.environment, "--sessions", "4", "--idle-seconds", "0.1") as server:
         named, forgetful = agents.http(server.url), agents.http(server.url)
         named.says("x = 1")
         assert named.says("x") == "1"
-        silent = agents.http(server.url, mode="legacy")
+        silent, gone = agents.http(server.url, mode="legacy"), Wire(server, "")
         silent.says("x = 2")
+        connection = gone.begin()
+        gone.send("tools/call", {"name": "list_files", "arguments": {}}, connection).read()
+        gone.send("", None, connection, verb="GET").close()
+        gone.close()
         forgetful.says("x = 3")
         forgetful.handle = ""
-        wait_for(lambda: 'state="asleep"} 3.0' in server.page("/metrics"), "sleep")
+        wait_for(lambda: 'state="asleep"} 4.0' in server.page("/metrics"), "sleep")
         forgetful.says("y = 4")
         assert forgetful.says("y") == "4"
+        assert not agents.http(server.url).call("create_session").failed
         assert "destroy_session" in agents.http(server.url).call("create_session").text
-        assert [named.says("x"), silent.says("x")] == ["1", "2"]
+        assert [each.says("x") for each in (named, silent)] == ["1", "2"]
         named.begin("execute_code", code="import time; time.sleep(500)", session=named.handle)
         wait_for(lambda: 'state="busy"} 1.0' in server.page("/metrics"), "a running cell")
     assert "Traceback" not in server.said()

@@ -50,6 +50,10 @@ class Metrics:
         self._seconds.observe(result.duration)
         self._fuel.inc(result.fuel_consumed or 0)
 
+    def cell_cancelled(self) -> None:
+        """Counts a cell whose client has cancelled the request."""
+        self._cells.labels("cancelled").inc()
+
     def refused(self, limit: str) -> None:
         """Counts what a limit has refused."""
         self._refusals.labels(limit).inc()

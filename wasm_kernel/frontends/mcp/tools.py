@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -142,7 +143,11 @@ class CellTools:
             words = f"{seconds:.0f} s: {line}" if line else f"{seconds:.0f} s"
             await ctx.report_progress(seconds, message=words)
 
-        result = await run_cell(session, code, timeout_seconds, tell)
+        try:
+            result = await run_cell(session, code, timeout_seconds, tell)
+        except asyncio.CancelledError:
+            self._metrics.cell_cancelled()
+            raise
         self._metrics.cell_ended(result)
         blocks = await CellReply(session, result).blocks()
         return CallToolResult(content=blocks, is_error=not result.success)

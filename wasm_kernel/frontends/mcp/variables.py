@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta, Struct
 
+from wasm_kernel.guests.javascript.files import LIBRARY_GUEST
 from wasm_kernel.policy import RuntimeType
 
 NAME = "wasm_kernel_variables"
@@ -66,7 +67,12 @@ _JAVASCRIPT = """
     } catch {}
     found.push([name.slice(0, 60), String(kind).slice(0, 60), size.slice(0, 40)]);
   }
-  const told = { variables: found.slice(0, 30), count: found.length };
+  let packages = [];
+  try {
+    const listed = require("node:fs").readFileSync("PACKAGES", "utf8");
+    packages = Object.values(JSON.parse(listed)).slice(0, 30);
+  } catch {}
+  const told = { variables: found.slice(0, 30), count: found.length, packages };
   return encodeURIComponent(JSON.stringify(told)).replaceAll("'", "%27");
 })()
 """
@@ -76,7 +82,7 @@ _EXPRESSIONS = {
         f"(lambda shell: (shell.meta.get({NAME!r}) or (lambda d: (exec({_PYTHON!r}, d), "
         f"shell.meta.setdefault({NAME!r}, d['seen']))[1])({{}}))(shell))(get_ipython())"
     ),
-    RuntimeType.JAVASCRIPT.value: _JAVASCRIPT,
+    RuntimeType.JAVASCRIPT.value: _JAVASCRIPT.replace("PACKAGES", f"{LIBRARY_GUEST}/npm.json"),
 }
 
 Text = Annotated[str, Meta(max_length=_CHARACTERS)]
