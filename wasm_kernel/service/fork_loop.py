@@ -27,6 +27,7 @@ from msgspec import Struct
 from wasm_kernel.engine.flavours import EPOCH, UNCHECKED, named
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import CompileInBackground, GuestLanguage, load
+from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import check_alone, end_with, log_failure
 from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.linux.task import QUIET, Task
@@ -39,11 +40,9 @@ from wasm_kernel.state.image import BaseImage
 _LEAVE_SECONDS = 2.0  # that workers have to close their sessions when the owner is gone
 _NEEDED = (
     *("wasm_kernel.engine.instance", "wasm_kernel.state.folding", "wasm_kernel.state.tables"),
+    "resource",
 )
 """The modules that every guest needs; forked, all workers share one copy."""
-_QUIET_MS = 300  # in which the first worker has both processors
-_LATER = ("wasm_kernel.guests.python.packages.command", "encodings.idna")
-"""The modules that some cells need; they are loaded when nobody waits for a worker."""
 
 Reply = TypeVar("Reply", bound=Struct)
 
@@ -85,13 +84,8 @@ class ForkLoop:
         poll = select.poll()
         poll.register(self._line, select.POLLIN)
         poll.register(self._owner, select.POLLIN)
-        later = [*_LATER]
         with contextlib.suppress(OSError):
-            while self._owner not in (ready := dict(poll.poll(_QUIET_MS if later else None))):
-                if not ready:
-                    importlib.import_module(later.pop(0))
-                    gc.freeze()
-                    continue
+            while self._owner not in dict(poll.poll()):
                 packet, descriptors, _, _ = socket.recv_fds(self._line, PACKET, 1)
                 if not packet:
                     break
@@ -129,6 +123,7 @@ class ForkLoop:
             language = load(RuntimeType.checked(request.language), self._broker)
             base = language.prepare(named(request.flavour), lambda text: None)
             check_alone()
+            memory.trim()
             gc.freeze()
             self._loaded[request] = language, base
         return self._loaded[request]
