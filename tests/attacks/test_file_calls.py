@@ -189,7 +189,7 @@ def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> N
         guest.call("fd_close", fd + 1)
     begun = time.process_time()
     assert len(guest.changes.compare().created) > 500
-    assert time.process_time() - begun < 2.0
+    assert time.process_time() - begun < 5.0
     remove_tree(guest.app / "d")  # pytest's own removal does not get so deep
 
 

@@ -12,7 +12,7 @@ from tests.attacks.conftest import SMALL, Making, Victim
 from tests.attacks.interrupting import interrupt_many
 from tests.local import create_sandbox
 
-SOON = 1.0  # seconds from the interrupt to the end of the cell
+SOON = 10.0  # seconds from the interrupt to the end of the cell: less than its limit of 20
 AT = 0.1  # seconds after which it comes
 GRACE = SMALL.grace_seconds
 

@@ -16,7 +16,7 @@ from tests.attacks.conftest import Making, Victim
 from wasm_kernel.policy import Mount
 
 
-@pytest.fixture(params=["pipe", "socket", "device"])
+@pytest.fixture(params=["pipe", pytest.param("socket", marks=pytest.mark.soak), "device"])
 def put_special(request: pytest.FixtureRequest, victim: Victim) -> Iterator[Callable[[], None]]:
     """The host puts something that may hang into the workspace, named `special`."""
     victim.says("import os, pathlib, shutil\nos.chdir('/app')")

@@ -71,7 +71,7 @@ def test_folders_are_swapped_while_they_are_listed_and_exported(
 
     with at_work(swap):
         deadline, number = time.monotonic() + 0.4, 0
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline or number < 3:
             assert "a/kept" in list_session_files(ID, root)
             target = tmp_path / f"{number}.tar.gz"
             made = export_session(ID, target, root, files_only=True)
@@ -79,7 +79,6 @@ def test_folders_are_swapped_while_they_are_listed_and_exported(
             assert b"SECRET" not in target.read_bytes()
             target.unlink()
             number += 1
-    assert number > 2
 
 
 def deep(folder: Path, depth: int) -> None:

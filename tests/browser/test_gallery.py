@@ -23,7 +23,9 @@ SHOW = """number => document.querySelectorAll('.jp-Notebook .jp-Cell').forEach(
 NOTICE = "[wasm-kernel]"
 # To a page they are pictures, tables, texts and formulas as others are.
 ALIKE = {"seaborn", "networkx", "statsmodels", "sympy", "sympy_matrix", "sizes", "hatched_svg"}
-ALIKE |= {"dataframe_wide", "series", "code", "tqdm"}
+ALIKE |= {"dataframe_wide", "dataframe_index", "series", "pretty", "code", "pre", "columns"}
+ALIKE |= {"tqdm", "tqdm_notebook", "progress", "math", "markdown", "html_svg", "image_sized"}
+ALIKE |= {"styler_sticky", "boxes", "folded"}
 QUICK = {name: source for name, source in GALLERY.items() if name not in ALIKE}
 # Told apart by Python 3.15, whose places in a line are finer.
 DIFFERENT = {"error"}

@@ -77,7 +77,7 @@ def right_or_told(session_of: Making, stored: Path) -> None:
     assert state in ({}, *STATES.values()), state
 
 
-@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize("number", range(1, 12, 2))
 @pytest.mark.parametrize("kind", ["flipped", "taken out", "doubled", "empty", "swapped"])
 def test_every_record_damaged_is_told(
     session_of: Making, stored: Path, number: int, kind: str
@@ -101,7 +101,7 @@ def test_every_record_damaged_is_told(
     right_or_told(session_of, stored)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_an_index_flipped_anywhere(session_of: Making, stored: Path, seed: int) -> None:
     dice, path = random.Random(seed), stored / "index"
     data = bytearray(path.read_bytes())
@@ -158,7 +158,7 @@ CONTENTS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("one", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("one", [1, 3, 5])
 @pytest.mark.parametrize("kind", CONTENTS)
 def test_every_content_damaged_is_told(
     session_of: Making, stored: Path, kind: str, one: int

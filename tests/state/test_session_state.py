@@ -15,6 +15,7 @@ from tests.execution.story import Story
 from tests.faces import full_disk, open_files, says, wait_for
 from tests.local import LocalSandbox, create_sandbox
 from tests.private import private_of
+from tests.sampled import sampled
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Holder, Resume
@@ -67,7 +68,7 @@ def stories(folder: Path, seed: int, steps: int) -> None:
         story.close()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(2)}, 2))
 def test_random_programs_and_journeys_agree_with_a_model(
     warm: None, tmp_path: Path, seed: int
 ) -> None:
