@@ -1,7 +1,7 @@
 """The recipe of the JavaScript guest: two modules of the wheel of `quickjs-rs`, pinned and checked.
 
-One is the interpreter, QuickJS-NG; it is changed in one place. The other takes types out of
-TypeScript, and is taken as it is.
+One is the interpreter, QuickJS-NG; it is changed in one place, and gets one function more. The
+other takes types out of TypeScript, and is taken as it is.
 
 `python -m guest.javascript FOLDER` makes the guest by hand, where `quickjs-rs` is installed.
 """
@@ -14,6 +14,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
+from guest.assembler import unsigned
 from guest.pinned import (
     GuestFilesError,
     check,
@@ -32,6 +33,16 @@ _FROM = {INTERPRETER: "_guest.wasm", STRIPPER: "_transform.wasm"}
 # The options of an evaluation, as four booleans: global, strict, no barrier, with `await`. Cells
 # are not strict then, as at the consoles of browsers.
 _STRICT, _SLOPPY = bytes.fromhex("4181828008"), bytes.fromhex("4181808008")
+
+# The function that the interpreter calls for each promise that is rejected while nobody handles it,
+# and for each that is handled later (`JSHostPromiseRejectionTracker` in quickjs.h). It tells the
+# host: `host_call(0, 0, is_handled, promise, 0)`. The base image has its number in the table.
+_TRACKER = bytes.fromhex("00 4100 4100 2003 2001a7 4100 1003 1a 0b")
+_TRACKER_TYPE, _TRACKER_INDEX = 37, 1997  # the last, so that no other has another number
+_TABLE_SIZE = 609
+_FUNCTIONS, _TABLE, _ELEMENTS, _CODE = 3, 4, 9, 10  # sections
+_ELEMENTS_AT = 5  # bytes before their list: one segment, which begins at 1
+_HEADER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -80,9 +91,43 @@ def patched(module: bytes, digest: str) -> bytes:
     """
     if module.count(_STRICT) != 1:
         raise GuestFilesError("the interpreter of quickjs-rs can't be patched. Nothing was built.")
-    changed = module.replace(_STRICT, _SLOPPY)
+    changed = _with_tracker(module.replace(_STRICT, _SLOPPY))
     check_patched(changed, digest, INTERPRETER)
     return changed
+
+
+def _with_tracker(module: bytes) -> bytes:
+    """Returns the interpreter with one function more, at the end of its table."""
+    parts, at = [module[:_HEADER_BYTES]], _HEADER_BYTES
+    while at < len(module):
+        kind = module[at]
+        size, start = _number(module, at + 1)
+        content, at = module[start : start + size], start + size
+        if kind == _FUNCTIONS:
+            content = _longer(content, unsigned(_TRACKER_TYPE))
+        elif kind == _TABLE:
+            content = content.replace(unsigned(_TABLE_SIZE), unsigned(_TABLE_SIZE + 1))
+        elif kind == _ELEMENTS:
+            head, items = content[:_ELEMENTS_AT], content[_ELEMENTS_AT:]
+            content = head + _longer(items, unsigned(_TRACKER_INDEX))
+        elif kind == _CODE:
+            content = _longer(content, unsigned(len(_TRACKER)) + _TRACKER)
+        parts += [bytes([kind]), unsigned(len(content)), content]
+    return b"".join(parts)
+
+
+def _longer(items: bytes, item: bytes) -> bytes:
+    """Returns a list of WebAssembly with one item more."""
+    count, start = _number(items, 0)
+    return unsigned(count + 1) + items[start:] + item
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Returns a number in LEB128, and where it ends."""
+    number = shift = 0
+    while data[at] >= 0x80:
+        number, shift, at = number | (data[at] & 0x7F) << shift, shift + 7, at + 1
+    return number | data[at] << shift, at + 1
 
 
 def _checked(found: Distribution, name: str, pins: Pins) -> bytes:

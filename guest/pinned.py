@@ -89,9 +89,9 @@ def check_patched(module: bytes, digest: str, name: str) -> None:
 
 def write_sums(folder: Path) -> list[str]:
     """Writes the sums of all files in a folder beside them; returns all names."""
-    names = sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    )
+    (folder / SUMS).unlink(missing_ok=True)  # of an earlier time
+    found = (path for path in folder.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in found)
     (folder / SUMS).write_text("".join(f"{digest_of(folder / name)}  {name}\n" for name in names))
     return sorted([*names, SUMS])
 

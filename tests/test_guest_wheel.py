@@ -160,6 +160,6 @@ def test_the_javascript_guest_is_made_of_pinned_files_alone(tmp_path: Path) -> N
 def test_another_javascript_interpreter_stops_the_build() -> None:
     with pytest.raises(GuestFilesError, match="can't be patched"):
         javascript.patched(b"another", "0" * 64)
-    module = bytes.fromhex("4181828008")
+    module = bytes(8) + bytes.fromhex("00054181828008")
     with pytest.raises(GuestFilesError, match="expects 0000"):
         javascript.patched(module, "0" * 64)

@@ -8,7 +8,7 @@
 import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
-import { enter, evaluateGlobally, moduleProblem, now, print, send, slice, startsWith, then } from "wasm-kernel:host";
+import { enter, evaluateGlobally, moduleProblem, now, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
 import { currentFolder, process } from "wasm-kernel:process";
@@ -24,6 +24,7 @@ const MISPLACED = /^\s*%%?\w/m;
 const HINT = ". Commands such as %undo stand at the top of a cell, each on a line of its own; there are no %% ones.";
 const INTERRUPTED = "KeyboardInterrupt";
 const MOST_ROUNDS = 1; // of 100,000 reactions each, once the cell has its value
+const MOST_TOLD = 10; // of promises that are rejected
 const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
 
 let cell; // the one that runs
@@ -78,7 +79,7 @@ function execute(request) {
     settled: false, failed: false, stripped: false, finishing: false, shown: false, rounds: 0,
   };
   if (request.store_history) {
-    for (const [number, code] of request.alone) remember(number, code);
+    for (let index = 0; index < request.alone.length; index += 1) remember(request.alone[index][0], request.alone[index][1]);
     remember(cell.count, request.code);
   }
   const code = withoutCommands(request.code);
@@ -195,9 +196,10 @@ function finish() {
 
 function finished() {
   const { request, count } = cell;
-  const expressions = {};
-  for (const name of Object.keys(request.user_expressions)) {
-    expressions[name] = expressionValue(request.user_expressions[name]);
+  tellRejections();
+  const expressions = {}, names = Object.keys(request.user_expressions);
+  for (let index = 0; index < names.length; index += 1) {
+    expressions[names[index]] = expressionValue(request.user_expressions[names[index]]);
   }
   return done({ status: "ok", execution_count: count, user_expressions: expressions, payload: [] });
 }
@@ -218,6 +220,21 @@ function nameOfThrown(problem) {
   return isError(problem) ? errorName(problem) : "Uncaught";
 }
 
+/** Prints why promises were rejected that nobody handles; what the cell shows is seen anyway. */
+function tellRejections() {
+  try {
+    const found = rejections();
+    for (let index = 0; index < found.length; index += 1) {
+      if (found[index] === cell.value) continue;
+      if (index === MOST_TOLD) return print(2, `... ${found.length - index} or more further promises are rejected.\n`);
+      const reason = settled(found[index])[1];
+      print(2, `Uncaught (in promise) ${isError(reason) ? errorText(reason) : inspect(reason)}\n`);
+    }
+  } catch {
+    // a cell has broken what this needs
+  }
+}
+
 function textOfThrown(problem) {
   if (!isError(problem)) return inspect(problem);
   return errorMessage(problem);
@@ -229,7 +246,8 @@ function failed(problem) {
   }
   let ename = "Error", evalue = "", traceback = [];
   try {
-    [ename, evalue] = [nameOfThrown(problem), textOfThrown(problem)];
+    ename = nameOfThrown(problem);
+    evalue = textOfThrown(problem);
     if (/^Error (?:resolving|loading) module/.test(evalue)) evalue = moduleProblem() || evalue;
     if (/^(?:Syntax|Reference)Error$/.test(ename) && MISPLACED.test(cell.request.code)) evalue += HINT;
     traceback = tracebackOf(problem, ename, evalue);
@@ -237,6 +255,7 @@ function failed(problem) {
     traceback = [`${ename}: ${evalue}`];
   }
   clearAll();
+  tellRejections();
   if (!cell.request.silent) send({ op: "error", ename, evalue, traceback });
   return done({
     status: "error", execution_count: cell.count, ename, evalue, traceback, user_expressions: {}, payload: [],

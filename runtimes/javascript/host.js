@@ -109,9 +109,15 @@ export function resolveModule(base, name) {
   return found.path;
 }
 
-export const moduleSource = (path) => taken.source(path);
+/** The files that were run by `require`; stacks know them by their index here, as `req[000001]`. */
+export const required = [];
+/** Returns ["function" or "text" or "problem", VALUE] of a file to be run; undefined if it can't be read. */
+export const moduleSource = (path) => taken.source(path, text(required.push(path) - 1));
 /** Returns why the last import failed, in the host's words; empty if it does not know. */
 export const moduleProblem = () => taken.problem();
+
+/** Returns the promises that were rejected and that nobody handles, up to now; each is told once. */
+export const rejections = () => taken.rejections();
 
 /** Does something with files; throws an error with a `code`, as Node does. */
 export function fileCall(act, words, data) {

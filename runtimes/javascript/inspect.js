@@ -1,6 +1,6 @@
 // Values as text, in the style of a console. No getter of a cell's runs, and nothing goes on for ever.
 
-import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys, settled, uncurry } from "wasm-kernel:host";
+import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys, required, settled, uncurry } from "wasm-kernel:host";
 
 const MOST_ITEMS = 100, MOST_CHARACTERS = 10_000, MOST_TEXT = 200_000, WIDTH = 80, DEPTH = 4;
 const LONG = 10_000; // items of a list whose other properties are not looked for
@@ -313,12 +313,14 @@ const data = (holder, name) => {
   return typeof found === "string" ? found : "";
 };
 
+const named = (whole, index) => required[Number(index)] ?? whole;
+
 /** Returns the lines of a stack that lie in cells and their modules. */
 export function stackLines(stack) {
   return stack
     .split("\n")
     .filter((line) => line.trim() && !/\((?:wasm-kernel|node:)/.test(line) && !/ at (?:wasm-kernel|node:)/.test(line))
-    .map((line) => `    ${line.trim().replace(/(In\[\d+\]) *:/, "$1:").replace("<eval> (", "(").replace(/at \((.*)\)$/, "at $1")}`);
+    .map((line) => `    ${line.trim().replace(/(In\[\d+\]) *:/, "$1:").replace(/req\[(\d{6})\]/, named).replace("<eval> (", "(").replace(/at \((.*)\)$/, "at $1")}`);
 }
 
 /** Lays out items on one line, or on one line each where that is too long. */

@@ -27,15 +27,14 @@ function load(path) {
 }
 
 function run(module, path) {
-  const source = moduleSource(path);
-  if (source === undefined) throw new Error(`${path} can't be read.`);
-  if (path.endsWith(".json")) {
-    module.exports = JSON.parse(source);
-    return;
+  const found = moduleSource(path);
+  if (found === undefined) throw new Error(`${path} can't be read.`);
+  if (found[0] === "problem") throw found[1];
+  if (found[0] === "text") module.exports = JSON.parse(found[1]);
+  else {
+    const folder = path.slice(0, path.lastIndexOf("/")) || "/";
+    found[1].call(module.exports, module.exports, requireFrom(path), module, path, folder);
   }
-  const folder = path.slice(0, path.lastIndexOf("/")) || "/";
-  const body = new Function("exports", "require", "module", "__filename", "__dirname", `${source}\n//# sourceURL=${path}`);
-  body.call(module.exports, module.exports, requireFrom(path), module, path, folder);
 }
 
 function requireFrom(base) {

@@ -30,7 +30,10 @@ export const timers = {
 /** Returns in how many milliseconds the next timer is due; undefined if there is none. */
 export function nextDue() {
   let first;
-  for (const { at } of pending) if (first === undefined || at < first) first = at;
+  for (let index = 0; index < pending.length; index += 1) {
+    const { at } = pending[index];
+    if (first === undefined || at < first) first = at;
+  }
   return first === undefined ? undefined : Math.max(0, first - now());
 }
 
@@ -41,7 +44,8 @@ export const hasTimeouts = () => pending.some((timer) => !timer.every);
 export function takeDue() {
   let found;
   const moment = now();
-  for (const timer of pending) {
+  for (let index = 0; index < pending.length; index += 1) {
+    const timer = pending[index];
     if (timer.at <= moment && (found === undefined || timer.at < found.at)) found = timer;
   }
   if (found === undefined) return undefined;

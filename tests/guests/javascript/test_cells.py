@@ -105,6 +105,10 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
         ("throw 'a text'", "Uncaught: 'a text'"),
         ("throw new Error('\\ud800')", "Error: \ufffd"),
         ("Object.prototype.failed = true; nothing", "ReferenceError: nothing is not defined"),
+        (
+            "delete Array.prototype[Symbol.iterator]; nothing",
+            "ReferenceError: nothing is not defined",
+        ),
         ("require('fs').readFileSync('\\ud800')", "Error: EILSEQ: not a name"),
         ("process.chdir('/nowhere')", "Error: ENOENT: no such file or directory"),
         (
@@ -123,6 +127,36 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
 def test_errors(javascript: LocalSandbox, code: str, text: str) -> None:
     assert problem(javascript, code).startswith(text)
     assert value(javascript, "'goes on'") == "'goes on'"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "async function f() { throw new RangeError('lost') }\nf(); 1",
+            "RangeError: lost\n    at f",
+        ),
+        ("Promise.resolve().then(() => { throw 'text' }); 1", "'text'\n"),
+        ("setTimeout(async () => { throw 7 }, 1); 1", "7\n"),
+        ("const p = Promise.reject(1); await 0; await p.catch(() => 1)", ""),
+        ("await Promise.allSettled([Promise.reject(1)]); await import('./x').catch(() => 1)", ""),
+        ("Promise.reject(5)", ""),  # it is shown
+    ],
+)
+def test_a_promise_that_is_rejected_and_that_nobody_handles_is_told(
+    javascript: LocalSandbox, code: str, told: str
+) -> None:
+    result = javascript.execute(code)
+    assert result.success, result.error
+    assert result.stderr.startswith(told and f"Uncaught (in promise) {told}")
+    assert bool(result.stderr) == bool(told)
+    assert javascript.execute("1").stderr == ""
+
+
+def test_rejections_without_end_are_bounded(javascript: LocalSandbox) -> None:
+    result = javascript.execute("for (let i = 0; i < 1e5; i++) Promise.reject(i); 1")
+    assert (result.success, result.stderr.count("\n")) == (True, 11)
+    assert problem(javascript, "Promise.reject(2); throw 3") == "Uncaught: 3"
 
 
 def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: LocalSandbox) -> None:

@@ -101,3 +101,17 @@ def test_an_error_in_a_module_names_its_file_and_line(javascript: LocalSandbox) 
     result = javascript.execute("import { f } from './bad.ts'\nf()")
     assert result.error is not None
     assert "/app/bad.ts:5:" in result.error.traceback[1]
+    lay(
+        javascript,
+        {"common.cjs": "#!/usr/bin/env node\nexports.f = () => {\n  throw Error('x')\n}"},
+    )
+    result = javascript.execute("require('./common.cjs').f()")
+    assert result.error is not None
+    assert "/app/common.cjs:3:" in result.error.traceback[1]
+    lay(javascript, {"broken.cjs": "\nexports.f = (\n"})
+    result = javascript.execute("require('./broken.cjs')")
+    assert result.error is not None
+    assert (result.error.ename, "/app/broken.cjs:4:" in result.error.traceback[1]) == (
+        "SyntaxError",
+        True,
+    )

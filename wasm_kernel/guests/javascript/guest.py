@@ -21,14 +21,11 @@ from wasm_kernel.guests.base import GuestSetup
 from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.modules import ModuleLoader
-from wasm_kernel.guests.javascript.quickjs import FAILED, OK, QuickJs
+from wasm_kernel.guests.javascript.quickjs import FAILED, NAME_BYTES, OK, QuickJs
 from wasm_kernel.guests.javascript.stripper import StripperFactory, TypeScriptError
 from wasm_kernel.state.pages import Heap
 
 _T = TypeVar("_T")
-
-NAME_BYTES = 11
-"""The length of the name that scripts have in stacks: `eval_script` in the binary."""
 
 _MODULE = "env"
 _HOST_ERROR = 0xFFFFFFFF  # -1: the guest makes an error of its own of it
@@ -134,9 +131,12 @@ class HostImports:
 
         return answer
 
-    def _call(self, name_at: int, length: int, _this: int, count: int, handles_at: int) -> int:
+    def _call(self, name_at: int, length: int, this: int, count: int, handles_at: int) -> int:
         if self.calls is None:
             return _HOST_ERROR
+        if length == 0:  # no function of the agent's: see guest/javascript.py
+            self.calls.note_rejection(count, is_handled=bool(this))
+            return 0
         name = self._memory.read(name_at, length).decode()
         handles = [self._memory.read_word(handles_at + 4 * index) for index in range(min(count, 8))]
         return self.calls.answer(name, handles)
@@ -178,7 +178,7 @@ class JavaScriptGuest:
         self.interrupts = interrupts
         self.signals: Signals = interrupts
         self.heap: Heap = Dlmalloc(addresses.allocator, instance.memory)
-        self._engine = QuickJs(instance, addresses.slot)
+        self._engine = QuickJs(instance, addresses.slot, addresses.script_name)
         self._addresses, self._host = addresses, host
         self._setup, self._strippers = setup, strippers
 
@@ -192,6 +192,8 @@ class JavaScriptGuest:
                 action = self._step("begin")
                 while action:
                     action = self._do(action)
+                if self._host.calls is not None:
+                    self._host.calls.forget_rejections()
             except (ValueError, OutOfBounds):
                 return False  # what the agent says is no action: a cell has broken it
         return action is not None
@@ -208,8 +210,7 @@ class JavaScriptGuest:
         return self._step("jobs", self._number(self._checked(self._engine.run_jobs)))
 
     def _evaluate(self, name: str, source: str) -> str | None:
-        self.instance.memory.write(self._addresses.script_name, name.encode()[:NAME_BYTES])
-        status, value = self._checked(lambda: self._engine.evaluate(source.encode() or b" "))
+        status, value = self._checked(lambda: self._engine.evaluate(source.encode() or b" ", name))
         if status == OK:
             return self._step("promise", value)
         return self._step("uncompiled", self._engine.exception() or self._engine.new_undefined())

@@ -14,16 +14,18 @@ from functools import cached_property
 from typing import Any
 
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
-from wasm_kernel.guests.javascript.quickjs import PENDING, QuickJs
+from wasm_kernel.guests.javascript.quickjs import OK, PENDING, QuickJs
 from wasm_kernel.wasi_files.access import FileAccess, FileStatus
 from wasm_kernel.wasi_files.open_files import Device
 
 FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
 _PIECE_BYTES = 1024 * 1024
 _WORDS_MOST = 65_536  # bytes of names, of paths and of what is to be done with them
+_REJECTIONS_MOST = 100  # promises that are kept to be told of at the end of a cell
 _FILE_MOST = 64 * 1024 * 1024  # bytes of a file that are read at once
 _RANDOM_MOST = 65_536
 _DECODED_MOST = 16 * 1024 * 1024  # bytes that are decoded at once
+_FUNCTION = b"function (exports, require, module, __filename, __dirname) {%b\n}"
 _ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252"})
 
 
@@ -71,7 +73,9 @@ class AgentCalls:
             "resolve": self._resolve,
             "source": self._source,
             "problem": self._problem,
+            "rejections": self._rejections,
         }
+        self._rejected: dict[int, int] = {}
 
     @property
     def names(self) -> list[str]:
@@ -132,7 +136,7 @@ class AgentCalls:
         state, value = self._engine.promise(handles[0])
         if state == PENDING:
             return self._engine.new_undefined()
-        return self._engine.new_pair(self._text(str(state)), value)
+        return self._engine.new_array(self._text(str(state)), value)
 
     def _enter(self, handles: Sequence[int]) -> int:
         (self._loader.folder,) = self._texts(handles)
@@ -146,15 +150,40 @@ class AgentCalls:
             return self._text(json.dumps({"problem": str(problem)}))
 
     def _source(self, handles: Sequence[int]) -> int:
-        (path,) = self._texts(handles)
+        """Returns the function of a file that `require` runs, or the text of data."""
+        path, number = self._texts(handles)
         try:
-            return self._engine.new_text(self._loader.script(path)) or FAILED
+            source = self._loader.script(path)
         except (ModuleProblem, OSError):
             return self._engine.new_undefined()
+        if path.endswith(".json"):
+            return self._engine.new_array(self._text("text"), self._engine.new_text(source))
+        name = f"req[{int(number) % 10**6:06}]"
+        status, value = self._engine.evaluate_function(_FUNCTION % source, name)
+        return self._engine.new_array(self._text("function" if status == OK else "problem"), value)
 
     def _problem(self, handles: Sequence[int]) -> int:
         problem, self._loader.problem = self._loader.problem, ""
         return self._text(problem)
+
+    # -- promises that nobody handles
+
+    def note_rejection(self, promise: int, *, is_handled: bool) -> None:
+        """Notes that a promise, by its address, is rejected and not handled, or that it now is."""
+        if is_handled:
+            self._engine.free(self._rejected.pop(promise, 0))
+        elif len(self._rejected) < _REJECTIONS_MOST:
+            self._rejected[promise] = self._engine.held(promise)
+
+    def forget_rejections(self) -> None:
+        """Lets go of them, at the end of a turn: the next one may have other memory."""
+        self._engine.free(self._rejections(()))
+
+    def _rejections(self, _: Sequence[int]) -> int:
+        """Returns the promises as an array; what is told now is not told again."""
+        found = self._engine.new_array(*self._rejected.values())
+        self._rejected.clear()
+        return found
 
     # -- files
 

@@ -15,7 +15,7 @@ from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.host_calls import GuestMemory
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.errors import ImageError
+from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.guests.dlmalloc import find_state
 from wasm_kernel.guests.javascript.files import AGENT, GuestFiles
 from wasm_kernel.guests.javascript.guest import Addresses, HostImports, Interrupts
@@ -33,6 +33,7 @@ _MEMORY = 512 * 1024 * 1024
 _LARGE = 64 * 1024 * 1024  # bytes; no free piece of a guest that did nothing yet is as large
 _SCRIPT_NAME, _AGENT_NAME = b"eval_script", b"wasm-kernel"
 _DRAW = b"Math.random()"
+_REJECT = b"Promise.reject()"
 _FORGET = b"delete globalThis.wasmKernel_step"
 
 # Of `JSRuntime` in QuickJS-NG's quickjs.c: when to collect garbage first, a list that is empty, and
@@ -42,6 +43,7 @@ _GC_THRESHOLD = 256 * 1024
 _RUNTIME = struct.Struct("<6I")
 _STACK_TOP, _STACK_LIMIT = 1024 * 1024, 128 * 1024
 _WORD = (1 << 64) - 1
+_TRACKER = 609  # in the table of functions: guest/javascript.py has added it
 
 
 class ImageBuilder:
@@ -70,7 +72,8 @@ class ImageBuilder:
             engine, memory = QuickJs(instance, slot), instance.memory
             engine.free(engine.evaluate_quick(_DRAW)[1])
             random = self._find_random(engine, memory)
-            limit_stack(memory)
+            track_rejections(memory, limit_stack(memory))
+            _try_tracker(engine)
             script_name = _find_once(memory, _SCRIPT_NAME, "the name of scripts")
             step = self._load_agent(engine, host, memory, script_name)
             cache.write(name, lambda path: image.save(instance, path))
@@ -136,8 +139,11 @@ class ImageBuilder:
             yield instance, host
 
 
-def limit_stack(memory: GuestMemory) -> None:
+def limit_stack(memory: GuestMemory) -> int:
     """Has the interpreter throw an error before its stack ends.
+
+    Returns:
+        Where the limit lies.
 
     Raises:
         ImageError: the place was not found.
@@ -153,6 +159,23 @@ def limit_stack(memory: GuestMemory) -> None:
     if len(found) != 1:
         raise ImageError("the limit of the stack was not found in the guest")
     memory.write_word(found[0], _STACK_LIMIT)
+    return found[0]
+
+
+def track_rejections(memory: GuestMemory, limit: int) -> None:
+    """Has the interpreter call the function that was added to it for promises that are rejected.
+
+    Its place is found by the list of jobs behind it, which is empty: it names itself.
+
+    Raises:
+        ImageError: the place was not found.
+    """
+    for at in range(limit + 12, limit + 128, 4):
+        is_list = memory.read_word(at) == memory.read_word(at + 4) == at
+        if is_list and memory.read_word(at - 8) == memory.read_word(at - 4) == 0:
+            memory.write_word(at - 8, _TRACKER)
+            return
+    raise ImageError("the place for the tracker of promises was not found in the guest")
 
 
 def find_random(before: bytes, after: bytes) -> list[int]:
@@ -171,6 +194,15 @@ def _next(state: int) -> int:
     state ^= state >> 12
     state ^= state << 25 & _WORD
     return state ^ state >> 27
+
+
+def _try_tracker(engine: QuickJs) -> None:
+    try:
+        engine.free(engine.evaluate_quick(_REJECT)[1])
+    except GuestStopped:
+        raise ImageError(
+            "the JavaScript guest's files are of another version. Reinstall wasm-kernel."
+        ) from None
 
 
 def _find_once(memory: GuestMemory, text: bytes, what: str) -> int:

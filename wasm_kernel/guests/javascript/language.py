@@ -182,7 +182,7 @@ class JavaScriptLanguage:
         )
         host.loader = ModuleLoader(self.files.modules, _access(setup), guest.without_types)
         host.calls = AgentCalls(
-            QuickJs(instance, addresses.slot),
+            QuickJs(instance, addresses.slot, addresses.script_name),
             setup.answer,
             devices=setup.streams.devices(),
             loader=host.loader,

@@ -217,7 +217,8 @@ class ModuleLoader:
 
     def script(self, path: str) -> bytes:
         """Returns the source of a file that `require` runs."""
-        return self._without_types(path, self._read(path)) or b"\n"
+        source = self._without_types(path, self._read(path))
+        return b"//" + source if source.startswith(b"#!") else source
 
     def _read(self, path: str) -> bytes:
         try:

@@ -17,9 +17,14 @@ from wasm_kernel.errors import GuestCrashed
 OK, FAILED = 0, 1
 _PANIC, _NO_ENGINE = 3, 4
 PENDING, FULFILLED, REJECTED = 0, 1, 2
+NAME_BYTES = 11
+"""The length of the name that scripts have in stacks: `eval_script` in the binary."""
 TEXT_MOST = 128 * 1024 * 1024
 """The most bytes of a text or a typed array that the host takes at once."""
 
+# Of `JSValue` in QuickJS-NG's quickjs.h for 32 bits: a tag above an address or nothing.
+_UNDEFINED, _OBJECT = struct.pack("<II", 0, 3), -1
+_BOX_BYTES = 24  # of a handle
 _SLOT_BYTES = 64  # for what an export writes to an address, and for the arguments of a call
 _ARGUMENTS_AT = 16
 _ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4
@@ -42,27 +47,46 @@ class QuickJs:
     Args:
         exports: Calls its exports.
         slot: What `new_slot` returned for this memory.
+        script_name: Where the name lies that scripts have in stacks.
     """
 
-    def __init__(self, exports: Exports, slot: int) -> None:
+    def __init__(self, exports: Exports, slot: int, script_name: int = 0) -> None:
         self._call = exports.call
         self._memory = exports.memory
-        self._slot = slot
+        self._slot, self._script_name = slot, script_name
 
     @staticmethod
     def new_slot(exports: Exports) -> int:
         """Returns a place in the guest's memory for what exports write."""
         return _given(exports.call("qjs_alloc", _SLOT_BYTES))
 
-    def evaluate(self, source: bytes) -> tuple[int, int]:
+    def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
         """Evaluates a script that may use `await`.
+
+        Args:
+            source: The script.
+            name: Its name in stacks, of `NAME_BYTES`.
 
         Returns:
             `OK` and a promise of `{value}`, or `FAILED` if the script can't be compiled; then
             `exception` returns why.
         """
+        self._memory.write(self._script_name, name.encode()[:NAME_BYTES])
         with _Given(self._call, self._memory, source) as at:
             return self._result("eval_async", at, len(source), self._slot)
+
+    def evaluate_function(self, source: bytes, name: str) -> tuple[int, int]:
+        """Returns `OK` and the function that a source is of, or `FAILED` and why it is none."""
+        status, promise = self.evaluate(b"(" + source + b")", name)
+        if status != OK:
+            return FAILED, self.exception() or self.new_undefined()
+        state, result = self.promise(promise)
+        self.free(promise)
+        if state != FULFILLED:
+            return FAILED, result or self.new_undefined()
+        function = self.get(result, b"value")
+        self.free(result)
+        return OK, function or self.new_undefined()
 
     def evaluate_module(self, source: bytes, name: bytes) -> tuple[int, int]:
         """Evaluates a module; returns `OK` and a promise of its end, or `FAILED`."""
@@ -100,6 +124,15 @@ class QuickJs:
         if status != OK or state == PENDING:  # or it is no promise
             return PENDING, 0
         return state, self._result("promise_result", handle, self._slot)[1]
+
+    def held(self, address: int) -> int:
+        """Returns a handle of an object by its address, which only its owners know to be right."""
+        handle = self._call("new_undefined")
+        box = self._memory.read(handle, _BOX_BYTES)
+        place = handle + box.index(_UNDEFINED)
+        self._memory.write_word(address, self._memory.read_word(address) + 1)  # one owner more
+        self._memory.write(place, struct.pack("<Ii", address, _OBJECT))
+        return handle
 
     def text(self, handle: int, most: int = TEXT_MOST) -> str | None:
         """Returns a string's text; None for another value, one with a lone surrogate, or one of
@@ -144,10 +177,10 @@ class QuickJs:
         """Returns `undefined`."""
         return self._call("new_undefined")
 
-    def new_pair(self, first: int, second: int) -> int:
-        """Returns an array of two values, which are freed."""
+    def new_array(self, *values: int) -> int:
+        """Returns an array of values, which are freed."""
         made = self._call("new_array")
-        for index, handle in enumerate((first, second)):
+        for index, handle in enumerate(values):
             self._call("set_index", made, index, handle)
             self.free(handle)
         return made
