@@ -340,6 +340,23 @@ def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -
     assert "The session may be as it was" in lost(home.session().reset)
 
 
+def test_a_worker_that_answers_and_never_closes_its_session_is_ended(
+    homes: Making, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, it kept whoever closed it for more than two minutes."""
+
+    def stays(channel: Channel) -> None:
+        request(channel)
+        channel.send(ended(request(channel)))
+        answers_pings_alone(channel)
+
+    sandbox = homes(stays).session()
+    sandbox.query(A_QUERY).result(PATIENCE)
+    sandbox.close()
+    assert sandbox.worker.state == "asleep"
+    assert "did not close its session within 1 seconds" in caplog.text
+
+
 def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(homes: Making) -> None:
     """Before, whoever needed room waited 130 seconds for it, and everybody else behind him."""
 

@@ -28,13 +28,14 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import Handlers, log_failure
+from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
 from wasm_kernel.service.call_queue import CallQueue
 from wasm_kernel.service.calls import START_SECONDS, PendingCall, most_memory, stuck
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
 from wasm_kernel.service.outside_work import OutsideWork
-from wasm_kernel.service.worker_line import SILENT, WorkerLine, own_fields
+from wasm_kernel.service.worker_line import WorkerLine, own_fields
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
@@ -42,11 +43,13 @@ SLOW_SECONDS = 2.0
 """A worker that falls asleep has to answer within so long, or it is ended."""
 
 _LOG = logging.getLogger("wasm_kernel.service")
-_CLOSE_SECONDS = 130.0  # for a worker to write what is left of its session
+_CLOSE_SECONDS = 10.0  # for a worker to close its session, beside its grace and its writing
+_DISK_SPEED = 16 * MIB  # a second; what is left to write is no more than the memory of its own
 _LEAVE_SECONDS = 5.0  # for a worker to be gone that was killed
 _LOOK_SECONDS = 0.25
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
+_SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
 _LARGE = "took more memory than its session's limits allow, and was ended"
 _BROKE = "sent what it must not, and was ended"
 _FAILED = "was ended, as its service failed; the log says more"
@@ -97,11 +100,13 @@ class _Leaving(Struct, frozen=True):
 
     Attributes:
         since: Since when, by the monotonic clock.
+        seconds: How long it may take.
         last_call: The last call before; later ones wait for the next worker.
         anew: Whether the next worker is to begin without variables.
     """
 
     since: float
+    seconds: float
     last_call: int
     anew: bool
 
@@ -418,9 +423,12 @@ class SessionWorker:
             self._changed.notify_all()
             if self._leaving is not None:
                 return True
-            self._leaving = _Leaving(time.monotonic(), self._calls.last, anew)
+            line, seconds = self._line, _CLOSE_SECONDS
+            if line is not None:  # figures of the system: a worker may say anything
+                seconds += self.opened.policy["grace_seconds"]
+                seconds += line.worker.resident_bytes / _DISK_SPEED
+            self._leaving = _Leaving(time.monotonic(), seconds, self._calls.last, anew)
             self._calls.forget_unsent()
-            line = self._line
             waiting = self._calls.take_until(self._calls.last) if line is None else []
         if line is None:  # nobody else ends them soon
             for pending in waiting:
@@ -439,7 +447,8 @@ class SessionWorker:
 
         A listener may close its own session: its thread waits for nothing.
         """
-        end = time.monotonic() + _CLOSE_SECONDS + _LEAVE_SECONDS
+        leaving = self._leaving
+        end = time.monotonic() + _LEAVE_SECONDS + (0.0 if leaving is None else leaving.seconds)
         while threading.current_thread() is not self._thread and time.monotonic() < end:
             with self._changed:
                 is_gone = lambda: self._leaving is None or self._line is None  # noqa: E731
@@ -457,8 +466,8 @@ class SessionWorker:
             line.end(_LARGE)
         elif leaving is not None:
             line.look(SLOW_SECONDS)
-            if time.monotonic() > leaving.since + _CLOSE_SECONDS:
-                line.end(SILENT.format(seconds=_CLOSE_SECONDS))
+            if time.monotonic() > leaving.since + leaving.seconds:
+                line.end(_SLOW.format(seconds=leaving.seconds))
         elif running is not None and line.is_hearing:
             line.look(self._answer_seconds)
             if running.is_overdue():

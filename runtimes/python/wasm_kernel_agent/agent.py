@@ -54,8 +54,7 @@ class Agent:
 
     def turn(self) -> None:
         """Asks for a request, serves it and replies. A reply is sent whatever goes wrong."""
-        self._signals.noted = False
-        self._signals.note_interrupts()
+        self._signals.begin_turn()
         request = self.channel.send({"op": "next"})
         try:
             reply = self._serve(request)

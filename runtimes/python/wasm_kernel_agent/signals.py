@@ -7,7 +7,7 @@ While the agent itself runs, an interrupt is only noted, so that no reply is los
 If the exception meets a destructor or the callback of a weak reference, Python can't pass it on: it
 prints "Exception ignored" and the cell goes on for ever. C code may drop it without a word, such as
 that which warns of a file nobody closed. Such an interrupt is made pending once more, for the code
-that was interrupted.
+that was interrupted; in a later turn, which an exception may live to see, it is for nobody.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from IPython.core.error import StdinNotImplementedError
 
@@ -48,12 +48,28 @@ def _raise(_: int, frame: FrameType | None) -> None:
 
 
 class _Interrupt(KeyboardInterrupt):
-    """An interrupt that comes again if C code drops it before it reached any code of Python's."""
+    """An interrupt that comes again if C code drops it before it reached any code of Python's.
+
+    Attributes:
+        turn: Tells the turn that runs from all others.
+        came: The turn that this one came in.
+    """
+
+    turn: ClassVar[object] = None
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.came = _Interrupt.turn
+
+    @property
+    def is_for_nobody(self) -> bool:
+        """True if the turn that it came in is over."""
+        return self.came is not _Interrupt.turn
 
     def __del__(self) -> None:
         reached = self.__traceback__
         dropped = reached is None or reached.tb_next is None  # no code but the handler's
-        if dropped and _get(_SIGINT) is _raise:
+        if dropped and _get(_SIGINT) is _raise and not self.is_for_nobody:
             _thread.interrupt_main()
 
 
@@ -89,6 +105,12 @@ class Signals:
         self._reminder: _Reminder | None = None
         self._ignored = sys.unraisablehook
         self.noted = False
+
+    def begin_turn(self) -> None:
+        """Forgets the interrupts of earlier turns, and notes those that come."""
+        _Interrupt.turn = object()
+        self.noted = False
+        self.note_interrupts()
 
     def note_interrupts(self) -> None:
         """Notes interrupts from now on, instead of raising them."""
@@ -127,6 +149,8 @@ class Signals:
             self._ignored(problem)
             return None
         if isinstance(problem.exc_value, _Interrupt):
+            if problem.exc_value.is_for_nobody:
+                return None
             problem.exc_value.__class__ = _KeptInterrupt  # type: ignore[assignment]
         marker = _Marker()
         self._reminder = _Reminder(marker, _pend)
