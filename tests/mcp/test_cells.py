@@ -30,6 +30,9 @@ def test_nothing_structured_hides_the_blocks(stdio: Agent) -> None:
 def test_a_table_comes_as_text(stdio: Agent) -> None:
     said = stdio.says("import pandas as pd; pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})")
     assert said.split() == ["a", "b", "0", "1", "x", "1", "2", "y"]
+    styled = stdio.call("execute_code", code="pd.DataFrame({'a': [1]}).style")
+    assert "text/html, saved as" in styled.text
+    assert "0x" not in styled.text
 
 
 def test_an_error_has_its_traceback_and_a_hint(stdio: Agent) -> None:

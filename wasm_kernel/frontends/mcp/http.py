@@ -170,6 +170,7 @@ async def serve_http(
         http=Line,
         log_level="warning",
         access_log=False,
+        proxy_headers=tokens is not None,  # else any program could call itself another client
         limit_concurrency=_LINES_MOST,
         timeout_graceful_shutdown=_LEAVE_SECONDS,
     )

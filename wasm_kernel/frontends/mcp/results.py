@@ -28,7 +28,10 @@ REPLY_CHARACTERS = 60_000
 _PATHS_CHARACTERS = 4_000
 _IMAGES_MOST, _FIGURES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
-_FIGURE = re.compile(r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>")
+_NO_TEXT = re.compile(
+    r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>|<[\w.]+ (object )?at 0x[0-9a-f]+>"
+)
+"""The text of what has another form to be seen in, if it has one."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
 _FOR_NOTEBOOKS = re.compile(r"^\[wasm-kernel\] Cells see .*\n", re.MULTILINE)
@@ -165,7 +168,7 @@ class CellReply:
             value = output.data.get(mime_type)
             if value is not None:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                if not _FIGURE.fullmatch(text.strip()) or len(output.data) == 1:
+                if not _NO_TEXT.fullmatch(text.strip()) or len(output.data) == 1:
                     await self._add_text(label, plain(text))
                     return
         await self._add_other(output.data)
