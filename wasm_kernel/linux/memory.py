@@ -18,7 +18,6 @@ _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
 _NO_ACCESS = 0  # PROT_NONE
 _MAY_MOVE, _FIXED = 1, 2  # of mremap
-_DONT_FORK = 10  # of madvise, as the next
 _POPULATE_READ = 22  # Linux 5.14 and later
 _HUGE = 2 * 1024 * 1024  # what one page of page tables tells of
 _MAPS = Path("/proc/self/maps")
@@ -87,16 +86,6 @@ def _written(descriptor: int, size: int) -> Iterator[Range]:
             start = os.lseek(descriptor, end, os.SEEK_DATA)
             end = os.lseek(descriptor, start, os.SEEK_HOLE)
             yield start, end
-
-
-def keep_from_forks(address: int, size: int) -> None:
-    """Leaves a mapping out of what processes that are forked from now on have: a fork is quicker.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    if _madvise(address, size, _DONT_FORK):
-        raise failure("madvise")
 
 
 def move_mapping(source: int, target: int, size: int) -> None:

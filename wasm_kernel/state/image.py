@@ -117,12 +117,6 @@ class BaseImage(msgspec.Struct, frozen=True):
         ):
             _mapped[self.id] = memory.map_for_forks(self.record.size, descriptor)
 
-    def keep_from_forks(self) -> None:
-        """Ends that: this process is a forked one, and what it forks itself needs no image."""
-        with contextlib.suppress(OSError):
-            if self.id in _mapped:
-                memory.keep_from_forks(_mapped[self.id], self.record.size)
-
 
 _mapped: dict[str, int] = {}
 """The addresses at which images are mapped, by their ids."""

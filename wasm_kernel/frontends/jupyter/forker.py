@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.jupyter import confine, launcher, startup
+from wasm_kernel.frontends.jupyter import confine, launcher, messages, startup
 from wasm_kernel.frontends.jupyter.origin import create
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.sessions.session import Session
-    from wasm_kernel.state.image import BaseImage
 
 IDLE_SECONDS = 300.0
 """A forker without kernels ends so long after the last request."""
@@ -341,8 +340,11 @@ def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
             yield from _files(entry.path)
 
 
-def _load() -> tuple[dict[RuntimeType, GuestLanguage], list[BaseImage], _LaterBroker]:
-    """Loads what kernels need: languages, their images, their broker; no thread is started.
+def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
+    """Loads what kernels need; no thread is started.
+
+    The base image is not mapped for them: a fork with its page tables takes 3 ms longer, and so
+    does that of the kernel's broker, while the kernel wins less by it.
 
     Raises:
         WasmKernelError: no guest is in the cache.
@@ -355,33 +357,34 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], list[BaseImage], _LaterBr
         for name in _NEEDED:
             importlib.import_module(name)
     broker = _LaterBroker()
-    languages, images = {}, []
+    languages = {}
     for runtime in RuntimeType:
         with contextlib.suppress(WasmKernelError):
             language = load(runtime, broker)
-            image = language.prepare(EPOCH, lambda text: None)
-            image.map_for_forks()
-            images.append(image)
+            language.prepare(EPOCH, lambda text: None)
             languages[runtime] = language
     if not languages:
         raise WasmKernelError("no guest is in the cache")
     import_places(confine.LATER)  # is remembered
-    _practise()
+    _practise(languages)
     gc.collect()
     gc.freeze()
-    return languages, images, broker
+    return languages, broker
 
 
-def _practise() -> None:
-    """Reads a command line, as each kernel does: what is worked out for that is there afterwards.
+def _practise(languages: Iterable[RuntimeType]) -> None:
+    """Does what each kernel does first; what is worked out for that is there afterwards.
 
-    No file of the user's is read.
+    It reads a command line and looks up what a kernel says of its language. No file of the user's
+    is read.
     """
     from wasm_kernel.frontends.jupyter.app import WasmKernelApp
 
     app = WasmKernelApp()
     app.parse_command_line(["-f", "kernel.json"])
     KernelSettings(parent=app)
+    for language in languages:
+        messages.kernel_info(language)
 
 
 def _opened_place() -> int:
@@ -408,16 +411,14 @@ def main(name: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forker = Forker(_opened_place(), name)
     try:
-        languages, images, broker = _load()
+        loaded = _load()
     except WasmKernelError:
         os._exit(0)
     os.chdir("/")
     check_alone()
     if not forker.listen() or (link := forker.run()) is None:
         os._exit(0)
-    for image in images:
-        image.keep_from_forks()  # the kernel's broker is forked in a third of the time
-    kernel = Forked(link, languages, broker)
+    kernel = Forked(link, *loaded)
     if not kernel.take_over():
         os._exit(0)
     from wasm_kernel.frontends.jupyter.app import main as run
