@@ -80,3 +80,18 @@ def test_what_was_left_out_is_said_below_the_output(lab: Lab, server: Server) ->
     assert lab.output(0).locator("b").inner_text() == "seen"
     notice = lab.output(0).locator("[data-mime-type='application/vnd.jupyter.stderr']").inner_text()
     assert re.search(r"scripts.*c\.WasmKernel\.outputs = 'trusted'", notice)
+
+
+def test_typescript_in_a_notebook(lab: Lab, server: Server) -> None:
+    rows = "type Row = { n: number }\nconst rows: Row[] = [{ n: 1 }, { n: 2 }]\nrows"
+    failing = "rows.push({ n: 3 })\nPromise.reject(4)\nthrow new RangeError('no ' + rows.length)"
+    cells = [rows, failing, "%undo", "rows.length"]
+    lab.open(server.notebook("typescript", cells, kernel="wasm-javascript"))
+    for number in range(len(cells)):
+        lab.run(number)
+    assert lab.output(0).locator("table td").all_inner_texts() == ["1", "2"]
+    told = lab.output(1).inner_text()
+    assert "RangeError: no 3" in told
+    assert "Uncaught (in promise) 4" in told
+    assert "Undone" in lab.output(2).inner_text()
+    assert lab.output(3).inner_text().split()[-1] == "2"
