@@ -21,6 +21,7 @@ from wasm_kernel.errors import HostFailed, PolicyError
 from wasm_kernel.folders.hiding import (
     Guards,
     MetadataAndPlacesHidden,
+    PlacesHidden,
     SessionFoldersHidden,
     Spot,
     check,
@@ -330,18 +331,23 @@ class SandboxFolders:
             self._held.callback(opened.pop_all().close)
         return found
 
-    def held(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
-        """Returns the folders of mounts as `mounted`; what passed once is not judged again.
+    def preopened(self, mounts: Sequence[Mount]) -> tuple[Preopen, ...]:
+        """Returns mounts as a guest gets them, and the notebook's folder.
 
-        A guest that begins anew goes on with them. What became private in them since is hidden.
+        What `mounted` let pass once is not judged again: a guest that begins anew goes on with it.
+        What became private in it since is hidden.
 
         Raises:
             PolicyError: as `mounted`.
         """
         with self._guard:
-            if tuple(mounts) in self._accepted:
-                return tuple(self._mounts[mount] for mount in mounts)
-        return self.mounted(mounts)
+            known = tuple(mounts) in self._accepted
+            held = tuple(self._mounts[mount] for mount in mounts) if known else ()
+        found = tuple(
+            Preopen(folder, mount.guest, writable=mount.writable, hidden=PlacesHidden(folder))
+            for mount, folder in zip(mounts, held if known else self.mounted(mounts), strict=True)
+        )
+        return found if self.notebook is None else (*found, self.notebook)
 
     def show_notebook(
         self, privates: PrivateFolders, secret: Path, kept: Sequence[Path] = ()

@@ -16,7 +16,6 @@ from wasm_kernel.engine.flavours import FLAVOURS, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
-from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.guests.base import (
     CommandHandler,
     CommandLine,
@@ -146,16 +145,9 @@ class JavaScriptLanguage:
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns `/app`, `/tmp`, packages, mounts, and the notebook's folder."""
-        held = folders.held(policy.mounts)
-        mounts = tuple(
-            Preopen(folder, mount.guest, writable=mount.writable, hidden=PlacesHidden(folder))
-            for mount, folder in zip(policy.mounts, held, strict=True)
-        )
-        if folders.notebook is not None:
-            mounts = (*mounts, folders.notebook)
         scratch = Preopen(folders.scratch, "/tmp", writable=True, counted=True)  # noqa: S108 - a guest path
         packages = Preopen(folders.packages, guest_files.LIBRARY_GUEST)
-        return Preopens((folders.app, scratch, packages, *mounts))
+        return Preopens((folders.app, scratch, packages, *folders.preopened(policy.mounts)))
 
     def start(self, setup: GuestSetup) -> JavaScriptGuest:
         """Returns a booted guest."""

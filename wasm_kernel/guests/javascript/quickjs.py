@@ -205,12 +205,6 @@ class QuickJs:
         """Returns the global object."""
         return self._call("global_object")
 
-    def lend(self, data: bytes) -> int:
-        """Returns the address of a copy of `data` that the guest frees."""
-        at = _given(self._call("qjs_alloc", len(data)))
-        self._memory.write(at, data)
-        return at
-
     def free(self, handle: int) -> None:
         """Lets go of a value."""
         if handle:

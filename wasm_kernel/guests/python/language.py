@@ -14,7 +14,6 @@ from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour, may_run_ba
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
-from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.guests.base import (
     CommandContext,
     CommandHandler,
@@ -247,14 +246,9 @@ class PythonLanguage:
         folder.
         """
         folders.packages.enter(SITE, make=True).close()
-        held = folders.held(policy.mounts)
-        mounts = tuple(
-            Preopen(folder, mount.guest, writable=mount.writable, hidden=PlacesHidden(folder))
-            for mount, folder in zip(policy.mounts, held, strict=True)
+        return self._preopens(
+            folders.app, folders.scratch, folders.packages, folders.preopened(policy.mounts)
         )
-        if folders.notebook is not None:
-            mounts = (*mounts, folders.notebook)
-        return self._preopens(folders.app, folders.scratch, folders.packages, mounts)
 
     def _preopens(
         self, app: Preopen, scratch: Folder, packages: Folder, mounts: tuple[Preopen, ...] = ()
