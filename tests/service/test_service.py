@@ -225,6 +225,7 @@ def test_a_session_has_one_owner(service: Service) -> None:
         assert service.get(sandbox.session_id, owner="ada") is sandbox
         with pytest.raises(SessionInUse, match="another owner"):
             service.get(sandbox.session_id, owner="bob")
+    service.delete("8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11")  # there is nothing to do
     with pytest.raises(FileNotFoundError, match="no session"):
         service.get("8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11")
 

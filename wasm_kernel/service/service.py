@@ -201,7 +201,8 @@ class Service:
         """
         from wasm_kernel.sessions.lifecycle import delete_session_workspace
 
-        if (entry := self._registry.remove(session_id, why)) is not None:
+        is_there = (self.root / ids.checked(session_id)).is_dir()
+        if (entry := self._registry.remove(session_id, why if is_there else "")) is not None:
             entry.sandbox.close(why=why)
         private = self._sessions_root.private_root
         delete_session_workspace(session_id, self.root, self._logger, private_root=private)
