@@ -102,6 +102,30 @@ for one in (*TRIES, *OWN): print(tried(one))
     assert said_by(code) == ["PermissionError"] * 6 + ["done"] * 4
 
 
+@needs_walls
+def test_what_is_not_open_keeps_its_mode_owner_times_and_attributes() -> None:
+    code = f"""{_SHUT}
+import ctypes, tempfile
+file = tempfile.NamedTemporaryFile()
+name, fd = file.name, file.fileno()
+def shared():
+    if ctypes.CDLL(None, use_errno=True).shmget(0, 4096, 0o1600) == -1:
+        raise OSError(ctypes.get_errno(), "shmget")
+Confinement("required").close_calls()
+for one in (
+    lambda: os.chmod(name, 0o777),
+    lambda: os.chown(name, os.getuid(), os.getgid()),
+    lambda: os.setxattr(name, "user.x", b""),
+    lambda: os.utime(name),
+    lambda: os.utime(name, follow_symlinks=False),
+    shared,
+    lambda: os.utime(fd),
+    lambda: os.fchmod(fd, 0o600),
+): print(tried(one))
+"""
+    assert said_by(code) == ["PermissionError"] * 6 + ["done"] * 2
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_every_jump_of_the_program_lands_within_it(machine: str) -> None:
     code = seccomp.program(machine, 4711)

@@ -24,10 +24,12 @@ def spoil(private: Path) -> None:
     for path in private.rglob("*"):
         found = path.lstat()
         if stat.S_ISREG(found.st_mode) and found.st_size:
-            path.chmod(0o600)
+            with path.open("rb") as file:
+                os.fchmod(file.fileno(), 0o600)
             with path.open("r+b") as file:
                 file.write(b"spoilt" * (found.st_size // 6))
-            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+                file.flush()
+                os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def probed(folders: SandboxFolders, **options: Any) -> LocalSandbox:

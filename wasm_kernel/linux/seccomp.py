@@ -26,7 +26,7 @@ _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF instructions
 _AND = 0x54
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data
-_SECOND_ARGUMENT_AT = 24
+_SECOND_ARGUMENT_AT, _ITS_OTHER_HALF_AT = 24, 28
 _X32 = 0x40000000  # calls of x86-64's second ABI, under other numbers
 _THREAD = 0x00010000  # CLONE_THREAD
 _KIND, _STREAM = 0xF, 1  # of a socket: SOCK_TYPE_MASK, SOCK_STREAM
@@ -58,6 +58,40 @@ REFUSED = (
     SystemCall("tkill", 200, 130),
     SystemCall("setpriority", 141, 140),
     SystemCall("ioprio_set", 251, 30),
+    # what other files are, which Landlock does not guard: modes, owners, times, attributes
+    SystemCall("chmod", 90, None),
+    SystemCall("fchmodat", 268, 53),
+    SystemCall("fchmodat2", 452, 452),
+    SystemCall("chown", 92, None),
+    SystemCall("fchown", 93, 55),
+    SystemCall("lchown", 94, None),
+    SystemCall("fchownat", 260, 54),
+    SystemCall("utime", 132, None),
+    SystemCall("utimes", 235, None),
+    SystemCall("futimesat", 261, None),
+    SystemCall("setxattr", 188, 5),
+    SystemCall("lsetxattr", 189, 6),
+    SystemCall("fsetxattr", 190, 7),
+    SystemCall("setxattrat", 463, 463),
+    SystemCall("removexattr", 197, 14),
+    SystemCall("lremovexattr", 198, 15),
+    SystemCall("fremovexattr", 199, 16),
+    SystemCall("removexattrat", 466, 466),
+    SystemCall("file_setattr", 469, 469),
+    # memory, queues and semaphores that this user's programs share, nor these
+    SystemCall("shmget", 29, 194),
+    SystemCall("shmat", 30, 196),
+    SystemCall("shmctl", 31, 195),
+    SystemCall("semget", 64, 190),
+    SystemCall("semop", 65, 193),
+    SystemCall("semtimedop", 220, 192),
+    SystemCall("semctl", 66, 191),
+    SystemCall("msgget", 68, 186),
+    SystemCall("msgsnd", 69, 189),
+    SystemCall("msgrcv", 70, 188),
+    SystemCall("msgctl", 71, 187),
+    SystemCall("mq_open", 240, 180),
+    SystemCall("mq_unlink", 241, 181),
     # a second way to everything above
     SystemCall("io_uring_setup", 425, 425),
     # what escapes from containers are made of
@@ -98,6 +132,7 @@ and ZeroMQ aborts the process when that is refused.
 """
 _CLONE = SystemCall("clone", 56, 220)
 _PAIR = SystemCall("socketpair", 53, 199)
+_TIMES = SystemCall("utimensat", 280, 88)
 _CLONE3 = SystemCall("clone3", 435, 435)
 
 
@@ -153,6 +188,7 @@ def _instructions(machine: str, process: int) -> Iterator[bytes]:
     # clone3's flags lie behind a pointer: told that it is missing, the C library takes clone
     yield _step(_EQUAL, getattr(_CLONE3, machine), 0, 1)
     yield _error(errno.ENOSYS)
+    yield from _times_of_what_is_open(getattr(_TIMES, machine))
     # a pair of datagram sockets sends to any program's socket that has a path
     yield _step(_EQUAL, getattr(_PAIR, machine), 0, 5)
     yield _step(_LOAD, _SECOND_ARGUMENT_AT)
@@ -164,6 +200,17 @@ def _instructions(machine: str, process: int) -> Iterator[bytes]:
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
     yield _step(_ANY_BIT, _THREAD, 1, 0)
     yield refused
+    yield _step(_RETURN, _ALLOW)
+
+
+def _times_of_what_is_open(number: int) -> Iterator[bytes]:
+    """Yields what lets times be set by a descriptor alone: Landlock has let that be opened."""
+    yield _step(_EQUAL, number, 0, 6)
+    yield _step(_LOAD, _SECOND_ARGUMENT_AT)
+    yield _step(_EQUAL, 0, 0, 2)
+    yield _step(_LOAD, _ITS_OTHER_HALF_AT)
+    yield _step(_EQUAL, 0, 1, 0)
+    yield _error(errno.EPERM)
     yield _step(_RETURN, _ALLOW)
 
 

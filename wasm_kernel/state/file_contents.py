@@ -246,8 +246,8 @@ class FileContents(_NumberedFiles):
                     link_same_file(self._folder().fd, str(was.kept), found, here, aside)
                     self.shared[key_of(found)] = was.kept
                     return
-            with contextlib.suppress(OSError):
-                os.chmod(aside, was.mode, dir_fd=here.fd)
+            with contextlib.suppress(OSError), closing_fd(here.open_regular(aside)) as fd:
+                os.fchmod(fd, was.mode)
 
         self._put(make, name, folder)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import READ, Folder, closing_fd
 from wasm_kernel.linux.trees import TreeSummary, summarize
 from wasm_kernel.wasi_files.content import times_of
 from wasm_kernel.wasi_files.copy_up import clear_covers, cover, lift, make_way
@@ -42,8 +42,13 @@ class EditCalls(FileCalls, frozen=True):
     def _set_times(self, fd: int, flags: int, path: int, length: int, *times: int) -> int:
         with self._find(fd, path, length, follow=following(flags)) as place:
             lift(self, place)
-            new = times_of(place.required_status(), *times)
-            os.utime(place.name, ns=new, dir_fd=place.folder, follow_symlinks=False)
+            status = place.required_status()
+            new = times_of(status, *times)
+            if stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+                with closing_fd(os.open(place.name, READ, dir_fd=place.folder)) as opened:
+                    os.utime(opened, ns=new)
+            else:  # which a confined process can't
+                os.utime(place.name, ns=new, dir_fd=place.folder, follow_symlinks=False)
         return abi.SUCCESS
 
     def _create_folder(self, fd: int, path: int, length: int) -> int:
