@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -92,11 +94,16 @@ def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
     assert executed(tmp_path / "out" / "report.ipynb")[-1][1] == "ran on tue\n"
 
 
-def test_a_kernel_that_does_not_start_says_why(make: Making, run: Running, tmp_path: Path) -> None:
+def test_a_kernel_that_does_not_start_says_why_and_what_a_killed_run_left_goes(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    left = Path(tempfile.mkdtemp(prefix="wasm-kernel-run-"))
+    os.utime(left, (0, 0))
     make("a.ipynb", code("1", "raises-exception"))
     lost = run(mounts=[f"{tmp_path / 'gone'}:/data"])["a.ipynb"]
     assert (lost.verdict, lost.cells) == ("kernel-lost", 0)
     assert "did not start: WasmKernel.mounts names a host folder for /data" in lost.reason
+    assert not left.exists()
 
 
 def test_what_a_cluster_has_not_is_refused(make: Making, run: Running, tmp_path: Path) -> None:

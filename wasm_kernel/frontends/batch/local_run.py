@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from wasm_kernel.frontends.batch.batch_kernel import sweep
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, Progress, RunSettings
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
@@ -40,6 +41,7 @@ def run_sources(
     if count < 1:
         raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
     check(sources, settings)
+    sweep()
     batch = _Batch(settings, progress)
     with locked(sources):
         try:
