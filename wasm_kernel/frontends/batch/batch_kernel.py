@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
@@ -99,8 +100,6 @@ class BatchKernel:
             ip=str(Path(self._place.name, "s")),
             connection_file=str(Path(self._place.name, "kernel.json")),
         )
-        # by default a socket that finds no kernel yet tries again after 100 ms
-        self._manager.context.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._client: Any = None  # nbclient's
         self._errors, self._heard = -1, b""
 
@@ -115,16 +114,39 @@ class BatchKernel:
             await self._manager.start_kernel(
                 cwd=str(self._folder), stdout=subprocess.DEVNULL, stderr=errors
             )
-            client = NotebookClient(book, km=self._manager, startup_timeout=int(START_SECONDS))
-            await client.async_start_new_kernel_client()
-        except (RuntimeError, TimeoutError, OSError) as problem:
+        except (RuntimeError, OSError) as problem:
             raise KernelLost(_NOT_STARTED.format(why=self._last_words())) from problem
         finally:
             os.close(errors)
+        client = NotebookClient(book, km=self._manager)
+        client.kc = self._manager.client()
         self._client = client
-        reply = await self._reply(self._client.kc.kernel_info())
-        book.metadata["language_info"] = dict(reply["language_info"])
+        book.metadata["language_info"] = dict((await self._greet())["language_info"])
         return client
+
+    async def _greet(self) -> dict[str, Any]:
+        """Connects to the kernel; returns what it says of itself.
+
+        It answers when its outputs can be heard, too. jupyter_client's own way listens for further
+        ones for a fifth of a second.
+
+        Raises:
+            KernelLost: it does not come up.
+        """
+        end = time.monotonic() + START_SECONDS
+        kc = self._client.kc
+        # by default a socket that finds no kernel yet tries again after 100 ms
+        kc.context.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        kc.start_channels()
+        kc.allow_stdin = False
+        asked = kc.kernel_info()
+        while time.monotonic() < end and await self._manager.is_alive():
+            with suppress(Empty):
+                reply = await kc.shell_channel.get_msg(timeout=1)
+                if reply["parent_header"].get("msg_id") == asked:
+                    content: dict[str, Any] = reply["content"]
+                    return content
+        raise KernelLost(_NOT_STARTED.format(why=self._last_words()))
 
     async def ready(self) -> None:
         """Waits until a new session's guest is ready, of which no cell has been run.
