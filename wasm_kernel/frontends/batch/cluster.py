@@ -292,6 +292,10 @@ class _ClusterBatch:
         except (msgspec.DecodeError, distributed.CancelledError, OSError):
             self._again(name, attempt)
             return
+        if ran.outcome.verdict == "kernel-lost" and attempt.number + 1 < ATTEMPTS:
+            # a worker that the scheduler gave up may have gone on in the same shared folder
+            self._attempts[name] = _Attempt(attempt.source, attempt.number + 1)
+            return
         outcome = replace(ran.outcome, notebook=name, output="")
         try:
             self._end(name, self._written(attempt.source, outcome, ran.executed))
