@@ -189,7 +189,7 @@ def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_ove
     language = shared_language()
     image = language.prepare(EPOCH, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
-    monkeypatch.setattr(language, "_image", another)
+    monkeypatch.setattr(language.prepared, "_image", another)
     with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, language=language) as sandbox:
         result = sandbox.execute("print('x' in globals())")
     assert result.stdout == "False\n"
