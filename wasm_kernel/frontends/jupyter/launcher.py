@@ -47,7 +47,7 @@ GO = b"g"
 DESCRIPTORS = 4
 """How many descriptors come with a request: the folder, and the standard streams."""
 
-_SECONDS = 3.0  # for the forker to answer, or to say how a kernel ended
+_SECONDS = 3.0  # for the forker to answer, to say how a kernel ended, or for a kernel to end
 _KEPT = (
     *(b"Umask:", b"Uid:", b"Gid:", b"Groups:", b"Cap", b"NoNewPrivs:", b"Seccomp"),
     *(b"Cpus_allowed:", b"Mems_allowed:"),
@@ -287,8 +287,16 @@ def _stay(link: _socket.socket, kernel: int) -> NoReturn:
             status = _told(link)
             break
         elif ready:
+            _await(kernel)  # a client that ends has often asked for a shutdown just before
             os._exit(1)  # and the kernel ends with this process
     _end_as(int.from_bytes(status, "big", signed=True) if status else 1)
+
+
+def _await(kernel: int) -> None:
+    """Gives a kernel a moment to end by itself."""
+    poll = select.poll()
+    poll.register(kernel, select.POLLIN)
+    poll.poll(_SECONDS * 1000)
 
 
 def _told(link: _socket.socket) -> bytes:
