@@ -54,4 +54,4 @@ if __name__ == "__main__":
     patched.IDLE_SECONDS, patched.create, patched._files = float(sys.argv[1]), probed, files
     patched._load = loading
     print(name := launcher.forker_name(), flush=True)
-    forker.main(name)
+    forker.main(name, origin._lock())

@@ -258,6 +258,17 @@ def test_a_stopped_forker_goes_on_and_that_is_told(forker: Forker) -> None:
     assert forker.command("--version").stderr == ""
 
 
+def test_kernels_that_begin_together_start_one_forker(
+    warm: None, spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    command = [sys.executable, "-P", "-m", "tests.end_to_end.begun_together"]
+    subprocess.run(command, env=os.environ | spec, timeout=PATIENCE, check=True)
+    (forker,) = launcher.running()
+    assert (tmp_path / "wasm-kernel" / "forkers-begun").read_text() == "."
+    os.kill(forker, signal.SIGKILL)
+
+
 def test_it_ends_when_nobody_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=0.3)
     wait_for(lambda: is_gone(forker.process))

@@ -1,4 +1,4 @@
-"""The forker: `python -m wasm_kernel.frontends.jupyter.forker NAME`, from which kernels are forked.
+"""The forker: `-m wasm_kernel.frontends.jupyter.forker NAME LOCK`, from which kernels are forked.
 
 It has all imports, the compiled module and the base image, and serves the launchers of one user
 (`launcher.py`). No guest ever runs in it, and it has one thread: a process with a second one must
@@ -399,11 +399,12 @@ def _opened_place() -> int:
     return launcher.open_place()
 
 
-def main(name: str) -> None:
+def main(name: str, lock: int) -> None:
     """Runs the forker, and in forked processes the kernels.
 
     Args:
         name: What launchers expect. Where this process would have another one, it ends.
+        lock: A descriptor. Who waits for its lock starts no other forker while this one loads.
     """
     if launcher.forker_name() != name or os.fork():
         os._exit(0)  # whoever started it need not wait for its end
@@ -416,7 +417,9 @@ def main(name: str) -> None:
         os._exit(0)
     os.chdir("/")
     check_alone()
-    if not forker.listen() or (link := forker.run()) is None:
+    is_first = forker.listen()
+    os.close(lock)
+    if not is_first or (link := forker.run()) is None:
         os._exit(0)
     kernel = Forked(link, *loaded)
     if not kernel.take_over():
@@ -427,4 +430,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

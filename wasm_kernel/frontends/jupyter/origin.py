@@ -7,10 +7,13 @@ everything loaded. What differs between the two is here and in `forker.py`.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from wasm_kernel.folders.locks import Resume
@@ -23,6 +26,7 @@ from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     import asyncio
+    import subprocess
 
     from wasm_kernel.execution.sandbox import LocalSandbox
 
@@ -71,21 +75,34 @@ class Started:
             self._is_begun.wait(_END_SECONDS)
 
     def _start_forker(self) -> None:
+        """Starts the forker, unless it is there: of kernels that begin together, one does it."""
+        self._is_over.wait(_SECONDS)
+        started = None
+        with suppress(OSError):  # this user can have none
+            lock = _lock()
+            try:
+                if not _is_running(self._forker):
+                    started = self._forker_process(lock)
+            finally:
+                os.close(lock)  # the forker has it until it listens
+        self._is_begun.set()
+        if started is not None:
+            started.wait()  # it forks itself off
+
+    def _forker_process(self, lock: int) -> subprocess.Popen[bytes]:
         import subprocess
 
-        self._is_over.wait(_SECONDS)
         quiet = subprocess.DEVNULL
-        command = [sys.executable, *(launcher.options() or ()), "-P", "-m", FORKER, self._forker]
-        started = subprocess.Popen(  # noqa: S603 - the command is fixed
-            command,
+        command = [sys.executable, *(launcher.options() or ()), "-P", "-m", FORKER]
+        return subprocess.Popen(  # noqa: S603 - the command is fixed
+            [*command, self._forker, str(lock)],
             stdin=quiet,
             stdout=quiet,
             stderr=quiet,
+            pass_fds=[lock],
             env=self._variables,
             start_new_session=True,
         )
-        self._is_begun.set()
-        started.wait()  # it forks itself off
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Ends with the process that started this kernel, if that asked for it."""
@@ -94,6 +111,31 @@ class Started:
             from ipykernel.parentpoller import ParentPollerUnix
 
             ParentPollerUnix(parent_pid=parent).start()
+
+
+def _lock() -> int:
+    """Waits for other forkers that are being started; returns the descriptor that holds the lock.
+
+    Raises:
+        OSError: this user can have no forker.
+    """
+    folder = Path(launcher.place()).parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _is_running(forker: str) -> bool:
+    try:
+        launcher.connect(forker).close()
+    except OSError:
+        return False
+    return True
 
 
 def create(

@@ -1,0 +1,28 @@
+"""Kernels that begin at the same time and find no forker: `-m tests.end_to_end.begun_together`.
+
+A forker that one of them starts is this program, with its arguments. It leaves a byte in
+`forkers-begun`, beside the forkers' sockets, before it does what a forker does.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.frontends.jupyter import forker, launcher, origin
+
+KERNELS = 4
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        with Path(launcher.place()).with_name("forkers-begun").open("a") as file:
+            file.write(".")
+        forker.main(sys.argv[1], int(sys.argv[2]))
+    patched: Any = origin
+    patched.FORKER = "tests.end_to_end.begun_together"
+    for _ in range(KERNELS):
+        origin.Started(launcher.forker_name()).begin()
+    for thread in {*threading.enumerate()} - {threading.main_thread()}:
+        thread.join()
