@@ -110,7 +110,7 @@ def test_every_notebook_ends_once_whatever_is_lost(
         [source], tmp_path / "out", cluster=dask.address, progress=watching, shared=shared
     )
     disturbing.join()
-    assert [each.verdict for each in outcomes] == ["ok"] * NOTEBOOKS
+    assert [each for each in outcomes if not each.ok] == []
     assert sorted(each.notebook for each in watching.ends) == [
         f"{n:03}.ipynb" for n in range(NOTEBOOKS)
     ]

@@ -8,6 +8,7 @@ Real schedulers and workers are in `tests/soak/test_cluster.py`.
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ import nbformat
 import pytest
 
 from tests.frontends.batch.conftest import Making, executed
-from wasm_kernel.frontends.batch import cluster
+from wasm_kernel.frontends.batch import cluster, cluster_task
 from wasm_kernel.frontends.batch.cluster import checked, run_on_cluster
 from wasm_kernel.frontends.batch.cluster_task import Ran, Task, Told, run_task
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.reporting import Lines
+from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.sessions.root import SessionsRoot
 
 
@@ -63,13 +65,26 @@ def task(file: Path, **fields: Any) -> bytes:
 
 
 def test_a_worker_takes_bytes_and_gives_bytes(
-    warm: None, make: Making, worker: FakeWorker, tmp_path: Path
+    warm: None,
+    make: Making,
+    worker: FakeWorker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     note = "open('/app/log', 'a').write('{}');"
     first = make("a.ipynb", note.format("a"), note.format("b") + "1/0", "open('/app/log').read()")
     shared = tmp_path / "shared"
     ran = msgspec.msgpack.decode(run_task(task(first, shared=str(shared))), type=Ran)
     assert (ran.outcome.verdict, ran.outcome.cell) == ("error", 2)
+    (lock,) = shared.glob(".*.lock")
+    another = FileLock(lock)
+    assert another.acquire()
+    data = task(first, shared=str(shared), budgets=Budgets(notebook_seconds=0.01))
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster_task, "_SPARE_SECONDS", 0.0)
+        taken = msgspec.msgpack.decode(run_task(data), type=Ran)
+    assert taken.outcome.verdict == "kernel-lost" and "Another worker" in taken.outcome.reason
+    threading.Timer(0.1, another.release).start()
     second = make("a.ipynb", note.format("a"), note.format("c"), "open('/app/log').read()")
     again = msgspec.msgpack.decode(run_task(task(second, shared=str(shared))), type=Ran)
     assert (again.outcome.verdict, again.outcome.kept) == ("ok", 1)
@@ -82,7 +97,7 @@ def test_a_worker_takes_bytes_and_gives_bytes(
         (2, 3),
         (3, 3),
     ]
-    assert not [*shared.iterdir()]
+    assert [*shared.iterdir()] == [lock]
 
 
 def test_a_failure_of_the_worker_itself_is_an_outcome(make: Making, worker: FakeWorker) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty
-from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import zmq
@@ -30,15 +28,12 @@ from nbformat import NotebookNode
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.outcome import Verdict, plain
-from wasm_kernel.linux.locks import try_lock
+from wasm_kernel.frontends.batch.run_folder import RunFolder
 
 START_SECONDS = 600.0  # the first kernel on a machine compiles the guest
 _RECONNECT_MS = 2
 _ARGV = ("-m", "wasm_kernel", "-f", "{connection_file}")
 _LOG = "events.jsonl"
-_PREFIX = "wasm-kernel-run-"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LEFT_SECONDS = 600.0  # by then the kernels of a run that was killed have ended
 _REFUSED = "KernelNotStarted"  # what a kernel raises in each cell that could not open its session
 _HEARD_BYTES = 4096
 _NOT_STARTED = "The kernel did not start: {why}."
@@ -80,10 +75,8 @@ class BatchKernel:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        self._place = TemporaryDirectory(prefix=_PREFIX)
-        self._lock = os.open(self._place.name, _FOLDER)  # as long as this process lives
-        try_lock(self._lock)
-        self._log = Path(self._place.name, _LOG)
+        self._place = RunFolder()
+        self._log = self._place.path / _LOG
         self._read = 0
         self._folder = folder
         words = [*_words({**settings, "event_log": str(self._log)})]
@@ -97,8 +90,8 @@ class BatchKernel:
         self._manager = AsyncKernelManager(
             kernel_spec_manager=_OwnKernelSpec(spec),
             transport="ipc",
-            ip=str(Path(self._place.name, "s")),
-            connection_file=str(Path(self._place.name, "kernel.json")),
+            ip=str(self._place.path / "s"),
+            connection_file=str(self._place.path / "kernel.json"),
         )
         self._client: Any = None  # nbclient's
         self._errors, self._heard = -1, b""
@@ -230,22 +223,7 @@ class BatchKernel:
             os.close(self._errors)
             self._errors = -1
         await ensure_async(self._manager.cleanup_resources())
-        self._place.cleanup()
-        os.close(self._lock)
-
-
-def sweep() -> None:
-    """Removes what runs that were killed have left among temporary files: sockets and keys."""
-    for path in Path(gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            folder = os.open(path, _FOLDER)
-            try:
-                found = os.fstat(folder)
-                is_old = time.time() - found.st_mtime > _LEFT_SECONDS
-                if is_old and found.st_uid == os.geteuid() and try_lock(folder):
-                    shutil.rmtree(path)
-            finally:
-                os.close(folder)
+        self._place.remove()
 
 
 def verdict_of(limits: set[str], ename: str) -> Verdict:

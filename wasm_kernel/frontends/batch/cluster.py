@@ -293,7 +293,7 @@ class _ClusterBatch:
             self._again(name, attempt)
             return
         if ran.outcome.verdict == "kernel-lost" and attempt.number + 1 < ATTEMPTS:
-            # a worker that the scheduler gave up may have gone on in the same shared folder
+            # perhaps that worker's machine is out of memory, or ends
             self._attempts[name] = _Attempt(attempt.source, attempt.number + 1)
             return
         outcome = replace(ran.outcome, notebook=name, output="")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import distributed
@@ -21,16 +22,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.errors import SessionInUse
 from wasm_kernel.frontends.batch.local_run import run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source
 from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+from wasm_kernel.frontends.batch.run_folder import RunFolder
 from wasm_kernel.guests.base import load, prepare_on_own_thread
+from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions.root import SessionsRoot
 
 _LOG = logging.getLogger("wasm_kernel.batch")
 _EXECUTED, _MARK = "executed.ipynb", "run"
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # NFS locks no folders
+_SPARE_SECONDS = 60.0  # beyond a notebook's own limit, for another worker's kernel to start and end
+_POLL_SECONDS = 0.25
+_TAKEN = "Another worker goes on with this notebook in the shared folder. Nothing was changed."
 
 
 class Task(Struct, frozen=True):
@@ -95,7 +103,10 @@ def run_task(data: bytes) -> bytes:
     """Runs one notebook on a worker: takes a `Task`, and returns a `Ran`."""
     task = msgspec.msgpack.decode(data, type=Task)
     try:
-        ran = _run(task)
+        with _alone(task) if task.shared else nullcontext():
+            ran = _run(task)
+    except SessionInUse as problem:
+        ran = Ran(Outcome(task.name, "kernel-lost", str(problem)), b"")
     except Exception as problem:  # Dask would pickle it, with all that it refers to
         _LOG.exception("a notebook could not be run")
         reason = f"The worker failed ({type(problem).__name__}); its log says more."
@@ -103,10 +114,34 @@ def run_task(data: bytes) -> bytes:
     return msgspec.msgpack.encode(ran)
 
 
+@contextmanager
+def _alone(task: Task) -> Iterator[None]:
+    """Keeps other workers from a notebook's place in the shared folder while the block runs.
+
+    A worker that was given up, as it lost the scheduler, goes on until its notebook ends, and then
+    removes the place. The lock lies beside the place, so it is the same file for whoever waits.
+
+    Raises:
+        SessionInUse: another worker goes on for longer than a notebook may take.
+        OSError: the shared folder can't be written, or has no locks.
+    """
+    shared = Path(task.shared)
+    shared.mkdir(parents=True, exist_ok=True)
+    lock = os.open(shared / f".{task.place}.lock", _LOCK_FLAGS, 0o600)
+    try:
+        end = time.monotonic() + (task.budgets.notebook_seconds or 0.0) + _SPARE_SECONDS
+        while not try_lock(lock):
+            if time.monotonic() > end:
+                raise SessionInUse(_TAKEN)
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(lock)
+
+
 def _run(task: Task) -> Ran:
     relay = _Relay(distributed.get_worker(), task)
-    with TemporaryDirectory(prefix="wasm-kernel-task-") as own:
-        here = Path(own)
+    with RunFolder() as here:
         kept = Path(task.shared) / task.place if task.shared else here
         folder, inputs = here / "notebook", here / "inputs"
         for each in (folder, inputs):

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from wasm_kernel.frontends.batch.batch_kernel import sweep
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, Progress, RunSettings
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.parameters import check_parameters
+from wasm_kernel.frontends.batch.run_folder import sweep
 from wasm_kernel.linux.locks import FileLock
 
 LOCK = ".wasm-kernel-run"
