@@ -92,6 +92,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
     (tmp_path / "tests.py").write_text(TESTS)
     make("honest.ipynb", *HONEST)
     make("evil.ipynb", EVIL)
+    make("script.ipynb", "const double = (x) => x * 2", language="javascript")
     (tmp_path / "in" / "none.ipynb").write_text("{}")
     found = grade_notebooks(
         [tmp_path / "tests.py"],
@@ -114,6 +115,8 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
     }
     assert earned(evil)["doubles"] == earned(evil)["keeps_its_secret"] == 0.0
     assert (none.earned, none.points) == (0.0, 10.0)
+    script = grades["script.ipynb"]
+    assert script.earned == 0.0 and "is in javascript" in script.outcome.reason
     assert [test.name for test in honest.tests if test.forgeable] == ["is_honest"]
     assert not any((tmp_path / "sessions").glob("*-*"))
 

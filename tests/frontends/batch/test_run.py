@@ -30,6 +30,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
         code("%%limit seconds=0.1\nwhile True: pass", "raises-exception"),
         "import os\nos.listdir('/notebook')",
         "(day, n, open('/app/extra.csv').read())",
+        "%fork",
     )
     make("ok.ipynb", *good)
     make("loud.ipynb", "print('x' * 3_000_000)")
@@ -56,6 +57,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     assert cells[1][1] == "ZeroDivisionError" and cells[2][1] == ""
     assert cells[3][1] == "CellTimeout" and "ok.ipynb" in cells[4][1]
     assert cells[5][1] == "('mon', 1, '7')"
+    assert "switched off" in cells[6][1]  # sessions of its own would stay
     assert executed(tmp_path / "out" / "script.ipynb")[1][1] == "42"
 
 

@@ -20,7 +20,7 @@ from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.probing import CleanGuest, Copy
 from wasm_kernel.linux.task import QUIET
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
@@ -128,6 +128,7 @@ def grade_notebooks(
         folder="none",
         inputs=tuple(Path(each) for each in inputs),
         pip=False,
+        languages=(RuntimeType.PYTHON,),
         goes_on=True,
         keeps_session=True,
         lasts=False,

@@ -43,6 +43,7 @@ from wasm_kernel.frontends.batch.notebooks import (
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, Verdict, plain
 from wasm_kernel.frontends.batch.parameters import put_in
 from wasm_kernel.frontends.batch.resuming import DONE, Earlier, state_counts
+from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions.root import SessionsRoot
 
 HOOKS = (
@@ -64,6 +65,7 @@ _SILENT = "The kernel did not say how the cell ended."
 _CANCELLED = "The run was cancelled."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
 _DIFFERS = "The outputs are not those that the notebook was stored with."
+_NOT_HERE = "The notebook is in {language}, in which submissions can't be graded."
 _UNRECORDED = ("notebook", "output", "difference")
 _TOO_MUCH = "The outputs are longer than allowed ({limit}); the rest is cut."
 
@@ -85,6 +87,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
         deterministic: Whether two runs give the same outputs, as far as that can be.
         pip: Whether cells may install packages.
+        languages: The languages of notebooks that are run; others are refused.
         hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`.
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well.
@@ -103,6 +106,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     deterministic: bool = False
     pip: bool = True
+    languages: tuple[RuntimeType, ...] = tuple(RuntimeType)
     hooks: Mapping[str, Callable[..., Any]] = {}
     goes_on: bool = False
     keeps_session: bool = False
@@ -215,6 +219,8 @@ class NotebookRun:
         book = read_notebook(self._source)
         self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
         self._cells = code_cells(self._book)
+        if (language := runtime_of(self._book)) not in self._settings.languages:
+            raise NotebookRefused(_NOT_HERE.format(language=language.value))
 
     def _note(self, **fields: Any) -> None:
         self._outcome = replace(self._outcome, **fields)
@@ -276,6 +282,7 @@ class NotebookRun:
             "history_cells": min(len(self._cells) + _SPARE_STATES, _STATES_MOST),
             "mounts": settings.mounts,
             "pip": settings.pip,
+            "fork": False,
             "deterministic": settings.deterministic,
             **settings.budgets.limits(),
         }

@@ -77,6 +77,10 @@ _PIP_OFF = (
     "%{name} is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
     "and be imported from there."
 )
+_FORK_OFF = (
+    "%fork is switched off in this kernel (WasmKernel.fork), as sessions that it makes would stay. "
+    "None was made."
+)
 _PRUNE_OFF = (
     "%prune_sessions is off in this kernel, as a notebook that somebody else wrote could delete "
     "your other sessions with it. Nothing was deleted. To turn it on, start the kernel with "
@@ -258,9 +262,10 @@ class WasmKernelApp(JupyterApp):
         root, session_id = place.root, place.session_id
         handlers: Handlers = {
             **broker_handlers(self.settings.runtime, root.private_of(session_id)),
-            ForkSession: fork_session(root, session_id),
             PublishFiles: publish_files(place),
         }
+        if self.settings.fork:
+            handlers = {**handlers, ForkSession: fork_session(root, session_id)}
         if self.settings.writes_folder:
             from wasm_kernel.publishing.write_back import WritePlace
 
@@ -312,7 +317,8 @@ class WasmKernelApp(JupyterApp):
         commands = sandbox.commands
         sandbox.facts.add(facts)
         commands.add("session_path", say_path)
-        commands.add(FORK, fork_command(sandbox, session))
+        may_fork = self.settings.fork
+        commands.add(FORK, fork_command(sandbox, session) if may_fork else switched_off(_FORK_OFF))
         if self.settings.pip:
             sandbox.offer_pip()
         else:

@@ -185,6 +185,12 @@ class _Session(Configurable):
         "with %npm: the pip beside this kernel, or npm, fetches them with the user's "
         "configuration, and none of their code runs outside of the sandbox.",
     )
+    fork = Bool(
+        True,
+        config=True,
+        help="Whether cells may make further sessions with %fork. `wasm-kernel run` turns it off: "
+        "each has variables and files of its own, which would stay.",
+    )
     prune_sessions = Bool(
         False,
         config=True,
