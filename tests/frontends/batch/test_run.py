@@ -30,7 +30,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
         code("%%limit seconds=0.1\nwhile True: pass", "raises-exception"),
         "import os\nos.listdir('/notebook')",
         "(day, n, open('/app/extra.csv').read())",
-        "%fork",
+        code("%fork", "raises-exception"),
     )
     make("ok.ipynb", *good)
     make("loud.ipynb", "print('x' * 3_000_000)")
