@@ -299,36 +299,59 @@ def test_who_waits_for_a_lock_is_told(cache: Cache) -> None:
     thread.join()
 
 
-def old(path: Path, days: float) -> None:
-    then = time.time() - days * DAY
-    os.utime(path, (then, then), follow_symlinks=False)
+Later = Callable[[float], None]
+"""Moves the cache's clock so many days on."""
 
 
-def test_sweeping_removes_what_nobody_used_for_a_month(cache: Cache) -> None:
-    for name in (NAME, f"{NAME}.json"):
-        old(cache.path(name), 31)
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    def move(days: float) -> None:
+        now = time.time() + days * DAY
+        monkeypatch.setattr("wasm_kernel.engine.cache.time.time", lambda: now)
+
+    return move
+
+
+def test_sweeping_removes_what_nobody_used_for_a_month(cache: Cache, later: Later) -> None:
+    later(31)
     cache.sweep()
     assert not cache.path(NAME).exists()
 
 
-def test_sweeping_leaves_what_was_used_lately(cache: Cache) -> None:
-    old(cache.path(NAME), 300)
-    cache.sweep()
-    assert cache.trusted(NAME) is not None
-
-
-def test_using_a_file_keeps_it_from_the_sweep(cache: Cache) -> None:
+def test_sweeping_leaves_what_was_used_lately_whatever_times_somebody_has_set(
+    cache: Cache, later: Later
+) -> None:
     for name in (NAME, f"{NAME}.json"):
-        old(cache.path(name), 300)
-    cache.trusted(NAME)
+        os.utime(cache.path(name), (1, 1))  # as code that has taken over a worker can
+    later(29)
     cache.sweep()
     assert cache.path(NAME).exists()
 
 
-def test_sweeping_removes_what_was_never_finished(cache: Cache) -> None:
+@pytest.mark.parametrize("set_to", [1, 1 << 33])
+def test_using_a_file_keeps_it_from_the_sweep_also_where_no_time_is_set_by_a_path(
+    cache: Cache, later: Later, monkeypatch: pytest.MonkeyPatch, set_to: int
+) -> None:
+    note = cache.path(f"{NAME}.json")
+    os.utime(note, (set_to, set_to))
+    before, utime = note.stat().st_ctime_ns, os.utime
+
+    def of_what_is_open(place: int) -> None:
+        if not isinstance(place, int):
+            raise PermissionError  # as behind the second wall
+        utime(place)
+
+    monkeypatch.setattr(os, "utime", of_what_is_open)
+    later(2)
+    time.sleep(0.01)  # times of files go by ticks
+    assert cache.trusted(NAME) is not None
+    assert note.stat().st_ctime_ns > before
+
+
+def test_sweeping_removes_what_was_never_finished(cache: Cache, later: Later) -> None:
     left = cache.path(f".{NAME}.x1")
     left.write_bytes(b"half")
-    old(left, 2)
+    later(2)
     cache.sweep()
     assert not left.exists()
 
@@ -340,25 +363,27 @@ def test_sweeping_leaves_what_is_just_being_written(cache: Cache) -> None:
     assert left.exists()
 
 
-def test_sweeping_leaves_the_files_of_a_folder_that_is_not_ours_alone(tmp_path: Path) -> None:
+def test_sweeping_leaves_the_files_of_a_folder_that_is_not_ours_alone(
+    tmp_path: Path, later: Later
+) -> None:
     home = Cache(tmp_path)  # `WASM_KERNEL_CACHE=$HOME`
     home.prepare()
     home.write(NAME, lambda path: put(path, GOOD))
     for name in ("thesis.json", "vm.image", "bundle-of-photos", ".profile", f"{NAME}.json", NAME):
         home.path(name).touch()
-        old(home.path(name), 400)
+    later(400)
     home.sweep()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"thesis.json", "vm.image", "bundle-of-photos", ".profile"}
 
 
-def test_sweeping_follows_no_link(cache: Cache, tmp_path: Path) -> None:
+def test_sweeping_follows_no_link(cache: Cache, tmp_path: Path, later: Later) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
     link = cache.path(f"bundle-{7:032x}")
     link.symlink_to(precious)
-    old(link, 100)
+    later(100)
     cache.sweep()
     assert not link.is_symlink()
     assert (precious / "file").exists()

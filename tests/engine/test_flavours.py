@@ -45,6 +45,7 @@ def test_a_guest_that_reacts_is_stopped_through_its_memory(flavour: str) -> None
         "interrupt": "came back",
         "deadline": "CellTimeout",
         "sleep": "CellTimeout",
+        "asking": "CellTimeout",
         "output": "came back",
     }
     assert run(flavour, *ended) == (list(ended.values()), 0)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.errors import CacheWarning, WasmKernelError, describe
+from wasm_kernel.linux.folders import READ, closing_fd
 from wasm_kernel.linux.locks import FileLock
 
 ENVIRONMENT = "WASM_KERNEL_CACHE"
@@ -203,9 +204,9 @@ class Cache:
 
     def _used(self, mark: Path) -> None:
         """Notes, once a day, that something was used: `sweep` leaves it alone."""
-        with contextlib.suppress(OSError):
-            if time.time() - mark.stat().st_mtime > _DAY:
-                os.utime(mark)
+        with contextlib.suppress(OSError), closing_fd(os.open(mark, READ)) as opened:
+            if time.time() - os.fstat(opened).st_ctime > _DAY:
+                os.utime(opened)  # a confined kernel may not set times by a path
 
     def folder_of(self, name: str) -> Path | None:
         """Returns a folder in the cache, or None if it is not there."""
@@ -230,8 +231,9 @@ class Cache:
                     _remove(path)
 
     def _last_used(self, path: Path) -> float:
+        """Returns the time of the last change, which nobody can set: not to be removed by it."""
         note = self._note_path(path.name)
-        return (note if note.exists() else path).lstat().st_mtime
+        return (note if note.exists() else path).lstat().st_ctime
 
     def write(self, name: str, fill: Callable[[Path], None]) -> Path:
         """Puts a file into the cache whole: `fill` writes it to the path it is given."""

@@ -100,9 +100,11 @@ def read_archive(
                 tarfile.open(fileobj=unpacked, mode="r|") as archive,
             ):
                 for member in archive:
-                    content, check = archive.extractfile(member), known.get(member.name)
-                    is_of_use |= member.name in known
-                    if content is not None and check is not None:
+                    content = archive.extractfile(member)
+                    if content is None or member.name not in known:
+                        continue
+                    is_of_use, check = True, known[member.name]
+                    if check is not None:
                         _take(cache, member.name, content, check)
                         taken.append(member.name)
         except (tarfile.TarError, zstd.ZstdError, EOFError):

@@ -296,9 +296,10 @@ class Clock:
             return self.reason is not None
 
     def watch(self) -> StopReason | None:
-        """Looks at the time for a guest without epochs, while it runs; on the ticker's thread.
+        """Looks at the time for a guest without epochs, while it runs.
 
-        A guest whose time is over gets an interrupt, and its grace to come back.
+        The ticker's thread does it, or the guest's after a call of the host. A guest whose time is
+        over gets an interrupt, and its grace to come back.
 
         Returns:
             The reason why the process must end, if the guest did not.

@@ -87,8 +87,8 @@ class ProcessOwner(Protocol):
     def kill(self, reason: StopReason) -> None:
         """Has this process killed: the guest in it does not stop.
 
-        Called once, on the ticker's thread. The guest goes on until then; what other threads have
-        to write, such as the last commit, they may still write.
+        Called once, on the ticker's thread or the guest's. The guest may go on until then; what
+        other threads have to write, such as the last commit, they may still write.
         """
 
 

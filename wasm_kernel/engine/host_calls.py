@@ -142,10 +142,12 @@ class Dispatcher:
 
     Attributes:
         is_in_host: Whether the guest waits for one of them.
+        after_call: Called once, on the guest's thread, when the call is over that runs now.
     """
 
     def __init__(self, linker: wasmtime.Linker, hosts: Iterable[HostFunctions]) -> None:
         self.is_in_host = False
+        self.after_call: Callable[[], None] | None = None
         self._hosts = tuple(hosts)
         self._handlers: dict[Import, Handler] = {}
         self._kinds: dict[str, wasmtime.FuncType] = {}  # of one engine: no other may see them
@@ -180,6 +182,9 @@ class Dispatcher:
                 answer = abi.EIO
             ctypes.c_uint32.from_address(slots).value = answer
             self.is_in_host = False
+            if self.after_call is not None:
+                after, self.after_call = self.after_call, None
+                after()
 
         if shape not in self._kinds:
             self._kinds[shape] = wasmtime.FuncType([_TYPES[c] for c in shape], [_TYPES["i"]])

@@ -153,9 +153,16 @@ class Instance:
         return self._clock.on_epoch()
 
     def _watch(self) -> None:
-        """Does what an epoch would do, from the ticker's thread, while the guest computes."""
+        """Does what an epoch would do, from the ticker's thread, while the guest computes.
+
+        One that hardly does anything but call the host is looked at as a call ends.
+        """
         if self._dispatcher.is_in_host:
-            return
+            self._dispatcher.after_call = self._look
+        else:
+            self._look()
+
+    def _look(self) -> None:
         self._streams.on_tick()
         try:
             ran = time.clock_gettime(self._processor_time)

@@ -129,7 +129,7 @@ class PreparedFiles(Generic[_Addresses]):
 
 
 def _check_record(path: Path) -> None:
-    ImageRecord.load(path.read_text())
+    ImageRecord.load(path.read_text(errors="replace"))
 
 
 def _write(path: Path, record: ImageRecord) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -105,3 +108,21 @@ def test_one_process_compiles_a_flavour_in_the_background(
     background.compile_alone(Compiler(cache), described(binary), EPOCH)
     assert not list(cache.folder.glob("*.cwasm"))
     other.release()
+
+
+def test_whoever_asks_for_it_without_an_end_gets_one_process_at_a_time(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[list[str]] = []
+    real = subprocess.Popen
+
+    def begin(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        begun.append(command)
+        return real([sys.executable, "-c", "input()"], **{**options, "stdin": subprocess.PIPE})
+
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    for flavour in (EPOCH, EPOCH, BASELINES[EPOCH.name], FUEL_EPOCH, EPOCH):
+        background.begin(cache, flavour)
+    assert [command[-1] for command in begun] == ["epoch"]
+    process = background._begun.pop(cache.path("background-epoch.lock"))
+    process.communicate(b"\n")

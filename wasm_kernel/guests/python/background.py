@@ -29,6 +29,9 @@ _NICE = 19
 _LOOK_SECONDS = 1.0  # longer than others take to look whether it is locked
 _WAIT_SECONDS = 1.0
 
+_guard = threading.Lock()
+_begun: dict[Path, subprocess.Popen[bytes]] = {}  # by this process, by their locks
+
 
 def _lock(flavour: Flavour) -> str:
     return f"background-{flavour.name}.lock"
@@ -39,19 +42,31 @@ def _process(flavour: Flavour) -> str:
 
 
 def begin(cache: Cache, flavour: Flavour) -> None:
-    """Starts the process for a flavour, unless there is one for this cache."""
-    if running(cache, flavour):
-        return
-    command = [sys.executable, "-P", "-m", __name__, str(cache.folder), flavour.name]
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(  # noqa: S603 - this very program
-        command,
-        cwd=cache.folder,
-        stdin=nothing,
-        stdout=nothing,
-        stderr=nothing,
-        start_new_session=True,
-    )
+    """Starts the process for a flavour, unless there is one for this cache.
+
+    Whoever has taken over a confined process can ask for it without an end: this process has one
+    at a time.
+
+    Args:
+        cache: The cache.
+        flavour: A flavour that the baseline compiler's code is used in place of.
+    """
+    own = cache.path(_lock(flavour))
+    with _guard:
+        begun = _begun.get(own)
+        is_there = (begun is not None and begun.poll() is None) or running(cache, flavour)
+        if is_there or flavour.name not in BASELINES:
+            return
+        command = [sys.executable, "-P", "-m", __name__, str(cache.folder), flavour.name]
+        nothing = subprocess.DEVNULL
+        process = _begun[own] = subprocess.Popen(  # noqa: S603 - this very program
+            command,
+            cwd=cache.folder,
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+            start_new_session=True,
+        )
     threading.Thread(target=process.wait, name="background", daemon=True).start()
 
 
