@@ -11,6 +11,8 @@ import pytest
 
 from tests.faces import put_back
 from tests.local import LocalSandbox, create_sandbox
+from tests.peak import MB, Peak
+from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
 
 # A function on the stack can be asked for: whoever is called while the agent writes a frame finds
 # the agent's `send`, and with it the way to the host.
@@ -135,6 +137,34 @@ def test_the_host_looks_at_hostile_texts_once(sandbox: LocalSandbox) -> None:
     """
     (shown,) = sandbox.execute(code).outputs
     assert shown.data["text/plain"] == ("'The name of a module" + ",ENAMETOOLONG: file n" * 3 + "'")
+
+
+def test_names_of_packages_take_little_of_the_host(sandbox: LocalSandbox) -> None:
+    """Before, a manifest of 100 kB took 7 GB."""
+    code = """
+    const fs = require('fs')
+    fs.mkdirSync('/app/node_modules/stars', { recursive: true })
+    const stars = { exports: { './*': '*'.repeat(20_000) } }
+    fs.writeFileSync('/app/node_modules/stars/package.json', JSON.stringify(stars))
+    """
+    assert sandbox.execute(code).success
+    peak = Peak()
+    sandbox.execute("await import('stars/' + 'x'.repeat(4000)).catch(each => each.name)")
+    assert peak.grown < 64 * MB
+
+
+def test_a_search_for_a_package_ends_with_the_cell() -> None:
+    """Before, one import in a deep folder took 45 seconds, whatever the time-out."""
+    asked: list[str] = []
+
+    def files() -> Any:
+        asked.append("")
+        raise FileNotFoundError
+
+    loader = ModuleLoader({}, files, str, lambda: len(asked) > 2)
+    with pytest.raises(ModuleProblem, match="stopped"):
+        loader.resolve("/a" * 1000 + "/m.js", "nothing")
+    assert len(asked) < 5
 
 
 def test_what_a_cell_leaves_for_its_next_turn(sandbox: LocalSandbox) -> None:

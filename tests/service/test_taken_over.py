@@ -247,11 +247,12 @@ def says(*reports: Any) -> Script:
         says(*[messages.Unwanted(1)] * 20_000),
         says(*[messages.Wanted(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(99)]),
         says(messages.Logged(30, "x" * 20_000)),
+        says(messages.Logged(10**9, "x")),
     ],
     ids=[
         *("answered twice", "answer to nothing", "failure of nothing", "other type"),
         *("unasked pong", "unasked end", "stray text", "empty stray text"),
-        *("unwanted", "too many wishes", "long log"),
+        *("unwanted", "too many wishes", "long log", "level"),
     ],
 )
 def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
@@ -265,6 +266,32 @@ def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
     assert "broke the protocol" in caplog.text
     home.script = serves
     sandbox.start().result(PATIENCE)
+
+
+def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -> None:
+    """It goes into the sums and the memory of the whole service."""
+
+    def boasts(channel: Channel) -> None:
+        request(channel)
+        call = request(channel)
+        value = messages.CellResult(True, 0, None, 2**61, 1e300, (), (), (), {})
+        raw = msgspec.Raw(msgspec.json.encode(value))
+        channel.send(messages.Ended(call.call, raw, messages.Figures(fuel=2**61)))
+        request(channel)
+        channel.send(messages.Closed({f"{number:064}": (1,) * 5 for number in range(50_000)}))
+
+    home = homes(boasts)
+    sandbox = home.session(ExecutionPolicy(cell_timeout=PATIENCE))
+    result = sandbox.execute("x")
+    assert (result.fuel_consumed, sandbox.worker.usage.fuel) == (None, 0)
+    assert result.duration < PATIENCE
+    home.script = serves
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    assert len(sandbox.worker.opened.verified) < 5_000
+    metered = home.session(ExecutionPolicy(cell_timeout=PATIENCE, fuel_budget=10))
+    home.script = boasts
+    assert metered.execute("x").fuel_consumed == 10
 
 
 def test_what_a_worker_may_want_is_done_and_counted_anew_for_each_call(homes: Making) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import repeat
 from pathlib import Path
 
 from msgspec import Struct
@@ -251,7 +252,7 @@ class Entry(Struct, frozen=True):
 
 
 def entries(
-    folder: int, *, force: bool = False, hidden: HiddenTest | None = None
+    folder: int, *, force: bool = False, hidden: HiddenTest | None = None, most: int | None = None
 ) -> Iterator[Entry]:
     """Yields everything below a folder; what is in a folder comes before the folder itself.
 
@@ -261,12 +262,14 @@ def entries(
             and how many folders lie between that folder and the walk's beginning.
         force: Whether folders that their owner closed to himself are opened. Otherwise what they
             hold is left out.
+        most: How many names are looked at in all; None for all of them.
 
     Raises:
         OSError: a folder can't be opened, or was moved while it was walked.
     """
+    left = repeat(None) if most is None else repeat(None, most)
     with FolderWalk(folder) as here:
-        todo = [(yield from _files(here, hidden))]
+        todo = [(yield from _files(here, hidden, left))]
         while True:
             if todo[-1]:
                 name = todo[-1].pop()
@@ -276,7 +279,7 @@ def entries(
                     yield Entry(here, name, False)
                     continue
                 if inside:
-                    todo.append((yield from _files(here, hidden)))
+                    todo.append((yield from _files(here, hidden, left)))
                 else:
                     yield Entry(here, name, True)
             elif here.depth:
@@ -286,12 +289,20 @@ def entries(
                 return
 
 
-def _files(here: FolderWalk, hidden: HiddenTest | None) -> Generator[Entry, None, list[str]]:
-    """Yields what lies in the walk's folder and is no folder; returns the names of folders."""
+def _files(
+    here: FolderWalk, hidden: HiddenTest | None, left: Iterable[None]
+) -> Generator[Entry, None, list[str]]:
+    """Yields what lies in the walk's folder and is no folder; returns the names of folders.
+
+    Args:
+        here: The walk.
+        hidden: As for `entries`.
+        left: Yields for each name that may still be looked at.
+    """
     with os.scandir(here.fd) as listing:
         found = [
             (entry.name, entry.is_dir(follow_symlinks=False))
-            for entry in listing
+            for _, entry in zip(left, listing, strict=False)
             if hidden is None or not hidden(here.fd, entry.name, here.depth)
         ]
     for name, is_folder in found:

@@ -100,6 +100,7 @@ class PendingCall:
         self.forks = forks
         self._kind = kind
         self._left = _most_bytes(policy)
+        self._fuel_budget, self._made = policy.fuel_budget, time.monotonic()
         self._progress = progress
         self._late = 2 * policy.grace_seconds + _LATE_SECONDS
         self._limit = (1 + forks) * _CALL_SECONDS if seconds is None else seconds + self._late
@@ -246,6 +247,11 @@ class PendingCell(PendingCall):
 
     def _finish(self, value: CellResult, figures: Figures) -> None:
         fields = {name: getattr(value, name) for name in CellResult.__struct_fields__}
+        # what goes into the sums of a service is no more than it can be
+        fields["duration"] = min(value.duration, time.monotonic() - self._made)
+        if value.fuel_consumed is not None:
+            budget = self._fuel_budget
+            fields["fuel_consumed"] = budget and min(value.fuel_consumed, budget)
         self._end(memory_used_bytes=figures.memory_bytes, **fields)
 
     def lost(self, problem: GuestStopped, *, began: bool) -> None:

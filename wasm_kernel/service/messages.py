@@ -37,7 +37,9 @@ Object = dict[str, Json]
 Files = tuple[str, ...]
 Short = Annotated[str, Meta(max_length=1000)]
 LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
-Stamps = dict[Annotated[str, Meta(max_length=100)], tuple[int, ...]]
+LogLevel = Annotated[int, Meta(ge=0, le=50)]  # `logging` remembers each that it was ever told
+Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
+Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
 Scalar = str | int | float | bool | None
 
 
@@ -372,7 +374,7 @@ class Closed(_Message, frozen=True, tag="closed"):
 class Logged(_Message, frozen=True, tag="logged"):
     """What the worker logged for whoever looks after the service."""
 
-    level: int
+    level: LogLevel
     text: LogText
 
 

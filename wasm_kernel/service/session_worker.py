@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -47,6 +48,7 @@ _CLOSE_SECONDS = 10.0  # for a worker to close its session, beside its grace and
 _DISK_SPEED = 16 * MIB  # a second; what is left to write is no more than the memory of its own
 _LEAVE_SECONDS = 5.0  # for a worker to be gone that was killed
 _LOOK_SECONDS = 0.25
+_VERIFIED_MOST = 2_000  # contents that are remembered of a session that sleeps
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
 _SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
@@ -302,7 +304,8 @@ class SessionWorker:
                 if self._leaving is None:
                     raise FrameError("nobody closed it")
                 self.resets += self._leaving.anew
-                self.opened = replace(self.opened, verified=report.verified)
+                verified = dict(islice(report.verified.items(), _VERIFIED_MOST))
+                self.opened = replace(self.opened, verified=verified)
             case messages.Ended() | messages.Failed():
                 self._ended(report, line)
             case messages.Event() | messages.Logged():
@@ -333,7 +336,7 @@ class SessionWorker:
             self.usage.figures = report.figures
             self.opened = self.opened.again
             self.usage.cells += pending.is_cell
-            self.usage.fuel += report.figures.fuel
+            self.usage.fuel += min(report.figures.fuel, self.opened.policy["fuel_budget"] or 0)
         self._outside.renew()
         line.renew()
         with self._changed:

@@ -26,7 +26,8 @@ packages. `state` goes first, as the others are of no use without it."""
 
 _ASIDE = ".evicted-"
 _BLOCK = 512  # what `st_blocks` counts, on every file system
-_ENTRIES_MOST = 200_000  # of a folder; whoever puts more there is counted with so many
+_ENTRIES_MOST = 200_000  # of a tree; whoever puts more there is counted with so many
+_PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's process can make
 
 
 class DiskUse(Struct, frozen=True):
@@ -55,7 +56,9 @@ class DiskUse(Struct, frozen=True):
         stamp, in_use, walk = stamp_of(private), is_used(private), _Measuring()
         files = walk.add(workspace)
         history = 0
-        for name in private.names():
+        with os.scandir(private.fd) as listing:
+            names = [entry.name for entry in islice(listing, _PRIVATE_MOST)]
+        for name in names:
             with suppress(OSError), private.enter(name) as folder:
                 if name in HISTORY:
                     history += walk.add(folder)
@@ -78,7 +81,7 @@ class _Measuring:
         """Returns the bytes of what lies in a folder."""
         total = 0
         with suppress(OSError):  # a folder that somebody moved just now
-            for entry in islice(walks.entries(folder.fd), _ENTRIES_MOST):
+            for entry in walks.entries(folder.fd, most=_ENTRIES_MOST):
                 with suppress(FileNotFoundError):
                     found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
                     total += self._counted(found, folder=entry.is_folder)

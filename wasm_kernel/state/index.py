@@ -44,7 +44,7 @@ ID_MOST = 1 << 31
 GONE = "gone"
 """The identity of a file that was not there any more; no file has it."""
 
-MOST_BYTES = 256 * 1024 * 1024
+MOST_BYTES = 64 * 1024 * 1024  # reading it takes ten times as much memory
 RECORD_MOST_BYTES = 32 * 1024 * 1024
 _OBJECTS_MOST = 1 << 17  # in a record: one, and one for each open file
 _HEADER_MOST = 4096

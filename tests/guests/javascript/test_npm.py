@@ -14,7 +14,7 @@ from tests.local import LocalSandbox, create_sandbox
 Npm = Callable[[str], None]
 FAKE = """#!{python}
 import json, os, pathlib, sys, time
-words = sys.argv[1:]
+words, lock = sys.argv[1:], {{}}
 assert "--ignore-scripts" in words and "--no-bin-links" in words, words
 for wanted in words[words.index("--") + 1:]:
     name, _, version = wanted.partition("@")
@@ -30,7 +30,20 @@ for wanted in words[words.index("--") + 1:]:
         (folder / "it.node").write_text("")
     if name == "linked":
         (folder / "out").symlink_to("/etc/passwd")
+    lock["node_modules/" + name] = {others}.get(name, {{}})
+pathlib.Path("node_modules", ".package-lock.json").write_text(json.dumps({{"packages": lock}}))
 """
+OTHERS: dict[str, object] = {
+    "copied": {"resolved": "file:../../home"},
+    "cloned": {"resolved": "git+ssh://git@example.org/x.git#0123"},
+    "linking": {"link": True, "resolved": "elsewhere"},
+    "asking": {"dependencies": {"inner": "http://10.0.0.1/x.tgz"}},
+    "short": {"optionalDependencies": {"inner": "somebody/private"}},
+    "fine": {
+        "resolved": "https://example.org/x.tgz",
+        "dependencies": {"x": "^1 || 2", "y": "npm:@a/b@2"},
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +61,19 @@ def _closed(sandbox: LocalSandbox) -> object:
 @pytest.fixture(autouse=True)
 def _npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "npm"
-    program.write_text(FAKE.format(python=sys.executable))
+    program.write_text(FAKE.format(python=sys.executable, others=OTHERS))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
 def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
-    result = sandbox.execute("%npm install one two@2.0.0\nimport one from 'one'\none")
-    assert result.stdout.endswith("Installed one 1.0.0, two 2.0.0.\n")
+    result = sandbox.execute("%npm install one two@2.0.0 fine\nimport one from 'one'\none")
+    assert result.stdout.endswith("Installed one 1.0.0, two 2.0.0, fine 1.0.0.\n")
     assert value(sandbox, "import two from 'two'\n[one, two]") == "[ 'one', 'two' ]"
-    assert sandbox.execute("%npm list").stdout == "one 1.0.0\ntwo 2.0.0\n"
-    assert sandbox.execute("%npm uninstall one two").stdout.endswith("Removed one, two.\n")
+    assert sandbox.execute("%npm list").stdout == "one 1.0.0\ntwo 2.0.0\nfine 1.0.0\n"
+    assert sandbox.execute("%npm uninstall one two fine").stdout.endswith(
+        "Removed one, two, fine.\n"
+    )
     assert "There is no package 'one?2' here" in problem(sandbox, "await import('one?2')")
 
 
@@ -67,6 +82,11 @@ def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
     [
         ("missing", "Nothing was changed: npm finds no such package: missing"),
         ("compiled", "Nothing was changed: compiled needs compiled code, which the sandbox can't"),
+        ("copied", "Nothing was changed: copied is not from the package registry"),
+        ("cloned", "cloned is not from the package registry"),
+        ("linking", "linking is not from the package registry"),
+        ("asking", "inner is not from the package registry"),
+        ("short", "inner is not from the package registry"),
         ("../folder", "'../folder' is no name of a package"),
         ("/etc", "'/etc' is no name of a package"),
         ("git+https://example.org/x.git", "is no name of a package"),

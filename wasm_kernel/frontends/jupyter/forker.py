@@ -232,8 +232,7 @@ class Forker:
                     until = time.monotonic() + IDLE_SECONDS
                     link = self._asking.pop(descriptor)
                     if event & select.POLLHUP or not self._serves(link):
-                        self._poll.unregister(descriptor)
-                        link.close()
+                        self._refuse(link)
                     elif self._fork(link):
                         return link
         self._leave()
@@ -241,13 +240,21 @@ class Forker:
 
     def _accept(self) -> None:
         assert self._listening is not None
-        link, _ = self._listening.accept()
+        try:
+            link, _ = self._listening.accept()
+        except OSError:  # it has too many kernels: another forker is for the next ones
+            self._leave()
+            return
         self._asking[link.fileno()] = link
         self._poll.register(link, select.POLLIN)
 
     def _serves(self, link: socket.socket) -> bool:
         """Returns whether a kernel may be forked for who asks, from what is still installed."""
-        if frozenset(_files()) != self._files:
+        try:
+            is_as_loaded = frozenset(_files()) == self._files
+        except OSError:  # it is being changed, or nothing more can be opened
+            is_as_loaded = False
+        if not is_as_loaded:
             self._leave()
             return False
         process, user = launcher.peer_of(link)
@@ -260,15 +267,30 @@ class Forker:
     def _fork(self, link: socket.socket) -> bool:
         """Forks a kernel; returns whether this process is the forked one."""
         check_alone()
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError:  # there are too many processes; the launcher goes on as the kernel
+            self._refuse(link)
+            return False
         if not process:
             self._close_all(link)
             return True
-        kernel = _Kernel(link, process, os.pidfd_open(process))
+        try:
+            kernel = _Kernel(link, process, os.pidfd_open(process))
+        except OSError:  # nobody could watch it
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            self._refuse(link)
+            return False
         self._kernels |= {link.fileno(): kernel, kernel.descriptor: kernel}
         self._poll.modify(link, 0)  # its end is told in any case
         self._poll.register(kernel.descriptor, select.POLLIN)
         return False
+
+    def _refuse(self, link: socket.socket) -> None:
+        """Lets a launcher go, which is its own kernel then."""
+        self._poll.unregister(link)
+        link.close()
 
     def _close_all(self, link: socket.socket) -> None:
         """Closes what a kernel must not have, above all its way to other kernels."""

@@ -1,7 +1,8 @@
 """What the broker does for JavaScript: it fills the cache, and fetches packages by npm.
 
 npm runs no script of a package, and links no program. What it fetched is only read by the guest,
-through the same file calls as everything else.
+through the same file calls as everything else. A package may ask for others by an address, such as
+a folder or a repository of this machine, which npm would copy; only the registry's are taken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
@@ -25,7 +29,10 @@ _PACKAGES_MOST = 100
 _INSTALL = (
     *("install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "--omit=dev"),
     *("--no-update-notifier", "--no-package-lock", "--install-links", "--loglevel=error"),
+    "--git=git-is-not-for-packages",  # it would use the user's keys
 )
+_LOCK = ".package-lock.json"
+_OF_REGISTRY = re.compile(r"(npm:(@[^/:]+/)?)?[^/:]*")  # a version, a range or a tag
 _NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
 _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
 
@@ -71,8 +78,43 @@ def install(wanted: Sequence[str], folder: Path, task: Task) -> None:
         raise PackageError("npm is not installed beside the kernel. Install it to use %npm.")
     if code:
         raise PackageError(_why(said, wanted))
-    (folder / MODULES).mkdir(exist_ok=True)
+    _check_sources(folder / MODULES)
     _check(folder / MODULES)
+
+
+class _Locked(Struct):
+    """What npm notes of a package that it has put in place."""
+
+    resolved: str = ""
+    link: bool = False
+    dependencies: dict[str, str] = {}
+    optional: dict[str, str] = msgspec.field(default_factory=dict, name="optionalDependencies")
+    peers: dict[str, str] = msgspec.field(default_factory=dict, name="peerDependencies")
+
+
+class _Lock(Struct):
+    packages: dict[str, _Locked]
+
+
+def _check_sources(folder: Path) -> None:
+    """Checks that all packages are the registry's: others may be files of this machine.
+
+    Raises:
+        PackageError: some are not, or npm does not tell.
+    """
+    try:
+        packages = msgspec.json.decode((folder / _LOCK).read_bytes(), type=_Lock).packages
+    except (OSError, msgspec.MsgspecError):
+        raise PackageError(
+            "npm does not tell where the packages are from; it is too old."
+        ) from None
+    for place, locked in packages.items():
+        wanted = [*locked.dependencies.items(), *locked.optional.items(), *locked.peers.items()]
+        others = [name for name, each in wanted if not _OF_REGISTRY.fullmatch(each)]
+        if locked.link or not (locked.resolved or "https:").startswith(("https:", "http:")):
+            others.append(place.rpartition(f"{MODULES}/")[2])
+        if others:
+            raise PackageError(f"{plain(others[0][:100])} is not from the package registry.")
 
 
 def _why(said: str, wanted: Sequence[str]) -> str:

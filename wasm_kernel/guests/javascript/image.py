@@ -85,7 +85,7 @@ class ImageBuilder:
         self, engine: QuickJs, host: HostImports, memory: GuestMemory, script_name: int
     ) -> int:
         """Loads the agent, and returns a handle of its function `step`."""
-        host.loader = ModuleLoader(self._files.modules, _no_files, _no_types)
+        host.loader = ModuleLoader(self._files.modules, _no_files, _no_types, lambda: False)
         calls = AgentCalls(
             engine,
             _no_frames,

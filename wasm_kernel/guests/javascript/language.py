@@ -172,7 +172,9 @@ class JavaScriptLanguage:
         guest = JavaScriptGuest(
             instance, addresses, host, setup, strippers=strippers, interrupts=interrupts
         )
-        host.loader = ModuleLoader(self.files.modules, _access(setup), guest.without_types)
+        host.loader = ModuleLoader(
+            self.files.modules, _access(setup), guest.without_types, setup.clock.should_stop
+        )
         host.calls = AgentCalls(
             QuickJs(instance, addresses.slot, addresses.script_name),
             setup.answer,

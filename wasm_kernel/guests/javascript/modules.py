@@ -10,6 +10,7 @@ import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,6 +27,7 @@ _TYPESCRIPT = (".ts", ".mts", ".cts", ".tsx")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _NPM = re.compile(r"npm:/?((?:@[^/@]+/)?[^/@]+)(?:@[^/]*)?(/.*)?")
 _NAME_MOST = 4096  # characters of a module's name, or of a folder's: the host looks in each above
+_EXPORTS_MOST = 20_000  # names that are looked for in a CommonJS file
 # Sources are hostile: none of these looks at a character more than a few times.
 _ES_MODULE = re.compile(
     rb"^[ \t]*(?:import\b(?!\s*\()|export\b)|;\s*(?:import|export)\b", re.MULTILINE
@@ -60,6 +62,7 @@ class ModuleLoader:
         built_in: The sources of the agent's modules and of built-in ones, by name.
         files: Returns the guest's files.
         strip: Takes the types out of a text.
+        should_stop: Whether a search that takes long must end.
 
     Attributes:
         folder: The folder that paths in cells begin at.
@@ -71,9 +74,11 @@ class ModuleLoader:
         built_in: Mapping[str, bytes],
         files: Callable[[], FileAccess],
         strip: Callable[[str], str],
+        should_stop: Callable[[], bool],
     ) -> None:
         self.folder, self.problem = "/app", ""
         self._built_in, self._files, self._strip = built_in, files, strip
+        self._should_stop = should_stop
 
     def resolve(self, base: str, name: str) -> str:
         """Returns the full name of a module.
@@ -130,13 +135,16 @@ class ModuleLoader:
         if path.endswith(".js"):  # TypeScript imports by the name that the compiled file would have
             candidates.append(f"{path[:-3]}.ts")
         candidates += [f"{path}/{index}" for index in _INDEXES]
-        return next(filter(self._is_file, candidates), None)
+        return next((each for each in candidates if self._kind(each) == "file"), None)
 
-    def _is_file(self, path: str) -> bool:
+    def _kind(self, path: str) -> str:
+        """Returns what lies at a path; empty if nothing does."""
+        if self._should_stop():  # a long path takes its time, and there may be many
+            raise ModuleProblem("The cell was stopped.")
         try:
-            return self._files().status(path).kind == "file"
+            return self._files().status(path).kind
         except OSError:
-            return False
+            return ""
 
     # -- packages
 
@@ -145,6 +153,8 @@ class ModuleLoader:
         count = 2 if name.startswith("@") else 1
         package, rest = "/".join(parts[:count]), "/".join(parts[count:])
         for folder in self._package_folders(base):
+            if self._kind(folder) != "folder":
+                continue
             place = f"{folder}/{package}"
             manifest = self._manifest(place)
             if manifest is None:
@@ -193,6 +203,8 @@ class ModuleLoader:
         return self._first(place)
 
     def _inside(self, place: str, target: str) -> str | None:
+        if len(target) > _NAME_MOST:
+            return None
         path = posixpath.normpath(f"{place}/{target}")
         return self._first(path) if path.startswith(f"{place}/") else None
 
@@ -254,9 +266,11 @@ def _exported(exports: Any, path: str) -> str | None:
             before, star, after = pattern.partition("*")
             fits = path.startswith(before) and path.endswith(after) and len(path) >= len(pattern)
             if star and fits:
-                found = _chosen(target)
+                found = _chosen(target) or ""
                 middle = path[len(before) : len(path) - len(after)]
-                return found.replace("*", middle) if found else None
+                if len(found) + found.count("*") * len(middle) > _NAME_MOST:
+                    return None
+                return found.replace("*", middle) or None
         return None
     return _chosen(exports) if path == "." else None
 
@@ -275,9 +289,10 @@ def _chosen(target: Any) -> str | None:
 
 def _as_module(path: str, source: bytes) -> bytes:
     """Returns a module that has what a CommonJS file exports."""
-    names = set(_EXPORTED.findall(source)) | set(_DEFINED.findall(source))
-    for listed in _LISTED.findall(source):
-        names.update(_NAME.findall(listed.replace(b"\n", b" ")))
+    lists = (found[1].replace(b"\n", b" ") for found in _LISTED.finditer(source))
+    listed = chain.from_iterable(map(_NAME.finditer, lists))
+    found = chain(_EXPORTED.finditer(source), _DEFINED.finditer(source), listed)
+    names = (each[1] for each in islice(found, _EXPORTS_MOST))
     kept = sorted({name.decode() for name in names} - _RESERVED)
     lines = [f"export const {name} = m[{json.dumps(name)}];" for name in kept]
     return (_COMMON_MODULE.format(path=json.dumps(path)) + "\n".join(lines)).encode()
