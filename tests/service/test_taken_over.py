@@ -5,6 +5,7 @@ The workers here are threads that speak the other end of a worker's line.
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import threading
@@ -426,6 +427,16 @@ def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
     error = homes(answers_pings_alone).session(ExecutionPolicy()).execute("x").error
     assert error is not None
     assert "took more memory than its session's limits allow" in error.evalue
+
+
+def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
+    """Before, code that had taken over a worker could take all there is, and was not noticed."""
+    worker = Worker(Channel(Connection(os.open("/dev/null", os.O_RDWR))), os.getpid(), -1)
+    before = worker.resident_bytes
+    with mmap.mmap(-1, 64 * MIB) as shared:
+        shared.write(b"x" * 64 * MIB)
+        assert worker.resident_bytes - before > 48 * MIB
+    worker.channel.close()
 
 
 def test_a_listener_may_close_its_own_session(homes: Making) -> None:

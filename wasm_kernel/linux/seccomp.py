@@ -92,6 +92,9 @@ REFUSED = (
     SystemCall("msgctl", 71, 187),
     SystemCall("mq_open", 240, 180),
     SystemCall("mq_unlink", 241, 181),
+    # memory in files without a name, which counts as nobody's
+    SystemCall("memfd_create", 319, 279),
+    SystemCall("memfd_secret", 447, 447),
     # a second way to everything above
     SystemCall("io_uring_setup", 425, 425),
     # what escapes from containers are made of
