@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,9 +23,17 @@ from uvicorn.server import ServerState
 from tests.faces import PATIENCE
 from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environment, serving
 from wasm_kernel import ExecutionPolicy
-from wasm_kernel.frontends.mcp import gate
+from wasm_kernel.errors import LimitReached
+from wasm_kernel.frontends.mcp import file_tools, gate
 from wasm_kernel.frontends.mcp import http as mcp_http
-from wasm_kernel.frontends.mcp.callers import SESSION_HEADER, Caller
+from wasm_kernel.frontends.mcp.callers import (
+    HELD_BYTES,
+    SESSION_HEADER,
+    SHARE,
+    SHARE_KEY,
+    Caller,
+    Share,
+)
 from wasm_kernel.frontends.mcp.gate import BURST, Gate, Rates
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
@@ -162,6 +173,49 @@ def test_one_client_holds_no_more_than_its_share() -> None:
     asyncio.run(attack())
     assert sender.app.requests == [("POST", "", 1)]
     assert b'refusals_total{limit="request_bytes"} 5' in sender.metrics.page([])
+
+
+def test_replies_that_nobody_reads_hold_no_more_than_a_share() -> None:
+    """A client asks for large files again and again, and never takes the answer."""
+    sender, given = Sender(), list[bool]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        given.append(scope[SHARE_KEY].take(30 * MIB))
+        await asyncio.Future()
+
+    async def attack() -> None:
+        sender.gate = Gate(app, sender.sessions, None, sender.metrics)
+        for host in ("one", "one", "one", "two"):
+            slow = asyncio.ensure_future(sender.send(host=host))
+            await asyncio.sleep(0)
+        assert given == [True, True, False, True]
+        slow.cancel()
+        await asyncio.wait([slow])
+        later = [asyncio.ensure_future(sender.send(host="two")) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert given[4:] == [True, True]
+        assert not any(each.done() for each in later)
+
+    asyncio.run(attack())
+
+
+def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
+    async def read_file(path: str, *, max_bytes: int) -> bytes:
+        return b"x" * MIB
+
+    async def attack() -> None:
+        session: Any = SimpleNamespace(sandbox=SimpleNamespace(read_file=read_file))
+        held = Counter({"one": HELD_BYTES - MIB})
+        share = Share(held, "one", asyncio.Semaphore(1))
+        SHARE.set(share)
+        assert len(await file_tools._content(session, "a.csv")) == MIB
+        with pytest.raises(LimitReached, match="Too many large files"):
+            await file_tools._content(session, "a.csv")
+        share.end()
+        assert held["one"] == HELD_BYTES - MIB
+        assert not share.take(1)  # nobody would give it back
+
+    asyncio.run(attack())
 
 
 def test_a_client_that_connects_again_and_again_ends_its_own_connections(

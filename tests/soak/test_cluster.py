@@ -1,5 +1,7 @@
 """A real scheduler and real workers, as processes: a worker is killed, the scheduler restarted."""
 
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 import json
@@ -14,9 +16,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import distributed
 import nbformat
 import pytest
 
+from wasm_kernel.frontends.batch.cluster import local_cluster
 from wasm_kernel.frontends.batch.outcome import Outcome
 from wasm_kernel.frontends.batch.runner import run_notebooks
 
@@ -86,9 +90,9 @@ def test_every_notebook_ends_once_whatever_is_lost(
     source = tmp_path / "in"
     source.mkdir()
     for number in range(NOTEBOOKS):
-        cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]  # type: ignore[no-untyped-call]
-        book = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]
-        nbformat.write(book, source / f"{number:03}.ipynb")  # type: ignore[no-untyped-call]
+        cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+        book = nbformat.v4.new_notebook(cells=cells)
+        nbformat.write(book, source / f"{number:03}.ipynb")
     watching = Watching()
 
     def disturb() -> None:
@@ -117,3 +121,22 @@ def test_every_notebook_ends_once_whatever_is_lost(
     for file in (tmp_path / "out").glob("*.ipynb"):
         last = json.loads(file.read_text())["cells"][-1]["outputs"][0]["data"]["text/plain"]
         assert last == ["'a'"]
+
+
+def test_a_local_cluster_is_its_owners_and_takes_no_module_from_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask pickles: whoever connects runs code here, and any user of the machine reaches a port."""
+    for name in ("multiprocessing", "signal", "distributed"):
+        Path(tmp_path, f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    with local_cluster(1) as (address, security):
+        with distributed.Client(address, security=security, set_as_default=False) as own:
+            own.wait_for_workers(1, timeout=60)
+        with pytest.raises((OSError, TypeError)):
+            distributed.Client(address, timeout=2, set_as_default=False)
+        port = address.rpartition(":")[2]
+        with pytest.raises(OSError):
+            distributed.Client(f"tcp://127.0.0.1:{port}", timeout=2, set_as_default=False)
+    assert not Path(tmp_path, "ran").exists()
+    assert "PYTHONSAFEPATH" not in os.environ

@@ -292,13 +292,15 @@ def languages() -> Iterator[GuestLanguage]:
     return map(load, RuntimeType)
 
 
-def broker_handlers(runtime: RuntimeType | str, private: OpenPrivate) -> Handlers:
-    """Returns what a broker does for the guest of one sandbox.
+def broker_handlers(
+    runtime: RuntimeType | str, private: OpenPrivate, *, pip: bool = True
+) -> Handlers:
+    """Returns what a broker does for the guest of one sandbox, with `pip` also fetch packages.
 
     They have a module of their own, so that a broker can be forked before wasmtime is imported.
     """
     module = import_module(f"wasm_kernel.guests.{RuntimeType(runtime).value}.broker_handlers")
-    handlers: Handlers = module.broker_handlers(private)
+    handlers: Handlers = module.broker_handlers(private, pip=pip)
     return handlers
 
 

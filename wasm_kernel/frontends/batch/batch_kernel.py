@@ -21,12 +21,12 @@ from typing import Any
 import zmq
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
-from nbclient.client import NotebookClient
 from nbclient.util import ensure_async
 from nbformat import NotebookNode
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.batch.notebook_client import CellClient
 from wasm_kernel.frontends.batch.outcome import Verdict, plain
 from wasm_kernel.frontends.batch.run_folder import RunFolder
 
@@ -96,7 +96,7 @@ class BatchKernel:
         self._client: Any = None  # nbclient's
         self._errors, self._heard = -1, b""
 
-    async def start(self, book: NotebookNode) -> NotebookClient:
+    async def start(self, book: NotebookNode) -> CellClient:
         """Starts the kernel; returns a client that runs the cells of a notebook in it.
 
         Raises:
@@ -111,7 +111,7 @@ class BatchKernel:
             raise KernelLost(_NOT_STARTED.format(why=self._last_words())) from problem
         finally:
             os.close(errors)
-        client = NotebookClient(book, km=self._manager)
+        client = CellClient(book, km=self._manager)
         client.kc = self._manager.client()
         self._client = client
         book.metadata["language_info"] = dict((await self._greet())["language_info"])

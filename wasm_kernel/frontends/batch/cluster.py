@@ -9,6 +9,7 @@ in sandboxes on the workers as they do here.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -49,6 +50,7 @@ NOTEBOOK_SECONDS = 3600.0
 _SPARE_SECONDS = 120.0  # beyond the notebook's own limit, for its kernel to start and to end
 _CONNECT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
+_SAFE_PATH = "PYTHONSAFEPATH"
 _LOST = "Its workers were lost, or the scheduler, and that {count} times."
 _KILLED = "Workers were lost while they ran it, too often for the scheduler."
 _STUCK = "Its worker did not say how it ended."
@@ -88,8 +90,12 @@ def run_on_cluster(
     seconds = settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
     budgets = replace(settings.budgets, notebook_seconds=seconds)
     with ExitStack() as held:
-        address = cluster if isinstance(cluster, str) else held.enter_context(_local(cluster))
-        batch = _ClusterBatch(replace(settings, budgets=budgets), progress, checked(address))
+        if isinstance(cluster, str):
+            address = checked(cluster)
+            security = _security_of(address)
+        else:
+            address, security = held.enter_context(local_cluster(cluster))
+        batch = _ClusterBatch(replace(settings, budgets=budgets), progress, address, security)
         return batch.run(sources)
 
 
@@ -125,12 +131,25 @@ def _security_of(address: str) -> distributed.Security | None:
 
 
 @contextmanager
-def _local(workers: int) -> Iterator[str]:
-    """The address of a cluster on this machine, for as long as the block runs."""
-    with distributed.LocalCluster(
-        n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
-    ) as cluster:
-        yield str(cluster.scheduler_address)
+def local_cluster(workers: int) -> Iterator[tuple[str, distributed.Security]]:
+    """A cluster on this machine, for as long as the block runs: its address and certificate.
+
+    Whoever connects to it runs code with the rights of its owner, so only those do who have the
+    certificate, which lives in memory; any user of the machine reaches the port.
+    """
+    security = distributed.Security.temporary()
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"  # Dask's processes would take modules from the current folder
+    try:
+        with distributed.LocalCluster(
+            n_workers=workers, threads_per_worker=1, dashboard_address=None, security=security
+        ) as cluster:
+            yield str(cluster.scheduler_address), security
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 @contextmanager
@@ -149,11 +168,17 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 class _ClusterBatch:
     """One run of many notebooks on a cluster."""
 
-    def __init__(self, settings: RunSettings, progress: Progress, address: str) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        progress: Progress,
+        address: str,
+        security: distributed.Security | None,
+    ) -> None:
         self._settings = settings
         self._progress = progress
         self._address = address
-        self._security = _security_of(address)
+        self._security = security
         self._topic = f"wasm-kernel-{uuid.uuid4()}"
         self._guard = threading.Lock()
         self._attempts: dict[str, _Attempt] = {}

@@ -16,8 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
-from nbclient.client import NotebookClient
-from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
 from wasm_kernel.errors import WasmKernelError
@@ -29,6 +28,7 @@ from wasm_kernel.frontends.batch.batch_kernel import (
 )
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.comparing import difference, differing_cell
+from wasm_kernel.frontends.batch.notebook_client import OUTPUT_SECONDS, CellClient, TooMuchKept
 from wasm_kernel.frontends.batch.notebooks import (
     Cell,
     NotebookRefused,
@@ -62,6 +62,7 @@ _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
 _LOST = "The kernel's process ended by itself."
 _SILENT = "The kernel did not say how the cell ended."
+_UNREAD = f"What the cell has shown did not come within {OUTPUT_SECONDS} seconds of its end."
 _CANCELLED = "The run was cancelled."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
 _DIFFERS = "The outputs are not those that the notebook was stored with."
@@ -254,7 +255,7 @@ class NotebookRun:
             if self._kernel is not None:
                 await self._kernel.close(kill=self._stuck)
 
-    async def _open(self, earlier: Earlier | None) -> NotebookClient:
+    async def _open(self, earlier: Earlier | None) -> CellClient:
         """Returns the client of a kernel that stands before the first cell to run."""
         if earlier is not None and earlier.can_resume and self._session.exists:
             await asyncio.to_thread(self._session.wait_unused)
@@ -271,7 +272,7 @@ class NotebookRun:
         await self._limited(kernel.ready())
         return client
 
-    async def _started(self) -> tuple[BatchKernel, NotebookClient]:
+    async def _started(self) -> tuple[BatchKernel, CellClient]:
         settings = self._settings
         traits = {
             "language": runtime_of(self._book).value,
@@ -295,7 +296,7 @@ class NotebookRun:
             setattr(client, name, hook)
         return kernel, client
 
-    async def _run_or_go_on(self, client: NotebookClient, place: int, cell: NotebookNode) -> None:
+    async def _run_or_go_on(self, client: CellClient, place: int, cell: NotebookNode) -> None:
         """Runs one cell; an error of its own does not end the notebook if that is to go on."""
         try:
             await self._run_cell(client, place, cell)
@@ -304,7 +305,7 @@ class NotebookRun:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
 
-    async def _run_cell(self, client: NotebookClient, place: int, cell: NotebookNode) -> None:
+    async def _run_cell(self, client: CellClient, place: int, cell: NotebookNode) -> None:
         """Runs one cell.
 
         Raises:
@@ -319,6 +320,10 @@ class NotebookRun:
         except CellExecutionError as problem:
             verdict = verdict_of(self._kernel.limits_met(), problem.ename)
             raise _Ended(verdict, _reason(verdict, problem)) from None
+        except TooMuchKept as problem:
+            raise _Ended("output-limit", str(problem)) from None
+        except CellTimeoutError:
+            raise KernelLost(_UNREAD) from None
         finally:
             merge_streams(cell)
         met = self._kernel.limits_met()

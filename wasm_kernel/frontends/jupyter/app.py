@@ -260,8 +260,9 @@ class WasmKernelApp(JupyterApp):
     def _handlers(self, place: PublishPlace, secret: Path, policy: ExecutionPolicy) -> Handlers:
         """The handlers of the broker; each checks its request as a stranger's."""
         root, session_id = place.root, place.session_id
+        private = root.private_of(session_id)
         handlers: Handlers = {
-            **broker_handlers(self.settings.runtime, root.private_of(session_id)),
+            **broker_handlers(self.settings.runtime, private, pip=self.settings.pip),
             PublishFiles: publish_files(place),
         }
         if self.settings.fork:

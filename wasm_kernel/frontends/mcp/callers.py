@@ -1,10 +1,13 @@
-"""`Caller`: who makes a call, and what an automatic session of theirs is bound to; `Tokens`: the
-bearer tokens that a server over HTTP takes.
+"""`Caller`: who makes a call, and what an automatic session of theirs is bound to; `Share`: what
+memory a request takes; `Tokens`: the bearer tokens that a server over HTTP takes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections import Counter
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,12 +18,52 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from msgspec import Struct
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.policy import read_toml
+from wasm_kernel.policy import MIB, read_toml
 
 SESSION_HEADER = "mcp-session-id"
 ADMIN = "admin"
+SHARE_KEY = "wasm_kernel.share"
+"""The key of a request's `Share` in its scope."""
+HELD_BYTES = 64 * MIB
+"""The most bytes that the requests of one client, and large replies to them, hold at once."""
 _TOKEN_CHARACTERS = 16  # of a token at least: shorter ones can be guessed
 _KEYS = {"token", "admin", "owners"}
+
+
+class Share:
+    """What one request and its reply hold of the memory that its client may take at once.
+
+    Args:
+        held: How many bytes the requests of each client hold.
+        client: The client.
+        reading: Has the client's other requests wait that read a file.
+    """
+
+    def __init__(self, held: Counter[str], client: str, reading: asyncio.Semaphore) -> None:
+        self.reading = reading
+        self._held = held
+        self._client = client
+        self._own = 0
+        self._has_ended = False
+
+    def take(self, size: int) -> bool:
+        """Holds so many bytes more until the request ends; returns whether it may."""
+        if self._has_ended or self._held[self._client] + size > HELD_BYTES:
+            return False
+        self._held[self._client] += size
+        self._own += size
+        return True
+
+    def end(self) -> None:
+        """Gives back what it holds."""
+        self._has_ended = True
+        self._held[self._client] -= self._own
+        if not self._held[self._client]:
+            del self._held[self._client]
+
+
+SHARE: ContextVar[Share | None] = ContextVar("share", default=None)
+"""The share of the request that is served; None over stdio, where the client is the only one."""
 
 
 class Caller(Struct, frozen=True):

@@ -14,8 +14,8 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp_types import Resource, ResourceTemplate, ToolAnnotations
 from pydantic import Field
 
-from wasm_kernel.errors import WasmKernelError, describe
-from wasm_kernel.frontends.mcp.callers import Caller
+from wasm_kernel.errors import LimitReached, WasmKernelError, describe
+from wasm_kernel.frontends.mcp.callers import SHARE, Caller
 from wasm_kernel.frontends.mcp.images import IMAGES, Picture, fitting, image_block
 from wasm_kernel.frontends.mcp.results import (
     TEXT_CHARACTERS,
@@ -201,7 +201,20 @@ class FileTools:
 
 
 async def _content(session: AgentSession, path: str) -> bytes:
-    return await session.sandbox.read_file(path, max_bytes=_READ_BYTES)
+    """Returns the content of a file.
+
+    Raises:
+        LimitReached: the client has too many large replies under way.
+        OSError, WasmKernelError: it can't be read.
+    """
+    share = SHARE.get()
+    if share is None:
+        return await session.sandbox.read_file(path, max_bytes=_READ_BYTES)
+    async with share.reading:
+        data = await session.sandbox.read_file(path, max_bytes=_READ_BYTES)
+    if not share.take(len(data)):
+        raise LimitReached("reply_bytes", "Too many large files at once.", "Read one by one.")
+    return data
 
 
 def _relative(path: str) -> str:

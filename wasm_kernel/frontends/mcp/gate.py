@@ -9,26 +9,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
+from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wasm_kernel.frontends.mcp.callers import SESSION_HEADER, Tokens, connection_scope
+from wasm_kernel.frontends.mcp.callers import (
+    SESSION_HEADER,
+    SHARE_KEY,
+    Share,
+    Tokens,
+    connection_scope,
+)
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 from wasm_kernel.policy import MIB
 
 REQUEST_BYTES = 16 * MIB
 """The most bytes of a request."""
-HELD_BYTES = 64 * MIB
-"""The most bytes that the requests of one client hold while they are served."""
 RATE, BURST = 100.0, 500.0
 """The requests a second of one client, and those that it may send at once."""
 CONNECTIONS = 1_000
 """The connections of the older protocol that one client may have open."""
 _BODY_SECONDS = 60.0  # for the content of a request to come
 _CLIENTS_MOST = 10_000  # whose rates are known
+_READING = 2  # requests of one client that read a file at once
 _OF_REQUEST = (SESSION_HEADER.encode(), b"mcp-protocol-version", b"content-length")
 
 
@@ -81,6 +87,7 @@ class Gate:
         self._metrics = metrics
         self._rates = Rates()
         self._held: Counter[str] = Counter()
+        self._reading: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._connections: dict[str, OrderedDict[str, None]] = {}  # used longest ago first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,27 +98,24 @@ class Gate:
         headers = Headers(scope=scope)
         known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
         client = known or f"at {(scope.get('client') or ('',))[0]}"
-        content = bytearray()
+        reading = self._reading.setdefault(client, asyncio.Semaphore(_READING))
+        share = Share(self._held, client, reading)
         try:
             if not self._rates.allows(client):
                 words = f"{RATE:g} a second may come from one client. Wait a moment."
                 raise _Refusal(429, "requests", f"Too many requests: {words}")
             if scope["method"] == "POST" and (known or self._tokens is None):
-                await self._read(client, headers, receive, content)
-                receive = _again(bytes(content), receive)
-            await self._serve(client, headers, scope, receive, send)
+                receive = _again(await self._read(share, headers, receive), receive)
+            await self._serve(client, headers, {**scope, SHARE_KEY: share}, receive, send)
         except _Refusal as refusal:
             self._metrics.refused(refusal.limit)
             await refusal.answer()(scope, receive, send)
         finally:
-            self._held[client] -= len(content)
-            if not self._held[client]:
-                del self._held[client]
+            share.end()
 
-    async def _read(
-        self, client: str, headers: Headers, receive: Receive, content: bytearray
-    ) -> None:
-        """Reads the content of a request.
+    @staticmethod
+    async def _read(share: Share, headers: Headers, receive: Receive) -> bytes:
+        """Returns the content of a request.
 
         Raises:
             _Refusal: it is too large, comes too slowly, or the client sends too much at once.
@@ -122,6 +126,7 @@ class Gate:
         )
         if told.isdecimal() and int(told[:20]) > REQUEST_BYTES:
             raise too_large
+        content = bytearray()
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 more = True
@@ -130,17 +135,17 @@ class Gate:
                     if message["type"] == "http.disconnect":
                         raise _Refusal(408, "request_seconds", "The request did not come whole.")
                     part = message.get("body", b"")
-                    content += part
-                    self._held[client] += len(part)
-                    if len(content) > REQUEST_BYTES:
+                    if len(content) + len(part) > REQUEST_BYTES:
                         raise too_large
-                    if self._held[client] > HELD_BYTES:
+                    content += part
+                    if not share.take(len(part)):
                         words = "Too many large requests at once. Send one after the other."
                         raise _Refusal(503, "request_bytes", words)
                     more = message.get("more_body", False)
         except TimeoutError:
             words = f"The request did not come within {_BODY_SECONDS:g} seconds."
             raise _Refusal(408, "request_seconds", words) from None
+        return bytes(content)
 
     async def _serve(
         self, client: str, headers: Headers, scope: Scope, receive: Receive, send: Send

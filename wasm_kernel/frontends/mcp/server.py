@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import LimitReached, WasmKernelError
-from wasm_kernel.frontends.mcp.callers import Caller, caller_of
+from wasm_kernel.frontends.mcp.callers import SHARE, SHARE_KEY, Caller, caller_of
 from wasm_kernel.frontends.mcp.file_tools import FileTools
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.results import cut, text_block
@@ -48,6 +48,9 @@ there, and send small cells. Your session begins by itself.
 """
 _CALLER: ContextVar[Caller] = ContextVar("caller")
 _REFUSAL_CHARACTERS = 2_000
+_NO_ROOM = (
+    "[note] An image is left out: too many large replies are under way. Ask for it once more."
+)
 _LINKS_SINCE = "2025-06-18"
 Answered = CallToolResult | InputRequiredResult
 _ADMINS = "list_active_sessions"
@@ -99,9 +102,11 @@ class WorkspaceServer(MCPServer[None]):
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         token = _CALLER.set(caller_of(ctx, self._local))
+        share = SHARE.set(ctx.request.scope.get(SHARE_KEY) if ctx.request is not None else None)
         try:
             return await call_next(ctx)
         finally:
+            SHARE.reset(share)
             _CALLER.reset(token)
 
     async def list_tools(self) -> list[Tool]:
@@ -115,7 +120,7 @@ class WorkspaceServer(MCPServer[None]):
         """Calls a tool; what it refuses, it refuses in words."""
         try:
             await self._check_names(name, arguments)
-            return _as_of(await super().call_tool(name, arguments, context), context)
+            return _held(_as_of(await super().call_tool(name, arguments, context), context))
         except ToolError as failure:
             cause = failure.__cause__
             if isinstance(cause, LimitReached):
@@ -164,6 +169,16 @@ def _as_of(result: Answered, context: Context[None, Any] | None) -> Answered:
         return result
     if isinstance(result, CallToolResult):
         result.content = [each for each in result.content if each.type != "resource_link"]
+    return result
+
+
+def _held(result: Answered) -> Answered:
+    """Returns a result without the images for which the client's share of memory has no room."""
+    share = SHARE.get()
+    if share is not None and isinstance(result, CallToolResult):
+        for place, block in enumerate(result.content):
+            if block.type == "image" and not share.take(len(block.data)):
+                result.content[place] = text_block(_NO_ROOM)
     return result
 
 

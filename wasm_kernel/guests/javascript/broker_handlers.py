@@ -146,9 +146,10 @@ def _check(folder: Path) -> None:
             raise PackageError(f"these are more than {FILES_MOST:,} files.")
 
 
-def broker_handlers(private: OpenPrivate) -> Handlers:
-    """Returns what the broker does for the guest of one sandbox."""
-    return {PrepareGuest: preparing(_language), FetchPackages: fetching(private)}
+def broker_handlers(private: OpenPrivate, *, pip: bool = True) -> Handlers:
+    """Returns what the broker does for the guest of one sandbox, with `pip` also fetch packages."""
+    handlers: Handlers = {PrepareGuest: preparing(_language)}
+    return {**handlers, FetchPackages: fetching(private)} if pip else handlers
 
 
 def _language() -> GuestLanguage:

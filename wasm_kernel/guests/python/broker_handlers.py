@@ -27,13 +27,13 @@ from wasm_kernel.linux.task import Task
 _PACKAGES_MOST = 100
 
 
-def broker_handlers(private: OpenPrivate) -> Handlers:
-    """Returns what the broker does for the guest of one sandbox."""
-    return {
+def broker_handlers(private: OpenPrivate, *, pip: bool = True) -> Handlers:
+    """Returns what the broker does for the guest of one sandbox, with `pip` also fetch wheels."""
+    handlers: Handlers = {
         PrepareGuest: preparing(_language),
         CompileInBackground: _compile_in_background,
-        FetchWheels: _fetching(private),
     }
+    return {**handlers, FetchWheels: _fetching(private)} if pip else handlers
 
 
 def _compile_in_background(request: CompileInBackground, _: Task) -> Done:

@@ -1,0 +1,106 @@
+"""What nbclient does for a page, with what a hostile cell may tell it."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (nbformat carries no types)
+
+from __future__ import annotations
+
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionComplete
+
+from wasm_kernel.frontends.batch import notebook_client
+from wasm_kernel.frontends.batch.notebook_client import CellClient, TooMuchKept
+from wasm_kernel.frontends.batch.notebooks import merge_streams
+
+
+class Page:
+    """A notebook of empty cells, whose kernel says what a test wants it to."""
+
+    def __init__(self, cells: int = 1) -> None:
+        made = [nbformat.v4.new_code_cell("pass") for _ in range(cells)]
+        self.book = nbformat.v4.new_notebook(cells=made)
+        self.client = CellClient(self.book, record_timing=False)
+        self.client.clear_before_next_output = False  # as at the beginning of each cell
+
+    def tell(self, kind: str, content: dict[str, Any], cell: int = 0) -> None:
+        header = {"msg_id": f"cell {cell}", "msg_type": kind}
+        msg = {"header": header, "msg_type": kind, "parent_header": header}
+        msg |= {"content": content, "metadata": {}, "buffers": []}
+        self.client.process_message(msg, self.book.cells[cell], cell)
+
+    def show(self, text: str, cell: int = 0, kind: str = "display_data") -> None:
+        shown = {"data": {"text/plain": text}, "metadata": {}, "transient": {"display_id": "a"}}
+        self.tell(kind, shown, cell)
+
+    def widget(self, name: str, state: Any, kind: str = "comm_open") -> None:
+        content = {"comm_id": name, "target_name": "jupyter.widget", "data": {"state": state}}
+        self.tell(kind, content)
+
+    def texts(self, cell: int = 0) -> list[str]:
+        outputs = self.book.cells[cell].outputs
+        return [each.get("text") or each["data"]["text/plain"] for each in outputs]
+
+
+def test_a_display_is_updated_wherever_its_cell_has_it_by_now() -> None:
+    page = Page(cells=2)
+    for text in ("one", "two"):
+        page.tell("stream", {"name": "stdout", "text": text})
+    page.show("0 %")
+    merge_streams(page.book.cells[0])
+    page.show("100 %", cell=1, kind="update_display_data")
+    assert page.texts() == ["onetwo", "100 %"]
+    page.tell("clear_output", {"wait": False})
+    page.show("new", cell=1)
+    assert page.texts() == [] and page.texts(1) == ["new"]
+
+
+def test_one_display_cannot_be_shown_a_thousand_times_as_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An update is one message, and the notebook's file has it at each place of the display."""
+    monkeypatch.setattr(notebook_client, "COPIED_BYTES", 1_000_000)
+    page = Page()
+    for _ in range(20):
+        page.show("x")
+    with pytest.raises(TooMuchKept):
+        page.show("y" * 100_000, kind="update_display_data")
+    assert page.texts() == ["x"] * 20
+
+
+def test_widgets_that_are_none_end_no_run_and_many_take_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notebook_client, "COPIED_BYTES", 1_000_000)
+    area: Any = {"_model_module": "@jupyter-widgets/output", "_model_name": "OutputModel"}
+    page = Page()
+    opened: list[Any] = [5, None, area, area | {"_model_module": []}, area | {"outputs": 5}]
+    for state in opened:
+        page.widget("w", state)
+    changed: list[Any] = [5, {"msg_id": ""}, {"msg_id": []}]
+    for state in changed:
+        page.widget("w", state, "comm_msg")
+    for number in range(100):
+        page.widget("bar", {"value": f"{number} {'x' * 100_000}"}, "comm_msg")
+    with pytest.raises(TooMuchKept):
+        for number in range(100):
+            page.widget(f"bar {number}", {"value": "x" * 100_000})
+
+
+def test_an_area_of_outputs_is_told_once_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, told = Page(), list[int]()
+    monkeypatch.setattr(
+        "nbclient.output_widget.OutputWidget.sync_state",
+        lambda area: told.append(len(area.outputs)),
+    )
+    area = {"_model_module": "@jupyter-widgets/output", "_model_name": "OutputModel", "outputs": []}
+    page.widget("out", area)
+    page.widget("out", {"msg_id": "cell 0"}, "comm_msg")
+    for number in range(50):
+        page.show(str(number))
+    assert page.texts() == [] and told == []
+    with pytest.raises(CellExecutionComplete):
+        page.tell("status", {"execution_state": "idle"})
+    assert told == [50]
