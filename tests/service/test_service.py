@@ -336,3 +336,17 @@ def test_limits_that_make_no_sense_are_refused() -> None:
         ServiceLimits(idle_seconds=0)
     with pytest.raises(PolicyError, match="must be above 0, or None for no limit, not '3'"):
         ServiceLimits(sessions="3")  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="must be above 0, not None"):
+        ServiceLimits(queue=None)  # type: ignore[arg-type]
+
+
+def test_what_a_service_does_not_understand_is_refused(service: Service, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'auto', 'required' or 'off', not 'require'"):
+        Service(tmp_path, confinement="require")
+    with pytest.raises(TypeError, match="limits is of type ServiceLimits, not dict"):
+        Service(tmp_path, limits={})  # type: ignore[arg-type]
+    for owner in (None, 7):  # it could not be read back
+        with pytest.raises(TypeError, match="owner is of type str"):
+            service.create(owner=owner)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="policy is of type ExecutionPolicy, not dict"):
+        service.create(policy={})  # type: ignore[arg-type]

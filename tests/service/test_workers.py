@@ -118,12 +118,20 @@ def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> N
 
 
 def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
-    sandbox = starting(limits=ServiceLimits(answer_seconds=0.5)).create()
+    service = starting(limits=ServiceLimits(answer_seconds=0.5))
+    sandbox = service.create()
     keep(sandbox, "x = 41")
     process = worker_of(sandbox).process
     assert "did not answer for 0.5 seconds" in lose(sandbox, signal.SIGSTOP).evalue
     ends(process)
     assert says(sandbox, "print(x)") == "41"
+    wait_for(lambda: service.fork_server._spare is not None)
+    assert service.fork_server._spare is not None
+    process = service.fork_server._spare[1].process
+    os.kill(process, signal.SIGSTOP)
+    wait_for(lambda: fork_server._is_stopped(process))
+    assert says(service.create(), "print(1)") == "1"  # nobody gets that one
+    ends(process)
 
 
 @pytest.mark.usefixtures("one_fork_server")

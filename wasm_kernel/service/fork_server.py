@@ -31,7 +31,7 @@ from wasm_kernel.engine.flavours import (
     Flavour,
     may_run_baseline,
 )
-from wasm_kernel.errors import HostFailed, WasmKernelError
+from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.linux.confinement import OFF, possible
 from wasm_kernel.policy import RuntimeType
@@ -58,6 +58,7 @@ try:
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
 """
+_COPY = "this process was forked from the one whose service it is; make another one"
 _STOPPED = "the process that sessions are forked from was stopped; it was told to go on"
 _LOG = logging.getLogger("wasm_kernel.service")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -168,10 +169,10 @@ class ForkServer:
         """Checks that this process has made it.
 
         Raises:
-            HostFailed: it was forked from the one that has.
+            SandboxClosed: it was forked from the one that has.
         """
         if os.getpid() != self._owner:
-            raise HostFailed("this process was forked from the one whose service it is")
+            raise SandboxClosed(_COPY)
 
     def start(self) -> None:
         """Starts the process, if it does not run; does not wait until it is ready.
@@ -227,7 +228,7 @@ class ForkServer:
             if self._spare is None or self._spare[0] != requests:
                 return None
             (_, spare), self._spare = self._spare, None
-        if not spare.has_ended:
+        if not (spare.has_ended or _is_stopped(spare.process)):
             return spare
         spare.close()
         return None

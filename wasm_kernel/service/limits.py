@@ -11,11 +11,12 @@ from wasm_kernel.errors import LimitReached, PolicyError
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
 
+_NEEDED = ("queue", "answer_seconds")
 _FREE_BYTES = 256 * MIB  # that no new session takes of a disk: those that are there go on
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a service; None is no limit.
+    """The limits of a service; None is no limit, but for `queue` and `answer_seconds`.
 
     Attributes:
         sessions: How many sessions it knows, asleep or awake.
@@ -44,8 +45,11 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise PolicyError(name, f"must be above 0, or None for no limit, not {value!r}")
+            if value is None and name not in _NEEDED:
+                continue
+            if not (isinstance(value, int | float) and value > 0):
+                none = "" if name in _NEEDED else ", or None for no limit"
+                raise PolicyError(name, f"must be above 0{none}, not {value!r}")
 
     def check_sessions(self, known: int, own: int, more: int) -> None:
         """Checks that there may be so many more sessions.

@@ -16,6 +16,7 @@ from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.folders.locks import ServiceLock
 from wasm_kernel.guests.base import broker_handlers
 from wasm_kernel.linux.broker import Handlers, log_failure
+from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -72,6 +73,8 @@ class Service:
     Raises:
         PlantedLinkError: the root's path is relative, and leads through a link.
         HostFailed: the process can't be started.
+        ValueError: `confinement` is something else.
+        TypeError: `limits`, `policy` or `logger` is.
     """
 
     def __init__(
@@ -84,11 +87,15 @@ class Service:
         logger: SandboxLogger | EventLogger | None = None,
         confinement: str = "auto",
     ) -> None:
+        if confinement not in (OFF, AUTO, REQUIRED):  # a slip would leave `required` out
+            raise ValueError(f"confinement is 'auto', 'required' or 'off', not {confinement!r}")
+        self.limits = ServiceLimits() if limits is None else limits
+        self._policy = ExecutionPolicy() if policy is None else policy
+        _check_type("limits", self.limits, ServiceLimits)
+        _check_type("policy", self._policy, ExecutionPolicy)
         private = None if private_root is None else real_path(private_root)
         self._sessions_root = SessionsRoot(real_path(workspace_root), private)
         self.root = self._sessions_root.path
-        self.limits = limits or ServiceLimits()
-        self._policy = policy or ExecutionPolicy()
         self._records = SessionRecords(self._sessions_root)
         self._lock = ServiceLock(self.root)
         self._logger = SandboxLogger.of(logger)
@@ -122,11 +129,12 @@ class Service:
 
         Raises:
             LimitReached: the service takes no more sessions; none was made.
-            HostFailed: this process was forked from the one that has made the service.
+            SandboxClosed: this process was forked from the one that has made the service.
             ValueError: there is no guest for `language`.
+            TypeError: `owner` is no text, or `policy` no policy.
             WorkspaceError: the session's folder can't be made.
         """
-        limits, name = policy or self._policy, ids.new()
+        limits, name = self._limits(owner, policy), ids.new()
         language = RuntimeType.checked(language)
         self._check_room(owner)
         session = Session(self._sessions_root, name, self._logger, new=True, mounts=limits.mounts)
@@ -156,7 +164,9 @@ class Service:
             FileNotFoundError: there is no such session.
             LimitReached: the service takes no more sessions.
             SessionIdError: `session_id` is not a session id (a `ValueError`).
+            TypeError: `owner` is no text, or `policy` no policy.
         """
+        limits = self._limits(owner, policy)
         name = self._sessions_root.target_of(ids.checked(session_id))
         if (entry := self._registry.find(name)) is not None:
             return entry.sandbox_of(owner)
@@ -166,7 +176,7 @@ class Service:
         if record is not None:
             check_owner(record.owner, owner)
             language = language or record.language
-        limits, language = policy or self._policy, RuntimeType.checked(language or "python")
+        language = RuntimeType.checked(language or "python")
         sandbox = self._add(name, language, owner, limits, pip=pip)
         if record is None:
             self._note(name, owner, language)
@@ -280,6 +290,13 @@ class Service:
                 self.delete(name)
             raise
 
+    def _limits(self, owner: str, policy: ExecutionPolicy | None) -> ExecutionPolicy:
+        """Returns a session's limits, once what its caller gave is checked."""
+        _check_type("owner", owner, str)  # another one could not be read back
+        limits = self._policy if policy is None else policy
+        _check_type("policy", limits, ExecutionPolicy)
+        return limits
+
     def _note(self, name: str, owner: str, language: RuntimeType) -> None:
         """Notes whom a session belongs to, for later services."""
         try:
@@ -292,7 +309,7 @@ class Service:
 
         Raises:
             LimitReached: there may not.
-            HostFailed: this process was forked from the service's.
+            SandboxClosed: this process was forked from the service's.
         """
         self.fork_server.check_process()
         if self._why_closed:
@@ -420,6 +437,11 @@ class Service:
             self._expire(entry.sandbox.session_id)
         elif state == "idle" and idle > most:
             worker.sleep()
+
+
+def _check_type(name: str, given: object, kind: type) -> None:
+    if not isinstance(given, kind):
+        raise TypeError(f"{name} is of type {kind.__name__}, not {type(given).__name__}")
 
 
 class AsyncService(Async[Service]):
