@@ -75,6 +75,18 @@ thread.join()
 
 
 @needs_walls
+def test_a_superuser_keeps_no_right_but_those_to_files() -> None:
+    """Before, code that had taken over a process of root's could restart the machine."""
+    code = """
+from wasm_kernel.linux.confinement import Confinement, KeptPaths
+Confinement("required").close_files(KeptPaths())
+for line in open("/proc/self/status"):
+    if line.startswith(("CapPrm", "CapEff")): print(int(line.split()[1], 16) & ~0b11011)
+"""
+    assert said_by(code) == ["0", "0"]
+
+
+@needs_walls
 def test_no_other_process_is_signalled_or_changed() -> None:
     code = f"""{_SHUT}
 import resource, signal

@@ -124,6 +124,7 @@ class Confinement:
         try:
             places = import_places(kept.packages)
             known = landlock.restrict(_allowed(kept, places))
+            seccomp.give_up_rights()
         except OSError as problem:
             self.is_closing = False
             self._fail(f"Landlock: {problem}")

@@ -133,6 +133,9 @@ OWN_OR_NONE = (
 Those that set how a thread is scheduled can't be among them: libraries name their threads in them,
 and ZeroMQ aborts the process when that is refused.
 """
+_GET_RIGHTS, _SET_RIGHTS = SystemCall("capget", 125, 90), SystemCall("capset", 126, 91)
+_RIGHTS_VERSION = 0x20080522
+_KEPT_RIGHTS = 0b11011  # CAP_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID: files, which Landlock guards
 _CLONE = SystemCall("clone", 56, 220)
 _PAIR = SystemCall("socketpair", 53, 199)
 _TIMES = SystemCall("utimensat", 280, 88)
@@ -159,6 +162,24 @@ def refuse() -> None:
     answer = checked(system_call(_SECCOMP[machine], _SET_FILTER, _ALL_THREADS, described))
     if answer > 0:
         raise OSError("a thread of this process has a filter of its own")
+
+
+def give_up_rights() -> None:
+    """Gives up what the superuser may beyond files: to set the clock, to restart the machine.
+
+    It holds for the thread that asks and for those that it starts.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    machine = os.uname().machine
+    head = struct.pack("=Ii", _RIGHTS_VERSION, 0)
+    rights = ctypes.create_string_buffer(24)  # effective, permitted and inheritable, in halves
+    get, give = getattr(_GET_RIGHTS, machine), getattr(_SET_RIGHTS, machine)
+    checked(system_call(get, head, ctypes.addressof(rights)))
+    effective, permitted, *_ = struct.unpack("=6I", rights.raw)
+    kept = struct.pack("=6I", effective & _KEPT_RIGHTS, permitted & _KEPT_RIGHTS, 0, 0, 0, 0)
+    checked(system_call(give, head, kept))
 
 
 def program(machine: str, process: int) -> bytes:
