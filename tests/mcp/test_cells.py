@@ -20,6 +20,7 @@ def test_streams_are_marked_and_the_last_value_is_shown(stdio: Agent) -> None:
     )
     assert "[stdout]\na\n[stderr]\nb\n[result]\n42\n[cell " in answer.text
     assert "no output" in stdio.call("execute_code", code="x = 1").text
+    assert "[help]\nSignature: print(" in stdio.call("execute_code", code="print?").text
 
 
 def test_nothing_structured_hides_the_blocks(stdio: Agent) -> None:

@@ -15,7 +15,8 @@ from tests.mcp.clients import Agent, Agents
 def test_files_come_in_and_go_out(stdio: Agent) -> None:
     assert not stdio.call("write_file", path="in/data.csv", content="a,b\n1,2\n").failed
     assert stdio.says("open('in/data.csv').read()") == "'a,b\\n1,2\\n'"
-    assert "in/data.csv" in stdio.call("list_files", pattern="**/*.csv").text
+    for pattern in ("**/*.csv", "in", "/app/in/", "/app", ".", ""):
+        assert "in/data.csv" in stdio.call("list_files", pattern=pattern, session="").text
     assert stdio.call("read_file", path="/app/in/data.csv").text == "a,b\n1,2\n"
     data = base64.b64encode(b"\x00\xff").decode()
     stdio.call("write_file", path="raw.bin", content=data, encoding="base64")
@@ -84,6 +85,8 @@ def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
     stdio.call("checkpoint", name="one")
     stdio.says("n = 2")
     stdio.says("n = 3")
+    refused = stdio.call("execute_code", code="n = 4\nnew = %fork")
+    assert "fork_session" in refused.text  # it would be a session that no tool finds
     assert "n = 3" in stdio.call("undo").text
     assert stdio.says("n") == "2"
     fork = stdio.call("fork_session").handle

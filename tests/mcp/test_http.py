@@ -126,9 +126,17 @@ def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["--http", "0.0.0.0:0"], ["--http", "8811"], ["--token-file", "x"]]
+    "options",
+    [
+        ["--http", "0.0.0.0:0"],
+        ["--http", "8811"],
+        ["--token-file", "x"],
+        ["--admin", "--http", "127.0.0.1:0"],
+        ["--sessions", "0"],
+        ["--expire-seconds", "inf"],
+    ],
 )
-def test_other_machines_need_a_token(
+def test_options_that_cannot_be_are_refused_in_one_line(
     options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["mcp", *options]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ DEFAULTS = {
     "display_bytes": 64 * MIB,
 }
 """The limits of sessions that differ from those of a kernel: what a cell shows costs its reader."""
+_NUMBERS = ("sessions", "owner_sessions", "memory", "disk", "idle_seconds", "expire_seconds")
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
 _BY_HAND = (
     "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
@@ -116,7 +118,9 @@ def run(options: argparse.Namespace) -> int:
     """
     for name in ("token_file", "allow_host"):
         if getattr(options, name) and not options.http:
-            raise PolicyError(f"--{name.replace('_', '-')}", "is for --http alone")
+            raise PolicyError(_option(name), "is for --http alone")
+    if options.admin and options.http:
+        raise PolicyError("--admin", "is for stdio; over HTTP, administrators have a token")
     policy = _policy(options.policy)
     limits = _limits(options, policy)
     try:
@@ -176,6 +180,10 @@ def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimi
     from wasm_kernel.linux.memory import available_memory
     from wasm_kernel.service.limits import ServiceLimits
 
+    for name in _NUMBERS:
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise PolicyError(_option(name), f"must be a finite number above 0, not {value:g}")
     memory = max(available_memory(), policy.memory_bytes + 64 * MIB)  # one session, at least
     return ServiceLimits(
         sessions=options.sessions,
@@ -210,6 +218,10 @@ def _opening(
     return opening
 
 
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _folder_name(*, keep: bool) -> str:
     """Returns where sessions lie in the data folder: those to keep where no later server looks.
 
@@ -221,8 +233,9 @@ def _folder_name(*, keep: bool) -> str:
 def _policy(file: Path | None) -> ExecutionPolicy:
     if file is None:
         return ExecutionPolicy.from_values(DEFAULTS)
+    named = read_toml(file)
     try:
-        return ExecutionPolicy.from_values(DEFAULTS | read_toml(file), file.parent)
+        return ExecutionPolicy.from_values(DEFAULTS | named, file.parent)
     except PolicyError as problem:
         raise PolicyError(problem.field, problem.rule, where=file.name) from None
 

@@ -32,6 +32,7 @@ from wasm_kernel.policy import MIB
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
+_ALL = ("", ".")  # as what is to be listed
 _READ_BYTES = 32 * MIB
 CONTENT_CHARACTERS = 32 * MIB
 """The most characters that a call may write into a file."""
@@ -73,18 +74,20 @@ class FileTools:
     async def list_files(
         self,
         pattern: Annotated[
-            str | None, Field(description="A glob, such as *.csv or **/*.png.", max_length=1000)
+            str | None,
+            Field(description="A folder, or a glob such as *.csv or **/*.png.", max_length=1000),
         ] = None,
         session: Handle = None,
     ) -> Blocks:
         """List the files in /app."""
         found = await self._sessions.to_look_at(self._caller(), session)
-        paths = await found.sandbox.list_files(None if pattern is None else _relative(pattern))
+        name = _relative(pattern or "").rstrip("/")
+        paths = await found.sandbox.list_files(None if name in _ALL else name)
+        if not paths and name not in _ALL:
+            paths = await found.sandbox.list_files(f"{name}/**")
         more = f"\n... and {len(paths) - _LISTED:,} more" if len(paths) > _LISTED else ""
         text = cut("\n".join(paths[:_LISTED]), TEXT_CHARACTERS, "") + more
-        return [
-            text_block(text or "There is no such file." if pattern else text or "No files yet.")
-        ]
+        return [text_block(text or ("No files yet." if name in _ALL else "There is no such file."))]
 
     async def read_file(
         self,
@@ -219,4 +222,4 @@ async def _content(session: AgentSession, path: str) -> bytes:
 
 def _relative(path: str) -> str:
     """Returns a path below `/app`, which models often put before it."""
-    return path.removeprefix(_FOLDER)
+    return "." if path == "/app" else path.removeprefix(_FOLDER).removeprefix("./")

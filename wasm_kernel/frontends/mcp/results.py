@@ -125,6 +125,8 @@ class CellReply:
                 self._say(f"[{name}]\n{shown.rstrip()}")
         for output in _shown(result.outputs):
             await self._add(output)
+        for text in _pages(result.reply):
+            await self._add_text("help", plain(text))
         if self._unshown:
             text = "\n".join(self._unshown)
             path = await self._save(
@@ -246,6 +248,15 @@ def _shown(outputs: Iterable[Output]) -> list[Output]:
         elif output.kind != "error":
             left.append((identity, output))
     return [output for _, output in left]
+
+
+def _pages(reply: Mapping[str, Any]) -> list[str]:
+    """Returns the texts that a cell has opened a pager for, as `print?` does."""
+    found = reply.get("payload")
+    pages = [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    shown = [each.get("data") for each in pages if each.get("source") == "page"]
+    texts = [each.get("text/plain") for each in shown if isinstance(each, Mapping)]
+    return [each for each in texts if isinstance(each, str)]
 
 
 def _besides_error(result: SandboxResult) -> str:

@@ -232,7 +232,7 @@ class AgentSessions:
         Raises:
             NoSuchSession: the handle is not known, or not the caller's.
         """
-        if handle is None:
+        if not handle:  # models give an empty text for what they leave out
             own = [
                 each
                 for (scope, spoken), each in self._automatic.items()
@@ -397,8 +397,7 @@ class AgentSessions:
             service = (await self.service()).sync
         except (WasmKernelError, OSError):
             return  # it was never open
-        ids = [each.sandbox.session_id for each in self._sessions.values()]
-        await on_thread(_close, service, ids, keep=self._keep)
+        await on_thread(_close, service, keep=self._keep)
 
 
 def _language(name: str) -> str:
@@ -407,7 +406,8 @@ def _language(name: str) -> str:
     Raises:
         ValueError: there is none.
     """
-    return RuntimeType.checked(_LANGUAGES.get(name.lower(), name.lower())).value
+    word = name.strip().lower()
+    return RuntimeType.checked(_LANGUAGES.get(word, word)).value
 
 
 def _check_room(sandbox: RemoteSandbox, size: int) -> None:
@@ -427,10 +427,11 @@ def _check_room(sandbox: RemoteSandbox, size: int) -> None:
         )
 
 
-def _close(service: Service, ids: Sequence[str], *, keep: bool) -> None:
+def _close(service: Service, *, keep: bool) -> None:
+    ended = [] if keep else [each.session_id for each in service.list()]
     if not keep:
         service.fork_server.close()  # what is deleted need not be saved before
     service.close()
-    for name in () if keep else ids:
+    for name in ended:
         with contextlib.suppress(WasmKernelError, OSError):
             service.delete(name)

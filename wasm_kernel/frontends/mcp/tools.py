@@ -19,8 +19,11 @@ from wasm_kernel.frontends.mcp.info import listing, runtimes, workspace_info
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
+from wasm_kernel.guests.base import load
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import Travelled
+from wasm_kernel.service.async_session import on_thread
+from wasm_kernel.sessions.forking import FORK
 
 Handle = Annotated[
     str | None,
@@ -47,6 +50,10 @@ _CODE_CHARACTERS = 1_000_000
 _TOO_LONG = (
     f"The code of a cell may have {_CODE_CHARACTERS:,} characters. Nothing was run. Bring data in "
     "with write_file."
+)
+_FORK_CELL = (
+    "%fork makes a session for a notebook, which no tool would find. Nothing was run. fork_session "
+    "copies this one."
 )
 _TRAVEL_CHARACTERS = 2_000
 
@@ -115,6 +122,8 @@ class CellTools:
         if len(code) > _CODE_CHARACTERS:
             raise Refused(_TOO_LONG)
         found = await self._sessions.of(self._caller(), session, language)
+        if FORK in code and await on_thread(_forks, found.language, code):
+            raise Refused(_FORK_CELL)
         return await self._run(ctx, found, code, timeout_seconds)
 
     async def install_packages(
@@ -273,6 +282,10 @@ def offer(server: MCPServer[None], tool: Callable[..., Any], hints: ToolAnnotati
     """Offers a tool; its docstring is what the model reads."""
     description = inspect.getdoc(tool)
     server.add_tool(tool, description=description, annotations=hints, structured_output=False)
+
+
+def _forks(language: str, code: str) -> bool:
+    return bool(load(RuntimeType(language)).parse_cell(code).commands({FORK}))
 
 
 def _said(text: str) -> Blocks:
