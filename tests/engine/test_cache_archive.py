@@ -125,7 +125,7 @@ def test_code_for_another_processor_or_wasmtime_is_not_taken(
 ) -> None:
     path = one.cache.write(one.code, lambda path: put(path, b"code for another processor"))
     digest = write_archive([path], tmp_path / "guest")
-    with pytest.raises(CompileError, match="does not fit"):
+    with pytest.raises(CompileError, match=r"does not fit: [A-Z][^/\n]*$"):
         other.take(tmp_path / "guest", digest)
     assert not list(other.cache.folder.iterdir())
 

@@ -222,7 +222,8 @@ class Compiler:
         try:
             wasmtime.Module.deserialize_file(self.engine(flavour, binary.stack_bytes), str(path))
         except wasmtime.WasmtimeError as problem:
-            raise CompileError(f"{binary.title}'s compiled code does not fit: {problem}") from None
+            why = str(problem).strip().rpartition("\n")[2].lstrip("0123456789: ")  # without a path
+            raise CompileError(f"{binary.title}'s compiled code does not fit: {why}") from None
 
     def _compile(self, engine: wasmtime.Engine, binary: GuestBinary) -> wasmtime.Module:
         code, file = binary.path.read_bytes(), binary.path.name
