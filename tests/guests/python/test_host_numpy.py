@@ -187,6 +187,8 @@ def test_what_is_broken_off_is_called_done_and_what_is_refused_not(guest: Guarde
     for c_at in (4096 + 8, 65536 + 8):  # where a and b lie
         overlapping = (4096, 65536, c_at, *values[3:])
         assert guest.multiply(PRODUCT + DOUBLE, *overlapping) == NOT_DONE
+    for stride in (15, 0, -1):  # columns that share numbers, or lie before the first
+        assert guest.multiply(PRODUCT + DOUBLE, *values[:-1], stride) == NOT_DONE
     assert guest.counted[-1] == 8 * 16**3
     assert {guest.ask(request, at, 20, 20) for request in (*range(16), 15 * 16, 1023)} == {NOT_DONE}
 
