@@ -23,24 +23,25 @@ Tell = Callable[[float, str], Awaitable[None]]
 
 
 class LastLine:
-    """The last line of what a cell has written."""
+    """The last line of what a cell has written. It is looked for when it is told, once a second."""
 
     def __init__(self) -> None:
-        self.text = ""
         self._held = ""
 
     def heard(self, output: Output) -> None:
         """Takes an output of the cell."""
-        if not isinstance(output, Stream):
-            return
-        self._held = (self._held + output.text)[-_HELD_CHARACTERS:]
-        lines = [line for line in terminal.clean(self._held).splitlines() if line.strip()]
-        if lines:
-            self.say(lines[-1])
+        if isinstance(output, Stream):
+            self._held = (self._held + output.text)[-_HELD_CHARACTERS:]
 
     def say(self, text: str) -> None:
         """Takes a sentence about a start that takes long."""
-        self.text = text.strip()[-_LINE_CHARACTERS:]
+        self._held = f"{text}\n"
+
+    @property
+    def text(self) -> str:
+        """The line; empty if there is none."""
+        lines = [line.strip() for line in terminal.clean(self._held).splitlines() if line.strip()]
+        return lines[-1][-_LINE_CHARACTERS:] if lines else ""
 
 
 async def run_cell(

@@ -164,9 +164,9 @@ class Gate:
                 status = message["status"]
                 connection = Headers(raw=message["headers"]).get(SESSION_HEADER)
                 if connection and status < 300:
-                    self._connections[client] = own
-                    own[connection] = None
-                    own.move_to_end(connection)
+                    known = self._connections.setdefault(client, own)
+                    known[connection] = None
+                    known.move_to_end(connection)
             await send(message)
 
         try:

@@ -12,9 +12,10 @@ import contextlib
 import os
 import secrets
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -166,7 +167,7 @@ class AgentSessions:
         self._keep = keep
         self._sessions: dict[str, AgentSession] = {}
         self._automatic: dict[tuple[str, str], AgentSession] = {}
-        self._creating: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._creating: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def service(self) -> AsyncService:
         """Returns the service, when it is open.
@@ -203,7 +204,8 @@ class AgentSessions:
     async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
         if not caller.scope:
             return await self._begin_automatic(caller, language)
-        async with self._creating[caller.scope, language]:  # calls at once share one session
+        creating = self._creating.setdefault((caller.scope, language), asyncio.Lock())
+        async with creating:  # calls at once share one session
             found = self.known(caller, None, language)
             return found or await self._begin_automatic(caller, language)
 
@@ -349,7 +351,6 @@ class AgentSessions:
         for key, each in [*self._automatic.items()]:
             if each.why_gone and each.used < limit:
                 del self._automatic[key]
-                self._creating.pop(key, None)
 
     # -- all of them
 
@@ -387,7 +388,6 @@ class AgentSessions:
     async def end_scope(self, scope: str) -> None:
         """Deletes the automatic sessions of a client that has left."""
         for key in [key for key in self._automatic if key[0] == scope]:
-            self._creating.pop(key, None)
             with contextlib.suppress(WasmKernelError, OSError):
                 await self.destroy(self._automatic[key], _CLIENT_LEFT)
 
