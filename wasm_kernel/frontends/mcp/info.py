@@ -29,7 +29,8 @@ def _line(session: AgentSession, usage: Mapping[str, SessionInfo] | None) -> str
     kind = "automatic" if session.is_automatic else "explicit"
     idle = f"{time.time() - session.used:.0f} s ago"
     state = session.sandbox.sync.worker.state
-    words = [kind, session.language, state, f"{len(session.cells)} cells", f"used {idle}"]
+    cells = "1 cell" if len(session.cells) == 1 else f"{len(session.cells)} cells"
+    words = [kind, session.language, state, cells, f"used {idle}"]
     if usage is None:
         return f'session="{session.handle}": {", ".join(words)}'
     used = usage.get(session.sandbox.session_id)
