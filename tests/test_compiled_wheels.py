@@ -17,6 +17,9 @@ from wasm_kernel import __version__
 from wasm_kernel.engine.cache import INSTALLED, Cache
 from wasm_kernel.engine.compiler import Compiler
 from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.guests.javascript.language import JavaScriptLanguage
+from wasm_kernel.guests.python.language import PythonLanguage
 
 
 @pytest.fixture
@@ -68,3 +71,23 @@ def test_a_wheel_that_pypi_does_not_take_is_refused(
     monkeypatch.setattr(compiled_wheels, "MOST_BYTES", 100)
     with pytest.raises(WheelError, match="PyPI takes 100"):
         Wheel("x", "py3-none-any", "", [("file", binary)], []).write(tmp_path)
+
+
+def test_what_is_installed_and_not_used_is_told_of_each_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path / "cache", installed_in=tmp_path)
+    python, javascript = PythonLanguage(cache), JavaScriptLanguage(cache)
+    names = (
+        python.compiler.name(python.files.wasm, EPOCH),
+        javascript.compiler.name(javascript.files.interpreter, EPOCH),
+    )
+    languages: tuple[GuestLanguage, ...] = (python, javascript)
+    for language, name in zip(languages, names, strict=True):
+        (tmp_path / name).write_bytes(b"for another processor")
+        said = [each.text for each in language.examine() if "guest for kernels is" in each.text]
+        assert "is installed, but not used: " in said[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(Compiler, "check", lambda *_: None)
+            said = [each.text for each in language.examine() if "guest for kernels is" in each.text]
+        assert said[0].endswith("guest for kernels is installed")

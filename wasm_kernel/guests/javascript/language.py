@@ -14,7 +14,7 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import FLAVOURS, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
-from wasm_kernel.errors import BundleError, ImageError
+from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.guests.base import (
     CommandHandler,
@@ -111,13 +111,24 @@ class JavaScriptLanguage:
         yield Finding(
             "ok", f"the guest is JavaScript, by QuickJS-NG {guest_files.VERSION} ({build})"
         )
-        late = "the first sandbox waits some seconds"
         for flavour in FLAVOURS.values():
-            name = self.compiler.name(files.interpreter, flavour)
-            found = self.cache.path(name).is_file()
-            what = f"the JavaScript guest for {flavour.purpose} is"
-            state = "compiled" if found else f"not compiled: {late}"
-            yield Finding("ok" if found else "note", f"{what} {state}")
+            state = self._state_of_code(flavour)
+            what = f"the JavaScript guest for {flavour.purpose}"
+            yield Finding(state.mark, f"{what} is {state.text}")
+
+    def _state_of_code(self, flavour: Flavour) -> Finding:
+        binary, late = self.files.interpreter, "the first sandbox waits some seconds"
+        name = self.compiler.name(binary, flavour)
+        if self.cache.path(name).is_file():
+            return Finding("ok", "compiled")
+        installed = self.cache.installed(name)
+        if installed is None:
+            return Finding("note", f"not compiled: {late}")
+        try:
+            self.compiler.check(installed, binary, flavour)
+        except CompileError as problem:
+            return Finding("note", f"installed, but not used: {problem}. So {late}")
+        return Finding("ok", "installed")
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
