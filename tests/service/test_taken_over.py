@@ -22,10 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.faces import PATIENCE, happens, wait_for
+from tests.peak import Peak
 from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell, NoListener
-from wasm_kernel.guests.protocol import Output
+from wasm_kernel.guests.protocol import Display, Output
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.service import awake, calls, messages, session_worker
@@ -249,11 +250,12 @@ def says(*reports: Any) -> Script:
         says(*[messages.Wanted(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(99)]),
         says(messages.Logged(30, "x" * 20_000)),
         says(messages.Logged(10**9, "x")),
+        says(lambda call: messages.Failed(call.call, "LimitReached", "x", {"limit": "any"})),
     ],
     ids=[
         *("answered twice", "answer to nothing", "failure of nothing", "other type"),
         *("unasked pong", "unasked end", "stray text", "empty stray text"),
-        *("unwanted", "too many wishes", "long log", "level"),
+        *("unwanted", "too many wishes", "long log", "level", "limit"),
     ],
 )
 def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
@@ -267,6 +269,28 @@ def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
     assert "broke the protocol" in caplog.text
     home.script = serves
     sandbox.start().result(PATIENCE)
+
+
+@pytest.mark.parametrize("data", [{}, {"a/json": [[]] * 100_000}], ids=["many", "nested"])
+def test_outputs_are_counted_as_they_are_kept(
+    homes: Making, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a taken-over worker had its service take 20 bytes of memory for one of its own."""
+
+    def shows(channel: Channel) -> None:
+        request(channel)
+        call = request(channel).call
+        shown = messages.Shown(call, Display(data=data))
+        for _ in range(1_000_000):
+            channel.send(shown)
+
+    monkeypatch.setattr(calls, "_MARGIN_BYTES", 8 * MIB)
+    limits = ExecutionPolicy(cell_timeout=PATIENCE, display_count=10, display_bytes=MIB)
+    peak = Peak()
+    error = homes(shows).session(limits).execute("x").error
+    assert error is not None
+    assert "sent what it must not" in error.evalue
+    assert peak.grown < 128 * MIB
 
 
 def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -> None:

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import astuple
+
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import (
     CellTimeout,
@@ -22,7 +24,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.execution.cell_future import CellFuture, CellOutput, as_error
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener, NoListener
-from wasm_kernel.guests.protocol import Stream, without_surrogates
+from wasm_kernel.guests.protocol import Stream, memory_size, without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
@@ -32,6 +34,8 @@ from wasm_kernel.service.messages import CellResult, Figures, Report
 _ENDED = "ended before this cell began"
 _NOT_RUN = "The cell was not run; send it again."
 _MARGIN_BYTES = 128 * MIB  # of a call's messages, beyond what the policy lets a cell show
+_OVERHEAD = 4096  # bytes around an output that are not counted, as the worker has it
+_MARGIN_OUTPUTS = 2_000  # errors among them, which have a limit of their own
 _OWN_BYTES = 512 * MIB  # that a worker takes for itself and a single output, at most
 _CALL_SECONDS = 300.0  # for what is no cell: a state of some GiB may be read or written
 _LATE_SECONDS = 30.0  # for a worker to end a call whose time is over, beyond its grace
@@ -234,6 +238,8 @@ class PendingCell(PendingCall):
         seconds = min(limits, default=math.inf)
         super().__init__(future, CellResult, policy, listener, seconds=seconds)
         self._output = CellOutput(wanted=self.listener.collects)
+        self._outputs_left = policy.display_count + _MARGIN_OUTPUTS
+        self._memory_left = policy.display_bytes + _MARGIN_BYTES
         self._timeout = timeout
         self._nothing = nothing
 
@@ -242,8 +248,20 @@ class PendingCell(PendingCall):
             case messages.Text():
                 self._output.add_text(report.name, report.text)
             case messages.Shown():
+                self._count(report.output)
                 self._output.add(report.output)
         return super()._heard(report)
+
+    def _count(self, output: messages.RichOutput) -> None:
+        """Counts an output as it is kept: few bytes of JSON may stand for many of memory.
+
+        Raises:
+            FrameError: it is more than a worker lets a cell show.
+        """
+        self._outputs_left -= 1
+        self._memory_left -= max(0, memory_size(astuple(output)) - _OVERHEAD)
+        if min(self._outputs_left, self._memory_left) < 0:
+            raise FrameError("it shows more than a cell may")
 
     def _finish(self, value: CellResult, figures: Figures) -> None:
         fields = {name: getattr(value, name) for name in CellResult.__struct_fields__}

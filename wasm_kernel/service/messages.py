@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import FrameError, HostFailed, WasmKernelError
+from wasm_kernel.errors import FrameError, HostFailed, LimitReached, WasmKernelError
 from wasm_kernel.execution.base_sandbox import TravelRequest
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.folders.folders import OpenedFolders
@@ -475,9 +475,11 @@ def error_of(failed: Failed) -> WasmKernelError:
     """Returns the error that a worker tells of, of the same class if this process has loaded it.
 
     Raises:
-        FrameError: it lacks what its class needs.
+        FrameError: it lacks what its class needs, or is the service's own to tell.
     """
     kind = _family(WasmKernelError).get(failed.error, WasmKernelError)
+    if issubclass(kind, LimitReached):  # front ends count them, by the limit's name
+        raise FrameError("it tells of a limit of its service")
     error = kind.revived((failed.text,), dict(failed.fields))
     try:
         str(error)
