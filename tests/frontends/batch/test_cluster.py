@@ -167,6 +167,31 @@ class FakeClient:
     def close(self) -> None: ...
 
 
+def test_a_scheduler_that_is_gone_for_good_ends_what_is_left(
+    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GoneClient(FakeClient):
+        status, made = "closed", 0
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__()
+            GoneClient.made += 1
+            if GoneClient.made == 2:
+                raise OSError
+
+    make("a.ipynb", "1")
+    monkeypatch.setattr(GoneClient, "rule", lambda task: "pending", raising=False)
+    monkeypatch.setattr(distributed, "Client", GoneClient)
+    monkeypatch.setattr(cluster, "_POLL_SECONDS", 0.01)
+    settings = RunSettings(root=SessionsRoot(tmp_path / "sessions"))
+    sources = find_sources([str(tmp_path / "in")], tmp_path / "out")
+    (lost,) = run_on_cluster(sources, settings, Lines(io.StringIO()), "127.0.0.1:1")
+    assert lost.verdict == "kernel-lost" and "use --resume" in lost.reason
+    GoneClient.made = 1
+    with pytest.raises(BatchError, match="Nothing was run"):
+        run_on_cluster(sources, settings, Lines(io.StringIO()), "127.0.0.1:1")
+
+
 def test_what_is_lost_is_given_to_others_and_not_for_ever(
     make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

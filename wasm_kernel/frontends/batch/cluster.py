@@ -53,6 +53,7 @@ _POLL_SECONDS = 0.5
 _SAFE_PATH = "PYTHONSAFEPATH"
 _LOST = "Its workers were lost, or the scheduler, and that {count} times."
 _KILLED = "Workers were lost while they ran it, too often for the scheduler."
+_GONE = "The scheduler does not answer any more. Start it, and use --resume."
 _STUCK = "Its worker did not say how it ended."
 _NO_CERTIFICATES = (
     "tls:// needs certificates, and Dask's configuration names none. Nothing was run. Set "
@@ -229,8 +230,7 @@ class _ClusterBatch:
             self._client.subscribe_topic(self._topic, self._heard)
         except (OSError, TimeoutError) as problem:
             raise BatchError(
-                f"The scheduler at {self._address} does not answer. Notebooks that are done are "
-                "written. Start it, and use --resume."
+                f"The scheduler at {self._address} does not answer. Nothing was run."
             ) from problem
 
     def _begin(self) -> None:
@@ -280,7 +280,12 @@ class _ClusterBatch:
         """Waits a moment, and takes what has ended."""
         time.sleep(_POLL_SECONDS)
         if self._client.status == "closed":
-            self._connect()
+            try:
+                self._connect()
+            except BatchError:
+                for name in [*self._attempts]:
+                    self._end(name, Outcome(name, "kernel-lost", _GONE))
+                return
         for name, attempt in [*self._attempts.items()]:
             status = attempt.future.status
             if status == "finished":
