@@ -36,6 +36,23 @@ from wasm_kernel.service.service import Service
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = "print('begun', flush=True)\nwhile True: pass"
 BEGIN = "open('begun', 'w').close()"
+BESIDE_A_THREAD = """
+import os, socket, threading
+from wasm_kernel.frontends.jupyter.forker import Forker
+from wasm_kernel.service.fork_loop import ForkLoop
+from wasm_kernel.service.messages import ForkRequest
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+one, other = socket.socketpair()
+loop, forker = ForkLoop(one, os.getpid()), Forker(os.open("/", os.O_PATH), "")
+loop.load = lambda request: (None, None)
+for fork in (lambda: loop._fork(ForkRequest("python", "epoch"), other.fileno()),
+             lambda: forker._fork(other)):
+    try:
+        fork()
+        print("forked")
+    except SystemExit as problem:
+        print(problem)
+"""
 
 
 def lose(sandbox: WorkerSandbox, how: signal.Signals = signal.SIGKILL) -> Any:
@@ -276,6 +293,12 @@ def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
     assert prepared
     assert asked[0] == ["unchecked", "epoch"]  # or nobody would compile either
     assert asked[1] == [*asked[0], *["unchecked-baseline"] * begins]
+
+
+def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> None:
+    command = [sys.executable, "-c", BESIDE_A_THREAD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
 
 
 def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Service) -> None:
