@@ -36,6 +36,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     make("loud.ipynb", "print('x' * 3_000_000)")
     make("full.ipynb", "open('/app/big', 'wb').write(bytes(9_000_000))")
     make("forged.ipynb", "class OutOfFuel(Exception): ...\nraise OutOfFuel")
+    make("leaver.ipynb", "import os\nos.kill(os.getpid(), 9)", "1")
     make("other.ipynb", "x <- 3", language="R")
     make("script.ipynb", "const twice = (x) => x * 2", "twice(21)", language="javascript")
     (tmp_path / "in" / "none.ipynb").write_text("{}")
@@ -48,6 +49,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
         "loud.ipynb": "output-limit",
         "full.ipynb": "disk-full",
         "forged.ipynb": "error",
+        "leaver.ipynb": "error",
         "other.ipynb": "error",
         "script.ipynb": "ok",
         "none.ipynb": "error",

@@ -196,16 +196,26 @@ class BatchKernel:
 
     def limits_met(self) -> set[str]:
         """Returns the limits that were met since this was last asked, as the kernel says."""
-        found = set()
+        news = self._news()
+        return {str(each["limit"]) for each in news if each["event"] == events.EXECUTION_LIMIT}
+
+    def has_ended_cell(self) -> bool:
+        """Returns whether a cell has ended since `limits_met` was last asked, as the kernel says.
+
+        A cell can end the kernel (`os.kill(os.getpid(), 9)`), which then sends no reply.
+        """
+        return any(each["event"] == events.EXECUTION_COMPLETE for each in self._news())
+
+    def _news(self) -> list[dict[str, Any]]:
+        """The events that were written since this was last asked."""
+        found = []
         with suppress(OSError), self._log.open("rb") as file:
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
-                event = json.loads(line)
-                if event["event"] == events.EXECUTION_LIMIT:
-                    found.add(str(event["limit"]))
+                found.append(json.loads(line))
         return found
 
     async def close(self, *, kill: bool) -> None:

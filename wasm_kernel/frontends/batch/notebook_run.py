@@ -61,6 +61,7 @@ _STATES_MOST = 10_000
 _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
 _LOST = "The kernel's process ended by itself."
+_ENDED_IT = "The cell has ended the kernel's process."
 _SILENT = "The kernel did not say how the cell ended."
 _UNREAD = f"What the cell has shown did not come within {OUTPUT_SECONDS} seconds of its end."
 _CANCELLED = "The run was cancelled."
@@ -131,8 +132,9 @@ class Progress(Protocol):
 class _Ended(Exception):
     """The notebook has a verdict before its last cell is done."""
 
-    def __init__(self, verdict: Verdict, reason: str) -> None:
+    def __init__(self, verdict: Verdict, reason: str, *, can_go_on: bool = False) -> None:
         super().__init__(reason)
+        self.can_go_on = can_go_on
         self.verdict: Verdict = verdict
         self.reason = reason
 
@@ -301,7 +303,7 @@ class NotebookRun:
         try:
             await self._run_cell(client, place, cell)
         except _Ended as ended:
-            if not self._settings.goes_on or ended.verdict != "error":
+            if not self._settings.goes_on or not ended.can_go_on:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
 
@@ -315,11 +317,16 @@ class NotebookRun:
         assert self._kernel is not None
         seconds = self._settings.budgets.cell_seconds
         most = math.inf if seconds is None else seconds + _SPARE_SECONDS
+        self._kernel.limits_met()  # what was before it is not this cell's
         try:
             await self._limited(client.async_execute_cell(cell, place), most)
         except CellExecutionError as problem:
             verdict = verdict_of(self._kernel.limits_met(), problem.ename)
-            raise _Ended(verdict, _reason(verdict, problem)) from None
+            raise _Ended(verdict, _reason(verdict, problem), can_go_on=verdict == "error") from None
+        except DeadKernelError:
+            if self._kernel.has_ended_cell():
+                raise _Ended("error", _ENDED_IT) from None
+            raise
         except TooMuchKept as problem:
             raise _Ended("output-limit", str(problem)) from None
         except CellTimeoutError:
