@@ -53,8 +53,8 @@ function step(event, value) {
 
 function begin() {
   cell = undefined;
-  enter(currentFolder());
   const request = send({ op: "next" });
+  enter(currentFolder());
   if (request.op === "execute") return execute(request);
   cell = { __proto__: null, request: undefined };
   return done(request.op === "start" ? begun(request) : answerQuery(request));
@@ -252,7 +252,7 @@ function failed(problem) {
     if (/^(?:Syntax|Reference)Error$/.test(ename) && MISPLACED.test(cell.request.code)) evalue += HINT;
     traceback = tracebackOf(problem, ename, evalue);
   } catch {
-    traceback = [`${ename}: ${evalue}`];
+    traceback = [ename + ": " + evalue]; // no template, which is a call of `concat`
   }
   clearAll();
   tellRejections();

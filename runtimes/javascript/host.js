@@ -12,6 +12,7 @@ for (const name of Object.getOwnPropertyNames(globalThis)) {
 }
 
 export const { apply, getOwnPropertyDescriptor, getPrototypeOf, ownKeys } = Reflect;
+const { setPrototypeOf } = Object, { isArray } = Array;
 export const uncurry = (method) => (self, ...args) => apply(method, self, args);
 export const { parse, stringify } = JSON;
 export const evaluateGlobally = eval; // called by this name, it runs in the global scope
@@ -32,12 +33,34 @@ const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536;
 
 /** Sends a frame of the protocol (PROTOCOL.md), and returns the host's answer. */
 export function send(frame) {
-  let said = stringify(frame);
+  let said = written(frame);
   // a frame holds no half of a character, which would be written like this
-  if (includes(said, "\\ud")) said = stringify(frame, (_, value) => (typeof value === "string" ? toWellFormed(value) : value));
+  if (includes(said, "\\ud")) said = written(frame, toWellFormed);
   if (said.length > MOST_FRAME) return { refused: "it is larger than 64 MiB" };
-  return parse(taken.send(said));
+  return setPrototypeOf(parse(taken.send(said)), null);
 }
+
+/**
+ * Returns the agent's own objects as JSON: no `toJSON` has a say in them that a cell has given to a
+ * prototype. What is shown, below `data` and `metadata`, is the cell's, and keeps its own.
+ */
+function written(value, mend, isShown = false) {
+  if (typeof value === "string" && mend !== undefined) return stringify(mend(value));
+  if (typeof value !== "object" || value === null) return stringify(value);
+  const names = isArray(value) ? undefined : ownKeys(value), count = (names ?? value).length;
+  let text = "";
+  for (let index = 0; index < count; index += 1) {
+    const key = names === undefined ? index : names[index], held = value[key];
+    const piece = isShown && typeof held === "object" ? shownText(held, mend) : written(held, mend, key === "data" || key === "metadata");
+    if (piece === undefined || typeof key === "symbol") continue;
+    // no template: QuickJS reads one as a call of `String.prototype.concat`
+    text += (text && ",") + (names === undefined ? "" : written(key, mend) + ":") + piece;
+  }
+  return names === undefined ? "[" + text + "]" : "{" + text + "}";
+}
+
+const shownText = (value, mend) =>
+  stringify(value, mend === undefined ? undefined : (_, held) => (typeof held === "string" ? mend(held) : held));
 
 /** Prints on standard output (1) or standard error (2), in pieces: the host keeps one at a time. */
 export function print(stream, words) {

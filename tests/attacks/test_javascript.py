@@ -184,6 +184,26 @@ def test_a_broken_agent_costs_the_cell_alone(sandbox: LocalSandbox) -> None:
     assert sandbox.execute("typeof kept").outputs[0].data["text/plain"] == "'undefined'"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Object.prototype.toJSON = () => 5",
+        "Array.prototype.toJSON = () => { throw 1 }",
+        "Object.prototype.refused = 'no'",
+        "String.prototype.concat = () => { throw 1 }",
+        "Object.defineProperty(Array.prototype, '0', { set() { throw 1 }, configurable: true })",
+        "for (const key of Reflect.ownKeys(String.prototype)) delete String.prototype[key]",
+    ],
+)
+def test_poisoned_prototypes_cost_no_cell_its_variables(sandbox: LocalSandbox, code: str) -> None:
+    sandbox.execute("var kept = 1")
+    assert sandbox.execute(f"kept = 2; {code}; undefined").success
+    later = sandbox.execute("let shown = kept; shown")
+    assert later.error is None or later.error.ename != "GuestCrashed"
+    sandbox.execute("%undo 2")
+    assert sandbox.execute("kept").outputs[0].data["text/plain"] == "1"
+
+
 def test_no_private_path_is_told(sandbox: LocalSandbox, tmp_path: Path) -> None:
     code = "await import('./' + 'x'.repeat(3000)).catch(e => String(e))"
     told = sandbox.execute(f"{code}; require('fs').readdirSync('/tmp').join()")

@@ -19,7 +19,7 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestStopped
 from wasm_kernel.guests.base import GuestSetup
 from wasm_kernel.guests.dlmalloc import Dlmalloc
-from wasm_kernel.guests.javascript.host_functions import AgentCalls
+from wasm_kernel.guests.javascript.host_functions import RUNS_CODE, AgentCalls
 from wasm_kernel.guests.javascript.modules import ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FAILED, NAME_BYTES, OK, QuickJs
 from wasm_kernel.guests.javascript.stripper import StripperFactory, TypeScriptError
@@ -56,11 +56,12 @@ class Interrupts:
 
     Attributes:
         taken: Whether the interpreter has met an interrupt since this was last cleared.
+        is_held: Whether an interrupt has to wait until the host has answered the interpreter.
     """
 
     def __init__(self) -> None:
         self._is_pending = False
-        self.taken = False
+        self.taken = self.is_held = False
 
     def raise_(self) -> None:
         """Makes the interrupt pending."""
@@ -79,7 +80,7 @@ class Interrupts:
 
     def take(self) -> bool:
         """Returns whether an interrupt is pending, which is met by this."""
-        if not self._is_pending:
+        if not self._is_pending or self.is_held:
             return False
         self._is_pending, self.taken = False, True
         return True
@@ -139,7 +140,13 @@ class HostImports:
             return 0
         name = self._memory.read(name_at, length).decode()
         handles = [self._memory.read_word(handles_at + 4 * index) for index in range(min(count, 8))]
-        return self.calls.answer(name, handles)
+        was_held = self._interrupts.is_held
+        # the interpreter panics where it is interrupted while it reads a typed array for the host
+        self._interrupts.is_held = name not in RUNS_CODE
+        try:
+            return self.calls.answer(name, handles)
+        finally:
+            self._interrupts.is_held = was_held
 
     def _normalize(self, base: int, base_length: int, at: int, length: int, out: int) -> int:
         if self.loader is None:
@@ -185,7 +192,7 @@ class JavaScriptGuest:
     def run_turn(self, fuel: int | None) -> bool:
         """Runs one turn; as `Guest` has it."""
         self.files.begin_turn()
-        self.interrupts.taken = False
+        self.interrupts.taken = self.interrupts.is_held = False
         with self.instance.turn(fuel):
             self.instance.call("set_memory_limit", max(0, self._setup.memory_bytes - _SPARE_BYTES))
             try:

@@ -19,6 +19,8 @@ from wasm_kernel.wasi_files.access import FileAccess, FileStatus
 from wasm_kernel.wasi_files.open_files import Device
 
 FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
+RUNS_CODE = frozenset({"source"})
+"""The functions that may run code of a cell's."""
 _PIECE_BYTES = 1024 * 1024
 _WORDS_MOST = 65_536  # bytes of names, of paths and of what is to be done with them
 _REJECTIONS_MOST = 100  # promises that are kept to be told of at the end of a cell
