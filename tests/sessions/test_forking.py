@@ -300,6 +300,18 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
     assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told
 
 
+def test_one_kernel_makes_so_many_forks_and_no_more(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wasm_kernel.sessions.forking.MOST_FORKS", 2)
+    make = fork_session(SessionsRoot(parent.parent), "parent")
+    for _ in range(2):
+        make(ForkSession(ids.new(), reseed=True), QUIET)
+    with pytest.raises(ForkError, match=r"which is the most; a restarted one makes more"):
+        make(ForkSession(ids.new(), reseed=True), QUIET)
+    assert len([*parent.parent.iterdir()]) == 3
+
+
 def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.session import Session
 
 FORK = "fork"
+MOST_FORKS = 100
+"""What one kernel makes at most: a fork has files of its own, which no limit of its parent counts."""
 _TAKEN = "there is a session of that id already"
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"
@@ -42,6 +44,7 @@ _SAID = (
     "A program has it with get_session_sandbox({id!r}, workspace_root=...), which takes the folder "
     "in WasmKernel.workspace_root.\n"
 )
+_ENOUGH = f"this kernel has made {MOST_FORKS} forks, which is the most; a restarted one makes more."
 _NOT_MADE = "[wasm-kernel] Session {id} was not made: {why}\n"
 _LOST = "the cell did not come to its end."
 
@@ -71,13 +74,14 @@ class Forked(Struct, frozen=True):
 def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task], Forked]:
     """Returns the handler of `ForkSession`.
 
-    Whoever asks can have copies made of one session, and of nothing else.
+    Whoever asks can have copies made of one session, `MOST_FORKS` at most, and of nothing else.
 
     Args:
         root: The sessions' folder.
         parent: The id of the session that is forked.
     """
     ids.checked(parent)
+    made_so_far: list[str] = []
 
     def fork(request: ForkSession, task: Task) -> Forked:
         """Makes a session. It is made whole, or nothing of it is left.
@@ -91,6 +95,8 @@ def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task
         from wasm_kernel.state.history import NOT_SAVED
 
         name = ids.checked(request.session_id)
+        if len(made_so_far) >= MOST_FORKS:
+            raise ForkError(_ENOUGH)
         if os.path.lexists(root.path / name):
             raise ForkError(_TAKEN)
         try:
@@ -105,6 +111,7 @@ def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task
             raise ForkError(_TAKEN) from None
         except OSError as problem:
             raise ForkError(describe(problem)) from problem
+        made_so_far.append(name)
         return Forked(texts.left_out(left_out) if left_out else "")
 
     return fork
