@@ -5,7 +5,10 @@ import { inspect, typedName } from "wasm-kernel:inspect";
 import { tableHtml, tableText } from "wasm-kernel:tables";
 
 const JUPYTER = Symbol.for("Jupyter.display");
-const BYTES_OF = { "image/png": [0x89, 0x50], "image/jpeg": [0xff, 0xd8] };
+const BYTES_OF = {
+  "image/png": [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a],
+  "image/jpeg": [0xff, 0xd8, 0xff],
+};
 
 /** Returns the MIME bundle of a value, or a promise of it. */
 export function bundleOf(value) {
@@ -38,8 +41,8 @@ function ownBundle(value) {
 
 function imageOf(value) {
   if (typedName(value) !== "Uint8Array") return undefined;
-  for (const [mime, [first, second]] of Object.entries(BYTES_OF)) {
-    if (value[0] === first && value[1] === second) return { [mime]: base64(value) };
+  for (const [mime, bytes] of Object.entries(BYTES_OF)) {
+    if (bytes.every((byte, at) => value[at] === byte)) return { [mime]: base64(value) };
   }
   return undefined;
 }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FORK = "fork"
 MOST_FORKS = 100
-"""What one kernel makes at most: a fork has files of its own, which no limit of its parent counts."""
+"""What one kernel makes at most. A fork has files of its own, which no limit counts."""
 _TAKEN = "there is a session of that id already"
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"

@@ -126,6 +126,7 @@ def test_what_is_refused(javascript: LocalSandbox, code: str, error: str) -> Non
         ("new Uint8Array([1, 2])", "Uint8Array(2) [ 1, 2 ]"),
         ("`it's`", '"it\'s"'),
         ("Array.from({ length: 3 }, (_, i) => ({ i }))", "   i\n-  -\n0  0\n1  1\n2  2"),
+        ("new Uint8Array([0x89, 0x50])", "Uint8Array(2) [ 137, 80 ]"),
     ],
 )
 def test_values_as_text(javascript: LocalSandbox, code: str, text: str) -> None:
