@@ -86,7 +86,7 @@ def test_what_is_installed_and_not_used_is_told_of_each_language(
     for language, name in zip(languages, names, strict=True):
         (tmp_path / name).write_bytes(b"for another processor")
         said = [each.text for each in language.examine() if "guest for kernels is" in each.text]
-        assert "is installed, but not used: " in said[0]
+        assert "is installed, but not used (" in said[0]
         with monkeypatch.context() as patch:
             patch.setattr(Compiler, "check", lambda *_: None)
             said = [each.text for each in language.examine() if "guest for kernels is" in each.text]

@@ -1,4 +1,4 @@
-"""What was made for a language, carried to another machine, or found damaged."""
+"""`PreparedFiles`: carried to another machine, and found damaged."""
 
 from __future__ import annotations
 

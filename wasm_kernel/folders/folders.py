@@ -258,7 +258,7 @@ class SandboxFolders:
 
     @property
     def opened(self) -> OpenedFolders:
-        """What another process needs to know to open the same folders."""
+        """The facts with which another process opens the same folders."""
         root = self.private_root
         return OpenedFolders(
             workspace=str(self.real),

@@ -232,7 +232,7 @@ class GuestLanguage(Protocol):
 
     @property
     def prepared(self) -> PreparedFiles[Any]:
-        """What `prepare` makes, as the cache has it."""
+        """The files that `prepare` makes, as the cache has them."""
 
     @property
     def info(self) -> LanguageInfo:

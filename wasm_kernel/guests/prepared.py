@@ -13,7 +13,7 @@ import msgspec
 
 from wasm_kernel.engine.compiler import Compiler, GuestBinary, Progress, every_second
 from wasm_kernel.engine.flavours import FLAVOURS, Flavour
-from wasm_kernel.errors import ImageError
+from wasm_kernel.errors import CompileError, ImageError
 from wasm_kernel.state.image import BaseImage, ImageRecord
 
 if TYPE_CHECKING:  # kernels start sooner without it
@@ -59,6 +59,24 @@ class PreparedFiles(Generic[_Addresses]):
             PermissionError: something there is not to be trusted, and not ours to replace.
         """
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
+
+    def place(self, binary: GuestBinary, flavour: Flavour) -> str:
+        """Says where compiled code comes from: it is "compiled" here, or "installed".
+
+        Raises:
+            CompileError: there is none that can be used.
+        """
+        name = self._compiler.name(binary, flavour)
+        if self._cache.path(name).is_file():
+            return "compiled"
+        installed = self._cache.installed(name)
+        if installed is None:
+            raise CompileError("not compiled")
+        try:
+            self._compiler.check(installed, binary, flavour)
+        except CompileError as problem:
+            raise CompileError(f"installed, but not used ({problem})") from None
+        return "installed"
 
     def image_at_hand(self) -> BaseImage | None:
         """Returns the base image in the cache, or the installed one; None if there is neither."""

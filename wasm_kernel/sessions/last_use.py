@@ -13,9 +13,9 @@ from wasm_kernel.sessions.metadata import MetadataCorrupted
 
 
 class LastUse(SessionHooks):
-    """What every session does for its sandbox: each cell is noted in the metadata.
+    """The duty of every session: it notes each cell in the metadata.
 
-    In a worker it is all that a session does: another process has opened it. The sandbox's thread
+    In a worker a session has no other: another process has opened it. The sandbox's thread
     calls it.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What nbclient does for a page, with what a hostile cell may tell it."""
+"""`CellClient`: the part of a page that nbclient plays, told what a hostile cell may tell it."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (nbformat carries no types)

@@ -196,6 +196,10 @@ class CleanGuest:
             why = plain(f"{result.error.ename}: {result.error.evalue}")
             raise BatchError(f"The tests can't be loaded ({why}). Nothing was graded.")
 
+    def _ask_anew(self, call: str) -> Any:
+        self._sandbox.restore(_LOADED)  # nothing of another submission is left, or nothing is asked
+        return self._ask(call)
+
     def _ask(self, call: str) -> Any:
         result = self._sandbox.execute(
             "pass",
@@ -212,14 +216,11 @@ class CleanGuest:
 
     def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
         """Returns the points that the answers to a test's probes earn, and a message."""
-        try:
-            found = self._ask(f"judge({test.name!r}, {json.dumps([*answers])!r})")
-        finally:
-            self._sandbox.restore(_LOADED)  # nothing of one submission is left for the next
+        found = self._ask_anew(f"judge({test.name!r}, {json.dumps([*answers])!r})")
         return float(found["earned"]), str(found.get("message", ""))
 
     def is_wanted(self, example: Example, printed: str, error: str) -> bool:
         """Returns whether an example did what it is to do."""
         if example.error or error:
-            return bool(self._ask(f"judge_text({example.error!r}, {error!r})"))
-        return bool(self._ask(f"judge_text({example.want!r}, {printed!r})"))
+            return bool(self._ask_anew(f"judge_text({example.error!r}, {error!r})"))
+        return bool(self._ask_anew(f"judge_text({example.want!r}, {printed!r})"))

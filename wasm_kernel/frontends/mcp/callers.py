@@ -31,7 +31,7 @@ _KEYS = {"token", "admin", "owners"}
 
 
 class Share:
-    """What one request and its reply hold of the memory that its client may take at once.
+    """The part that one request and its reply hold of the memory that its client may take at once.
 
     Args:
         held: How many bytes the requests of each client hold.

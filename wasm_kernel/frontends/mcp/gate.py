@@ -69,7 +69,7 @@ class _Refusal(Exception):
 
 
 class Gate:
-    """What stands before the SDK's application.
+    """The checks that every request passes before the SDK's application.
 
     Args:
         app: The SDK's application.

@@ -1,4 +1,4 @@
-"""What the broker does for JavaScript: it fills the cache, and fetches packages by npm.
+"""Handlers of the broker for JavaScript: they fill the cache, and fetch packages by npm.
 
 npm runs no script of a package, and links no program. What it fetched is only read by the guest,
 through the same file calls as everything else. A package may ask for others by an address, such as
@@ -83,7 +83,7 @@ def install(wanted: Sequence[str], folder: Path, task: Task) -> None:
 
 
 class _Locked(Struct):
-    """What npm notes of a package that it has put in place."""
+    """A record of npm's about a package that it has put in place."""
 
     resolved: str = ""
     link: bool = False

@@ -117,18 +117,10 @@ class JavaScriptLanguage:
             yield Finding(state.mark, f"{what} is {state.text}")
 
     def _state_of_code(self, flavour: Flavour) -> Finding:
-        binary, late = self.files.interpreter, "the first sandbox waits some seconds"
-        name = self.compiler.name(binary, flavour)
-        if self.cache.path(name).is_file():
-            return Finding("ok", "compiled")
-        installed = self.cache.installed(name)
-        if installed is None:
-            return Finding("note", f"not compiled: {late}")
         try:
-            self.compiler.check(installed, binary, flavour)
+            return Finding("ok", self.prepared.place(self.files.interpreter, flavour))
         except CompileError as problem:
-            return Finding("note", f"installed, but not used: {problem}. So {late}")
-        return Finding("ok", "installed")
+            return Finding("note", f"{problem}: the first sandbox waits some seconds")
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""

@@ -146,25 +146,21 @@ class PythonLanguage:
     def _state_of_code(self, flavour: Flavour) -> Finding:
         from wasm_kernel.guests.python import background
 
-        binary, how = self.files.wasm, f"`wasm-kernel warm --flavour {flavour.name}`"
-        name = self.compiler.name(binary, flavour)
-        late = f"the first that needs it waits a minute or more ({how})"
-        if flavour.name in BASELINES:
-            late = f"the first that needs it takes slower code, or waits ({how})"
-        if self.cache.path(name).is_file():
-            return Finding("ok", "compiled")
-        installed = self.cache.installed(name)
-        is_open = installed is None and flavour.name in BASELINES
-        if is_open and (process := background.running(self.cache, flavour)):
-            doing = f"being compiled in the background, by process {process} at low priority"
-            return Finding("note", f"{doing}; the baseline compiler's code is used meanwhile")
-        if installed is None:
-            return Finding("note", f"not compiled: {late}")
         try:
-            self.compiler.check(installed, binary, flavour)
+            return Finding("ok", self.prepared.place(self.files.wasm, flavour))
         except CompileError as problem:
-            return Finding("note", f"installed, but not used: {problem}. So {late}")
-        return Finding("ok", "installed")
+            late = "waits a minute or more"
+            if flavour.name in BASELINES:
+                if process := background.running(self.cache, flavour):
+                    doing = (
+                        f"being compiled in the background, by process {process} at low priority"
+                    )
+                    return Finding(
+                        "note", f"{doing}; the baseline compiler's code is used meanwhile"
+                    )
+                late = "takes slower code, or waits"
+            how = f"`wasm-kernel warm --flavour {flavour.name}`"
+            return Finding("note", f"{problem}: the first that needs it {late} ({how})")
 
     def _state_of_image(self) -> Finding:
         if self.cache.path(self.prepared.image_name).is_file():
