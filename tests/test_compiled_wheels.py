@@ -73,7 +73,7 @@ def test_a_wheel_that_pypi_does_not_take_is_refused(
         Wheel("x", "py3-none-any", "", [("file", binary)], []).write(tmp_path)
 
 
-def test_what_is_installed_and_not_used_is_told_of_each_language(
+def test_doctor_tells_of_each_language_where_its_compiled_code_is_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Cache(tmp_path / "cache", installed_in=tmp_path)
@@ -84,10 +84,15 @@ def test_what_is_installed_and_not_used_is_told_of_each_language(
     )
     languages: tuple[GuestLanguage, ...] = (python, javascript)
     for language, name in zip(languages, names, strict=True):
+        assert "is not compiled: the first" in state_of_code(language)
         (tmp_path / name).write_bytes(b"for another processor")
-        said = [each.text for each in language.examine() if "guest for kernels is" in each.text]
-        assert "is installed, but not used (" in said[0]
+        assert "is installed, but not used (" in state_of_code(language)
         with monkeypatch.context() as patch:
             patch.setattr(Compiler, "check", lambda *_: None)
-            said = [each.text for each in language.examine() if "guest for kernels is" in each.text]
-        assert said[0].endswith("guest for kernels is installed")
+            assert state_of_code(language).endswith("guest for kernels is installed")
+
+
+def state_of_code(language: GuestLanguage) -> str:
+    """The line about kernels' code."""
+    (said,) = [each.text for each in language.examine() if "guest for kernels is" in each.text]
+    return said

@@ -29,6 +29,8 @@ GUEST_SIDE = wasm_kernel_grading.__name__
 TESTS = """
 from wasm_kernel_grading import ProbeError, inside, test
 
+judged = []  # is empty for each test: one has no word with another
+
 @test(probes=["double(21)", "double('a')"], points=4)
 def doubles(number, text):
     assert number == 42, f"double(21) is {number}"
@@ -36,11 +38,13 @@ def doubles(number, text):
 
 @test(probes=["seen.append(9)\\nlen(seen)"])
 def stands_alone(length):
-    assert length == 1
+    assert length == 1 and not judged
+    judged.append(length)
 
 @test(probes=["seen.append(9)\\nlen(seen)"])
 def stands_alone_too(length):
-    assert length == 1
+    assert length == 1 and not judged
+    judged.append(length)
 
 @test(probes=["secret()"], hidden=True)
 def keeps_its_secret(answer):
