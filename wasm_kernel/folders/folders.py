@@ -70,14 +70,8 @@ _FORGETFUL = (
 class OpenedFolders(Struct, frozen=True):
     """The folders of a sandbox, for another process that is to open the same ones.
 
-    Attributes:
-        workspace: The workspace's real path.
-        private: The private folder's real path.
-        identities: What the system calls the two.
-        private_root: The folder for private folders that the user named, if any.
-        lone: Whether the workspace belongs to no session.
-        far: Whether files can't be linked between the two.
-        lasting: Whether the private folder can be told to be this workspace's tomorrow.
+    Paths are real paths; `identities` is what the system calls the two. The rest is as in
+    `SandboxFolders`.
     """
 
     workspace: str
@@ -93,14 +87,11 @@ class SandboxFolders:
     """The folders of one sandbox; close it. Any thread may use it, and one closes it.
 
     Attributes:
-        path: The workspace, as people know it.
-        real: The workspace's real path, when it was opened.
-        workspace: The folder that the guest sees as `/app`.
-        private: The folder that no guest sees.
-        app: The workspace, as the guest gets it.
-        scratch: The guest's `/tmp`, in the private folder.
-        packages: What `%pip` installed, in the private folder.
-        private_path: The private folder's real path. Nobody else can change what lies on it.
+        path: The workspace, as people know it; `real` is its real path when it was opened.
+        workspace: The folder that the guest sees as `/app`; `app` is the guest's view of it.
+        private: The folder that no guest sees. Nobody else can change what lies on its path.
+        scratch: The guest's `/tmp`, in the private folder, as are `packages`, which `%pip`
+            installed.
         private_root: The folder for private folders that the user named, if any.
         lone: Whether the workspace belongs to no session, and may hold some.
         far: Whether files can't be linked between the workspace and the private folder.
@@ -125,11 +116,7 @@ class SandboxFolders:
         lone: bool = False,
         presence: PresenceLock | None = None,
     ) -> None:
-        """Takes over a workspace and its private folder, which are closed with it.
-
-        Raises:
-            OSError: a folder in the private one can't be opened or made.
-        """
+        """Takes over a workspace and its private folder, which are closed with it."""
         self._presence = presence
         self.path, self.real = path, real
         self.workspace, self.private = workspace, found
@@ -166,16 +153,10 @@ class SandboxFolders:
     ) -> Self:
         """Opens a workspace outside of sessions, which is made if it is not there.
 
-        Args:
-            path: The workspace.
-            private_root: The folder for private folders, if one is named.
-            guards: What `check_opening` returned a moment ago, if it was called.
-
-        Raises:
-            PlantedLinkError: the path is relative, and leads through a link.
-            PrivateFolderError: there is no place for its private folder.
-            OverlapError: a cell could reach what it must not.
-            OSError: it can't be opened or made.
+        `guards` is what `check_opening` returned a moment ago, if it was called. Raises
+        `PlantedLinkError` if the path is relative and leads through a link, `PrivateFolderError` if
+        there is no place for its private folder, `OverlapError` if a cell could reach what it must
+        not.
         """
         real = real_path(path)
         with making_folder(real), open_named(path) as workspace:
@@ -206,20 +187,8 @@ class SandboxFolders:
     ) -> Self | None:
         """Opens a workspace's private folder, and tells others that the workspace is in use.
 
-        Args:
-            path: The workspace, as people know it.
-            real: Its real path.
-            workspace: It, open; it stays the caller's.
-            privates: The private folders of the root that it lies in.
-            is_there: Returns whether the workspace still has its name.
-            made: Whether the workspace was made just now.
-            lone: Whether it belongs to no session.
-
-        Returns:
-            The folders; None if the workspace or the private folder was deleted in this moment.
-
-        Raises:
-            SessionInUse, PrivateFolderError, OSError: they can't be opened.
+        `workspace` stays the caller's. Returns None if it, which `is_there` tells, or the private
+        folder was deleted in this moment. Raises `SessionInUse`, `PrivateFolderError` or `OSError`.
         """
         with contextlib.ExitStack() as held:
             found = privates.open(real.name, workspace)
@@ -239,9 +208,7 @@ class SandboxFolders:
     def again(cls, opened: OpenedFolders) -> Self:
         """Opens the folders that another process has open, which tells others that they are in use.
 
-        Raises:
-            HostFailed: somebody has moved or deleted one of them.
-            OSError: they can't be opened.
+        Raises `HostFailed` if somebody has moved or deleted one of them.
         """
         real, private = Path(opened.workspace), Path(opened.private)
         with contextlib.ExitStack() as held:
@@ -303,8 +270,7 @@ class SandboxFolders:
     def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
         """Returns the folders of mounts, which stay the ones that they were at first.
 
-        Raises:
-            PolicyError: one can't be opened, or overlaps another folder.
+        Raises `PolicyError` if one can't be opened, or overlaps another folder.
         """
         if not mounts:
             return ()
@@ -336,9 +302,6 @@ class SandboxFolders:
 
         What `mounted` let pass once is not judged again: a guest that begins anew goes on with it.
         What became private in it since is hidden.
-
-        Raises:
-            PolicyError: as `mounted`.
         """
         with self._guard:
             known = tuple(mounts) in self._accepted
@@ -354,14 +317,8 @@ class SandboxFolders:
     ) -> None:
         """Lets the guest see the folder that this process was started in, beneath its workspace.
 
-        Args:
-            privates: The private folders in the root of the session.
-            secret: The kernel's connection file, which the guest is not to see.
-            kept: Folders that it is not to see either.
-
-        Raises:
-            NotShown: that folder is not for guests.
-            OSError: there is no such folder any more.
+        It does not see the connection file `secret`, nor what is `kept`. Raises `NotShown` if that
+        folder is not for guests.
         """
         from wasm_kernel.folders.notebook import NOTEBOOK, open_here, shown
 

@@ -74,9 +74,8 @@ class OverlapError(WasmKernelError, ValueError):
 class Spot(Struct, frozen=True):
     """The place that a folder lies in, or would lie in if it was made.
 
-    Attributes:
-        chain: The folders that are there, from the top of the file system down.
-        rest: The names below them that are missing.
+    `chain` is the folders that are there, from the top of the file system down; `rest` the missing
+    names.
     """
 
     chain: tuple[tuple[int, int], ...]
@@ -101,11 +100,7 @@ class Spot(Struct, frozen=True):
 
     @classmethod
     def at(cls, path: Path) -> Spot:
-        """Returns the spot of a path, whose links are followed.
-
-        Raises:
-            OSError: it can't be known.
-        """
+        """Returns the spot of a path, whose links are followed."""
         path = path.expanduser()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return cls._of_folder(path)
@@ -155,15 +150,9 @@ def _spot_at(path: Path) -> Spot | None:
 
 
 def check(what: str, spot: Spot, guards: Iterable[tuple[str, Spot]]) -> None:
-    """Checks that a folder does not lead a guest to where it must not be.
+    """Raises `OverlapError` if a folder leads a guest to one of `guards`.
 
-    Args:
-        what: What the folder is for, as the beginning of a sentence.
-        spot: Where it lies.
-        guards: The folders that no guest may reach.
-
-    Raises:
-        OverlapError: it is.
+    `what` the folder is for begins the sentence.
     """
     for kept, other in guards:
         if spot.overlaps(other):
@@ -175,15 +164,9 @@ def check_mounts(
     own: Iterable[tuple[str, Spot]],
     guards: Iterable[tuple[str, Spot]],
 ) -> None:
-    """Checks that mounts lead nowhere but to themselves.
+    """Checks that mounts lead nowhere but to themselves; raises `PolicyError`.
 
-    Args:
-        mounts: The mounts, open.
-        own: The workspace and the root of the sessions, with words for each.
-        guards: The folders that no guest may reach.
-
-    Raises:
-        PolicyError: one overlaps another, or a folder that is not its own.
+    `own` is the workspace and the root of the sessions, with words for each.
     """
     others = [*own, *((f"the folder for {words}", spot) for words, spot in guards)]
     paths = ROOTS.paths() if mounts else []
@@ -206,18 +189,8 @@ def check_opening(
 ) -> Guards:
     """Checks that a workspace may be opened, before anything is made for it.
 
-    Args:
-        workspace: The workspace; it need not be there.
-        root: The root of the sessions, if it is one's.
-        mounts: What the guest is to see besides.
-        private_root: The folder for private folders, if one is named.
-
-    Returns:
-        The folders that no guest may reach, as `guarded` does.
-
-    Raises:
-        OverlapError: the workspace or the root may not be one.
-        PolicyError: a mount may not be.
+    Returns the folders that no guest may reach, as `guarded` does. Raises `OverlapError` if the
+    workspace or the root may not be one, `PolicyError` if a mount may not be.
     """
     guards, own = guarded(private_root), list[tuple[str, Spot]]()
     roots = [] if root is None else [("workspace_root", root)]

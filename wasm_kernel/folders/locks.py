@@ -50,11 +50,7 @@ class Resume(str, Enum):
 
     @classmethod
     def checked(cls, resume: Resume | str) -> Resume:
-        """Returns the occasion of a name.
-
-        Raises:
-            ValueError: there is none; the text names those that there are.
-        """
+        """Returns the occasion of a name; `ValueError` lists those that there are."""
         try:
             return cls(resume)
         except ValueError:
@@ -79,10 +75,7 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, private: Folder) -> Holder:
-        """Returns what a private folder says.
-
-        What can't be read was perhaps cut short with the machine: that is taken for a crash.
-        """
+        """Returns what a private folder says; what can't be read was cut short: a crash."""
         try:
             return msgspec.json.decode(private.read(HOLDER, _HOLDER_BYTES), type=cls)
         except FileNotFoundError:
@@ -91,11 +84,7 @@ class Holder(Struct, frozen=True):
             return cls(alive=True)
 
     def write(self, private: Folder, *, sync: bool = False) -> None:
-        """Writes it down, on the disk itself if `sync`; what lay in its place is gone.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Writes it down, on the disk itself if `sync`; what lay in its place is gone."""
         with private.replacing(HOLDER, sync=sync) as file:
             file.write(msgspec.json.encode(self))
 
@@ -103,11 +92,7 @@ class Holder(Struct, frozen=True):
 class HistoryLock:
     """A process's lock on the history of a session. The guest's thread owns it.
 
-    Attributes:
-        held: Whether this process has it.
-        crashed: Whether the last holder ended without giving it back.
-        forked: Whether nobody had it since another session was forked off into it.
-        evicted: Why the history that the last holder left was removed; empty if it was not.
+    `held` says whether this process has it; the rest is what the last holder left, as in `Holder`.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -123,9 +108,6 @@ class HistoryLock:
 
         Call `settled` when the history is what it is to be: until then, another start would find
         the folder as this one did.
-
-        Raises:
-            OSError: it can't be noted.
         """
         self.held = self._lock.acquire(_WAIT_SECONDS)
         if self.held:
@@ -136,11 +118,7 @@ class HistoryLock:
         return self.held
 
     def settled(self) -> None:
-        """Forgets what the last holder asked for, as it was done.
-
-        Raises:
-            OSError: it can't be noted.
-        """
+        """Forgets what the last holder asked for, as it was done."""
         if self.held:
             self._note(anew=False, forked=False, evicted="")
             self._is_settled = True
@@ -168,9 +146,8 @@ class HistoryLock:
     def release(self, *, ended: bool = True) -> None:
         """Gives the lock back. Safe to call twice.
 
-        Args:
-            ended: Whether all that is on disk says so, as it should. If not, or if the history was
-                never `settled`, the next holder finds it as after a crash.
+        If not all that is on disk says so (`ended`), or if the history was never `settled`, the
+        next holder finds it as after a crash.
         """
         if self.held:
             self.held = False
@@ -181,20 +158,12 @@ class HistoryLock:
 
 
 def note_forked(private: Folder) -> None:
-    """Notes that the session of a private folder was forked off: it waits for its first holder.
-
-    Raises:
-        OSError: that can't be noted.
-    """
+    """Notes that the session of a private folder was forked off: it waits for its holder."""
     Holder(forked=True).write(private)
 
 
 def note_evicted(private: Folder, why: str) -> None:
-    """Notes that a session's history is about to be removed; call it `exclusively`.
-
-    Raises:
-        OSError: that can't be noted.
-    """
+    """Notes that a session's history is about to be removed; call it `exclusively`."""
     replace(Holder.of(private), evicted=why).write(private, sync=True)
 
 
@@ -206,14 +175,9 @@ def begins_anew(private: Folder) -> bool:
 class PresenceLock:
     """One user's share of the lock that tells others that a session is in use.
 
-    Any thread may release it. Look afterwards whether the private folder is still there.
-
-    Args:
-        private: The session's private folder, which stays open as long as this is held.
-
-    Raises:
-        SessionInUse: another process has been deleting the session for too long.
-        OSError: the lock can't be opened.
+    The private folder stays open as long as this is held; look afterwards whether it is still
+    there. Any thread may release it. Raises `SessionInUse` if another process deletes the session
+    for too long.
     """
 
     def __init__(self, private: Folder) -> None:
@@ -255,11 +219,7 @@ class PresenceLock:
 
 
 def _asking(private: Folder, held: ExitStack) -> bool:
-    """Keeps all others from asking about users until `held` ends; False if one takes too long.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Keeps others from asking about users until `held` ends; False if one takes too long."""
     asking = held.enter_context(private.enter())  # opened once more: the lock ends with it
     return wait_lock(asking.fd, _WAIT_SECONDS)
 
@@ -267,13 +227,7 @@ def _asking(private: Folder, held: ExitStack) -> bool:
 def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
     """Locks a session for as long as `held` lasts; False if somebody uses it.
 
-    Args:
-        private: Its private folder.
-        held: Gives the locks back.
-        flags: How the files of the locks are opened; those that are missing are passed over.
-
-    Raises:
-        OSError: it can't be known.
+    Its files are opened with `flags`; those that are missing are passed over.
     """
     if not _asking(private, held):
         return False
@@ -291,12 +245,7 @@ def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
 
 @contextmanager
 def exclusively(private: Folder) -> Iterator[None]:
-    """Keeps everybody from using a session while the block runs.
-
-    Raises:
-        SessionInUse: somebody uses it, in this process or in another.
-        OSError: it can't be known.
-    """
+    """Keeps everybody from using a session for a block; `SessionInUse` if somebody does."""
     with ExitStack() as held:
         if not _is_free(private, held, os.O_RDWR | os.O_CREAT):
             raise SessionInUse(
@@ -307,22 +256,15 @@ def exclusively(private: Folder) -> Iterator[None]:
 
 
 def is_used(private: Folder) -> bool:
-    """Returns whether somebody uses the session now. Nothing is made or changed.
-
-    Raises:
-        OSError: it can't be known.
-    """
+    """Returns whether somebody uses the session now. Nothing is made or changed."""
     with ExitStack() as held:
         return not _is_free(private, held, os.O_RDWR)
 
 
 class ServiceLock:
-    """One service's share of the lock that says that it looks after its sessions in a root.
+    """One service's share of the lock on a root (a real path) whose sessions it looks after.
 
     They may be asleep, so that nobody has them open. Any thread may release it.
-
-    Args:
-        root: The real path of the sessions' folder.
     """
 
     def __init__(self, root: Path) -> None:

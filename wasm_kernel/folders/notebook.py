@@ -59,10 +59,8 @@ class NotShown(WasmKernelError):
 class NotebookHidden(PlacesHidden):
     """The names that do not exist for the guest in the notebook's folder, besides places and roots.
 
-    Args:
-        folder: The notebook's folder.
-        secret: The connection file: whoever reads it can speak to the kernel.
-        kept: Folders that are not shown, wherever they lie.
+    `secret` is the connection file: whoever reads it can speak to the kernel. The folders `kept`
+    are not shown, wherever they lie.
     """
 
     def __init__(self, folder: Folder, secret: Path, kept: Sequence[Path] = ()) -> None:
@@ -99,12 +97,7 @@ class NotebookHidden(PlacesHidden):
 
 
 def open_here() -> Folder:
-    """Opens the folder that this process was started in.
-
-    Raises:
-        NotShown: this user may not list it.
-        OSError: it is gone.
-    """
+    """Opens the folder that this process was started in; `NotShown` if it can't be listed."""
     try:
         return Folder.open(".")
     except PermissionError:
@@ -114,17 +107,9 @@ def open_here() -> Folder:
 def shown(
     folder: Folder, privates: PrivateFolders, secret: Path, kept: Sequence[Path] = ()
 ) -> Preopen:
-    """Returns the notebook's folder as a guest may see it.
+    """Returns the notebook's folder as a guest may see it; `NotShown` if none may.
 
-    Args:
-        folder: The folder. It stays the caller's.
-        privates: The private folders in the root of the kernel's session.
-        secret: The path of the kernel's connection file.
-        kept: Folders of the front end that are not shown, such as that of its keys.
-
-    Raises:
-        NotShown: no guest may see it.
-        OSError: it is gone.
+    The folder stays the caller's. `kept` are folders of the front end, such as that of its keys.
     """
     spot = Spot.of(folder.fd)
     if spot.chain[-1][0] in _devices(_PSEUDO) or spot.chain[-1] in map(_mark, kept):
@@ -141,16 +126,9 @@ def shown(
 
 
 def check_target(folder: Folder, privates: PrivateFolders, kept: Sequence[Path]) -> None:
-    """Checks that a folder beside the notebook is one that files of a session may be put into.
+    """Raises `NotShown` if files of a session may not be put into a folder; `why` says what it is.
 
-    Args:
-        folder: The folder.
-        privates: The private folders in the root of the kernel's session.
-        kept: Folders of the front end that nothing is put into, nor below them.
-
-    Raises:
-        NotShown: it is not; `why` says what it is.
-        OSError: it is gone.
+    Nothing is put into folders `kept` by the front end, nor below them.
     """
     spot = Spot.of(folder.fd)
     if spot.chain[-1][0] in _devices(_PSEUDO) or any(_mark(each) in spot.chain for each in kept):

@@ -36,13 +36,8 @@ class NotebookFile(Closing):
     """A notebook's file, which is held, so that it is still known when it has another name.
 
     Jupyter's servers write into the file that is there (jupyter_server's `atomic_writing` copies
-    the old content aside first), and rename it, so it stays the same file.
-
-    Attributes:
-        fd: A descriptor that only names the file; nothing can be read through it.
-        path: The real path at which it was found.
-        mark: Which file it is.
-        names: How many names it has.
+    the old content aside first), and rename it, so it stays the same file. The descriptor `fd` only
+    names the file; `path` is the real one at which it was found; `names` is how many it has.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -55,10 +50,7 @@ class NotebookFile(Closing):
 
         The folders on the way may be links: a kernel runs in the folder that they lead to. The file
         may not: beside a link that a stranger made lie other files than beside the notebook itself.
-
-        Raises:
-            NotebookRefused: it is a link, not a regular file, or another user's.
-            OSError: it is not there.
+        Nor may it be another user's: `NotebookRefused`.
         """
         folder = path.parent.resolve()
         with Folder.open(folder) as above:

@@ -35,14 +35,10 @@ _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 
 
 class Orphan(Struct, frozen=True):
-    """A private folder without a workspace.
+    """A private folder without a workspace: `key` in `place`.
 
-    Attributes:
-        place: The folder that it lies in.
-        key: Its name there.
-        workspace: Where the workspace lay; None if it does not say.
-        sure: Whether the workspace is gone, and not merely out of reach.
-        missed_seconds: How long ago the workspace was first missed.
+    `workspace` is where that lay, None if it is not known. It is `sure` if the workspace is gone,
+    and not merely out of reach. It was first missed `missed_seconds` ago.
     """
 
     place: Path
@@ -117,14 +113,7 @@ def _is(path: Path, mark: FileMark) -> bool:
 
 
 def sweep(seconds: float | None = None) -> list[Orphan]:
-    """Removes the private folders that are due, if nobody uses them, and notes what is missed.
-
-    Args:
-        seconds: How long that may take; as long as it takes by default.
-
-    Returns:
-        What was removed.
-    """
+    """Removes private folders that are due and not used, for so many seconds; returns them."""
     until = None if seconds is None else time.monotonic() + seconds
     removed = []
     for place in places():
@@ -144,10 +133,7 @@ def sweep(seconds: float | None = None) -> list[Orphan]:
 
 
 def sweep_now_and_then() -> None:
-    """Sweeps for a moment, once a day: a service never prunes its sandboxes.
-
-    It looks for the workspaces of this user wherever they lie, which may take long.
-    """
+    """Sweeps for a moment, once a day: a service never prunes its sandboxes."""
     state = state_folder()
     if state is None:
         return

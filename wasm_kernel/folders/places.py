@@ -38,11 +38,7 @@ class PrivateFolderError(WasmKernelError):
 
 
 class Place(Folder):
-    """A folder that holds private folders, which is this user's alone; close it.
-
-    Attributes:
-        path: Its real path.
-    """
+    """A folder at a real path that holds private folders, this user's alone; close it."""
 
     def __init__(self, path: Path, fd: int) -> None:
         super().__init__(fd)
@@ -50,12 +46,9 @@ class Place(Folder):
 
 
 def _own(path: Path, folder: Folder, forbidden: int) -> Place | None:
-    """Returns an open folder as a place; None, with the folder closed, if others may change it.
+    """Returns an open folder as a place; None, with it closed, if others may change it.
 
-    Args:
-        path: Its path.
-        folder: The folder.
-        forbidden: The bits of a mode that it may not have.
+    `forbidden` are the bits of a mode that it may not have.
     """
     found = os.fstat(folder.fd)
     if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden:
@@ -100,10 +93,7 @@ files there that say that a user is to be told something when a kernel starts.""
 
 
 def upkeep_name(root: Path) -> str:
-    """Returns what the files there that are about a root of sessions are called, by its real path.
-
-    Each of them has an ending of its own.
-    """
+    """Returns what the files about the root at a real path are called, before their endings."""
     return hashlib.blake2b(os.fsencode(root), digest_size=12).hexdigest()
 
 
@@ -125,10 +115,7 @@ class Notes:
 
     @property
     def folder(self) -> Path | None:
-        """The folder that holds them, which changes if there is another one.
-
-        A confined kernel may read it, and no other part of the state folder but its own.
-        """
+        """The folder that holds them, which may become another one; a confined kernel reads it."""
         state = state_folder()
         return None if state is None else state / self._name
 
@@ -201,21 +188,13 @@ def places() -> Iterator[Place]:
 
 
 def named(private_root: Path | str) -> Path:
-    """Returns the absolute path of the folder for private folders that a user named.
-
-    Raises:
-        PlantedLinkError: it is relative, and leads through a link.
-    """
+    """Returns the absolute path that a user named; a relative one may not lead through links."""
     path = Path(private_root).expanduser()
     return path if path.is_absolute() else real_path(path)
 
 
 def make_named(path: Path) -> Place:
-    """Returns the place that a user named, which is made if it is missing.
-
-    Raises:
-        PrivateFolderError: it can't be made, or others may change it.
-    """
+    """Returns the place that a user named, made if missing; `PrivateFolderError` if unsafe."""
     try:
         path.mkdir(mode=_OWN, parents=True, exist_ok=True)
     except OSError as problem:
@@ -247,9 +226,7 @@ def beside(root: Path) -> Path:
 def place_beside(path: Path, *, like: Folder | None = None) -> Place | None:
     """Returns a folder beside a root, if nobody else can have put it there or can change it.
 
-    Args:
-        path: The folder.
-        like: If it is named, the folder is made if it is missing; files must be linkable with this.
+    With `like`, it is made if it is missing, and files must be linkable with that.
     """
     try:
         with Folder.open(path.parent) as above:
@@ -282,16 +259,9 @@ def _mount(fd: int) -> str:
 
 
 def expected(root: Path) -> tuple[Path, bool]:
-    """Returns where private folders of new sessions come to lie, for people; nothing is made.
+    """Returns where private folders of new sessions of a root come to lie; nothing is made.
 
-    Args:
-        root: The root of the sessions, which need not be there.
-
-    Returns:
-        The place, and whether files are copied to it and not linked.
-
-    Raises:
-        PrivateFolderError: there is no such place.
+    Also whether files are copied to it and not linked. Raises `PrivateFolderError`.
     """
     state = state_folder()
     with Folder.open(_nearest(root)) as like:

@@ -52,15 +52,9 @@ OpenPrivate = Callable[[], contextlib.AbstractContextManager[tuple[Folder, Path]
 
 
 class Owner(Struct, frozen=True):
-    """The workspace that a private folder belongs to.
+    """The workspace that a private folder belongs to: a name in a root, by its real path.
 
-    Attributes:
-        root: The real path of the folder that the workspace lies in: the root of the sessions.
-        name: The workspace's name there.
-        mark: Which folder it is.
-        root_mark: Which folder the root was.
-        above: Which folder the root lay in.
-        session: Whether it is a session's.
+    The marks say which folders the workspace, its root, and the one `above` were.
     """
 
     root: str
@@ -84,11 +78,7 @@ class Owner(Struct, frozen=True):
         return Path(self.root, self.name)
 
     def write(self, folder: Folder) -> None:
-        """Writes it into a private folder.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Writes it into a private folder."""
         record = {"version": _VERSION, **msgspec.to_builtins(self)}
         with folder.replacing(RECORD) as file:
             file.write(json.dumps(record, indent=1).encode())
@@ -108,9 +98,7 @@ class Owner(Struct, frozen=True):
     def find(self, place: Place, *, opened: bool = False) -> tuple[Folder, Owner] | None:
         """Returns its private folder in a place, and the record there; None if it is not there.
 
-        Args:
-            place: The place.
-            opened: Whether it is used from now on; then its record is brought up to date.
+        If it is `opened` from now on, its record is brought up to date.
         """
         try:
             found = place.enter(self.key)
@@ -132,8 +120,8 @@ class PrivateFolder(Folder):
 
     Attributes:
         path: Its real path.
-        far: Whether it lies in another file system than the workspace, so that files are copied and
-            not linked.
+        far: Whether it lies in another file system than the workspace: files are copied, not
+            linked.
         lasting: Whether it can be told tomorrow that it is this very workspace's.
         made: Whether it was made just now.
         of_session: Whether the workspace was a session's before it was opened now.
@@ -188,15 +176,9 @@ class PrivateFolder(Folder):
 class PrivateFolders:
     """The private folders of the workspaces in one root. Any thread may use it.
 
-    Args:
-        root: The real path of the root of the workspaces.
-        private_root: The folder that holds them, if the user named one.
-        lone: The name of a workspace outside of sessions: private folders are made beside itself,
-            and not beside its root, which may be anything.
-
-    Attributes:
-        root: The root of the workspaces.
-        named: The absolute path of the folder that the user named; None if there is none.
+    `named` is the absolute path of the folder for them, if the user named one. `lone` is the name
+    of a workspace outside of sessions: private folders are made beside itself, and not beside its
+    root, which may be anything.
     """
 
     def __init__(
@@ -209,16 +191,7 @@ class PrivateFolders:
         self.named = None if private_root is None else named(private_root)
 
     def find(self, name: str, workspace: Folder, *, opened: bool = False) -> PrivateFolder | None:
-        """Returns the private folder of a workspace; None if it has none. None is made.
-
-        Args:
-            name: The workspace's name in the root.
-            workspace: The workspace.
-            opened: Whether it is used from now on.
-
-        Raises:
-            OSError: it can't be known.
-        """
+        """Returns the private folder of a workspace; None if it has none. None is made."""
         owner = self._owner(name, workspace)
         for place in self._known():
             with place:
@@ -230,12 +203,7 @@ class PrivateFolders:
         return None
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
-        """Returns the private folder of a workspace, which is made if it does not exist.
-
-        Raises:
-            PrivateFolderError: there is no safe place for it.
-            OSError: it can't be opened or made.
-        """
+        """Returns a workspace's private folder, made if missing; may raise `PrivateFolderError`."""
         opened = self._open(name, workspace)
         if not self._lone:
             ROOTS.add(self.root)
@@ -284,11 +252,7 @@ class PrivateFolders:
                 yield place
 
     def _new_place(self, workspace: Folder) -> Place:
-        """Returns the place that a new private folder is made in.
-
-        Raises:
-            PrivateFolderError: there is no such place.
-        """
+        """Returns the place that a new one is made in, or raises `PrivateFolderError`."""
         if self.named is not None:
             return _noted(places.make_named(self.named))
         state = places.in_state(make=True)
@@ -336,13 +300,7 @@ def _owners() -> Iterator[Owner]:
 
 
 def _make(place: Place, owner: Owner) -> Folder:
-    """Returns a new private folder for a workspace.
-
-    Whatever had its name was another workspace's; that loses its name.
-
-    Raises:
-        OSError: it can't be made.
-    """
+    """Returns a new private folder for a workspace; another's of that name loses its name."""
     aside = f".new-{os.urandom(8).hex()}"
     made = place.enter(aside, make=True)
     try:
@@ -376,9 +334,6 @@ def removing(path: Path) -> Iterator[None]:
     """Sets a private folder aside, removes it at the end, and puts it back if the block fails.
 
     What can't be removed stays for a sweep.
-
-    Raises:
-        OSError: it can't be set aside.
     """
     with Folder.open(path.parent) as place:
         aside = _set_aside(place, path.name)
@@ -398,9 +353,6 @@ def _remove(aside: Path) -> None:
     """Removes a private folder that was set aside.
 
     Whoever has it open still, and finds out just now, may put a last file there.
-
-    Raises:
-        OSError: it can't be removed; a sweep tries again.
     """
     for left in reversed(range(_REMOVE_ATTEMPTS)):
         try:
@@ -412,10 +364,6 @@ def _remove(aside: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Removes a private folder that nobody uses; nothing happens if it does not exist.
-
-    Raises:
-        OSError: it can't be set aside.
-    """
+    """Removes a private folder that nobody uses; nothing happens if it does not exist."""
     with removing(path):
         pass

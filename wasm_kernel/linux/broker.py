@@ -60,16 +60,10 @@ class Broker(Protocol):
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
         """Has a request handled, and waits for the reply.
 
-        Args:
-            request: What is asked for. Its type names the handler.
-            reply: The type of the answer.
-            task: Gets how far it is, and says when nobody wants it any more.
-
-        Raises:
-            WasmKernelError: it failed, in the handler's own words.
-            BrokerError: it failed unexpectedly, which is in the log; or there is no such handler,
-                or no broker any more.
-            Cancelled: the handler heeded that nobody wants it any more.
+        The request's type names the handler. The task gets how far it is, and says when nobody
+        wants it any more; then `Cancelled` is raised if the handler heeds it. Raises
+        `WasmKernelError` in the handler's own words; `BrokerError` if it failed unexpectedly, which
+        is in the log, or there is no such handler, or no broker any more.
         """
 
     def close(self) -> None:
@@ -120,13 +114,8 @@ class ProcessBroker:
         """Forks the broker. The process must have one thread, and not be confined yet.
 
         Call it before the process opens any file that the broker should not have. The broker ends
-        within a second of this process, whatever it is doing then.
-
-        Args:
-            handlers: What it does.
-            begin: What it does first, such as starting a thread.
-            at_end: What it does when this process has ended, however it did, or let it go; it has
-                half a second for that.
+        within a second of this process, whatever it is doing then. It calls `begin` first, and has
+        half a second for `at_end`, when this process has ended or let it go.
         """
         import socket
 
@@ -229,12 +218,7 @@ class _Channel:
         self._parts = bytearray()
 
     def send(self, message: _Message) -> None:
-        """Sends a message.
-
-        Raises:
-            BrokerError: it is too long; nothing was sent.
-            OSError: the other side is gone.
-        """
+        """Sends a message; `BrokerError` if it is too long and was not sent."""
         data = msgspec.json.encode(message)
         if len(data) > _MESSAGE_MOST:
             raise BrokerError("the request is too long")
@@ -251,9 +235,7 @@ class _Channel:
     def receive(self) -> _Message | None:
         """Returns the next message; None if the other side is gone.
 
-        Raises:
-            TimeoutError: it did not come in time. What came of it is kept.
-            OSError, msgspec.DecodeError: the line is of no more use.
+        `TimeoutError` keeps what came of it; after another error the line is of no more use.
         """
         while packet := self._link.recv(_PACKET + 1):
             self._parts += packet[1:]
@@ -360,8 +342,7 @@ if os.getppid() != {parent}:
 def end_with(parent: int) -> None:
     """Has the system kill this process when its parent's thread that forked it has ended.
 
-    Args:
-        parent: The parent; if it has ended by now, this process ends at once.
+    If the parent has ended by now, this process ends at once.
     """
     import ctypes
 
@@ -379,7 +360,6 @@ def check_alone() -> None:
 def tied_command(code: str) -> list[str]:
     """The command of a Python that runs `code`, and is killed when the calling thread has ended.
 
-    It imports nothing from the folder that it is started in. The system sends the signal, so it
-    also comes if this process is killed.
+    It imports nothing from the folder that it is started in. The system sends the signal.
     """
     return [sys.executable, "-P", "-c", _TIE.format(parent=os.getpid()) + code]

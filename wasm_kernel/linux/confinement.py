@@ -62,12 +62,9 @@ class KeptPaths(Struct, frozen=True):
 
 
 class ConfinementState(Struct, frozen=True):
-    """The two parts of the second wall that stand, each as a phrase for people, or why it does not.
+    """What stands of the second wall's two parts, each as a phrase for people.
 
-    Attributes:
-        files: About files and outgoing connections.
-        calls: About sockets, programs and other processes.
-        is_complete: Whether both stand.
+    `files` also speaks of outgoing connections, `calls` of sockets, programs and other processes.
     """
 
     files: str
@@ -92,15 +89,8 @@ class ConfinementError(WasmKernelError):
 class Confinement:
     """The second wall of this process, which is never opened again. The main thread's own.
 
-    Args:
-        wanted: `off`, `required`, or `auto`, which closes what can be closed.
-
-    Attributes:
-        state: What of it stands, in words for people.
-        is_closing: Whether it is closed here, so that a broker must stay outside.
-
-    Raises:
-        ConfinementError: confinement is required, and this machine has none.
+    Wanted `off`, `required` (which raises `ConfinementError` if this machine has none), or `auto`,
+    which closes what can be closed. While `is_closing`, a broker must stay outside.
     """
 
     def __init__(self, wanted: str) -> None:
@@ -114,10 +104,8 @@ class Confinement:
     def close_files(self, kept: KeptPaths) -> None:
         """Gives up all files but what is kept, and all outgoing TCP connections.
 
-        Call it while the process has one thread: others would go on as before.
-
-        Raises:
-            ConfinementError: confinement is required, and the system refuses.
+        Call it while the process has one thread: others would go on as before. If the system
+        refuses and confinement is required, `ConfinementError` is raised.
         """
         if not self.is_closing:
             return
@@ -135,11 +123,7 @@ class Confinement:
         self.state = ConfinementState(f"Landlock version {known}", "not yet", is_complete=False)
 
     def close_calls(self) -> None:
-        """Gives up new sockets, programs and processes, in all threads; the kernel listens.
-
-        Raises:
-            ConfinementError: confinement is required, and the system refuses.
-        """
+        """Gives up new sockets, programs and processes, in all threads; the kernel listens."""
         if not self.is_closing:
             return
         import resource
@@ -191,12 +175,9 @@ _FINDERS = {BuiltinImporter, FrozenImporter, PathFinder}  # editable installs ma
 
 
 class ImportPlaces(Struct, frozen=True):
-    """The places that stay readable.
+    """The places that stay readable: whole `folders`, single `packages` and modules elsewhere.
 
-    Attributes:
-        folders: Folders that are readable as a whole.
-        packages: Single packages, and modules without a package, that lie elsewhere.
-        left_out: The entries of `sys.path` that can't be read any more.
+    `left_out` are the entries of `sys.path` that can't be read any more.
     """
 
     folders: tuple[Path, ...]
@@ -209,10 +190,7 @@ def import_places(later: tuple[str, ...]) -> ImportPlaces:
     """Returns where modules are imported from; a process that forks others looks for them all.
 
     A package that lies outside of the readable folders is imported here, as others that it needs
-    may lie beside it.
-
-    Args:
-        later: The packages that the process may import when it can't read more than this any more.
+    may lie beside it; so are packages that the process may import `later`.
     """
     home = _home()
     readable = [Path(__file__).resolve().parent.parent]  # an editable install may lie elsewhere

@@ -46,8 +46,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 class FileCopier:
     """Copies contents between two file systems, and learns what they can. One thread's own.
 
-    Args:
-        task: Asked before each file and every 64 MiB whether the copy is still wanted.
+    The task is asked before each file and every 64 MiB whether the copy is still wanted.
     """
 
     def __init__(self, task: Task = QUIET) -> None:
@@ -55,12 +54,7 @@ class FileCopier:
         self._clones = self._copies_ranges = True
 
     def copy(self, source: int, target: int, size: int) -> None:
-        """Makes an empty file's content that of another, `size` bytes of it. Holes stay holes.
-
-        Raises:
-            OSError: one can't be read, or the other not be written.
-            Cancelled: it is not wanted any more.
-        """
+        """Makes an empty file's content that of another, `size` bytes of it. Holes stay holes."""
         self._check_wanted()
         if size == 0 or self.clone(source, target):
             return
@@ -73,11 +67,7 @@ class FileCopier:
             raise Cancelled
 
     def clone(self, source: int, target: int) -> bool:
-        """Makes an empty file a clone of another; False if the file system can't.
-
-        Raises:
-            OSError: it could, and there is no room.
-        """
+        """Makes an empty file a clone of another; False if the file system can't."""
         if not self._clones:
             return False
         try:
@@ -110,11 +100,7 @@ class FileCopier:
 
 
 def can_clone(folder: Path) -> bool:
-    """Returns whether the file system of a folder clones files.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Returns whether the file system of a folder clones files."""
     from tempfile import TemporaryFile
 
     with TemporaryFile(dir=folder) as one, TemporaryFile(dir=folder) as other:
@@ -127,15 +113,7 @@ def link_or_copy(folder: int, name: str, target: Path | str, there: int | None =
     """Gives a file that is never written again a second name, or copies it if that can't be.
 
     Another file may take its name meanwhile: it is given whole, as it was before or is after that.
-
-    Args:
-        folder: A descriptor of the folder that it is in.
-        name: Its name there; a link is not followed.
-        target: Its other name.
-        there: A descriptor of the folder that the other name is in.
-
-    Raises:
-        OSError: neither can be done, or it is not a regular file.
+    A link is not followed, and only a regular file is linked. `there` is the other name's folder.
     """
     try:
         os.link(name, target, src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
@@ -175,14 +153,7 @@ def data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bool:
-    """Swaps two names in one step; False, with nothing done, if the file system can't.
-
-    Args:
-        folder: A descriptor of the folder of `name`.
-        name: Some file.
-        other_folder: A descriptor of the folder of `other_name`, in the same file system.
-        other_name: Another file.
-    """
+    """Swaps two names in one step; False, with nothing done, if the file system can't."""
     return renameat2(folder, name, other_folder, other_name, _EXCHANGE)
 
 
@@ -197,12 +168,7 @@ def renameat2(folder: int, name: str, there: int, new: str, flags: int) -> bool:
 
 
 def file_identity(name: str, folder: int = _AT_FDCWD) -> str:
-    """Names the file itself, a link at the end not followed; empty if there is no such file.
-
-    Args:
-        name: The file's name, or a path.
-        folder: A descriptor of the folder that it is in.
-    """
+    """Names the file itself, a link at the end not followed; empty if there is no such file."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError):
@@ -237,14 +203,9 @@ class FileMark(Struct, frozen=True):
     """A mark that tells a file or folder from all others, also from one that takes its place later.
 
     The number of an inode is given again as soon as its file is gone, so the time of birth belongs
-    to it, which statx(2) alone tells. If a file system keeps no time of birth, the generation of an
-    inode (`FS_IOC_GETVERSION`) tells the same.
-
-    Attributes:
-        number: Its inode.
-        born: Its time of birth, or its generation; empty if the file system knows neither.
-        device: The number of the device that it lies on.
-        boot: The boot of the machine in which the device had that number.
+    to it, which statx(2) alone tells. If a file system keeps no time of birth, `born` is the
+    generation of an inode (`FS_IOC_GETVERSION`); empty if there is neither. `device` counts within
+    one `boot`.
     """
 
     number: int

@@ -66,12 +66,9 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 
 class Folder(Closing):
-    """An open folder; close it. It may be used by several threads, and closed by one.
+    """An open folder; it owns its descriptor: close it. Many threads may use it, one closes it.
 
     A name is one plain name: no slash, and neither `.` nor `..`.
-
-    Args:
-        fd: A descriptor of the folder, which belongs to this object from now on.
     """
 
     def __init__(self, fd: int) -> None:
@@ -79,23 +76,14 @@ class Folder(Closing):
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Opens a folder by a path that its user chose: links on the way are followed.
-
-        Raises:
-            OSError: it is missing, not a folder, or closed to this user.
-        """
+        """Opens a folder by a path that its user chose: links on the way are followed."""
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def enter(self, *names: str, make: bool = False, force: bool = False) -> Folder:
-        """Opens a folder below this one, name by name.
+        """Opens a folder below this one, name by name; without names, this one once more.
 
-        Args:
-            names: The names that lead there; without any, this folder is opened once more.
-            make: Whether folders that are missing are made, for their owner alone.
-            force: Whether one that its owner closed to himself is opened for him, for good.
-
-        Raises:
-            OSError: it does not exist, or something else is in its place, such as a link.
+        Missing ones are made for their owner alone if `make`. One that its owner closed to himself
+        is opened for him, for good, if `force`. A link is refused.
         """
         fd = os.open(".", FOLDER, dir_fd=self.fd)
         try:
@@ -112,11 +100,7 @@ class Folder(Closing):
         return Folder(fd)
 
     def names(self) -> list[str]:
-        """Returns the names in the folder, in no order.
-
-        Raises:
-            OSError: it can't be read, or is closed.
-        """
+        """Returns the names in the folder, in no order."""
         if self.fd < 0:  # which scandir takes for the current folder
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         with os.scandir(self.fd) as entries:
@@ -137,14 +121,7 @@ class Folder(Closing):
     def open_regular(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
         """Returns a descriptor of a regular file; the caller closes it.
 
-        Args:
-            name: The file's name.
-            flags: As for `os.open`.
-            mode: The permissions of a new file.
-
-        Raises:
-            NotRegular: something else has the name. It was not opened for reading or writing.
-            OSError: it is missing, or can't be opened.
+        Anything else is not opened for reading or writing: `NotRegular`.
         """
         try:
             fd = os.open(plain_name(name), flags | _FILE, mode, dir_fd=self.fd)
@@ -158,12 +135,7 @@ class Folder(Closing):
         raise NotRegular(errno.EINVAL, "it is not a regular file")
 
     def read(self, name: str, most: int) -> bytes:
-        """Returns what a regular file holds.
-
-        Raises:
-            NotRegular, OSError: as `open_regular`.
-            TooLong: it holds more.
-        """
+        """Returns what a regular file holds; raises `NotRegular`, or `TooLong` if it holds more."""
         with os.fdopen(self.open_regular(name), "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
@@ -174,12 +146,7 @@ class Folder(Closing):
     def replacing(self, name: str, *, sync: bool = False) -> Iterator[BinaryIO]:
         """A file to write to that takes a name's place at the end: as a whole, or not at all.
 
-        Args:
-            name: The name.
-            sync: Whether the file's content is on the disk before it gets the name.
-
-        Raises:
-            OSError: it can't be written; what had the name has it still.
+        With `sync`, the file's content is on the disk before it gets the name.
         """
         aside = f".{plain_name(name)}{_ASIDE}"
         try:
@@ -201,20 +168,12 @@ class Folder(Closing):
         return [name for name in self.names() if name.startswith(".") and name.endswith(_ASIDE)]
 
     def remove(self, name: str) -> None:
-        """Removes a file, a link or whatever else is no folder; there may be nothing.
-
-        Raises:
-            OSError: it can't be removed.
-        """
+        """Removes a file, a link or whatever else is no folder; there may be nothing."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(plain_name(name), dir_fd=self.fd)
 
     def rename(self, name: str, new: str, to: Folder | None = None) -> None:
-        """Gives a file another name, here or in another folder of the same file system.
-
-        Raises:
-            OSError: it can't be.
-        """
+        """Gives a file another name, here or in another folder of the same file system."""
         there = self.fd if to is None else to.fd
         os.rename(plain_name(name), plain_name(new), src_dir_fd=self.fd, dst_dir_fd=there)
 
@@ -230,13 +189,7 @@ def open_folder(
 ) -> int:
     """A descriptor of a folder, which is not a link; close it.
 
-    Args:
-        name: The folder's path, or its name in `parent`.
-        parent: The descriptor of the folder that it is in.
-        force: Whether one that its owner closed to himself is opened for him, for good.
-
-    Raises:
-        OSError: it is not a folder, or can't be opened.
+    One that its owner closed to himself is opened for him, for good, if `force`.
     """
     try:
         fd = os.open(name, FOLDER, dir_fd=parent)
@@ -258,11 +211,7 @@ def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
 
 
 def plain_name(name: str) -> str:
-    """Returns a name that is one: what leads elsewhere is refused.
-
-    Raises:
-        ValueError: it is empty, `.` or `..`, or holds a slash or a zero byte.
-    """
+    """Returns a name that is one; `ValueError` if it could lead elsewhere."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError("not a plain name")
     return name
@@ -273,9 +222,6 @@ def making_folder(path: Path, mode: int = 0o777) -> Iterator[None]:
     """Makes a folder that may be there already, with those above it.
 
     If the block fails, what was made is removed again, as far as nobody put anything there.
-
-    Raises:
-        OSError: it can't be made.
     """
     missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
     try:
@@ -302,8 +248,7 @@ class PlantedLinkError(WasmKernelError, ValueError):
 def real_path(path: Path | str) -> Path:
     """Returns the real path of a folder that somebody named; it need not be there.
 
-    Raises:
-        PlantedLinkError: the path is relative, and leads through a link.
+    A relative path that leads through a link is refused: `PlantedLinkError`.
     """
     path = Path(path)
     if path.is_absolute():
@@ -314,12 +259,7 @@ def real_path(path: Path | str) -> Path:
 
 
 def open_named(path: Path | str) -> Folder:
-    """Returns a folder that somebody named, open; the caller closes it.
-
-    Raises:
-        PlantedLinkError: as `real_path`.
-        OSError: it is missing, not a folder, or closed to this user.
-    """
+    """Returns a folder that somebody named, as `real_path` lets it be; the caller closes it."""
     path = Path(path)
     return Folder.open(path) if path.is_absolute() else Folder(_walked(path, FOLDER))
 

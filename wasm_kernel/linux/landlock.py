@@ -69,17 +69,9 @@ def version() -> int:
 def restrict(allowed: Mapping[Path, Access]) -> int:
     """Gives up, in this thread and those it starts from now on, all that is not allowed.
 
-    Connections over TCP and signals to other processes are given up too, if the kernel can.
-
-    Args:
-        allowed: Files and folders, with what may be done to them and below. One that is not there
-            is left out.
-
-    Returns:
-        The Landlock version that it was done with: 4 and later also guard TCP, 6 signals.
-
-    Raises:
-        OSError: the kernel can't; nothing was given up.
+    Connections over TCP and signals to other processes are given up too, if the kernel can. Paths
+    that are not there are left out. Returns the Landlock version that it was done with: 4 and later
+    also guard TCP, 6 signals. After an `OSError`, nothing was given up.
     """
     known = version()
     if known < LEAST:
@@ -94,11 +86,7 @@ def restrict(allowed: Mapping[Path, Access]) -> int:
 
 
 def no_new_privileges() -> None:
-    """From now on no program that is started gains rights by being setuid.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """From now on no program that is started gains rights by being setuid."""
     checked(_prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
 
 

@@ -36,11 +36,7 @@ def failure(what: str = "") -> OSError:
 
 
 def checked(answer: int) -> int:
-    """Returns the answer of a call.
-
-    Raises:
-        OSError: it failed.
-    """
+    """Returns the answer of a call that did not fail; raises `OSError` otherwise."""
     if answer < 0:
         raise failure()
     return answer

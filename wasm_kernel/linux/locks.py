@@ -13,16 +13,10 @@ _POLL_SECONDS = 0.0005
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Locks an open file or folder, at once or not at all.
+    """Locks an open file or folder, at once or not at all; `OSError` if there are no locks.
 
-    The lock ends when the descriptor is closed, also by the end of the process.
-
-    Args:
-        descriptor: What to lock.
-        shared: Whether others may hold it, too, as long as theirs are shared.
-
-    Raises:
-        OSError: this file system has no locks.
+    The lock ends when the descriptor is closed, also by the end of the process. `shared` ones go
+    together.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -49,9 +43,8 @@ def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:
 class FileLock:
     """One process at a time holds it; the system frees it when the holder dies, however it does.
 
-    Args:
-        path: The file, which is made if it is not there.
-        folder: The folder that it lies in by its name, where others may have put something else.
+    The file is made if it is missing; by its name in `folder` where others may have put something
+    else.
     """
 
     def __init__(self, path: Path | str, folder: Folder | None = None) -> None:

@@ -40,11 +40,7 @@ Range = tuple[int, int]
 def map_file(address: int, size: int, descriptor: int, offset: int) -> None:
     """Maps `size` bytes of a file from `offset` over memory that is ours already, copy-on-write.
 
-    What is written there later stays in memory. Both `address` and `offset` are multiples of a
-    page.
-
-    Raises:
-        OSError: the system refuses; the memory is as it was.
+    Both `address` and `offset` are multiples of a page. After an `OSError` the memory is as it was.
     """
     access = mmap.PROT_READ | mmap.PROT_WRITE
     how = mmap.MAP_PRIVATE | _MAP_FIXED
@@ -57,13 +53,7 @@ def map_for_forks(size: int, descriptor: int) -> int:
 
     Without that, each page costs a fault when it is first looked at. A forked process gets the page
     tables of a mapping of a file only if something was written there. Holes of the file are left
-    out: few pages of them are ever looked at, and each would take memory.
-
-    Returns:
-        The address, for `move_mapping` in a forked process.
-
-    Raises:
-        OSError: the system refuses.
+    out: few pages of them are ever looked at, and each would take memory. `move_mapping` takes it.
     """
     room = _mmap(None, size + _HUGE, _NO_ACCESS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if room in (None, _FAILED):
@@ -91,23 +81,16 @@ def _written(descriptor: int, size: int) -> Iterator[Range]:
 def move_mapping(source: int, target: int, size: int) -> None:
     """Moves one mapping over other memory of ours, with its page tables.
 
-    Raises:
-        OSError: the system refuses; what lies there has no meaning.
+    After an `OSError`, what lies there has no meaning.
     """
     if _mremap(source, size, size, _MAY_MOVE | _FIXED, target) != target:
         raise failure("mremap")
 
 
 def clear(address: int, size: int, *, mapped: bool) -> None:
-    """Gives memory of ours back to the system; it holds zeros from now on.
+    """Gives whole pages of ours back to the system, also `mapped` files: they hold zeros then.
 
-    Args:
-        address: Where it begins, a multiple of a page.
-        size: Its size in bytes, a multiple of a page.
-        mapped: Whether files are mapped into it, which would show again.
-
-    Raises:
-        OSError: the system refuses; the memory is as it was.
+    After an `OSError` the memory is as it was.
     """
     if mapped:
         access, how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -137,17 +120,10 @@ class MovedMemory:
 
     Page tables are moved, no content: a gigabyte takes less than a millisecond. Source: mremap(2);
     MREMAP_DONTUNMAP, of Linux 5.7 and later, leaves empty memory, so nobody else gets the place.
-
-    Attributes:
-        size: Its size in bytes.
     """
 
     def __init__(self, address: int, size: int) -> None:
-        """Moves memory of ours away; what is left there has no meaning.
-
-        Raises:
-            OSError: the system refuses; what is left there has no meaning either.
-        """
+        """Moves memory of ours away; what is left there has no meaning, also after an `OSError`."""
         how = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         place = _mmap(None, size, _NO_ACCESS, how, -1, 0)
         if place in (None, _FAILED):
@@ -160,11 +136,7 @@ class MovedMemory:
             raise
 
     def move_to(self, address: int, size: int) -> None:
-        """Moves its beginning over other memory of ours.
-
-        Raises:
-            OSError: the system refuses; what lies there has no meaning.
-        """
+        """Moves its beginning over other memory; after an `OSError`, that has no meaning."""
         _move(self._place, address, size)
 
     def close(self) -> None:
@@ -206,11 +178,7 @@ def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray:
     """Returns a copy of what ranges of memory hold, one after the other.
 
     A cell leaves hundreds of small dirty ranges; one C call each would cost more than the copying.
-    `process_vm_readv`, asked about the own process, copies a thousand at once. Source:
-    process_vm_readv(2).
-
-    Raises:
-        OSError: a range is not readable memory.
+    process_vm_readv(2), asked about the own process, copies a thousand at once.
     """
     target = bytearray(sum(end - start for start, end in ranges))
     base, done = ctypes.addressof(ctypes.c_char.from_buffer(target)) if target else 0, 0
@@ -255,7 +223,7 @@ def trim() -> None:
 def available_memory() -> int:
     """Returns the bytes that can be taken without pressing on anybody; 0 if it can't be told.
 
-    It is what the system has left, or what a control group of this process leaves if that is less.
+    A control group of this process may leave less than the system has.
     """
     return min([_of_system(), *_of_groups()])
 

@@ -148,11 +148,7 @@ def available() -> bool:
 
 
 def refuse() -> None:
-    """Gives up new processes, others than this one, and the calls in `REFUSED`, in every thread.
-
-    Raises:
-        OSError: the kernel can't; nothing was given up.
-    """
+    """Gives up new processes, others than this one, and the calls in `REFUSED`, in every thread."""
     if not available():
         raise OSError("the system calls of this machine are not known here")
     machine = os.uname().machine
@@ -168,9 +164,6 @@ def give_up_rights() -> None:
     """Gives up what the superuser may beyond files: to set the clock, to restart the machine.
 
     It holds for the thread that asks and for those that it starts.
-
-    Raises:
-        OSError: the kernel refuses.
     """
     machine = os.uname().machine
     head = struct.pack("=Ii", _RIGHTS_VERSION, 0)

@@ -39,20 +39,10 @@ def copy_tree(
     hidden: Callable[[str], bool],
     task: Task = QUIET,
 ) -> list[LeftOut]:
-    """Copies what is in a folder into another, which has none of it.
+    """Copies all but `hidden` names of a folder into another, which has none of it.
 
-    Args:
-        source: The folder to copy, or its descriptor.
-        target: The folder to fill, or its descriptor.
-        hidden: Which names at the top are not copied.
-        task: Says when the copy is not wanted any more.
-
-    Returns:
-        What could not be read, or is nothing that can be copied.
-
-    Raises:
-        OSError: the copy can't be written; a part of it is there.
-        Cancelled: it is not wanted any more; the same.
+    Returns what could not be read, or is nothing that can be copied. If it fails or is not wanted
+    any more (`Cancelled`), a part of it is there.
     """
     with FolderWalk(source) as here, FolderWalk(target) as there:
         copying = _Copying(here, there, target, FileCopier(task))
@@ -61,11 +51,7 @@ def copy_tree(
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes a folder with everything in it; nothing happens if it does not exist.
-
-    Raises:
-        OSError: something can't be removed; a part may be gone.
-    """
+    """Removes a folder with everything in it; nothing happens if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         with Folder(open_folder(folder, force=True)) as here:
             remove_contents(here.fd)
@@ -75,14 +61,7 @@ def remove_tree(folder: Path) -> None:
 def remove_contents(folder: int, *, hidden: HiddenTest | None = None) -> None:
     """Deletes everything below a folder, also in folders that their owner closed to himself.
 
-    Links themselves are deleted, never what they lead to.
-
-    Args:
-        folder: The folder's descriptor.
-        hidden: Says what is left there, as for `walks.entries`.
-
-    Raises:
-        OSError: something can't be deleted; what comes before it is gone.
+    Links themselves are deleted, never what they lead to. What is `hidden` stays.
     """
     for entry in walks.entries(folder, force=True, hidden=hidden):
         remove = os.rmdir if entry.is_folder else os.unlink
@@ -223,15 +202,9 @@ class TreeSummary(Struct):
 
 
 def summarize(entries: Iterable[walks.Entry], hidden: HiddenTest) -> TreeSummary:
-    """Sums up what lies in an open folder, at all depths.
+    """Sums up what lies in an open folder, at all depths, as `walks.entries` yields it.
 
-    Args:
-        entries: What `walks.entries` yields of it.
-        hidden: Says which folder may not be moved, by a descriptor of the folder it is in, its name
-            there, and its depth.
-
-    Raises:
-        OSError: it can't be read, or such a folder is in it.
+    It fails if a folder that may not be moved, which `hidden` tells, is in it.
     """
     found = TreeSummary()
     for entry in entries:

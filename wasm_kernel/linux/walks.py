@@ -31,12 +31,10 @@ class FolderWalk(Closing):
     """A position in a tree of folders, moved step by step; close it. One thread's own."""
 
     def __init__(self, root: Path | int, *, to_list: bool = True) -> None:
-        """Begins in a folder.
+        """Begins in a folder; a descriptor stays the caller's.
 
-        Args:
-            root: Its path, or a descriptor that stays the caller's.
-            to_list: Whether folders are opened so that they can be listed, which needs the right
-                to read them. Otherwise the right to search them is enough.
+        Folders opened `to_list` need the right to read them; otherwise the right to search is
+        enough.
         """
         place, parent = (".", root) if isinstance(root, int) else (root, None)
         self._how = FOLDER if to_list else SEARCHED
@@ -75,15 +73,7 @@ class FolderWalk(Closing):
             return [entry.name for entry in entries]
 
     def enter(self, name: str, *, force: bool = False) -> None:
-        """Goes down into a folder.
-
-        Args:
-            name: The folder's name.
-            force: Whether one that its owner closed to himself is opened for him.
-
-        Raises:
-            OSError: it is not a folder, or can't be opened; the walk stands where it stood.
-        """
+        """Goes down into a folder, also one closed to its owner if `force`; or stays and raises."""
         fd = (
             open_folder(name, self.fd, force=True)
             if force
@@ -98,14 +88,7 @@ class FolderWalk(Closing):
             self._open[far] = -1
 
     def leave(self) -> str:
-        """Goes back up.
-
-        Returns:
-            The name of the folder that was left.
-
-        Raises:
-            OSError: somebody moved a folder that leads to the one above.
-        """
+        """Goes back up; returns the name it left. `OSError` if the folder above was moved."""
         if self._open[-2] < 0:
             self._open[-2] = self._parent()
         os.close(self._open.pop())
@@ -143,12 +126,8 @@ class Lookup(Closing):
     """Leads to many paths below one folder; close it. One thread's own.
 
     It keeps the way to the last one open, so paths in sorted order cost what the tree has, however
-    deep it is. A folder that somebody moves meanwhile is not found.
-
-    Args:
-        root: A descriptor of the folder.
-        before_step: Called before each step from one folder to the next.
-        before_making: Called before a folder is made. What either raises ends the walk.
+    deep it is. A folder that somebody moves meanwhile is not found. What `before_step` (from one
+    folder to the next) or `before_making` raises ends the walk.
     """
 
     def __init__(
@@ -163,15 +142,10 @@ class Lookup(Closing):
         self._walk = FolderWalk(root, to_list=False)
 
     def parent(self, path: str, *, make: bool = False) -> tuple[int, str]:
-        """Returns the folder that a path's last name is in, open until the next call, and the name.
+        """Returns the folder of a path's last name, open until the next call, and that name.
 
-        Args:
-            path: The path, of plain names. No link is followed.
-            make: Whether folders that are missing are made.
-
-        Raises:
-            OSError: a folder on the way is missing, or something else is in its place; or a name
-                is not plain, and could lead out.
+        No link is followed; `OSError` if a name is not plain and could lead out. `make` makes
+        folders.
         """
         *above, name = parts = path.split("/")
         if not all(map(is_plain_name, parts)):
@@ -220,10 +194,7 @@ def _mark(fd: int) -> tuple[int, int]:
 class Entry(Struct, frozen=True):
     """Something in a folder, good until the next entry is asked for.
 
-    Attributes:
-        here: Where the walk stands: in the folder that it is in.
-        name: Its own name.
-        is_folder: Whether it is a folder; a link to a folder is not.
+    `here` is where the walk stands; a link to a folder is not a folder.
     """
 
     here: FolderWalk
@@ -260,12 +231,8 @@ def entries(
         folder: The folder's descriptor; it stays the caller's.
         hidden: Says what is passed over, by a descriptor of the folder it is in, its name there,
             and how many folders lie between that folder and the walk's beginning.
-        force: Whether folders that their owner closed to himself are opened. Otherwise what they
-            hold is left out.
+        force: Whether folders that their owner closed to himself are opened, and not left out.
         most: How many names are looked at in all; None for all of them.
-
-    Raises:
-        OSError: a folder can't be opened, or was moved while it was walked.
     """
     left = repeat(None) if most is None else repeat(None, most)
     with FolderWalk(folder) as here:
@@ -292,13 +259,7 @@ def entries(
 def _files(
     here: FolderWalk, hidden: HiddenTest | None, left: Iterable[None]
 ) -> Generator[Entry, None, list[str]]:
-    """Yields what lies in the walk's folder and is no folder; returns the names of folders.
-
-    Args:
-        here: The walk.
-        hidden: As for `entries`.
-        left: Yields for each name that may still be looked at.
-    """
+    """Yields what lies in the walk's folder and is no folder; returns the names of folders."""
     with os.scandir(here.fd) as listing:
         found = [
             (entry.name, entry.is_dir(follow_symlinks=False))

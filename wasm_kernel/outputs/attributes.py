@@ -64,12 +64,7 @@ Nested = Callable[[str, Removals], str]
 
 
 class Attributes:
-    """Decides on the attributes of one document; made by the call that cleans it.
-
-    Args:
-        removals: Collects what was taken out.
-        nested_svg: Cleans an SVG document in a picture's address.
-    """
+    """Decides on the attributes of one document; `nested_svg` cleans an SVG in an address."""
 
     def __init__(self, removals: Removals, nested_svg: Nested | None = None) -> None:
         self._removals = removals

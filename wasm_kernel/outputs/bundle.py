@@ -52,12 +52,8 @@ def clean(
 ) -> CleanOutput:
     """Returns what may be shown of a bundle. Any thread; raises nothing.
 
-    Args:
-        data: Contents by MIME type.
-        metadata: Hints for front ends, by MIME type.
-        mode: `safe` cleans, `static` keeps text and raster images, `trusted` keeps everything but
-            terminal control.
-        should_stop: Says that nobody waits any more; what is not checked by then is left out.
+    In mode `safe` contents are cleaned; `static` keeps text and raster images, `trusted` everything
+    but terminal control. What is not checked by the time `should_stop` says so is left out.
     """
     if mode is Mode.TRUSTED:
         return CleanOutput({mime: _trusted(mime, data[mime]) for mime in data}, dict(metadata))
@@ -109,8 +105,7 @@ def _metadata_of(
 ) -> dict[str, Any]:
     """The harmless metadata of the contents in `kept`: sizes, and how a tree begins.
 
-    `isolated` is dropped: it has the front end parse the content a second time, as a document of
-    its own, and the output's own box does what it is for.
+    `isolated` is dropped: it has the front end parse the content again, as a document of its own.
     """
     if mode is Mode.TRUSTED:
         return dict(metadata)

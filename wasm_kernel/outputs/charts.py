@@ -50,15 +50,7 @@ _CONFIG = words(
 
 
 def clean_plotly(figure: Any, removals: Removals) -> Any:
-    """Returns a Plotly figure if it is drawn from its own data.
-
-    Args:
-        figure: Its data, layout, frames and config.
-        removals: Collects what was taken out of its labels.
-
-    Raises:
-        NotShowable: it would load something, or is not a figure.
-    """
+    """Returns a Plotly figure if it is drawn from its own data; else raises `NotShowable`."""
     if not isinstance(figure, dict) or not isinstance(figure.get("data"), list):
         raise NotShowable("a Plotly figure that is not one")
     for trace in figure["data"]:
@@ -79,10 +71,7 @@ def clean_plotly(figure: Any, removals: Removals) -> Any:
 
 
 def _without_maps(layout: Any) -> Any:
-    """A layout without the parts of its template for kinds of traces that are not drawn here.
-
-    Every figure brings a template with looks for all kinds, maps included.
-    """
+    """A layout without its template's parts for other traces: figures bring all kinds."""
     template = layout.get("template") if isinstance(layout, dict) else None
     if not isinstance(template, dict) or not isinstance(template.get("data"), dict):
         return layout
@@ -211,12 +200,9 @@ _AROUND_NAMES = str.maketrans("", "", "\\[]\"'. ")
 
 
 def clean_vegalite(spec: Any, _: Removals) -> Any:
-    """Returns a Vega-Lite chart if it only shows inline data.
+    """Returns a Vega-Lite chart if it only shows inline data; else raises `NotShowable`.
 
     It passes whole or not at all: without one of its parts it would say something else.
-
-    Raises:
-        NotShowable: it is something else, or does more than show its data.
     """
     if not isinstance(spec, dict):  # the renderer takes a text as an address
         raise NotShowable("a Vega-Lite chart that is not an object")
@@ -326,10 +312,7 @@ def clean_geojson(content: Any, _: Removals) -> dict[str, Any]:
 
     JupyterLab's extension puts each feature's properties into a table of HTML as they are. The map
     below comes from a server that the extension names; one that the output's metadata names is not
-    passed on, so a cell can have nothing fetched from an address of its own.
-
-    Raises:
-        NotShowable: it is not GeoJSON, or too large for a page to draw.
+    passed on, so a cell can have nothing fetched from an address of its own. Raises `NotShowable`.
     """
     if _size(content) > _GEOJSON_MOST:
         raise NotShowable("a GeoJSON map of too many parts")

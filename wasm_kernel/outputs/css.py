@@ -39,12 +39,9 @@ _SPECIAL = re.compile(r"""[^ \w!#$%'()*+,./:;=?@\[\]^`{|}~\u00a0-\ud7ff\ue000-\u
 
 
 def clean_value(tokens: Sequence[Any], removals: Removals, depth: int = 0) -> str | None:
-    """The CSS text of a value; None if it holds anything that is not known to be harmless.
+    """The CSS text of a value; None if it holds anything not known to be harmless.
 
-    Args:
-        tokens: tinycss2's component values.
-        removals: Collects what would have been fetched.
-        depth: How many functions and brackets stand around.
+    `depth` is how many functions and brackets stand around.
     """
     if depth > VALUE_DEPTH:
         return None
@@ -130,17 +127,11 @@ _COMBINATORS = frozenset(">+~")
 
 
 def scoped(prelude: Sequence[Any], scope: str) -> tuple[list[str], bool]:
-    """The selectors of a rule that are harmless, each behind a prefix that names the output's box.
+    """The selectors of a rule that are harmless, each behind the class of the output's box.
 
-    The prefix stands in `:where()`, which leaves the weight of the selector as it was: rules win
-    over each other, and over the front end's own, as they would have without it.
-
-    Args:
-        prelude: tinycss2's component values before the braces.
-        scope: The class of the output's box.
-
-    Returns:
-        The selectors, and whether one of them named the whole page.
+    The class stands in `:where()`, which leaves the weight of the selector as it was: rules win
+    over each other, and over the front end's own, as they would have without it. The second value
+    says whether a selector named the whole page.
     """
     kept, whole = [], False
     for tokens in _split(prelude):
@@ -311,11 +302,8 @@ def clean_declarations(
 ) -> str:
     """The harmless declarations among tinycss2's nodes, as CSS text.
 
-    Args:
-        nodes: What stands between the braces of a rule, or in a `style` attribute.
-        removals: Collects what was taken out and may be missed.
-        custom_only: Keep custom properties (`--x`) and nothing else.
-        painting: Keep what paints with a part of the same document.
+    With `custom_only`, custom properties (`--x`) and nothing else; with `painting`, also what
+    paints with a part of the same document.
     """
     kept = []
     for node in nodes[:DECLARATIONS_MOST]:
@@ -397,10 +385,7 @@ _QUERY = re.compile(r"[A-Za-z0-9 ,():.%-]{1,300}\Z")
 
 
 def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
-    """The harmless rules of `css`, each behind the class `scope`.
-
-    What comes out holds neither `<` nor `&`: it ends no element, and is the same text in XML.
-    """
+    """The harmless rules of `css`, each behind the class `scope`, without `<` and `&`."""
     cleaned = _clean_sheet if len(css) <= REMEMBERED_SHEET else _clean_sheet.__wrapped__
     rules, phrases = cleaned(css)
     removals.update(phrases)

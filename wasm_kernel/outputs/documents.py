@@ -57,9 +57,6 @@ def is_regular(document: str) -> bool:
     attributes. Small documents may be anything; of large ones only regular ones are parsed, as
     programs write them. In these a parser sees the same elements open as the walk below, give or
     take those that it adds itself; so no search of its own goes deeper than `NESTING_MOST`.
-
-    Raises:
-        NotShowable: it has too many elements for any page.
     """
     walk = _OpenElements()
     at = 0
@@ -158,16 +155,11 @@ _REPEATING = "an image whose parts repeat each other"
 
 
 def check_repetition(text: str) -> None:
-    """Refuses a document that becomes much larger when it is drawn.
+    """Refuses a document, as nh3 writes it, that becomes much larger when it is drawn.
 
     A few lines that use a part ten times, which uses another one ten times, and so on, are more
-    than any browser can draw; the page that shows them never answers again.
-
-    Args:
-        text: As nh3 writes it: no `>` stands in an attribute.
-
-    Raises:
-        NotShowable: it does, or it repeats a part of another output.
+    than any browser can draw; the page that shows them never answers again. A document that uses a
+    part of another output is refused as well.
     """
     if "<use" not in text and "url(" not in text:
         return

@@ -149,15 +149,7 @@ _MADE_UP_FOR = (
 
 
 def clean_html(html: str, removals: Removals) -> str:
-    """Returns what of `html` only shows something, in a box of its own.
-
-    Args:
-        html: A document or a piece of one, of any shape.
-        removals: Collects what was taken out.
-
-    Raises:
-        NotShowable: it is too large, or built so that parsing it would take long.
-    """
+    """Returns what of `html` only shows something, in a box of its own; may raise `NotShowable`."""
     html = parseable(html)
     scope = scope_of(html)
     known = [(losses, style) for mark, losses, style in _MADE_UP_FOR if mark in html]
@@ -205,13 +197,10 @@ _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def clean_svg(svg: str, removals: Removals) -> str:
-    """Returns the SVG image in `svg`, as XML; empty if there is no image.
+    """Returns the SVG image in `svg`, as XML; empty if there is no image; may raise `NotShowable`.
 
     JupyterLab shows SVG as an image, which runs nothing; other front ends put the text into their
     page, as HTML, which would run scripts. The result is safe for both.
-
-    Raises:
-        NotShowable: it is too large, or built so that parsing it would take long.
     """
     svg = parseable(svg)
     note_removals(svg, removals)
@@ -261,11 +250,7 @@ _STYLE_ELEMENT = re.compile(r"<style(?:\s[^>]*)?>(?P<css>.*?)</style>|</style>",
 
 
 def parseable(document: str) -> str:
-    """The document without control characters, fit to be parsed in proportion to its size.
-
-    Raises:
-        NotShowable: parsing it could take longer, or it is too large.
-    """
+    """The document without control characters; `NotShowable` if parsing it could take long."""
     if len(document) > documents.DOCUMENT_MOST:
         raise NotShowable(f"a document of more than {documents.DOCUMENT_MOST // 2**20} MiB")
     # A lone surrogate can't be sent; control characters act if HTML is printed. Both are removed
@@ -285,13 +270,9 @@ def scope_of(document: str) -> str:
 
 
 def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = False) -> str:
-    """Well-formed HTML or SVG whose style sheets apply below the class `scope` alone.
+    """HTML or SVG as nh3 writes it, whose style sheets apply below the class `scope` alone.
 
-    Args:
-        html: As nh3 writes it: no `<` stands in an attribute.
-        scope: The class of the element that the result will stand in.
-        removals: Collects what was taken out.
-        escaped: The style sheets' text is escaped, as it is in XML.
+    `escaped`: the style sheets' text is escaped, as it is in XML.
     """
     left = SHEETS_MOST
 
@@ -356,11 +337,7 @@ _ALLOWED = frozenset(name.lower() for name in HTML_ELEMENTS | SVG_ELEMENTS)
 
 
 def note_removals(document: str, removals: Removals) -> None:
-    """Adds a phrase for everything that nh3 will remove and somebody may miss.
-
-    This decides nothing; the lists above and nh3 do. It looks at the text alone, so it may name
-    something that was never more than text.
-    """
+    """Adds a phrase for all that nh3 will remove and somebody may miss; decides nothing."""
     text = _without_comments(document.lower())
     # browsers ignore an element with a namespace of its own (Inkscape's, RDF's)
     opened = {found[1] for found in stoppable(_OPENED.finditer(text))}

@@ -29,13 +29,10 @@ def stopping_if(should_stop: Callable[[], bool]) -> Iterator[None]:
 
 
 def check_stopped() -> None:
-    """Returns if somebody still waits for the output that is being checked.
+    """Raises `NotShowable` if the cell is out of time or was interrupted.
 
     While the host checks an output, the guest that sent it stands still, and so do its time limit
     and interrupts. So everything that goes through an output piece by piece calls this on its way.
-
-    Raises:
-        NotShowable: the cell is out of time or was interrupted.
     """
     should_stop = _should_stop.get()
     if should_stop is not None and should_stop():

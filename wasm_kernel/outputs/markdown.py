@@ -44,22 +44,14 @@ _BOX = '<input class="task-list-item-checkbox" disabled="disabled"{checked} type
 
 
 def is_plain(text: str) -> bool:
-    """Returns whether every Markdown renderer makes plain formatting of `text`, and nothing else.
-
-    Raises:
-        NotShowable: it is too long.
-    """
+    """Returns whether every Markdown renderer makes only plain formatting of `text`."""
     if len(text) > PLAIN_MOST:
         raise NotShowable(f"Markdown of more than {PLAIN_MOST:,} characters")
     return not _ACTIVE.search(text) and all(map(_LANGUAGE.match, _FENCE.findall(text)))
 
 
 def as_html(text: str, removals: Removals) -> str:
-    """Returns `text` rendered, and cleaned as HTML.
-
-    Raises:
-        NotShowable: the text is too long, or its HTML is.
-    """
+    """Returns `text` rendered, and cleaned as HTML; `NotShowable` if either is too long."""
     from wasm_kernel.outputs.html import clean_html
 
     if len(text) > RENDERED_MOST:
@@ -108,11 +100,7 @@ def _formula_inline(state: Any, silent: bool) -> bool:
 
 
 def _formula_block(state: Any, start: int, stop: int, silent: bool) -> bool:
-    """Reads a formula of several lines: from `$$` or `begin` to the line that ends with its like.
-
-    None of these lines is empty. A formula that is only a part of its line is left to the inline
-    rule.
-    """
+    """Reads a formula of several full lines: from `$$` or `begin` to the line that ends it."""
     text = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]].rstrip()
     environment = _ENVIRONMENT.match(text)
     if state.is_code_block(start) or not (environment or text.startswith("$$")):

@@ -31,10 +31,10 @@ def is_base64(content: str) -> bool:
 
 
 def is_image(kind: str, content: str) -> bool:
-    """Returns whether `content` is base64 of an image of the MIME type `kind`.
+    """Returns whether `content` is base64 to its end, of an image of the MIME type `kind`.
 
-    Front ends put the text between quotes into an address, so it must be base64 to its end; the
-    signature keeps other formats from being handed to a browser under an image's name.
+    Front ends put the text between quotes into an address. The signature keeps other formats from
+    being handed to a browser under an image's name.
     """
     signature = IMAGE_SIGNATURES.get(kind)
     if signature is None or not is_base64(content):

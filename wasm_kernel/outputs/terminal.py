@@ -45,10 +45,10 @@ def _cleaned(text: str) -> str:
 
 
 class StreamCleaner:
-    """Cleans one stream whose text arrives in pieces.
+    """Cleans one stream whose text arrives in pieces. One thread uses it.
 
-    A sequence may be cut between two pieces, so an unfinished one at the end of a piece is held
-    back, up to `HELD_CHARACTERS`. One for each stream of each cell, used by one thread.
+    A sequence may be cut between two pieces, so an unfinished one is held back, up to
+    `HELD_CHARACTERS`.
     """
 
     def __init__(self) -> None:

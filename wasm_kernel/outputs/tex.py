@@ -26,11 +26,7 @@ TEX_MOST = 1_000_000
 
 
 def clean_latex(text: str, removals: Removals) -> str:
-    """A LaTeX output whose commands only typeset; no `<` in it can begin a tag.
-
-    Raises:
-        NotShowable: it is too long for any page to typeset.
-    """
+    """A LaTeX output whose commands only typeset; no `<` in it can begin a tag."""
     if len(text) > TEX_MOST:
         raise NotShowable(f"LaTeX of more than {TEX_MOST:,} characters")
     return _TAG_START.sub("< ", safe_tex(text, removals))

@@ -146,10 +146,6 @@ def may_link(source: tuple[str, str], target: tuple[str, str]) -> bool:
 
     Plain values may be copied to plain traits and to texts; any other content only to a trait that
     is cleaned in the same way.
-
-    Args:
-        source: The name of a model, and of the trait that is copied.
-        target: The same of the trait it is copied to.
     """
     kind, goal = kind_of(*source), kind_of(*target)
     if kind == PLAIN:
@@ -181,11 +177,7 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}\Z")
 
 
 def clean_trait(model: str, name: str, value: Any, removals: Removals) -> Any:
-    """The value of a trait as it may reach the page.
-
-    Raises:
-        NotShowable: nothing of it may; the page keeps the value that it has.
-    """
+    """The value of a trait as it may reach the page; `NotShowable` leaves it as it is there."""
     kind = kind_of(model, name)
     if kind is None:
         raise NotShowable("settings of a widget that are not known here")

@@ -155,10 +155,7 @@ class WidgetGate:
         )
 
     def _custom(self, message: CommMessage) -> CommMessage | None:
-        """Passes on the two custom messages that core widgets know: to take and to lose the focus.
-
-        They ignore any other.
-        """
+        """Passes on the two custom messages that core widgets know: about the focus."""
         wish = _mapping(message.data.get("content")).get("do")
         if message.comm_id not in self._models or wish not in ("focus", "blur"):
             return None
@@ -296,11 +293,7 @@ Find = Callable[[str], Model | None]
 
 
 def identified(state: Mapping[str, Any]) -> Model:
-    """The model that a whole state names.
-
-    Raises:
-        NotShowable: its code does not come with the front end; the text names its module.
-    """
+    """The model that a whole state names; `NotShowable` if its code is not the front end's."""
     parts = [state.get(name) for name in IDENTITY]
     named = isinstance(parts[0], str) and isinstance(parts[1], str)
     pair = PAIRS.get((str(parts[0]), str(parts[1]))) if named else None
@@ -324,15 +317,7 @@ def _module(state: Mapping[str, Any]) -> str:
 def clean_state(
     model: Model, state: Mapping[str, Any], buffers: Buffers, find: Find, removals: Removals
 ) -> tuple[dict[str, Any], Buffers]:
-    """Returns a state, or a part of one, as it may reach the page.
-
-    Args:
-        model: Its model; remembers what the page will know.
-        state: The traits.
-        buffers: The binary content among them.
-        find: The model behind a widget's id.
-        removals: Collects what was taken out.
-    """
+    """Returns a state, or a part of one, as it may reach the page; the model remembers it."""
     clean: dict[str, Any] = {}
     for name, value in stoppable(state.items()):
         if name in (*_ENDS, "description", "description_allow_html"):

@@ -61,10 +61,7 @@ class CopiedFile(Struct, frozen=True):
 class FolderBeside:
     """A folder beside the notebook, or that of the notebook itself. One thread's own.
 
-    Args:
-        folder: The folder. It stays the caller's.
-        hidden: What in it is not for sessions.
-        task: Says when nobody wants more of it.
+    The folder stays the caller's; what is `hidden` in it is not for sessions.
     """
 
     def __init__(self, folder: Folder, hidden: Hidden, task: Task) -> None:
@@ -77,11 +74,7 @@ class FolderBeside:
             yield found
 
     def remove_folders(self, path: str) -> None:
-        """Removes a folder with those in it.
-
-        Raises:
-            OSError: there is a file in one, or what is not for sessions; or it can't be removed.
-        """
+        """Removes a folder with those in it; `OSError` if there are files or hidden names."""
         hidden, depth = self._hidden, path.count("/") + 1
 
         def is_hidden(folder: int, name: str, below: int) -> bool:
@@ -102,15 +95,8 @@ class FolderBeside:
     ) -> Iterator[tuple[str, CopiedFile]]:
         """A copy of an open file, with a name of its own; it goes unless it gets another name.
 
-        Args:
-            here: The folder that it is made in.
-            source: The file.
-            mode: Its permissions, less those to execute it; if None, what the umask allows.
-
-        Raises:
-            PublishError: the file changed meanwhile.
-            OSError: it can't be written.
-            Cancelled: nobody wants it any more.
+        It is never executable; without a mode, it has what the umask allows. `PublishError` if the
+        file changed meanwhile.
         """
         before, name = os.fstat(source), own_name()
         fd = here.open_regular(name, _NEW, _ALL_MAY_READ)
@@ -163,14 +149,8 @@ class _Known(Struct, Generic[T]):
 class FolderRecord(Generic[T]):
     """The record of the files in one folder, locked for other processes; close it.
 
-    Args:
-        place: The folder that it lies in, which no guest sees. It stays the caller's.
-        folder: The folder that it is about.
-        kind: The type of what is known of a file.
-
-    Raises:
-        PublishError: another process has it.
-        OSError: it can't be opened.
+    It lies in `place`, which no guest sees and stays the caller's. `kind` is the type of what is
+    known of a file. `PublishError` if another process has it.
     """
 
     def __init__(self, place: Folder, folder: Folder, kind: type[T]) -> None:
@@ -223,15 +203,8 @@ def entered(
 ) -> Iterator[tuple[Folder, str]]:
     """The folder that a path's last name is in, and that name; no link is followed.
 
-    Args:
-        root: A descriptor of the folder that the path begins in.
-        path: The path, of plain names; the last one may be empty.
-        hidden: What does not exist.
-        make: Whether folders that are missing are made.
-
-    Raises:
-        OSError: a folder on the way is missing or hidden, or something else is in its place; or a
-            name is not plain, and could lead out.
+    The last name may be empty. `OSError` if a folder on the way is missing or hidden, or a name is
+    not plain, and could lead out. `make` makes missing folders.
     """
     *above, name = parts = path.split("/")
     if not all(map(is_plain_name, above)) or (name and not is_plain_name(name)):
@@ -250,11 +223,7 @@ def entered(
 
 
 def take(here: Folder, draft: str, name: str) -> None:
-    """Gives a draft a name that nothing has.
-
-    Raises:
-        NameTaken: something has it by now.
-    """
+    """Gives a draft a name that nothing has; `NameTaken` if something has it by now."""
     if take_name(here.fd, draft, name):
         return
     if here.status(name) is not None:
@@ -265,8 +234,7 @@ def take(here: Folder, draft: str, name: str) -> None:
 def replace(here: Folder, draft: str, name: str, there: os.stat_result) -> None:
     """Gives a draft the name of a file that was looked at, which is removed.
 
-    Raises:
-        NameTaken: another one has it by now, or it holds something else.
+    Raises `NameTaken` if another one has it by now, or it holds something else.
     """
     if not swap_names(here.fd, draft, here.fd, name):
         here.rename(draft, name)  # the file system can't swap names
@@ -279,12 +247,7 @@ def replace(here: Folder, draft: str, name: str, there: os.stat_result) -> None:
 
 
 def remove(here: Folder, name: str, there: os.stat_result) -> None:
-    """Removes a file that was looked at.
-
-    Raises:
-        NameTaken: another one has its name by now, or it holds something else.
-        OSError: it can't be removed.
-    """
+    """Removes a file that was looked at; `NameTaken` as in `replace`."""
     aside = own_name()
     if not take_name(here.fd, name, aside):
         here.rename(name, aside)  # the file system can't take a name at once

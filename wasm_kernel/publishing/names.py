@@ -51,12 +51,7 @@ class PublishError(WasmKernelError):
 
 
 class PublishLimits(Struct, frozen=True):
-    """The most that the published files in one folder may be.
-
-    Attributes:
-        bytes: Bytes in all.
-        files: Files.
-    """
+    """The most bytes and files that the published files in one folder may be."""
 
     bytes: int
     files: int
@@ -67,13 +62,9 @@ class SuffixError(WasmKernelError):
 
 
 class PublishableNames:
-    """Decides on names by a list of suffixes. Immutable.
+    """Decides on names by a list of suffixes, such as `.csv` or `.csv.gz`. Immutable.
 
-    Args:
-        suffixes: Such as `.csv` or `.csv.gz`.
-
-    Raises:
-        SuffixError: one is no suffix, or that of files which are run.
+    Raises `SuffixError` if one is no suffix, or that of files which are run.
     """
 
     def __init__(self, suffixes: Sequence[str]) -> None:
@@ -90,11 +81,7 @@ class PublishableNames:
         return not self._suffixes
 
     def refusal(self, path: str) -> str:
-        """Returns why a path can't be one beside the notebook; empty if it can.
-
-        Args:
-            path: The path of a file, split by slashes, as a stranger gave it.
-        """
+        """Returns why a stranger's path can't be one beside the notebook; empty if it can."""
         if is_too_long(path):
             return "its path is too long."
         *above, name = path.split("/")
@@ -116,10 +103,7 @@ class PublishableNames:
 
 
 def is_too_long(path: str) -> bool:
-    """Returns whether a path is longer than any that is published, or leads through more folders.
-
-    Looking for such a one could take long.
-    """
+    """Returns whether a path is too long, or leads through too many folders, to be looked for."""
     return len(path.encode(errors="replace")) > _PATH_BYTES or path.count("/") > _FOLDERS_MOST
 
 

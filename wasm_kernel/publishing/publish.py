@@ -86,11 +86,7 @@ _BY_SETTING = '`c.WasmKernel.publish_folder = "results"` copies results into a f
 
 
 class PublishFiles(Struct, frozen=True):
-    """Files of the session are to be published.
-
-    Attributes:
-        paths: Their paths in the workspace.
-    """
+    """Files of the session, by their paths in the workspace, are to be published."""
 
     paths: tuple[str, ...]
 
@@ -98,10 +94,8 @@ class PublishFiles(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """The outcome of `PublishFiles`.
 
-    Attributes:
-        links: The paths of those that were published, each with the one that it has now, relative
-            to the notebook.
-        refused: The paths of the others, each with the reason.
+    `links` has the published paths, each with the one that it has now, relative to the notebook;
+    `refused` the others, each with the reason.
     """
 
     links: dict[str, str]
@@ -112,12 +106,8 @@ class PublishPlace(Struct, frozen=True):
     """The place that files of a session are published to. The user's settings say it all.
 
     Attributes:
-        root: The sessions' folder.
-        session_id: The session.
-        folder: The names that lead from the folder that this process was started in to the one
-            that files are put into, as far as that was known at its start.
-        names: Decides on names.
-        limits: The most that may lie there.
+        folder: The names that lead from the folder that this process was started in to the one that
+            files are put into, as far as that was known at its start.
         kept: Folders of the front end that nothing is put into.
         follows: The notebook that the folder is named after, also when that has another name; None
             if the settings name the folder, or there is no such notebook.
@@ -161,9 +151,7 @@ def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Publish
     def publish(request: PublishFiles, task: Task) -> Published:
         """Copies files; those that can't be are named with the reason.
 
-        Raises:
-            WasmKernelError: none can be.
-            Cancelled: nobody waits any more. Those that were copied stay.
+        Raises `WasmKernelError` if none can be. After `Cancelled`, those that were copied stay.
         """
         from wasm_kernel.publishing.published_folder import PublishedFolder
 
@@ -229,11 +217,7 @@ def workspace_of(place: PublishPlace) -> Iterator[Folder]:
 
 
 def _target(place: PublishPlace, names: tuple[str, ...]) -> Folder:
-    """Opens the folder that files are put into, which is made if it is missing; close it.
-
-    Raises:
-        PublishError: it can't be opened, or may not be used.
-    """
+    """Opens the folder that files are put into, made if missing; `PublishError` if it can't be."""
     from wasm_kernel.publishing.folder_beside import entered
 
     path = "/".join((*names, ""))
@@ -257,13 +241,7 @@ def _target(place: PublishPlace, names: tuple[str, ...]) -> Folder:
 class PublishCommand:
     """The command `%session_publish FILES...`, and what it has done. The guest's thread's own.
 
-    Args:
-        session: The session of the cells.
-        place: Where its files are published.
-
-    Attributes:
-        place: The same.
-        links: The paths of files that were published, each with the one relative to the notebook.
+    `links` has the published paths, each with the one relative to the notebook.
     """
 
     def __init__(self, session: Session, place: PublishPlace) -> None:
@@ -321,12 +299,7 @@ class PublishCommand:
         return sorted(files_in(self._session.folders.real, wanted))
 
     def _paths_of(self, words: Sequence[str], task: Task) -> dict[str, None]:
-        """Returns the paths that words stand for, each once.
-
-        Raises:
-            CommandRefused: they stand for none, or are too many.
-            Cancelled: nobody waits any more.
-        """
+        """Returns the paths that words stand for, each once; `CommandRefused` if none or many."""
         paths = dict[str, None]()
         if len(words) > AT_ONCE or sum(map(_is_pattern, words)) > _PATTERNS_MOST:
             raise CommandRefused(_TOO_MANY)
@@ -348,14 +321,7 @@ class PublishCommand:
 
 
 class UnpublishedNotice:
-    """Says once a session that files which cells write do not lie beside the notebook.
-
-    The guest's thread's own.
-
-    Args:
-        session: The session of the cells.
-        publishing: What was published.
-    """
+    """Says once a session that files which cells write do not lie beside the notebook."""
 
     def __init__(self, session: Session, publishing: PublishCommand) -> None:
         self._private, self._workspace = session.folders.private, session.folders.workspace

@@ -46,11 +46,7 @@ _FULL = (
 
 
 class PublishedFile(CopiedFile, frozen=True):
-    """A file that was published.
-
-    Attributes:
-        session: The session that it comes from; empty if that was not noted.
-    """
+    """A file that was published from a session; empty if that was not noted."""
 
     session: str = ""
 
@@ -58,17 +54,9 @@ class PublishedFile(CopiedFile, frozen=True):
 class PublishedFolder(Closing):
     """A folder that files are put into, locked for other kernels; close it. One thread's own.
 
-    Args:
-        folder: The folder. It stays the caller's.
-        hidden: The folders in it that are not for sessions.
-        limits: The most that may lie there.
-        session: The session that files come from.
-        is_anothers: Says whether another session belongs to another notebook.
-        task: Says when nobody wants more of it.
-
-    Raises:
-        PublishError: there is no place for the record, or another kernel has it.
-        OSError: the record can't be opened.
+    The folder stays the caller's; what is `hidden` in it is not for sessions. `is_anothers` says
+    whether another session belongs to another notebook. `PublishError` if there is no place for the
+    record, or another kernel has it.
     """
 
     def __init__(
@@ -94,18 +82,10 @@ class PublishedFolder(Closing):
             raise
 
     def put(self, path: str, source: int) -> None:
-        """Copies an open file to a path in the folder; folders on the way are made.
+        """Copies an open regular file to a path of plain names; folders on the way are made.
 
-        Nothing is written if the file that was put there before holds the same already.
-
-        Args:
-            path: A path of plain names.
-            source: A descriptor of a regular file.
-
-        Raises:
-            PublishError: it can't be, and nothing was changed; the text says why.
-            OSError: it can't be written; the same.
-            Cancelled: nobody wants it any more.
+        Nothing is written if the file that was put there before holds the same already. If it can't
+        be, nothing was changed, and `PublishError` says why.
         """
         before = os.fstat(source)
         self._check_room(path, before.st_size)

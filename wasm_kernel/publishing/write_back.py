@@ -44,11 +44,7 @@ _INTERRUPTED = "it was interrupted."
 
 
 class WriteFiles(Struct, frozen=True):
-    """Paths of the notebook's folder are to be what they are in the session.
-
-    Attributes:
-        paths: The paths in the workspace.
-    """
+    """Paths of the notebook's folder, as in the workspace, are to be what the session has."""
 
     paths: tuple[str, ...]
 
@@ -68,11 +64,7 @@ class WrittenFiles(Struct, frozen=True):
 
 
 class AdoptFiles(Struct, frozen=True):
-    """The session is to go on with what the user made of files that it wrote or deleted.
-
-    Attributes:
-        paths: Their paths in the workspace; None for all of them.
-    """
+    """The session is to go on with what the user made of paths; None for all it changed."""
 
     paths: tuple[str, ...] | None
 
@@ -80,10 +72,7 @@ class AdoptFiles(Struct, frozen=True):
 class WritePlace(Struct, frozen=True):
     """The place that a session writes to. The user's settings say it all.
 
-    Attributes:
-        place: The session, and which names may be written.
-        secret: The kernel's connection file, which is never touched.
-        most_kept: The most bytes that are kept of what was there.
+    The connection file `secret` is never touched. Of what was there, `most_kept` bytes are kept.
     """
 
     place: PublishPlace
@@ -92,11 +81,7 @@ class WritePlace(Struct, frozen=True):
 
     @contextmanager
     def opened(self, task: Task) -> Iterator[WrittenFolder]:
-        """The notebook's folder, as the session writes to it.
-
-        Raises:
-            WasmKernelError, OSError: it may not, or can't be opened.
-        """
+        """The notebook's folder, as the session writes to it."""
         from wasm_kernel.publishing.written_folder import WrittenFolder
 
         place = self.place
@@ -129,12 +114,7 @@ class WritePlace(Struct, frozen=True):
         return {WriteFiles: self.write, AdoptFiles: self.adopt}
 
     def write(self, request: WriteFiles, task: Task) -> WrittenFiles:
-        """Brings paths to what they are in the session.
-
-        Raises:
-            WasmKernelError: none can be.
-            Cancelled: nobody waits any more. What was done stays.
-        """
+        """Brings paths to what they are in the session; what was done stays after `Cancelled`."""
         if len(request.paths) > AT_ONCE:
             raise PublishError("so many files can't be written at once.")
         with self.opened(task) as folder:
@@ -149,12 +129,7 @@ class WritePlace(Struct, frozen=True):
             return WrittenFiles(tuple(folder.known(paths)), refused, tuple(written))
 
     def adopt(self, request: AdoptFiles, task: Task) -> WrittenFiles:
-        """Has the session go on with what the user made of files.
-
-        Raises:
-            WasmKernelError: it can't.
-            Cancelled: nobody waits any more. What was done stays.
-        """
+        """Has the session go on with what the user made of files; what was done stays."""
         if request.paths is not None and len(request.paths) > AT_ONCE:
             raise PublishError("so many files can't be read at once.")
         with self.opened(task) as folder:
@@ -179,13 +154,7 @@ def _for_each(paths: Collection[str], act: Callable[[str], object], task: Task) 
 
 
 class WriteBack:
-    """Has what turns changed in the notebook's folder written there. The guest's thread's own.
-
-    Args:
-        session: The session of the cells.
-        folder: The notebook's folder.
-        names: Decides on names.
-    """
+    """Has what turns changed in the notebook's folder written there. The guest's thread's own."""
 
     def __init__(self, session: Session, folder: Folder, names: PublishableNames) -> None:
         self._session = session

@@ -75,20 +75,9 @@ class WrittenFile(Struct, frozen=True):
 class WrittenFolder(Closing):
     """The notebook's folder, as one session writes to it; close it. One thread's own.
 
-    Args:
-        folder: The folder. It stays the caller's.
-        hidden: What in it is not for sessions.
-        workspace: The session's workspace. It stays the caller's.
-        unseen: What is hidden in that.
-        private: The session's private folder. It stays the caller's.
-        names: Decides on names.
-        most_own: The most bytes that the workspace may hold.
-        most_kept: The most bytes that are kept of what was replaced or deleted.
-        task: Says when nobody wants more of it.
-
-    Raises:
-        PublishError: another kernel writes there.
-        OSError: the private folder can't be written to.
+    All folders stay the caller's. `hidden` and `unseen` are what in the notebook's folder and in
+    the workspace is not for sessions. The workspace may hold `most_own` bytes, and `most_kept` are
+    kept of what was replaced or deleted. `PublishError` if another kernel writes there.
     """
 
     def __init__(
@@ -127,15 +116,9 @@ class WrittenFolder(Closing):
         return sorted(asked, key=lambda path: (-path.count("/"), path))
 
     def bring(self, path: str) -> bool:
-        """Brings a path beside the notebook to what it is in the session.
+        """Brings a path to what it is in the session; returns whether its file lies there now.
 
-        Returns:
-            Whether the session's file lies there now.
-
-        Raises:
-            PublishError: that can't be, and nothing was changed; the text says why.
-            OSError: the same.
-            Cancelled: nobody wants it any more.
+        If that can't be, nothing was changed, and `PublishError` or `OSError` says why.
         """
         if is_too_long(path) or not path.rpartition("/")[2]:
             raise PublishError(_NO_NAME)
@@ -278,8 +261,7 @@ class WrittenFolder(Closing):
     ) -> Iterator[None]:
         """Notes what the block makes of a file; what is not the session's own is kept before.
 
-        Raises:
-            PublishError: the user changed it since, or it can't be kept.
+        Raises `PublishError` if the user changed it since, or it can't be kept.
         """
         known = self._record.files.get(path)
         if known is not None and not self._beside.is_that(here, name, known.own):
@@ -318,10 +300,7 @@ class WrittenFolder(Closing):
     def adopt(self, path: str) -> None:
         """Has the session go on with what the user made of a file that it wrote or deleted.
 
-        Raises:
-            PublishError: it has no room for that; it goes on with its own.
-            OSError: the same, as one can't be read or written.
-            Cancelled: nobody wants it any more.
+        If it has no room for that (`PublishError`) or it can't be copied, it goes on with its own.
         """
         known, there = self._record.files.get(path), self._status(path)
         if known is None or (there is not None and not stat.S_ISREG(there.st_mode)):

@@ -27,16 +27,9 @@ _READ = abi.RIGHT_READ | abi.RIGHT_READDIR
 
 
 class FileStatus(Struct, frozen=True):
-    """What is known of a file.
+    """What is known of a file. Its times (read, content changed, anything changed) are nanoseconds.
 
-    Attributes:
-        kind: `file`, `folder`, `link` or `other`.
-        size: Its bytes.
-        accessed: When it was read last, in nanoseconds.
-        modified: When it was changed last, in nanoseconds.
-        changed: When anything about it was changed last, in nanoseconds.
-        inode: A number of the file.
-        links: How many names it has.
+    The kind is `file`, `folder`, `link` or `other`; `links` is how many names it has.
     """
 
     kind: str
@@ -55,9 +48,6 @@ class FileAccess:
     """The files of one guest, by absolute paths as the guest sees them. Only its thread uses it.
 
     All of its methods raise `OSError`, with Linux's number, for what can't be done.
-
-    Args:
-        files: The guest's file calls; all of the folders that it sees have a descriptor.
     """
 
     def __init__(self, files: WasiFiles) -> None:
@@ -86,14 +76,7 @@ class FileAccess:
             yield self._memory.read(_DATA, length)
 
     def write(self, path: str, data: bytes, *, append: bool = False, new: bool = False) -> None:
-        """Writes a file.
-
-        Args:
-            path: The file, which is made if it is not there.
-            data: What it is to hold.
-            append: Whether that comes behind what it holds.
-            new: Whether there must be no such file.
-        """
+        """Writes a file, or with `append` behind what it holds; with `new` it must not exist."""
         how = abi.O_CREAT | (abi.O_EXCL if new else 0) | (0 if append else abi.O_TRUNC)
         flags = abi.FD_APPEND if append else 0
         fd = self._open(path, how, abi.RIGHT_READ | abi.RIGHT_WRITE, flags)

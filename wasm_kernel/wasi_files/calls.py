@@ -32,15 +32,8 @@ _CALLS = sorted(abi.SHAPES.keys() - {"clock_time_get", "poll_oneoff"})
 class WasiFiles:
     """The file calls of one instance: a `HostFunctions`. Only the guest's thread uses it; close it.
 
-    Args:
-        preopens: The folders that the guest sees.
-        changes: Hears what changes in the workspace; it outlives the instance.
-        quota: How much may lie in the guest's own folders.
-        history: Keeps what files held before they change; it outlives the instance.
-        open_files: How many files the guest may have open.
-        should_stop: Whether a call that takes long must end.
-        devices: What the guest writes to through descriptors below the preopened folders.
-        sorts: Whether folders are listed in the order of their names.
+    `changes` and `history` outlive the instance. `devices` are what the guest writes to through
+    descriptors below the preopened folders. `sorts` lists folders in the order of their names.
     """
 
     def __init__(
@@ -106,11 +99,7 @@ class WasiFiles:
         return self._reopener.save()
 
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
-        """Opens files again for memory that speaks of their descriptors.
-
-        Returns:
-            Those that could not be opened; using their descriptors fails in the guest.
-        """
+        """Opens files again for memory that speaks of their descriptors; returns the failed."""
         return self._reopener.reopen(files)
 
     def close(self) -> None:

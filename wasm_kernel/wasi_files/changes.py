@@ -39,8 +39,7 @@ class Comparison(Struct, frozen=True):
 class FileChanges:
     """The paths that the guest's calls touch, and what stood there before the cell.
 
-    Comparing looks at those paths alone, so it takes no longer for a large workspace. Only the
-    guest's thread uses it.
+    Comparing looks at those paths alone, so it takes no longer for a large workspace.
     """
 
     def __init__(self, workspace: Preopen) -> None:
@@ -56,10 +55,7 @@ class FileChanges:
         self._before, self._written, self._new, self._covered = {}, set(), set(), set()
 
     def touch(self, path: str | None, before: Key | None) -> None:
-        """Notes that a path is about to get another file or none; `before` is the one it has.
-
-        A path of None lies outside of the workspace.
-        """
+        """Notes that a path (None: outside the workspace) gets another file than `before`."""
         if path is not None:
             self._before.setdefault(path, before)
 
@@ -114,8 +110,10 @@ class FileChanges:
         return Comparison(frozenset(created), frozenset(modified), frozenset(deleted))
 
     def _all(self) -> Iterator[tuple[str, Key | None, os.stat_result | None]]:
-        """The paths that were touched, and the further names of files that were written to: what
-        was there, and the file or link that is there now, None for a folder or nothing.
+        """The touched paths, and further names of files written to: what was there, and what is
+        now.
+
+        The latter is None for a folder or nothing.
         """
         before = self._before
         with Lookup(self._workspace.folder.fd) as lookup:

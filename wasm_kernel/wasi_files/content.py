@@ -209,14 +209,7 @@ class ContentCalls(FileCalls, frozen=True):
 def times_of(found: os.stat_result, accessed: int, changed: int, flags: int) -> tuple[int, int]:
     """The times that a file is to have, in nanoseconds: last access and last change.
 
-    Args:
-        found: The file's status; what the flags leave out stays.
-        accessed: The time of access that the guest asks for.
-        changed: The time of change that it asks for.
-        flags: WASI's `fstflags`.
-
-    Raises:
-        Refused: the flags contradict each other.
+    WASI's `fstflags` say which are asked for; the others stay as found.
     """
     both = (_ACCESSED | _ACCESSED_NOW, _CHANGED | _CHANGED_NOW)
     if any(flags & pair == pair for pair in both):

@@ -45,12 +45,7 @@ class _Wanted:
 
 
 def make_way(calls: FileCalls, place: GuestPath) -> None:
-    """Sees that something can be made at a place: the folders on the way are in the upper folder.
-
-    Raises:
-        Refused: something is there, or there is no room.
-        OSError: a folder can't be made.
-    """
+    """Makes the folders on the way to a place in the upper folder."""
     if isinstance(place, OverlayPath):
         if place.in_lower:
             raise Refused(abi.EEXIST)
@@ -60,14 +55,7 @@ def make_way(calls: FileCalls, place: GuestPath) -> None:
 def lift(calls: FileCalls, place: GuestPath, *, content: bool = True) -> None:
     """Copies what stands at a place to the upper folder, if only the lower one has it.
 
-    Args:
-        calls: What file calls share.
-        place: The place; it lies in the upper folder afterwards.
-        content: Whether a file's content is wanted; it is empty otherwise.
-
-    Raises:
-        Refused: there is no room, or the cell is to stop.
-        OSError: it can't be copied.
+    Without `content` the file is empty there.
     """
     if not isinstance(place, OverlayPath):
         return
@@ -96,12 +84,7 @@ def lift(calls: FileCalls, place: GuestPath, *, content: bool = True) -> None:
 
 
 def cover(calls: FileCalls, place: GuestPath) -> None:
-    """Covers what the lower folder shows at a place; does nothing if it shows nothing there.
-
-    Raises:
-        Refused: there is no room.
-        OSError: the cover can't be made.
-    """
+    """Covers what the lower folder shows at a place; does nothing if it shows nothing there."""
     if not isinstance(place, OverlayPath) or place.beneath is None or place.name == ".":
         return
     if place.in_lower:
@@ -122,13 +105,7 @@ def cover(calls: FileCalls, place: GuestPath) -> None:
 
 
 def clear_covers(calls: FileCalls, place: GuestPath) -> None:
-    """Removes the covers in a folder that is empty for the guest, so that it can go or be replaced.
-
-    There are none if the upper layer does not have the folder.
-
-    Raises:
-        OSError: the folder can't be read, or holds something that the guest sees.
-    """
+    """Removes the covers in a folder that is empty for the guest, so that it can go."""
     if not isinstance(place, OverlayPath) or place.name == ".":
         return
     if next(place.entries(calls.check_time), None) is not None:
@@ -188,11 +165,7 @@ def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) ->
 
 
 def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
-    """Makes the file that a copy goes to, locked, so that no other kernel removes it.
-
-    Returns:
-        Its name, and its descriptor.
-    """
+    """Makes the file that a copy goes to, locked, so that no other kernel removes it."""
     for number in itertools.count():
         name = f"{_PART}{number or ''}"
         try:

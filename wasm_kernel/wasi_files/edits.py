@@ -162,19 +162,7 @@ class EditCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _only_covered(self, place: GuestPath, found: os.stat_result, *, folder: bool) -> bool:
-        """Covers what lies beneath a name that is to go.
-
-        Args:
-            place: Where.
-            found: The status of what stands there.
-            folder: Whether it is to be a folder.
-
-        Returns:
-            Whether that is all: the upper folder has nothing of that name.
-
-        Raises:
-            Refused: it may not go.
-        """
+        """Covers what lies beneath a name that is to go; returns whether that is all there was."""
         if not isinstance(place, OverlayPath):
             return False
         if stat.S_ISDIR(found.st_mode) is not folder:
@@ -191,11 +179,7 @@ class EditCalls(FileCalls, frozen=True):
     def _lift_both(
         self, old: GuestPath, new: GuestPath, moved: os.stat_result, replaced: _Status
     ) -> _Status:
-        """Prepares places in overlays for a rename; returns what it will replace.
-
-        Raises:
-            Refused: what is to be renamed, or replaced, does not allow it.
-        """
+        """Prepares places in overlays for a rename; returns what it will replace."""
         is_folder = stat.S_ISDIR(moved.st_mode)
         if isinstance(old, OverlayPath):
             old.check_cover()
@@ -214,11 +198,7 @@ class EditCalls(FileCalls, frozen=True):
         return replaced
 
     def _find(self, fd: int, at: int, length: int, *, follow: Follow = Follow.NEVER) -> GuestPath:
-        """Finds out where a path leads; it must be a folder in which the guest may change things.
-
-        Raises:
-            Refused, OSError: as `GuestPaths.find`, or it is not.
-        """
+        """Finds out where a path leads; the guest must be allowed to change things there."""
         place = self.paths.find(fd, at, length, follow)
         if place.preopen.writable or isinstance(place, OverlayPath):
             return place

@@ -23,18 +23,7 @@ _BETWEEN_LOOKS = 256  # entries of a folder
 
 
 class FileCalls(Struct, frozen=True):
-    """The objects that the file calls of one guest share. Only the guest's thread uses it.
-
-    Attributes:
-        memory: The guest's memory.
-        paths: Finds out where path arguments lead.
-        files: What is open.
-        listings: The folders that are being listed.
-        changes: Hears what changes in the workspace.
-        quota: How much may lie in the guest's own folders.
-        history: Keeps what files held before they change.
-        should_stop: Whether a call that takes long must end.
-    """
+    """The objects that the file calls of one guest share. Only the guest's thread uses it."""
 
     memory: GuestMemory
     paths: GuestPaths
@@ -46,11 +35,7 @@ class FileCalls(Struct, frozen=True):
     should_stop: Callable[[], bool]
 
     def check_time(self) -> None:
-        """Checks that the cell still has time.
-
-        Raises:
-            Refused: an interrupt is asked for, or the cell's time is over.
-        """
+        """Refuses to go on if an interrupt is asked for, or the cell's time is over."""
         if self.should_stop():
             raise Refused(abi.EINTR)
 

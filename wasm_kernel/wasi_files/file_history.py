@@ -43,18 +43,11 @@ class FileHistory(Protocol):
         found: os.stat_result | None,
         change: Change,
     ) -> bool:
-        """Keeps what stands at a path that is about to change.
+        """Keeps what stands at `name` in `folder` before a change; returns whether it was not known
+        yet.
 
-        Args:
-            path: The path.
-            folder: A descriptor of the folder that it is in.
-            name: Its name there.
-            found: The status of what stands there, links not followed; None for nothing.
-            change: What is to happen to a file.
-
-        Returns:
-            Whether what the path held was not known before. If nothing was there and the change
-            fails, call `after_removal`.
+        `found` is its status, links not followed; None for nothing. If nothing was there and the
+        change fails, call `after_removal`.
         """
 
     def before_creation(self, path: str | None) -> bool:
@@ -63,40 +56,20 @@ class FileHistory(Protocol):
     def before_write(self, path: str | None, key: Key, fd: int) -> None:
         """Keeps an open file's content before it is written to or cut.
 
-        Args:
-            path: The file's path, or its unlinked name.
-            key: The file's device and inode.
-            fd: Its descriptor, which need not be open for reading.
+        `path` may be its unlinked name; `fd` need not be open for reading.
         """
 
     def after_removal(self, path: str | None) -> None:
         """Notes that a path holds nothing now; what came and went since a commit is forgotten."""
 
     def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
-        """Keeps a file that is about to lose its last name.
-
-        Args:
-            folder: A descriptor of the folder that it is in.
-            name: Its name there.
-            found: Its status.
-
-        Returns:
-            Its unlinked name, by which it is known from now on; empty if it can't be kept.
-        """
+        """Keeps a file that loses its last name; returns its unlinked name, empty if it can't."""
 
     def drop_unlinked(self, name: str) -> None:
         """Lets an unlinked file go that nobody has open any more, unless a commit knows it."""
 
     def open_unlinked(self, name: str, flags: int) -> int:
-        """Opens an unlinked file; the caller closes the descriptor.
-
-        Args:
-            name: Its unlinked name.
-            flags: As for `os.open`.
-
-        Raises:
-            OSError: it does not exist.
-        """
+        """Opens an unlinked file as `os.open` does; the caller closes the descriptor."""
 
     def same_file(self, one: str, other: str) -> bool:
         """Returns whether two identities (`linux/files.py`) name one file to the guest."""

@@ -34,16 +34,7 @@ class FolderEntry(Struct, frozen=True):
 
 
 def read_folder(fd: int, hidden: Hidden, depth: int) -> Iterator[FolderEntry]:
-    """Yields what lies in an open folder now.
-
-    Args:
-        fd: The folder's descriptor.
-        hidden: What does not exist for the guest.
-        depth: How many folders lie between the guest's preopened folder and the names here.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """Yields what lies in an open folder now, `depth` folders below the preopened one."""
     folder = os.open(".", _FOLDER, dir_fd=fd)
     by_kind = hidden.hides_folders
     try:
@@ -89,11 +80,7 @@ class Listing:
         return len(self._data) + self._starts.itemsize * len(self._starts)
 
     def part(self, cookie: int, room: int) -> bytes | None:
-        """Returns what fits into so many bytes, from an entry on; None if that was let go.
-
-        Raises:
-            Refused, OSError: the folder can't be read on; the listing is of no use any more.
-        """
+        """Returns what fits into so many bytes, from an entry on; None if that was let go."""
         if cookie < self._first:
             return None
         room = min(room, MOST_BYTES // 2)
@@ -130,10 +117,8 @@ class Listings:
     """The listings that are under way, by the descriptor that the guest reads them through.
 
     They take at most `MOST_BYTES` of the host's memory, or one of them does. The oldest go first;
-    whoever reads on in one that went gets the folder as it is then, from the same entry on.
-
-    Attributes:
-        sorts: Whether they are in the order of names; a folder is then read as a whole.
+    whoever reads on in one that went gets the folder as it is then, from the same entry on. With
+    `sorts` they are in the order of names; a folder is then read as a whole.
     """
 
     def __init__(self, *, sorts: bool = False) -> None:

@@ -58,11 +58,7 @@ class LookupCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _part(self, opened: OpenDescriptor, cookie: int, room: int) -> bytes:
-        """Returns what a folder's listing has from an entry on.
-
-        Raises:
-            Refused, OSError: as `_listing_of`.
-        """
+        """Returns what a folder's listing has from an entry on."""
         listing = self.listings.get(opened) if cookie else None
         try:
             part = listing.part(cookie, room) if listing is not None else None
@@ -76,12 +72,7 @@ class LookupCalls(FileCalls, frozen=True):
         return part or b""
 
     def _listing_of(self, opened: OpenDescriptor) -> Listing:
-        """Reads the folder that is open.
-
-        Raises:
-            Refused: it is not there any more, or the cell is to stop.
-            OSError: it can't be read.
-        """
+        """Reads the folder that is open."""
         entries: Iterable[FolderEntry] = self.until_stopped(self._entries(opened))
         if self.listings.sorts:
             entries = sorted(entries, key=lambda entry: entry.name)

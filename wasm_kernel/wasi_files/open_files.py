@@ -102,9 +102,7 @@ class OpenDescriptor(Struct, eq=False):
         return self.is_folder and self.preopen.beneath is not None
 
     def identify(self) -> str:
-        """Returns the file's identity: empty if nobody replaces files there, and one that no file
-        has if it has no name any more.
-        """
+        """Returns the file's identity: empty if none is replaced there, `another` if it is gone."""
         if self.gone:
             return _ANOTHER
         told_apart = self.preopen.tells_files_apart and self.parts and not self.is_merged
@@ -114,14 +112,10 @@ class OpenDescriptor(Struct, eq=False):
 
 
 class OpenFiles:
-    """The descriptors of one guest. Only the guest's thread uses it; close it.
+    """The descriptors of one guest, `most` besides the preopened folders. Close it.
 
-    Args:
-        preopens: The folders that stay open, under the first numbers.
-        most: How many files the guest may have open besides.
-        quota: Knows the lengths of open files.
-        changes: Hears of files with several names.
-        devices: What stands behind descriptors below the preopened folders.
+    Only the guest's thread uses it. The quota knows the lengths of open files, `changes` those with
+    several names.
     """
 
     def __init__(
@@ -165,11 +159,7 @@ class OpenFiles:
         return self._by_number.get(fd)
 
     def file(self, fd: int) -> OpenDescriptor:
-        """Returns an open file.
-
-        Raises:
-            Refused: it is a stream, a folder, or not open.
-        """
+        """Returns an open file; refuses streams, folders and what is not open."""
         opened = self._by_number.get(fd)
         if opened is None or opened.is_folder:
             raise Refused(abi.EBADF)

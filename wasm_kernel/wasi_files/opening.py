@@ -184,9 +184,8 @@ def is_null(place: GuestPath) -> bool:
 def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_result | None:
     """Returns the status of what stands at a place that is about to be opened.
 
-    Raises:
-        Refused: it is a pipe or a device, and opening it may do something to it; or it would be
-            written to, and the guest may not write there.
+    Refuses a pipe or a device, as opening it may do something to it, and writing where the guest
+    may not.
     """
     found = place.status()
     if found is not None and stat.S_IFMT(found.st_mode) not in _KINDS:
@@ -199,17 +198,9 @@ def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_resu
 
 
 def open_file(place: GuestPath, how: int, rights: int, fdflags: int) -> int:
-    """Opens what stands at a place, after a look; the caller closes the descriptor.
+    """Opens the file or folder at a place, after a look; the caller closes the descriptor.
 
-    Args:
-        place: The place.
-        how: WASI's `oflags`.
-        rights: WASI's rights; they say whether the file is read or written.
-        fdflags: WASI's `fdflags`.
-
-    Raises:
-        Refused: it is neither a file nor a folder, or does not exist for the guest.
-        OSError: it can't be opened.
+    `how`, `rights` and `fdflags` are WASI's; the rights say whether it is read or written.
     """
     if is_null(place):
         return os.open(os.devnull, _flags(place, how, rights, fdflags))  # it holds nothing
@@ -287,11 +278,7 @@ class Reopener:
         return OpenFile(fd, guest, path, offset, *how, name)
 
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
-        """Opens files again.
-
-        Returns:
-            Those that could not be opened; their descriptors fail when they are used.
-        """
+        """Opens files again; returns those it could not, whose descriptors fail when used."""
         lost = []
         for wanted in files:
             if not self._files.has_room_at(wanted.fd):
@@ -324,11 +311,7 @@ class Reopener:
         return opened
 
     def _check(self, opened: OpenDescriptor, wanted: OpenFile) -> None:
-        """Sees that it is the same file, and goes to its position.
-
-        Raises:
-            OSError, OverflowError: it is another file, or has no such position.
-        """
+        """Sees that it is the same file, and goes to its position; else raises `OSError`."""
         name = open_file_identity(opened.fd)
         if wanted.identity and not self._history.same_file(wanted.identity, name):
             raise OSError(errno.ESTALE, "another file took its name")

@@ -61,15 +61,7 @@ class _Layer:
         return self._walk.fd
 
     def enter(self, name: str, depth: int) -> str | None:
-        """Goes down into a folder.
-
-        Returns:
-            An empty text if it did, a link's text if there is a link, and None for nothing.
-
-        Raises:
-            HiddenName: the folder does not exist for the guest.
-            OSError: something else is there, or the folder can't be entered.
-        """
+        """Goes down into a folder: empty if it did, a link's text, or None for nothing."""
         fd = self.here
         if fd is None:
             return None
@@ -117,11 +109,7 @@ class _Layer:
 class OverlayPath(GuestPath):
     """A place in an overlay. It lies in the upper folder, or in the lower one if only that has it.
 
-    Attributes:
-        beneath: The status of what the lower folder shows there, or would if the upper one had
-            nothing; None for nothing.
-        in_lower: Whether it lies in the lower folder.
-        overlay: The overlay.
+    `beneath` is the status of what the lower folder has there; None for nothing.
     """
 
     __slots__ = ("_overlay_walk", "beneath", "in_lower", "overlay")
@@ -156,20 +144,17 @@ class OverlayPath(GuestPath):
         return os.stat_result(tuple(found), times)
 
     def lift(self, make: Callable[[int, str, str], None]) -> None:
-        """Moves the place to the upper folder, whatever lies there.
+        """Moves the place to the upper folder; `make` makes a folder missing on the way.
 
-        Args:
-            make: Makes a folder that is missing on the way: it gets a descriptor of the folder
-                above, the name, and the path.
+        It gets a descriptor of the folder above, the name, and the path.
         """
         self._overlay_walk.fill(make)
         self.preopen, self.folder, self.in_lower = self.overlay, self._overlay_walk.fd, False
 
     def check_cover(self) -> None:
-        """Checks that what the lower folder shows here can be covered; to be asked before a change.
+        """Refuses a change if what the lower folder shows here can't be covered.
 
-        Raises:
-            Refused: its name is too long for that, or a folder has the cover's name.
+        The name is too long for a cover, or a folder has the cover's name.
         """
         if self.beneath is None or self.name == ".":
             return
@@ -180,15 +165,7 @@ class OverlayPath(GuestPath):
             raise Refused(abi.EEXIST)
 
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
-        """Yields what lies in the folder that stands at this place.
-
-        Args:
-            check_time: Called before each link is followed, which may take long; what it raises
-                ends it.
-
-        Raises:
-            Refused, OSError: it is not a folder, or can't be read.
-        """
+        """Yields what lies in the folder; `check_time` is called before a link is followed."""
         walk = OverlayWalk(self.overlay, self.parts)
         try:
             yield from walk.entries(check_time)
@@ -197,15 +174,7 @@ class OverlayPath(GuestPath):
 
 
 class OverlayWalk(PathWalk):
-    """A walk along one path, in both folders at once; close it.
-
-    Args:
-        overlay: The overlay.
-        parts: The names that lead to the folder that it begins in.
-
-    Raises:
-        Refused, OSError: that folder is not there any more.
-    """
+    """A walk along one path, in both folders at once; close it."""
 
     def __init__(self, overlay: Preopen, parts: Parts = ()) -> None:
         super().__init__(overlay)
@@ -255,11 +224,7 @@ class OverlayWalk(PathWalk):
             self._upper.fill(self._way[at])
 
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
-        """Yields what lies in the folder that the walk stands in, in either layer.
-
-        Raises:
-            OSError: it can't be read.
-        """
+        """Yields what lies in the folder that the walk stands in, in either layer."""
         taken, depth = set[str](), len(self._way)
         if self._upper.here is not None:
             for entry in read_folder(self._upper.here, self.preopen.hidden, depth):

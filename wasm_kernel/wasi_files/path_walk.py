@@ -49,12 +49,8 @@ class HiddenName(Refused):
 class GuestPath(Closing):
     """The place that a path argument leads to: a name in an open folder. Close it.
 
-    Attributes:
-        preopen: The folder of the guest's that it lies in.
-        folder: A descriptor of the folder that the name is in, for as long as the place is open.
-        parts: The names that lead there below that folder, after every link on the way.
-        name: The last name, or `.` for the folder itself.
-        is_folder: Whether the path ends as only a folder's may, with a slash.
+    `parts` lead there below the preopen, after every link on the way. The name is `.` for the
+    folder itself; `is_folder` says that the path ends with a slash, as only a folder's may.
     """
 
     __slots__ = ("_walk", "folder", "is_folder", "name", "parts", "preopen")
@@ -75,8 +71,7 @@ class GuestPath(Closing):
     def status(self) -> os.stat_result | None:
         """Returns the status of what is there now, links not followed; None for nothing.
 
-        Raises:
-            Refused: the path asks for a folder, and something else is there.
+        Refuses if the path asks for a folder, and something else is there.
         """
         try:
             return self.required_status()
@@ -84,12 +79,7 @@ class GuestPath(Closing):
             return None
 
     def required_status(self) -> os.stat_result:
-        """Returns the status of what is there now, links not followed.
-
-        Raises:
-            Refused: the path asks for a folder, and something else is there.
-            OSError: nothing is there, or it can't be looked at.
-        """
+        """Returns the same, and raises `OSError` if nothing is there."""
         found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         if self.is_folder and not stat.S_ISDIR(found.st_mode):
             raise Refused(abi.ENOTDIR)
@@ -101,12 +91,9 @@ class GuestPath(Closing):
 
 
 class PathWalk:
-    """A walk along one path; close it. A path of one name needs no folder opened.
+    """A walk along one path, from the folder that `fd` or else the preopen is; close it.
 
-    Args:
-        preopen: The folder of the guest's that the walk stays in.
-        fd: The open folder that it begins in; by default the preopened one.
-        parts: The names that lead to that folder.
+    A path of one name needs no folder opened.
     """
 
     def __init__(self, preopen: Preopen, fd: int | None = None, parts: Parts = ()) -> None:
@@ -224,10 +211,6 @@ def _names(path: str) -> list[str]:
 
 
 def check_length(parts: Parts, more: int = 0) -> None:
-    """Checks that no path gets so long that the host's tools could not name it.
-
-    Raises:
-        Refused: it would.
-    """
+    """Refuses a path so long that the host's tools could not name it."""
     if len(os.fsencode("/".join(parts))) + more >= abi.PATH_MAX:
         raise Refused(abi.ENAMETOOLONG)

@@ -24,18 +24,7 @@ class GuestPaths:
         self._root = preopens.root
 
     def find(self, fd: int, at: int, length: int, follow: Follow = Follow.NEVER) -> GuestPath:
-        """Reads a path argument, leads it to its mount, and finds out where it ends.
-
-        Args:
-            fd: The descriptor that the path begins at.
-            at: The path's address in the guest's memory.
-            length: Its length in bytes.
-            follow: Whether a link at the end of the path is followed.
-
-        Raises:
-            Refused: there is no such path for the guest.
-            OSError: a folder on the way can't be entered.
-        """
+        """Reads the path argument at `at`, leads it to its mount, and finds out where it ends."""
         path = self.text(at, length)
         if not path:
             raise Refused(abi.ENOENT)
@@ -63,11 +52,7 @@ class GuestPaths:
                 yield FolderEntry(name, os.fstat(mount.folder.fd).st_ino, abi.FOLDER_TYPE)
 
     def text(self, at: int, length: int) -> str:
-        """Reads a path, or what a link is to hold.
-
-        Raises:
-            Refused: it is not a path.
-        """
+        """Reads a path, or what a link is to hold."""
         if length > abi.PATH_MAX:
             raise Refused(abi.ENAMETOOLONG)
         try:
@@ -88,15 +73,8 @@ def resolve(
 ) -> GuestPath:
     """Finds out where a path leads, links on the way followed; the caller closes the place.
 
-    Args:
-        preopen: The folder of the guest's that it must stay in.
-        path: The path.
-        start: The open folder that it begins at; by default the preopened one.
-        follow: Whether a link at its end is followed.
-
-    Raises:
-        Refused: there is no such path for the guest.
-        OSError: a folder on the way can't be entered.
+    It begins at `start`, by default at the preopen, which it can't leave. Raises `Refused` if there
+    is no such path for the guest, `OSError` if a folder on the way can't be entered.
     """
     walk = _walk_from(preopen, start)
     try:

@@ -78,20 +78,10 @@ class Hidden(Protocol):
         """Returns whether any folder is hidden for what it is now."""
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """Returns whether a name is hidden, by its letters.
-
-        Args:
-            depth: How many folders lie between the preopened folder and the name.
-            name: The name.
-        """
+        """Returns whether a name is hidden, so many folders below the preopened one."""
 
     def hides_folder(self, fd: int, depth: int) -> bool:
-        """Returns whether a folder is hidden that the guest is about to enter.
-
-        Args:
-            fd: The folder's descriptor.
-            depth: How many folders lie between the preopened folder and this one.
-        """
+        """Returns whether the open folder `fd`, which the guest is about to enter, is hidden."""
 
 
 class NothingHidden:
@@ -120,14 +110,7 @@ class MetadataHidden(NothingHidden):
 
 
 def is_hidden_folder(hidden: Hidden, folder: int, name: str, depth: int) -> bool:
-    """Returns whether a name is that of a folder that does not exist for the guest.
-
-    Args:
-        hidden: What does not exist.
-        folder: A descriptor of the folder that the name is in.
-        name: The name.
-        depth: How many folders lie between the preopened folder and the name.
-    """
+    """Returns whether the name in `folder` is that of a folder hidden from the guest."""
     if not hidden.hides_folders:
         return False
     try:
@@ -169,11 +152,7 @@ class Preopen(Struct, frozen=True):
 
 
 def visible(preopen: Preopen) -> Iterator[walks.Entry]:
-    """Yields everything in a folder that exists for the guest, at all depths.
-
-    Raises:
-        OSError: a folder can't be opened, or was moved meanwhile.
-    """
+    """Yields everything in a folder that exists for the guest, at all depths."""
     hidden, by_kind = preopen.hidden, preopen.hidden.hides_folders
 
     def is_hidden_here(folder: int, name: str, depth: int) -> bool:

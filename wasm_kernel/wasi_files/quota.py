@@ -50,14 +50,7 @@ class OpenFileSize:
 
 
 class Quota:
-    """The use of one guest's folders. Only the guest's thread uses it.
-
-    Args:
-        folders: What counts.
-        most_bytes: The most that may lie there, in bytes.
-        most_files: The most files, folders and links.
-        now: The clock, in seconds.
-    """
+    """The use of one guest's folders. Only the guest's thread uses it; `now` is in seconds."""
 
     def __init__(
         self,
@@ -88,11 +81,7 @@ class Quota:
         return "workspace_files" if self.used_files >= self._most_files else "workspace_bytes"
 
     def reserve(self, files: int, size: int = 0) -> None:
-        """Checks that so many new files with so many bytes fit; they are counted once `added`.
-
-        Raises:
-            Full: there is no space for them.
-        """
+        """Raises `Full` unless so many new files and bytes fit; they are counted once `added`."""
         self._check()
         if not self._fits(files, size) and self._worth_looking():
             self._look()
