@@ -86,17 +86,11 @@ class EventLogger(Protocol):
 class SandboxLogger:
     """Sends events to a logger; immutable, so every thread may use it.
 
-    Without a logger of its own it speaks through structlog once the application has configured
-    that, and is silent before. A logger that raises loses the event and stops nothing; the logger
-    `wasm_kernel` of the `logging` module reports it.
-
-    Args:
-        logger: A structlog logger, anything with its `info` and `warning`, or a logger of the
-            `logging` module, whose records get the attributes `event` and `fields`.
-        fields: Fields that every event carries, such as `session_id`.
-
-    Raises:
-        TypeError: `logger` is none of these.
+    The logger is one of structlog, anything with its `info` and `warning`, or one of the `logging`
+    module, whose records get the attributes `event` and `fields`; else `TypeError`. Without one it
+    speaks through structlog once the application has configured that, and is silent before. A
+    logger that raises loses the event and stops nothing; the logger `wasm_kernel` of the `logging`
+    module reports it. Every event carries `fields`, such as `session_id`.
     """
 
     def __init__(
@@ -114,11 +108,7 @@ class SandboxLogger:
 
     @classmethod
     def of(cls, logger: SandboxLogger | EventLogger | None) -> SandboxLogger:
-        """Returns the logger of a call: silent if there is none, wrapped if it is not ours.
-
-        Raises:
-            TypeError: It is not a logger.
-        """
+        """Returns the logger of a call: silent if there is none, wrapped if it is not ours."""
         return logger if isinstance(logger, SandboxLogger) else cls(logger)
 
     def bind(self, **fields: Any) -> SandboxLogger:
@@ -189,12 +179,10 @@ class Notices:
         self.logger.log_event(event, **fields)
 
     def tell(self, text: str, event: str = MEMORY_TROUBLE, **fields: Any) -> None:
-        """Sends an event, and keeps a sentence for the user.
+        """Sends an event with fields, which hold nothing of a cell's text, and keeps a user's
+        sentence.
 
-        Args:
-            text: The sentence for the user.
-            event: The event's name; by default, that a state is lost or can't be kept.
-            fields: The event's fields, which hold nothing of a cell's text.
+        By default it is the event that a state is lost or can't be kept.
         """
         self._unseen.append(text)
         self.log(event, **fields)
@@ -224,11 +212,7 @@ class EventFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, and makes it if it is missing.
-
-        Raises:
-            EventFileError: The file can't be opened.
-        """
+        """Opens the file, and makes it if missing; `EventFileError` if it can't be opened."""
         try:
             self._descriptor = os.open(path, _APPEND, _OWNER_ONLY)
         except OSError as problem:

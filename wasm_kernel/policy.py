@@ -29,11 +29,7 @@ class RuntimeType(str, Enum):
 
     @classmethod
     def checked(cls, runtime: RuntimeType | str) -> RuntimeType:
-        """Returns the language of a name.
-
-        Raises:
-            ValueError: No sandbox runs it; the text names those that exist.
-        """
+        """Returns the language of a name; `ValueError` lists those that exist."""
         try:
             return cls(runtime)
         except ValueError:
@@ -51,11 +47,7 @@ class Mount:
 
     @classmethod
     def parse(cls, text: str) -> Mount:
-        """Returns the mount that a text describes, `HOST:GUEST`, `HOST:GUEST:rw` or `:ro`.
-
-        Raises:
-            PolicyError: The text is not of that form.
-        """
+        """Returns the mount that `HOST:GUEST`, `HOST:GUEST:rw` or `:ro` describes."""
         rest, writable = text, False
         for ending, answer in ((":rw", True), (":ro", False)):
             if text.endswith(ending):
@@ -67,11 +59,7 @@ class Mount:
 
     @classmethod
     def from_table(cls, table: Any) -> Mount:
-        """Returns the mount that a table of `host`, `guest` and `writable` describes.
-
-        Raises:
-            PolicyError: A key is missing or unknown, or a value is of the wrong type.
-        """
+        """Returns the mount that a table (`host`, `guest`, `writable`) describes."""
         if not isinstance(table, Mapping) or not {"host", "guest"} <= table.keys():
             raise PolicyError(
                 "mounts", f"takes HOST:GUEST, or a table of host and guest, not {table}"
@@ -86,9 +74,8 @@ class Mount:
     def check(self) -> None:
         """Checks the mount.
 
-        Raises:
-            PolicyError: The guest's path is not plain or is the guest's own, or the host's folder
-                does not exist.
+        Raises `PolicyError` if the guest's path is not plain or is the guest's own, or the host's
+        folder does not exist.
         """
         parts = self.guest.split("/")
         if parts[0] != "" or len(parts) < 2 or any(p in ("", ".", "..") for p in parts[1:]):
@@ -237,14 +224,8 @@ class ExecutionPolicy:
     def from_values(cls, values: Mapping[str, Any], folder: Path | None = None) -> ExecutionPolicy:
         """Returns the policy that plain values describe, as they come from a file or from traits.
 
-        A value of 0 stands for None. A mount may also be a table of `host`, `guest` and `writable`.
-
-        Args:
-            values: The values by field; a field that is left out has its default.
-            folder: The folder that hosts of mounts are relative to; by default the current one.
-
-        Raises:
-            PolicyError: A field is unknown, or a value breaks its rule.
+        A value of 0 stands for None. A mount may also be a table of `host`, `guest` and `writable`,
+        its host relative to `folder` or the current one. Raises `PolicyError`.
         """
         for name in values:
             if name not in POLICY_FIELDS:
@@ -315,11 +296,7 @@ def field_meanings() -> dict[str, str]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the values in a TOML file, unchecked.
-
-    Raises:
-        PolicyError: The file can't be read, or is not TOML.
-    """
+    """Returns the values in a TOML file, unchecked; `PolicyError` if it is none."""
     import tomllib
 
     try:

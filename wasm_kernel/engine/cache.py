@@ -51,9 +51,8 @@ class CacheError(WasmKernelError, PermissionError):
 def default_folder() -> Path:
     """Returns the place of the cache: `$WASM_KERNEL_CACHE`, or this user's cache folder.
 
-    Raises:
-        CacheError: the named one is relative: a notebook's author could have put it beside the
-            notebook, with code in it.
+    A relative one is refused (`CacheError`): a notebook's author could have put it beside the
+    notebook, with code in it.
     """
     named = os.environ.get(ENVIRONMENT)
     if named:
@@ -107,12 +106,7 @@ def _remove(path: Path) -> None:
 
 
 class Cache:
-    """The cache folder. Any thread may use it; it holds no state beyond the folder itself.
-
-    Args:
-        folder: Another folder than the environment's.
-        installed_in: The folder of files that were installed.
-    """
+    """The cache folder, and files that were installed. Any thread may use it."""
 
     def __init__(self, folder: Path | None = None, installed_in: Path = INSTALLED) -> None:
         self._named = folder
@@ -120,11 +114,7 @@ class Cache:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder.
-
-        Raises:
-            CacheError: none is given, and the environment names one that can't be taken.
-        """
+        """The folder; `CacheError` if the environment names one that can't be taken."""
         return self._named or default_folder()
 
     def path(self, name: str) -> Path:
@@ -137,11 +127,7 @@ class Cache:
         return path if path.exists() else None
 
     def prepare(self) -> None:
-        """Makes the folder, private to this user.
-
-        Raises:
-            CacheError: it can't be made, belongs to somebody else, or others can write it.
-        """
+        """Makes the folder; `CacheError` if it can't be this user's alone."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as problem:

@@ -40,11 +40,7 @@ class CacheArchiveError(WasmKernelError):
 
 
 def write_archive(paths: Iterable[Path], target: Path) -> str:
-    """Writes files into an archive, which appears whole; returns its SHA-256.
-
-    Raises:
-        OSError: it can't be written there.
-    """
+    """Writes files into an archive, which appears whole; returns its SHA-256."""
     with NamedTemporaryFile(prefix=f".{target.name}.", dir=target.parent, delete=False) as aside:
         try:
             with (
@@ -73,23 +69,11 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def read_archive(
     source: Path, sha256: str, cache: Cache, known: Mapping[str, Check | None]
 ) -> tuple[str, ...]:
-    """Puts those files of an archive into the cache that are missing there, each whole.
+    """Puts those files of an archive into the cache that are missing there; returns their names.
 
-    Args:
-        source: The archive.
-        sha256: Its digest, as the person who takes it in was told.
-        cache: Where the files go.
-        known: The names of the files that this installation uses, each with what has to be true
-            of it; None for a file that is there.
-
-    Returns:
-        The names of the files that were taken.
-
-    Raises:
-        CacheArchiveError: it is not that archive, others could have changed it, or no file of it
-            is of use here. Nothing was taken.
-        WasmKernelError: a file in it does not fit this machine.
-        OSError: it can't be read.
+    `known` are the files that this installation uses, each with what has to be true of it; None for
+    a file that is there. Raises `CacheArchiveError`, with nothing taken, if `sha256` is not its
+    digest, others could have changed it, or no file of it is of use here.
     """
     taken: list[str] = []
     is_of_use = False

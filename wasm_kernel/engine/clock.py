@@ -136,8 +136,8 @@ class Clock:
         """Begins a turn.
 
         Args:
-            signals: How an interrupt reaches its guest.
             seconds: Its deadline, or None for no limit.
+            signals: How an interrupt reaches its guest.
             grace: Seconds that an interrupted guest has.
             soft: Whether the deadline interrupts the guest first, and stops it after `grace`.
             expected: Whether it is a cell that `expect` announced, and maybe interrupted already.
@@ -167,13 +167,9 @@ class Clock:
             self._signals = self._begin_by = None
 
     def interrupt(self, *, also_next: bool = False) -> bool:
-        """Asks the running turn, or the cell that is about to run, to stop. Any thread may.
+        """Asks the running turn, or the cell that is about to run, to stop, if any. Any thread may.
 
-        Args:
-            also_next: Whether the turn may only prepare for the cell, which is to stop as well.
-
-        Returns:
-            Whether there is one.
+        With `also_next`, a turn that prepares for the cell stops that as well.
         """
         with self._changed:
             if also_next or self._signals is None:
@@ -260,11 +256,7 @@ class Clock:
             return self._should_stop()
 
     def wait_in_host(self, seconds: float) -> bool:
-        """Waits in the host, for the guest: so many seconds, or until `should_stop`.
-
-        Returns:
-            Whether it should.
-        """
+        """Waits so many seconds for the guest, or until `should_stop`; returns the latter."""
         until = time.monotonic() + seconds
         with self._changed:
             while not self._should_stop() and (left := until - time.monotonic()) > 0:
@@ -299,10 +291,8 @@ class Clock:
         """Looks at the time for a guest without epochs, while it runs.
 
         The ticker's thread does it, or the guest's after a call of the host. A guest whose time is
-        over gets an interrupt, and its grace to come back.
-
-        Returns:
-            The reason why the process must end, if the guest did not.
+        over gets an interrupt, and its grace to come back. If it did not, the reason is returned
+        why the process must end.
         """
         with self._changed:
             signals, now = self._signals, time.monotonic()

@@ -34,7 +34,6 @@ class GuestBinary(Struct, frozen=True):
     """A guest's wasm file.
 
     Attributes:
-        path: Where it lies.
         sha256: Its digest, as its package notes it; checked before compiling.
         title: Its name in messages, such as "the tiny guest".
         stack_bytes: The wasm stack that it is linked for.
@@ -49,12 +48,7 @@ class GuestBinary(Struct, frozen=True):
 
 
 class Processor(Struct, frozen=True):
-    """The processors that code can be compiled for besides this machine's own.
-
-    Attributes:
-        name: The name of their features, as Cranelift has it.
-        triple: Their kind and system.
-    """
+    """A processor that code can be compiled for: Cranelift's name of its features, and its kind."""
 
     name: str
     triple: str
@@ -105,9 +99,7 @@ def every_second(tell: Callable[[float], None]) -> Callable[[float], None]:
 class Compiler:
     """Compiles and loads modules for one process; any thread may use it.
 
-    Args:
-        cache: Where compiled code is kept.
-        processor: What it is compiled for; by default all that this machine has.
+    Code is compiled for all that this machine's processor has, unless another one is named.
     """
 
     def __init__(self, cache: Cache, processor: Processor | None = None) -> None:
@@ -131,11 +123,7 @@ class Compiler:
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour.name}.cwasm"
 
     def module(self, binary: GuestBinary, flavour: Flavour, progress: Progress) -> Compiled:
-        """Returns the compiled module of a guest, which is in the cache then.
-
-        Raises:
-            CompileError: the file is not the one that its digest names, or does not compile.
-        """
+        """Returns the compiled module of a guest, which is in the cache then; or `CompileError`."""
         with self.being_kept(binary, flavour, progress) as compiled:
             return compiled
 
@@ -145,10 +133,7 @@ class Compiler:
     ) -> Iterator[Compiled]:
         """Gives the compiled module of a guest, to be used while it is written to the cache.
 
-        Writing takes seconds where it was just compiled; the end waits for it.
-
-        Raises:
-            CompileError: the file is not the one that its digest names, or does not compile.
+        Writing takes seconds if it was just compiled; the end waits for it.
         """
         engine = self.engine(flavour, binary.stack_bytes)
         with contextlib.ExitStack() as held:
@@ -214,11 +199,7 @@ class Compiler:
         return None
 
     def check(self, path: Path, binary: GuestBinary, flavour: Flavour) -> None:
-        """Checks that compiled code is for this wasmtime and this processor; runs none of it.
-
-        Raises:
-            CompileError: it is not.
-        """
+        """Raises `CompileError` if compiled code is not for this wasmtime and processor."""
         try:
             wasmtime.Module.deserialize_file(self.engine(flavour, binary.stack_bytes), str(path))
         except wasmtime.WasmtimeError as problem:
@@ -244,11 +225,7 @@ def _serialize(module: wasmtime.Module, path: Path) -> None:
 def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
     """Returns in words how long work goes on: at its pace so far, at first with all processors.
 
-    Args:
-        total: The seconds of processor time that it takes.
-        used: Those that it had.
-        elapsed: The seconds since it began.
-        processors: How many there are for it.
+    All are seconds: `total` and `used` of processor time, `elapsed` since it began.
     """
     if used >= total:
         return "more work than usual, it should end soon"

@@ -30,7 +30,6 @@ class Flavour(Struct, frozen=True):
     """One way to compile a guest.
 
     Attributes:
-        name: Its name, also in the cache.
         epochs: Whether an epoch stops it.
         fuel: Whether it counts fuel.
         seconds_a_mb: The processor time that compiling takes for each MB of the wasm file.
@@ -73,9 +72,6 @@ def may_run_baseline(*, walled: bool) -> bool:
     """Returns whether the baseline compiler's code may run.
 
     By default it may behind a second wall, on the processors that it was tried on.
-
-    Args:
-        walled: Whether the process is behind a second wall.
     """
     is_safe = walled and os.uname().machine in _BASELINE_TRIED
     return os.environ.get(BASELINE_SETTING, "1" if is_safe else "0") == "1"
@@ -93,11 +89,7 @@ class ProcessOwner(Protocol):
 
 
 class ThisProcess:
-    """What this process may do with its guests.
-
-    Attributes:
-        owner: Kills it if a guest in it does not stop; None if it must live on.
-    """
+    """What this process may do with its guests; its owner may kill it if one does not stop."""
 
     def __init__(self) -> None:
         self.owner: ProcessOwner | None = None
@@ -111,11 +103,7 @@ class ThisProcess:
         self.owner = owner
 
     def flavour(self, *, metered: bool) -> Flavour:
-        """Returns the quickest flavour that this process may run.
-
-        Args:
-            metered: Whether fuel has to be counted.
-        """
+        """Returns the quickest flavour that this process may run; `metered` ones count fuel."""
         if self.owner is None:
             return FUEL_EPOCH if metered else EPOCH
         return FUEL if metered else UNCHECKED
@@ -127,11 +115,7 @@ class ThisProcess:
             self.owner.kill(reason)
 
     def check(self, flavour: Flavour) -> None:
-        """Checks that this process may run a flavour.
-
-        Raises:
-            RuntimeError: nobody could stop it here.
-        """
+        """Raises `RuntimeError` if nobody here could stop code of a flavour."""
         if not flavour.epochs and self.owner is None:
             raise RuntimeError(
                 f"a guest of the flavour {flavour.name} was started in a process that nobody may "

@@ -44,12 +44,7 @@ class Waiting(Protocol):
 
 
 class Polling:
-    """Answers the guest's calls of `poll_oneoff`.
-
-    Args:
-        memory: Where subscriptions lie, and events go.
-        clock: What is waited for.
-    """
+    """Answers the guest's calls of `poll_oneoff`."""
 
     def __init__(self, memory: GuestMemory, clock: Waiting) -> None:
         self._memory, self._clock = memory, clock
@@ -82,10 +77,8 @@ class Polling:
 class GuestClock:
     """The time of one instance: a `HostFunctions`. Only the guest's thread uses it.
 
-    Args:
-        clock: What the guest's sleeps wait through.
-        streams: What was printed is handed on before a sleep.
-        before: What the monotonic clock showed in the instance before, in nanoseconds.
+    What was printed is handed on before a sleep. `before` is what the monotonic clock showed in the
+    instance before, in nanoseconds.
     """
 
     def __init__(self, clock: Clock, streams: OutputStreams, before: int) -> None:

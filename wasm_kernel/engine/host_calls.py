@@ -53,27 +53,15 @@ class GuestMemory:
         return self.address + at
 
     def read(self, at: int, length: int) -> bytes:
-        """Returns `length` bytes at `at`.
-
-        Raises:
-            OutOfBounds: they are not all inside the memory.
-        """
+        """Returns `length` bytes at `at`, or raises `OutOfBounds`."""
         return ctypes.string_at(self._check(at, length), length)
 
     def write(self, at: int, data: bytes) -> None:
-        """Puts `data` at `at`.
-
-        Raises:
-            OutOfBounds: it would not lie inside the memory.
-        """
+        """Puts `data` at `at`, or raises `OutOfBounds`."""
         ctypes.memmove(self._check(at, len(data)), data, len(data))
 
     def view(self, at: int, length: int) -> memoryview:
-        """Returns `length` bytes at `at`, to be read and written in place within one host call.
-
-        Raises:
-            OutOfBounds: they are not all inside the memory.
-        """
+        """Returns `length` bytes at `at`, to be read and written in place within one host call."""
         self._check(at, length)
         if len(self._whole) < at + length:
             memory = (ctypes.c_char * self._known).from_address(self.address)
@@ -103,19 +91,14 @@ class BoundGuest(Protocol):
         """The guest's memory."""
 
     def call(self, export: str, *args: int) -> int:
-        """Calls an export.
-
-        Raises:
-            GuestStopped: the call did not come back.
-        """
+        """Calls an export; `GuestStopped` if the call did not come back."""
 
     def count_work(self, fuel: int) -> bool:
-        """Counts work that the host is about to do in the guest's place, and looks at the clock.
+        """Counts work to be done in the guest's place, and looks at the clock; returns whether to
+        go on.
 
-        Long work is done in pieces, each of which is counted before it is done.
-
-        Returns:
-            Whether to do it. If not, the guest's call ends as soon as the handler has returned.
+        Long work is counted piece by piece. If not, the guest's call ends once the handler has
+        returned.
         """
 
 
@@ -138,11 +121,8 @@ class Dispatcher:
     """The host functions of one instance, which must not outlive it.
 
     They are defined before there is an instance, and find their handlers by name once `bind` was
-    called.
-
-    Attributes:
-        is_in_host: Whether the guest waits for one of them.
-        after_call: Called once, on the guest's thread, when the call is over that runs now.
+    called. `is_in_host` while the guest waits for one. `after_call` is called once, on the guest's
+    thread, when the call is over that runs now.
     """
 
     def __init__(self, linker: wasmtime.Linker, hosts: Iterable[HostFunctions]) -> None:

@@ -47,13 +47,10 @@ _LOOK_SECONDS = 0.001  # of processor time that a guest without epochs gets betw
 class InstanceOptions(Struct, frozen=True):
     """The options that a guest is started with.
 
-    Attributes:
-        memory_bytes: The most that its memory may grow to.
-        argv: The arguments of its process.
-        env: Its environment variables.
-        clock_before: What the monotonic clock showed in the instance before, in nanoseconds.
-        own_code: Whether nothing but code of our own runs in it, which comes back by itself.
-        deterministic: Whether its clock and its random numbers are those of every such instance.
+    `memory_bytes` is the most that its memory may grow to. `clock_before` is what the monotonic
+    clock showed in the instance before, in nanoseconds. Nothing but code of ours runs in it with
+    `own_code`: that comes back by itself. If `deterministic`, its clock and random numbers are
+    those of every such instance.
     """
 
     memory_bytes: int
@@ -65,12 +62,7 @@ class InstanceOptions(Struct, frozen=True):
 
 
 class Instance:
-    """A guest, from instantiation to `close`.
-
-    Attributes:
-        memory: The guest's memory.
-        random: Returns so many random bytes for the guest.
-    """
+    """A guest, from instantiation to `close`. `random` makes random bytes for it."""
 
     def __init__(
         self,
@@ -80,18 +72,10 @@ class Instance:
         clock: Clock,
         streams: OutputStreams,
     ) -> None:
-        """Makes one.
+        """Makes one; clock and streams outlive it. `HostFailed` if there is no memory for it.
 
-        Args:
-            compiled: The guest's code.
-            hosts: The host functions that it imports, besides the engine's own and wasmtime's.
-            options: What it is started with.
-            clock: The deadlines of its turns; it outlives the instance.
-            streams: What the guest prints; they outlive the instance.
-
-        Raises:
-            HostFailed: there is no memory for it.
-            RuntimeError: this process may not run code of that flavour.
+        `hosts` are the imports besides the engine's own and wasmtime's. `RuntimeError` if this
+        process may not run code of that flavour.
         """
         if not options.own_code:
             THIS_PROCESS.check(compiled.flavour)
@@ -179,10 +163,8 @@ class Instance:
         """Burns fuel for work that the host does in the guest's place, and looks at the clock.
 
         For a guest without epochs the ticker's thread does that, as while it computes by itself;
-        its work is not broken off before its process ends.
-
-        Returns:
-            Whether to do it. If not, fuel or time are over, and the guest's next check ends it.
+        its work is not broken off before its process ends. If not to be done, the guest's next
+        check ends it.
         """
         left = self.fuel_left
         if left is not None:
@@ -205,11 +187,7 @@ class Instance:
         self._time.sleep(seconds)
 
     def grow_to(self, size: int) -> None:
-        """Makes the memory at least `size` bytes large.
-
-        Raises:
-            MemoryError: the policy's `memory_bytes` does not allow it.
-        """
+        """Makes the memory at least so large; `MemoryError` if the policy does not allow it."""
         missing = size - self.memory.size
         if missing > 0:
             try:
@@ -219,11 +197,7 @@ class Instance:
 
     @contextlib.contextmanager
     def turn(self, fuel: int | None = None) -> Iterator[None]:
-        """Lets calls run: fuel burns, and the clock is asked at every tick.
-
-        Args:
-            fuel: The fuel of this turn, or None for no limit.
-        """
+        """Lets calls run: fuel burns, unless it is None, and the clock is asked at every tick."""
         if self._flavour.fuel:
             self._store.set_fuel(UNLIMITED_FUEL if fuel is None else fuel)
         self._fuel = fuel
@@ -237,10 +211,7 @@ class Instance:
     def call(self, export: str, *args: int) -> int:
         """Calls a function that the guest exports, with 32-bit arguments; returns its result.
 
-        A host function may call, too.
-
-        Raises:
-            GuestStopped: the guest did not come back; the instance is of no more use.
+        A host function may call, too. After `GuestStopped` the instance is of no more use.
         """
         if threading.get_ident() != self._owner:
             raise RuntimeError("an instance was called from a thread that does not own it")
@@ -293,10 +264,7 @@ class Instance:
 def stop_error(end: CallEnd, reason: StopReason | None, *, fuel: int | None) -> GuestStopped:
     """Returns the error that the end of a call stands for; by code, never by text.
 
-    Args:
-        end: How wasmtime ended the call.
-        reason: Why the clock ended it, or None if it did not.
-        fuel: The fuel that the turn had, or None if code is unmetered.
+    The reason is None if the clock did not end it; fuel is what the turn had, if it was metered.
     """
     if end.status is not None:
         return GuestExited(end.status)

@@ -27,12 +27,7 @@ _NAMES = {"clock_time_get": "iIi", "poll_oneoff": "iiii", "random_get": "ii"}
 
 
 class SteppedClock:
-    """The time and the random numbers of one instance: a `HostFunctions`, in `GuestClock`'s place.
-
-    Args:
-        streams: What was printed is handed on before a sleep.
-        before: What the monotonic clock showed in the instance before, in nanoseconds.
-    """
+    """The time and the random numbers of one instance, made as a `GuestClock` is."""
 
     def __init__(self, streams: OutputStreams, before: int) -> None:
         self._streams = streams

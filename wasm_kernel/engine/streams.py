@@ -28,10 +28,7 @@ NAMES = {1: "stdout", 2: "stderr"}
 
 
 class StreamLimit(Struct, frozen=True):
-    """The number of bytes of a stream that are shown; beyond them, `reached` is told.
-
-    `setting` names the limit.
-    """
+    """The number of bytes of a stream that are shown, and the setting's name; `reached` beyond."""
 
     bytes: int
     setting: str
@@ -44,14 +41,10 @@ def limit_of(name: str, most: int) -> StreamLimit:
 
 
 class OverflowFiles:
-    """Files of the workspace that hold the whole text of a cell. The guest's thread owns them.
+    """Files of the workspace that hold the whole text of a cell, `most` bytes a stream, or none.
 
     The guest may remove or rename the files while they are written; nothing that it makes in their
-    place is followed.
-
-    Args:
-        workspace: The folder that the guest sees as `/app`.
-        most: Bytes that the file of one stream may hold; 0 if no files are wanted.
+    place is followed. The guest's thread owns them.
     """
 
     def __init__(self, workspace: Folder, most: int) -> None:
@@ -140,9 +133,6 @@ class OutputStreams:
 
     Only `on_tick` may come from another thread, while the guest computes: it hands on text then,
     and the guest's thread waits for it before it hands on anything else.
-
-    Args:
-        overflow: Takes the whole text of a stream that is cut, if somebody wants it.
     """
 
     def __init__(self, overflow: OverflowFiles | None = None) -> None:

@@ -34,10 +34,9 @@ from wasmtime import _bindings, _ffi
 
 
 def _version() -> str:
-    """The version of wasmtime-py, which has no `__version__`.
+    """The version of wasmtime-py, which has no `__version__`, read off its metadata folder's name.
 
-    Read off its metadata folder's name where that lies beside it: `importlib.metadata` takes
-    longer to import than wasmtime does.
+    `importlib.metadata` takes longer to import than wasmtime does.
     """
     for folder in Path(wasmtime.__file__).parents[1].glob("wasmtime-*.dist-info"):
         return folder.name.removeprefix("wasmtime-").removesuffix(".dist-info")
@@ -118,9 +117,6 @@ def trap_unreadable_pages() -> None:
     The system tells that by SIGBUS, which would end the process. wasmtime's own handler knows the
     signal, from systems whose guard pages raise it; here it installs it for SIGSEGV only. What is
     not in a guest's code ends the process as before. Call it when there is an engine.
-
-    Raises:
-        OSError: the system refuses.
     """
     system = ctypes.CDLL(None, use_errno=True)
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)

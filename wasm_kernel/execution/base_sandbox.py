@@ -31,11 +31,7 @@ class TravelRequest(Struct, frozen=True):
 
 
 def at_least_one(n: int) -> int:
-    """Returns how many forks are to be made.
-
-    Raises:
-        ValueError: `n` is less than 1.
-    """
+    """Returns how many forks are to be made; `ValueError` if less than 1."""
     if n < 1:
         raise ValueError(f"fork makes one sandbox or more, not {n}")
     return n
@@ -45,12 +41,6 @@ class BaseSandbox(Sandbox):
     """A guest with a workspace. Make one with `create_sandbox`. Any thread may call it.
 
     Cells and questions are served one after another; `interrupt` and `close` act at once.
-
-    Args:
-        workspace: The host folder that the guest sees as `/app`.
-        policy: The limits.
-        session_id: The session's id, if it has one.
-        hooks: What its session does for it.
 
     Attributes:
         workspace: The host folder that the guest sees as `/app`, by the path that was asked for.
@@ -173,11 +163,7 @@ class BaseSandbox(Sandbox):
         """As `checkpoints`, without waiting for it."""
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
-        """Takes back what the last cells did to variables.
-
-        Args:
-            cells: How many.
-            files: Whether the files in the workspace are to be as they were, too.
+        """Takes back what the last cells did to variables, with `files` also in the workspace.
 
         Raises:
             TravelError: there are not so many; nothing was changed.
@@ -187,8 +173,7 @@ class BaseSandbox(Sandbox):
     def redo(self, *, files: bool = False) -> Travelled:
         """Takes back the last undo or restore, as long as no cell ran since.
 
-        Args:
-            files: Whether the files in the workspace are to be as they were before it, too.
+        With `files`, those are to be as they were before it, too.
 
         Raises:
             TravelError: there is nothing to redo.
@@ -196,11 +181,7 @@ class BaseSandbox(Sandbox):
         return self.travel(TravelRequest("redo", files=files)).result()
 
     def restore(self, where: str | int, *, files: bool = False) -> Travelled:
-        """Brings variables back as they were at a named checkpoint, or after a cell's number.
-
-        Args:
-            where: The name or the number.
-            files: Whether the files in the workspace are to be as they were, too.
+        """Brings variables, and `files` if wanted, back to a named checkpoint or a cell's number.
 
         Raises:
             TravelError: there is no such state; nothing was changed.
@@ -210,9 +191,8 @@ class BaseSandbox(Sandbox):
     def rollback(self, *, files: bool = False) -> Travelled:
         """Brings variables back as they were after the last cell, in a new guest.
 
-        Args:
-            files: Whether the files in the workspace are to be as they were, too: those that a cell
-                that failed, or somebody else, has changed since.
+        `files` are to be as they were, too: those that a cell that failed, or somebody else, has
+        changed since.
         """
         return self.travel(TravelRequest("rollback", files=files)).result()
 
@@ -252,10 +232,8 @@ class BaseSandbox(Sandbox):
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Takes other limits and another logger, which hold from the next cell on.
 
-        The variables stay. None leaves what is there.
-
-        Raises:
-            PolicyError: a mount can't be had; nothing was changed.
+        The variables stay. None leaves what is there. A mount that can't be had raises
+        `PolicyError`.
         """
 
     @abstractmethod
@@ -269,19 +247,14 @@ class BaseSandbox(Sandbox):
 
     @abstractmethod
     def retire(self, why: str) -> bool:
-        """Closes the sandbox, unless it is busy; returns whether it is closed.
-
-        Args:
-            why: The error text of later calls.
-        """
+        """Closes the sandbox unless it is busy, and returns that; later calls raise `why`."""
 
     @abstractmethod
     def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
         """Stops what runs and frees the sandbox's resources. Safe to call twice, from any thread.
 
-        Args:
-            anew: Whether whoever opens the session next begins without its variables, always.
-            why: The error text of later calls.
+        With `anew`, whoever opens the session next begins without its variables. Later calls raise
+        `why`.
         """
 
     def __enter__(self) -> Self:

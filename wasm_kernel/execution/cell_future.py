@@ -25,11 +25,7 @@ class CellFuture(Future[SandboxResult]):
     """The future of one cell. Cancelling it interrupts that cell, and no other. Any thread may."""
 
     def interrupt(self) -> bool:
-        """Interrupts the cell if it runs; takes it out of the queue if it waits.
-
-        Returns:
-            Whether it did: False if the cell is over.
-        """
+        """Interrupts the cell if it runs, or takes it out of the queue; False if it is over."""
         raise NotImplementedError
 
     def cancel(self) -> bool:
@@ -70,12 +66,7 @@ class CellFuture(Future[SandboxResult]):
 
 
 class QueuedCell(CellFuture):
-    """A cell of a sandbox in this process.
-
-    Args:
-        clock: That of the sandbox.
-        never_ran: Makes the result of a cell that was interrupted before it began.
-    """
+    """A cell of a sandbox in this process; `never_ran` makes its result if it did not begin."""
 
     def __init__(self, clock: Clock, never_ran: Callable[[], SandboxResult]) -> None:
         super().__init__()
@@ -86,11 +77,7 @@ class QueuedCell(CellFuture):
         self._is_interrupted = self._is_over = False
 
     def queue(self, jobs: GuestJobs, run: Callable[[], SandboxResult]) -> None:
-        """Queues the job that runs the cell.
-
-        Raises:
-            SandboxClosed: the sandbox is closed.
-        """
+        """Queues the job that runs the cell."""
         self._clock.expect(1)
         try:
             self._job = jobs.submit(lambda: self._run(run), is_cell=True)
@@ -177,13 +164,7 @@ def _as_result(output: protocol.Output) -> result.Output:
 def never_ran(
     workspace: Path, session_id: str | None, error: CellError = _NEVER_RAN
 ) -> SandboxResult:
-    """Returns the result of a cell that did not run to its end. Any thread may ask.
-
-    Args:
-        workspace: The folder that its guest sees as `/app`.
-        session_id: The session's id, if it has one.
-        error: Why; by default, that it was cancelled before it began.
-    """
+    """Returns the result of a cell that did not run to its end. Any thread may ask."""
     return SandboxResult(
         success=False,
         stdout="",

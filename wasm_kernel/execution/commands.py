@@ -64,21 +64,15 @@ class ChangedFiles(Protocol):
         """Acts before a cell runs; it does not run if it is interrupted meanwhile."""
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
-        """Acts on what a turn changed in the workspace, also if the guest was lost in it.
+        """Acts on paths of files that a turn made, changed or deleted, also if the guest was lost
+        in it.
 
-        Args:
-            paths: The paths of files there that were made, changed or deleted; often none.
-            context: The turn.
+        Often there are none.
         """
 
 
 class RunningTurn(Protocol):
-    """The turn that asks for commands.
-
-    Attributes:
-        is_cell: Whether it runs a cell.
-        code: The cell's source.
-    """
+    """The turn that asks for commands: whether it is a cell, and its source."""
 
     is_cell: bool
     code: str
@@ -93,13 +87,8 @@ class RunningTurn(Protocol):
 class HostCommands:
     """The commands of a sandbox, and what its running cell has asked for.
 
-    Any thread may add a command, best before the first cell. The guest's thread does the rest.
-
-    Attributes:
-        broker: Does what this process may not do.
-        language: Reads the cell's text.
-        travel: Where the cell wants to go in the session's history.
-        listener: Hears which files turns changed, if anybody wants to.
+    Any thread may add a command, best before the first cell. The guest's thread does the rest. The
+    broker does what this process may not; the listener hears which files turns changed.
     """
 
     def __init__(self, state: SessionState, language: GuestLanguage, broker: Broker) -> None:
@@ -114,11 +103,8 @@ class HostCommands:
     def add(self, name: str, handler: CommandHandler, *, from_anywhere: bool = False) -> None:
         """Has `handler` run if a cell says `%name`; it takes the place of an earlier one.
 
-        Args:
-            name: The magic's name.
-            handler: What the host does.
-            from_anywhere: Whether guest code may ask for it on its own, too, and as often as it
-                likes: it tells no more than the guest may know, and changes nothing.
+        `from_anywhere`: guest code may ask for it on its own, too, and as often as it likes: it
+        tells no more than the guest may know, and changes nothing.
         """
         others = self._from_anywhere - {name}
         self._from_anywhere = others | {name} if from_anywhere else others
@@ -134,11 +120,7 @@ class HostCommands:
         return [name for name in handlers if self._handlers.get(name) is handlers[name]]
 
     def handler(self, name: str) -> CommandHandler:
-        """Returns what the host does for a command.
-
-        Raises:
-            CommandRefused: there is no such command.
-        """
+        """Returns what the host does for a command, or raises `CommandRefused`."""
         if name not in self._handlers:
             raise CommandRefused(f"%{name[:80]} works in a kernel only: nobody does it here.")
         return self._handlers[name]
@@ -148,11 +130,7 @@ class HostCommands:
         return name in self._from_anywhere
 
     def begin_cell(self, number: int) -> None:
-        """Forgets what an earlier cell asked for.
-
-        Args:
-            number: The cell's number, which its checkpoints may be named after.
-        """
+        """Forgets what an earlier cell asked for; checkpoints may be named by the number."""
         self.travel.begin(number)
         self._actions = []
 
@@ -280,8 +258,7 @@ class TurnCommands:
     def _take(self, asked: CommandLine) -> CommandLine:
         """Returns a command as it stands in the cell's text; it is used up by this.
 
-        Raises:
-            CommandRefused: it does not stand there, or has been run as often as it does.
+        Raises `CommandRefused` if it does not stand there, or has been run as often as it does.
         """
         if len(self._turn.code) > _TEXT_MOST:
             raise CommandRefused(
@@ -332,10 +309,8 @@ class TurnCommands:
 class PendingTravel:
     """The travel that the running cell has asked for. The guest's thread owns it.
 
-    Attributes:
-        target: Where memory is to be afterwards; None to stay.
-        here: Names for the state that the cell leaves.
-        there: Names for the state that memory goes to.
+    The target is where memory is to be afterwards, None to stay. `here` are names for the state
+    that the cell leaves, `there` for the one that memory goes to.
     """
 
     def __init__(self, state: SessionState) -> None:
@@ -353,8 +328,7 @@ class PendingTravel:
     def plan(self, line: CommandLine) -> Mapping[str, Any]:
         """Returns the answer to a magic that travels, as `runtimes/PROTOCOL.md` has it.
 
-        Raises:
-            TravelError: it can't be done; what was planned before stays.
+        Raises `TravelError` if it can't be done; what was planned before stays.
         """
         self._asked += 1
         if self._asked > _ASKED_MOST:
@@ -396,8 +370,7 @@ class PendingTravel:
     def run_from_text(self, lines: list[CommandLine], cell: RunningTurn) -> str:
         """Plans what a cell says that does nothing but travel, and says so as the guest would.
 
-        Returns:
-            Why one was refused, with which the cell ends; empty if none was.
+        Returns why one was refused, with which the cell ends; empty if none was.
         """
         for line in lines:
             try:
@@ -423,11 +396,9 @@ class PendingTravel:
 
 
 def words_of(line: CommandLine) -> tuple[int, str, bool]:
-    """Returns what the words behind `%undo`, `%redo` or `%restore` say: a number of cells, a name,
-    and whether files go along.
+    """Returns what the words behind `%undo`, `%redo` or `%restore` say, or raises `TravelError`.
 
-    Raises:
-        TravelError: they say nothing that can be done; the text is for the cell's author.
+    That is a number of cells, a name, and whether files go along.
     """
     words, count = re.subn(_FILES, "", line.line)
     words, files = words.strip(), count > 0

@@ -79,11 +79,7 @@ class Comms:
         return {"op": "comms", "open": sorted(self._open) if self._is_known else None}
 
     def sync(self, reply: Mapping[str, Any]) -> list[str]:
-        """Takes over what the guest believes in, from its reply to `sync_request`.
-
-        Returns:
-            The ids of the comms that the front end has and the guest does not know.
-        """
+        """Takes over what the guest believes in; returns the comms that only the page has."""
         self.out_of_sync, self._is_known = False, True
         believed = dict(_pairs(reply.get("comms")))
         targets = reply.get("targets")
@@ -106,11 +102,7 @@ class Comms:
         return None
 
     def from_guest(self, message: CommMessage) -> None:
-        """Notes a message that the guest sends.
-
-        Raises:
-            FrameError: there is no such comm, or there are too many.
-        """
+        """Notes a message of the guest; `FrameError` if there is no such comm, or too many."""
         if message.kind == "open":
             self._add(message.comm_id, message.target_name)
         elif message.comm_id not in self._open:
@@ -119,11 +111,7 @@ class Comms:
             del self._open[message.comm_id]
 
     def add_target(self, name: str) -> None:
-        """Notes a target that the guest registers.
-
-        Raises:
-            FrameError: there are too many.
-        """
+        """Notes a target that the guest registers; `FrameError` if there are too many."""
         if len(self._targets) >= TARGETS_MOST:
             raise FrameError("there are too many targets")
         self._targets |= {name}
@@ -133,10 +121,7 @@ class Comms:
     ) -> Mapping[str, Any] | None:
         """Returns the request that hands a page's message to the guest; None if nobody is there.
 
-        Args:
-            message: The message; the opening of a comm to nobody is answered with its close.
-            parent: What the guest may know of the message that carried it.
-            listener: Gets why it can't be delivered.
+        The opening of a comm to nobody is answered with its close. The listener gets why.
         """
         is_open = message.kind == "open"
         known = self._targets if is_open else self._open
@@ -163,9 +148,7 @@ class Comms:
 class TurnComms:
     """One turn's messages on comms, out and in. Lives on the guest's thread.
 
-    Attributes:
-        listener: Gets the output: its own one, or while a message of the front end is served, that
-            message's.
+    The listener is its own one, or while a message of the front end is served, that message's.
     """
 
     def __init__(self, listener: Listener, policy: ExecutionPolicy, comms: Comms) -> None:
@@ -177,11 +160,9 @@ class TurnComms:
         self._has_noticed = False
 
     def answer(self, frame: CommFrame, size: int) -> Mapping[str, Any]:
-        """Returns the answer to a frame of the guest of so many bytes.
+        """Returns the answer to a frame of the guest of so many bytes, or raises `FrameError`.
 
-        Raises:
-            CommsOverLimit: it is over a limit; the turn's user gets a notice the first time.
-            FrameError: it is refused.
+        If it is over a limit (`CommsOverLimit`), the turn's user gets a notice the first time.
         """
         match frame:
             case CommMessage():

@@ -63,7 +63,7 @@ def create_local_sandbox(
     quiet: bool = False,
     pip: bool = False,
 ) -> LocalSandbox:
-    """Makes a sandbox whose guest lives in this process.
+    """Makes a sandbox whose guest lives in this process; its first cell or `start` begins it.
 
     Args:
         folders: Its folders, which are closed with it.
@@ -78,8 +78,6 @@ def create_local_sandbox(
         broker: Does for host commands what this process may not; by default, it does it itself.
         quiet: Whether the first cell says nothing if the session goes on just as it was left.
         pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
-
-    Nothing is started yet: the first cell does it, or `start`.
 
     Raises:
         ValueError: there is no guest for `runtime`.
@@ -126,12 +124,9 @@ def _say_not_allowed(sandbox: LocalSandbox) -> None:
 def offer_pip(sandbox: BaseSandbox) -> None:
     """Lets the cells of a sandbox install pure-Python packages with `%pip`.
 
-    They are kept in the sandbox's private folder, which the guest reads and can't change.
-    Nothing of them runs outside of the guest. The pip that is installed beside this package fetches
-    them, with the configuration of the user it runs as. Forks of the sandbox may do so, too.
-
-    Args:
-        sandbox: Whose cells.
+    They are kept in the sandbox's private folder, which the guest reads and can't change. Nothing
+    of them runs outside of the guest. The pip that is installed beside this package fetches them,
+    with the configuration of the user it runs as. Forks of the sandbox may do so, too.
     """
     sandbox.offer_pip()
 
@@ -141,11 +136,7 @@ def check(
 ) -> SandboxLogger:
     """Checks that a sandbox can be made with these, before anything is made for it.
 
-    Returns:
-        The logger that gets the sandbox's events.
-
-    Raises:
-        ValueError, TypeError: as `create_local_sandbox`.
+    Returns the logger for its events. Raises `ValueError` or `TypeError` as `create_local_sandbox`.
     """
     RuntimeType.checked(runtime)
     if policy is not None and not isinstance(policy, ExecutionPolicy):

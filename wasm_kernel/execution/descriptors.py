@@ -18,14 +18,9 @@ TO_START = 15  # of them, those that it takes when its guest starts
 
 
 def make_room(policy: ExecutionPolicy | None, needed: int = OF_ONE) -> None:
-    """Raises this process's soft limit if sandboxes, and the files of their cells, would meet it.
+    """Raises this process's soft limit if so many descriptors, and those of cells, would meet it.
 
-    Args:
-        policy: The limits of the sandboxes; the defaults if it is None.
-        needed: Descriptors that the sandboxes themselves take.
-
-    Raises:
-        OutOfDescriptors: so many can't be had. Nothing was changed.
+    Raises `OutOfDescriptors`, with nothing changed, if so many can't be had.
     """
     used = _used()
     if used is None:

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def offer_facts(runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
-    """Lets cells ask, also from within functions: they learn about their own sandbox only.
-
-    Returns:
-        The facts of `%session_info`, to which others add theirs.
-    """
+    """Lets cells ask, also from within functions; returns the facts, to which others add theirs."""
     facts, add = SessionFacts(lambda: own, lambda: _memory(runner)), runner.commands.add
     add("session_info", lambda line, context: facts.all(), from_anywhere=True)
     add("fuel", lambda line, context: runner.fuel.facts(), from_anywhere=True)

@@ -75,14 +75,10 @@ class Listener(Protocol):
         """A message on a comm, for the front end's page; as quick as `emit`."""
 
     def ask(self, prompt: str, password: bool) -> str:
-        """The line that the user answers with.
+        """The line that the user answers with, or `InputRefused`.
 
-        The wait must end soon after `Sandbox.interrupt` was called: poll, and look at
-        `Sandbox.interrupted`.
-
-        Raises:
-            InputInterrupted: the wait ended by an interrupt.
-            InputRefused: the front end takes no input.
+        The wait must end soon after `Sandbox.interrupt` was called, with `InputInterrupted`: poll,
+        and look at `Sandbox.interrupted`.
         """
 
     def terminate(self) -> None:
@@ -121,11 +117,8 @@ class Sender(Protocol):
 class OfferedMessage:
     """A message that waits for its turn, and that the running cell may take earlier.
 
-    Args:
-        message: The message.
-        parent: What the guest may know of the message that carried it.
-        listener: Gets what the callbacks say.
-        sender: Is called when it was served.
+    `parent` is what the guest may know of the message that carried it; the listener gets what
+    callbacks say; the sender is called when it was served.
     """
 
     def __init__(
@@ -165,9 +158,6 @@ class Sandbox(Protocol):
     """A sandbox as a front end sees it. Any thread may call it.
 
     Tests of front ends have one of their own, without a guest.
-
-    Attributes:
-        policy: The limits.
     """
 
     policy: ExecutionPolicy
@@ -189,21 +179,14 @@ class Sandbox(Protocol):
 
     @abstractmethod
     def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
-        """Queues a cell; its future ends with its result, whatever the code does.
-
-        Raises:
-            SandboxClosed: the sandbox is closed.
-        """
+        """Queues a cell; its future ends with its result, whatever the code does."""
 
     @abstractmethod
     def interrupt(self) -> bool:
         """Interrupts the running cell, or those that wait for the guest to start. Any thread.
 
         The cell ends with `KeyboardInterrupt`; if it does not within `policy.grace_seconds`, its
-        guest is stopped.
-
-        Returns:
-            Whether there was something to interrupt.
+        guest is stopped. Returns whether there was something to interrupt.
         """
 
     @property
@@ -237,12 +220,8 @@ class Sandbox(Protocol):
 
         A message for which there is nobody is dropped; such an `open` is answered with a `close`.
         What the guest's callbacks change is kept like a cell's effects, and taken back together
-        with the cell before. They have `policy.comm_seconds`; then they are interrupted.
-
-        Args:
-            message: The message.
-            parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
-            listener: Gets what the callbacks say.
+        with the cell before. They have `policy.comm_seconds`; then they are interrupted. `parent`
+        is what the guest may know of the message that carried it: `msg_id`, `msg_type`.
         """
 
     @abstractmethod
@@ -260,32 +239,20 @@ class Sandbox(Protocol):
     def rest(self) -> bool:
         """Gives the guest's memory back to the system until the next call, if all is on disk.
 
-        Waits for that, for some milliseconds. The next call takes some more.
-
-        Returns:
-            Whether there is nothing to give back any more.
-
-        Raises:
-            SandboxClosed: the sandbox is closed.
+        Waits for that, for some milliseconds. The next call takes some more. Returns whether there
+        is nothing to give back any more.
         """
 
     @abstractmethod
     def close(self, *, anew: bool = False) -> None:
         """Stops what runs and frees the sandbox's resources. Safe to call twice.
 
-        Args:
-            anew: Whether whoever opens the session next begins without its variables, always.
+        With `anew`, whoever opens the session next begins without its variables, always.
         """
 
 
 class NewSession(Struct, frozen=True):
-    """A place for a fork to live in.
-
-    Attributes:
-        folders: Its folders, open.
-        session_id: The session's id, or None outside of sessions.
-        hooks: What its session does for its sandbox.
-    """
+    """A place for a fork to live in: open folders, and a session if it is to have one."""
 
     folders: SandboxFolders
     session_id: str | None
@@ -313,11 +280,7 @@ class SessionHooks:
         """A cell has ended, in whatever way. Never raises: a cell does not fail because of it."""
 
     def new_session(self) -> NewSession:
-        """Makes a session for a fork, beside this one, with an empty workspace.
-
-        Raises:
-            WasmKernelError: it can't be made.
-        """
+        """Makes a session for a fork, beside this one, with an empty workspace."""
         raise NotImplementedError
 
     def entered(self) -> None:
@@ -338,11 +301,7 @@ class NoSession(SessionHooks):
         self._folders = folders
 
     def new_session(self) -> NewSession:
-        """Makes a workspace next to that of the sandbox, named after it.
-
-        Raises:
-            ForkError: it can't be made.
-        """
+        """Makes a workspace next to that of the sandbox, named after it, or raises `ForkError`."""
         workspace, number = self._folders.real, 1
         while True:
             folder = workspace.with_name(f"{workspace.name}-fork-{number}")

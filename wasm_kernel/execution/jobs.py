@@ -17,9 +17,7 @@ JOIN_SECONDS = 5.0  # for a guest to stop
 class GuestJobs:
     """The jobs of one sandbox; the first is the start of its guest. Any thread may call.
 
-    Args:
-        name: The thread's name.
-        begin: Starts the guest; it gets what is called with the progress.
+    `begin` starts the guest; it gets what is called with the progress.
     """
 
     def __init__(self, name: str, begin: Callable[[Callable[[str], None]], None]) -> None:
@@ -33,11 +31,7 @@ class GuestJobs:
         self._why_closed = ""
 
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """Returns the future of the guest's start, which a later call tries again if it failed.
-
-        Raises:
-            SandboxClosed: the sandbox is closed.
-        """
+        """Returns the future of the guest's start, which a later call tries again if it failed."""
         with self._guard:
             self._check_open()
             if self._thread is None:
@@ -49,14 +43,10 @@ class GuestJobs:
             return started
 
     def submit(self, job: Callable[[], T], *, is_cell: bool = False) -> Future[T]:
-        """Returns the future of a job, which runs after those before it.
+        """Returns the future of a job, which runs after those before it; or `SandboxClosed`.
 
-        Args:
-            job: The job. If the host's system fails it, its future says so in words.
-            is_cell: Whether `cancel_cells` may cancel it.
-
-        Raises:
-            SandboxClosed: the sandbox is closed.
+        If the host's system fails the job, its future says so in words. `cancel_cells` may cancel a
+        cell.
         """
         with self._guard:
             self._check_open()
@@ -101,8 +91,7 @@ class GuestJobs:
     def refuse_further(self, why: str, *, unless_busy: bool = False) -> bool:
         """Takes no further job from now on; `why` is what a later call is told.
 
-        Returns:
-            Whether it is so: False if a job runs or waits, and `unless_busy` is set.
+        Returns False, with nothing done, if a job runs or waits, and `unless_busy` is set.
         """
         with self._guard:
             if not self._why_closed:
@@ -119,11 +108,7 @@ class GuestJobs:
         return any(cancelled)
 
     def end(self, last: Callable[[], None]) -> bool:
-        """Runs `last` after all other jobs, and waits some seconds for it.
-
-        Returns:
-            Whether there is a thread; if not, `last` does not run.
-        """
+        """Runs `last` after all jobs, and waits some seconds for it; False without a thread."""
         thread = self._thread
         if thread is None:
             return False

@@ -94,11 +94,9 @@ class CellAllowance:
 
 
 class FuelMeter:
-    """The fuel of a sandbox's cells: what the running one may burn, and what was burnt.
+    """The fuel of a sandbox's cells: the budget of each, and what the last turn consumed.
 
-    Attributes:
-        budget: The fuel of each cell; None for no limit.
-        consumed: What the last turn burnt; None if it was not counted.
+    None is no limit, or not counted.
     """
 
     def __init__(self, budget: int | None) -> None:

@@ -48,9 +48,7 @@ START_SECONDS = 30.0  # for a guest to take up its state
 class RestingGuest(Struct, frozen=True):
     """A guest whose memory was given back; the head's commit holds it.
 
-    Attributes:
-        files: Its file calls, with what it has open.
-        clock_ahead: How far its monotonic clock is ahead of the host's, in nanoseconds.
+    What it has open stays so; its monotonic clock is `clock_ahead` nanoseconds ahead of the host's.
     """
 
     files: WasiFiles
@@ -58,20 +56,7 @@ class RestingGuest(Struct, frozen=True):
 
 
 class GuestRunner:
-    """The guest of one sandbox, and what outlives it.
-
-    Attributes:
-        language: Its language.
-        policy: The limits that it runs under.
-        folders: Its folders.
-        clock: Its deadlines and interrupts.
-        comms: The channels between it and the front end's page.
-        changes: What the running cell did to files.
-        fuel: What cells burn.
-        state: Its memory and files over time.
-        commands: What the host does for the running cell, also when it is over.
-        next_count: The execution count of the next cell.
-    """
+    """The guest of one sandbox, and what outlives it."""
 
     def __init__(
         self,
@@ -115,11 +100,7 @@ class GuestRunner:
         )
 
     def open(self, progress: Callable[[str], None]) -> None:
-        """Makes the guest ready for its first cell.
-
-        Raises:
-            WasmKernelError: it can't be.
-        """
+        """Makes the guest ready for its first cell."""
         make_room(self.policy, TO_START)
         self.state.open(self.language.prepare(self._flavour, progress))
         self._is_open = True
@@ -143,11 +124,8 @@ class GuestRunner:
         """Runs under another policy from now on, with the variables that are there.
 
         Does nothing if the variables can't be kept just now: a notice says so, and the next call
-        tries again.
-
-        Raises:
-            WasmKernelError: no guest can, such as one that needs more memory. The next call of
-                `ensure_guest` tries again.
+        tries again. Raises `WasmKernelError` if no guest can, such as one that needs more memory;
+        the next call of `ensure_guest` tries again.
         """
         if self._guest is not None and not self.state.catch_up(self._guest.instance):
             return
@@ -173,10 +151,7 @@ class GuestRunner:
         """Gives the guest's memory back until `ensure_guest`, if all of it is on disk.
 
         Nothing is lost by it: between two turns a guest is its memory, and what it has open stays
-        open.
-
-        Returns:
-            Whether there is nothing to give back any more.
+        open. Returns whether there is nothing to give back any more.
         """
         guest = self._guest
         if guest is None or self.policy.deterministic or not self.state.is_kept:
@@ -206,8 +181,7 @@ class GuestRunner:
     def close_guest(self, *, keep: bool = False) -> None:
         """Closes the guest, if there is one.
 
-        Args:
-            keep: Whether the next one is started soon, with a memory that is much like this one's.
+        With `keep`, the next one is started soon, with a memory that is much like this one's.
         """
         if self._resting is not None:
             self._resting.files.close()
@@ -224,11 +198,7 @@ class GuestRunner:
 
     @property
     def guest(self) -> Guest:
-        """The guest.
-
-        Raises:
-            GuestCrashed: there is none.
-        """
+        """The guest; `GuestCrashed` if there is none."""
         if self._guest is None:
             raise GuestCrashed("no guest")
         return self._guest
@@ -245,14 +215,9 @@ class GuestRunner:
         return Turn(request, listener, self._parts)
 
     def run(self, turn: Turn, seconds: float | None = None) -> None:
-        """Runs a turn.
+        """Runs a turn, with a soft limit in place of the policy's if `seconds` is given.
 
-        Args:
-            turn: The turn.
-            seconds: A soft limit instead of the policy's: the guest is interrupted first.
-
-        Raises:
-            GuestStopped: the guest was lost; the caller closes it, and starts another.
+        After `GuestStopped`, the caller closes the guest, and starts another.
         """
         guest, policy = self.guest, self.policy
         is_soft = seconds is not None
@@ -291,11 +256,7 @@ class GuestRunner:
             raise GuestCrashed("the cell broke the sandbox's own agent")
 
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
-        """Brings memory elsewhere, as `SessionState.plan` says.
-
-        Raises:
-            TravelError: it leads nowhere; nothing was changed.
-        """
+        """Brings memory elsewhere, as `SessionState.plan` says, or raises `TravelError`."""
         travel = self.state.plan(how, cells, name, files=files)
         restored = self.travel(travel) or RestoredFiles()
         labels = tuple(commit.label for commit in travel.cells)
@@ -305,8 +266,7 @@ class GuestRunner:
     def travel(self, travel: Travel) -> RestoredFiles | None:
         """Brings memory elsewhere in the history; execution counts go on upwards.
 
-        Returns:
-            What was done to files, if they went along.
+        Returns what was done to files, if they went along.
         """
         self.state.travel(travel)
         self.close_guest(keep=True)
@@ -316,10 +276,7 @@ class GuestRunner:
 
     def wait_saved(self, copies: int | None = None) -> SessionState:
         """Returns the state, with all that memory is now: on disk, or in memory if making so many
-        copies costs less than waiting.
-
-        Raises:
-            ForkError: memory can't be kept.
+        copies costs less than waiting. Raises `ForkError` if memory can't be kept.
         """
         self.state.wait_saved(self.guest.instance, copies)
         return self.state
@@ -380,10 +337,7 @@ class GuestRunner:
     def _send_start(self, guest: Guest, *, fresh: bool = True, reseed: bool = False) -> None:
         """Tells the guest that it begins, or that its memory was brought back to it.
 
-        Args:
-            guest: The guest.
-            fresh: Whether a session begins, with nothing in its memory.
-            reseed: Whether the memory was another session's, which goes on elsewhere.
+        A `fresh` session has nothing in memory; with `reseed`, memory was another session's.
         """
         if fresh or reseed:
             guest.reseed()

@@ -49,11 +49,8 @@ _SAVE_SECONDS = 120.0
 class LocalSandbox(BaseSandbox):
     """A sandbox whose guest lives in this process. `create_local_sandbox` makes it.
 
-    Attributes:
-        folders: The workspace and all other folders of the sandbox, open.
-        commands: What the host does for magics that stand in a cell's own text.
-        language_commands: Those of the guest's language, which `commands` need not have.
-        facts: What a cell may know of its session.
+    `folders` are all of them, open. `commands` is what the host does for magics in a cell's own
+    text; `language_commands` those of the guest's language, which `commands` need not have.
     """
 
     def __init__(
@@ -246,21 +243,14 @@ class LocalSandbox(BaseSandbox):
             raise
 
     def check_fork(self) -> None:
-        """Checks that a fork could be planned. For host commands: in the midst of a cell.
-
-        Raises:
-            ForkError: this session's variables have no place on disk.
-        """
+        """Raises `ForkError` if a fork can't be planned. For host commands within a cell."""
         if not self._runner.state.history.on_disk:
             raise ForkError(NOT_SAVED)
 
     def frozen(self) -> AbstractContextManager[None]:
         """Keeps all that is on disk as it is while a block lasts, for somebody who forks it.
 
-        For what runs after a cell: on the guest's thread.
-
-        Raises:
-            ForkError: the session can't be forked.
+        For what runs after a cell: on the guest's thread. May raise `ForkError`.
         """
         return self._runner.wait_saved().history.frozen()
 

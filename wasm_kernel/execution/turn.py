@@ -59,25 +59,18 @@ class TurnParts(Struct, frozen=True):
 class Turn:
     """The state of one turn; `answer` takes the guest's frames.
 
-    Args:
-        request: What the agent is asked, as it will read it.
-        listener: Gets its output.
-        parts: What the turn speaks to.
-
     Attributes:
         is_cell: Whether it is a cell.
         is_counted: Whether it is a cell that gets a number and a place in the history.
         is_comm: Whether the front end speaks on a comm, to code of the user's.
         is_visible: Whether it is a cell whose output somebody sees.
         code: The cell's source; empty if it is not a cell.
-        comms: What the turn says and takes on comms.
         limits_met: The settings of the limits that it met.
         reply: The agent's reply, once there is one.
         stopped: How the guest was lost in it; None if it came back.
         timeout: The limit in seconds that a cell's caller set; None if it set none.
         seconds: How long a cell took, from its wait for the page's widgets on.
         error: The last error that it showed.
-        output: What it showed.
     """
 
     def __init__(self, request: Mapping[str, Any], listener: Listener, parts: TurnParts) -> None:
@@ -198,11 +191,7 @@ class Turn:
             self._parts.fuel.lower(limit.fuel)
 
     def show(self, output: protocol.Output, size: int) -> None:
-        """Takes a rich output of so many bytes.
-
-        Raises:
-            FrameError: it is over a limit, or comes after the cell's end.
-        """
+        """Takes a rich output of so many bytes; `FrameError` if it may not come, or not now."""
         self._check_running()
         if isinstance(output, protocol.Error):
             self.error = output

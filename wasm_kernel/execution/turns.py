@@ -53,10 +53,7 @@ class GuestTurns:
     ) -> Turn:
         """Runs a cell. If the guest is lost before the cell can begin, the cell is refused.
 
-        Args:
-            request: The request, as the agent will read it.
-            listener: Gets its output.
-            timeout: The call's own limit in seconds, if it is lower than the policy's.
+        `timeout` is the call's own limit in seconds, if it is lower than the policy's.
         """
         runner, began = self._runner, time.monotonic()
         try:
@@ -102,9 +99,6 @@ class GuestTurns:
         """Plans what a cell asks for that only travels: it works whatever became of the guest.
 
         The guest gets the cell with its next one, so that it has its text in `In`.
-
-        Raises:
-            GuestClosed: the sandbox is being closed.
         """
         clock, number = self._runner.clock, self._runner.next_count
         self._runner.fuel.skip()
@@ -122,11 +116,7 @@ class GuestTurns:
             self._missed.append((number, code))
 
     def _end_unrun(self, turn: Turn) -> None:
-        """Ends a cell that was interrupted before it ran.
-
-        Raises:
-            GuestClosed: the sandbox is being closed.
-        """
+        """Ends a cell that was interrupted before it ran."""
         if self._runner.clock.closed:
             raise GuestClosed
         turn.show(Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
@@ -195,13 +185,9 @@ class GuestTurns:
         *,
         for_cell: bool = False,
     ) -> Turn:
-        """Runs a turn that is not a cell, with a soft limit.
+        """Runs a turn that is not a cell, which is interrupted after so many seconds.
 
-        Args:
-            request: The request, as the agent will read it.
-            listener: Gets its output.
-            seconds: The limit; the guest is interrupted first.
-            for_cell: Whether a cell waits for it, which is refused if the guest can't begin.
+        If a cell waits for it, that is refused if the guest can't begin.
         """
         turn = self._runner.new_turn(request, listener)
         try:
@@ -215,11 +201,7 @@ class GuestTurns:
         return turn
 
     def query(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the guest's answer to a question.
-
-        Raises:
-            GuestStopped: the guest was lost over it.
-        """
+        """Returns the guest's answer to a question; `GuestStopped` if it was lost over it."""
         limit = self._runner.policy.query_seconds
         turn = self._ask(request, NoListener(), limit)
         if turn.stopped is not None:
@@ -232,13 +214,7 @@ class GuestTurns:
         return self._runner.comms.open
 
     def serve(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:
-        """Hands a message of the page to the guest, and waits until its callbacks have run.
-
-        Args:
-            message: The message.
-            parent: What the guest may know of the message that carried it.
-            listener: Gets what the callbacks say.
-        """
+        """Hands a message of the page to the guest, and waits until its callbacks have run."""
         stopped = self.sync(listener)
         request = self._runner.comms.from_page(message, parent, listener)
         if request is not None and stopped is None:
@@ -261,15 +237,8 @@ class GuestTurns:
         """Brings page and guest to agree again, if memory was brought elsewhere.
 
         Comms that the guest knows no more are closed at the page. Those of widgets that the page
-        had closed since are opened again, and all are sent the state they are in now.
-
-        Args:
-            listener: Gets what the guest says.
-            for_cell: Whether a cell waits for it, which is refused if the guest can't begin.
-            is_after_loss: Whether a guest was just lost; then it may take less time.
-
-        Returns:
-            How the guest was lost before it began; None if it did begin.
+        had closed since are opened again, and all are sent the state they are in now. It may take
+        less time after the loss of a guest. Returns how the guest was lost before it began, if so.
         """
         comms, policy = self._runner.comms, self._runner.policy
         if not comms.out_of_sync:

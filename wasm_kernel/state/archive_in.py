@@ -99,8 +99,7 @@ class _AnyManifest(Struct):
 def read_manifest(data: bytes) -> Manifest:
     """Returns a manifest; `why_not` tells of variables in a format that is not read.
 
-    Raises:
-        ArchiveError: it is not a manifest, or one of a later version.
+    Raises `ArchiveError` if it is not one, or of a later version.
     """
     try:
         raw = msgspec.json.decode(data, type=_AnyManifest)
@@ -127,12 +126,8 @@ def read_manifest(data: bytes) -> Manifest:
 class Imported:
     """The outcome of an import.
 
-    Attributes:
-        session_id: The id of the session that is there now.
-        files: How many files it has.
-        states: How many states of its memory; with none, its variables begin fresh.
-        left_out: What of the archive is not in it, and why, by path.
-        note: Why the variables are not there, as a sentence; empty if they are.
+    `states` are those of its memory; without any, its variables begin fresh, and `note` says why in
+    a sentence. `left_out` is what of the archive is not in it, and why, by path.
     """
 
     session_id: str
@@ -143,11 +138,7 @@ class Imported:
 
 
 class ArchiveReader:
-    """An archive of a session that is being read; close it. One thread's own.
-
-    Attributes:
-        manifest: What the archive says of itself.
-    """
+    """An archive of a session, with its `manifest`, that is being read; close it."""
 
     def __init__(self, found: Iterator[Member], max_bytes: int) -> None:
         self._members = found
@@ -168,14 +159,9 @@ class ArchiveReader:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, source: BinaryIO, max_bytes: int) -> Iterator[Self]:
-        """Opens an archive, and reads its manifest.
+        """Opens an archive, and reads its manifest; `ArchiveError` if it is damaged or none.
 
-        Args:
-            source: The archive; compressed by gzip or not.
-            max_bytes: The most bytes that may come out of it, and that it may become on disk.
-
-        Raises:
-            ArchiveError: it is not one, is damaged, or is too large.
+        At most `max_bytes` may come out of it, and may it become on disk.
         """
         with members(source, max_bytes) as found:
             reader = cls(found, max_bytes)
@@ -192,18 +178,11 @@ class ArchiveReader:
         library: frozenset[str],
         leads_out: LeadsOut,
     ) -> Imported:
-        """Puts everything into a session's folders.
+        """Puts everything into a session's empty folders; `ArchiveError` if a member is refused.
 
-        Args:
-            session_id: The session.
-            folders: Its folders, which are empty.
-            image: The base image of this machine; None if the variables fit no image here.
-            library: The guest's names of the folders whose files are the same on every machine.
-            leads_out: Tells which links are taken away again.
-
-        Raises:
-            ArchiveError: a member may not be in it, or one is missing.
-            OSError: one can't be written.
+        `image` is the base image of this machine; None if the variables fit no image here.
+        `library` are the guest's names of folders whose files are the same everywhere. Links that
+        `leads_out` tells are taken away again.
         """
         memory, note = self.manifest.memory, self.manifest.why_not
         if memory is None:
@@ -307,12 +286,7 @@ def _shown(name: str) -> str:
 
 @contextlib.contextmanager
 def _refused(name: str) -> Iterator[None]:
-    """Makes what the file system refuses of a member the archive's fault.
-
-    Raises:
-        ArchiveError: it refused it.
-        OSError: it is something else.
-    """
+    """Makes what the file system refuses of a member the archive's fault: an `ArchiveError`."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as problem:
@@ -356,12 +330,7 @@ class _MemoryReader:
         self._problem = ""
 
     def take(self, name: str, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
-        """Puts a member of the archive aside.
-
-        Raises:
-            ArchiveError: it does not belong there.
-            OSError: it can't be written.
-        """
+        """Puts a member of the archive aside; `ArchiveError` if it does not belong there."""
         if self._problem:
             return
         if content is None or name not in self._expected:
@@ -393,12 +362,7 @@ class _MemoryReader:
         self._expected |= {commit.content for commit in self._commits} - {""}
 
     def finish(self) -> str:
-        """Makes the session's history of what arrived; returns why that can't be, as a sentence.
-
-        Raises:
-            ArchiveError: a part of it is missing.
-            OSError: it can't be written.
-        """
+        """Makes the session's history of what arrived; returns why that can't be, as a sentence."""
         if self._expected and not self._problem:
             raise ArchiveError("The archive lacks a part of the memory that it names.")
         memory = self._memory

@@ -70,12 +70,9 @@ class ArchivedMemory(Struct, frozen=True):
 
     Attributes:
         artifact: Names the guest, the agent and all else that memory depends on.
-        image: Names the very base image that the states were saved over.
-        facts: The description of that image.
+        image: Names the very base image that the states were saved over; `facts` describe it.
         states: The numbers of the states, ascending.
-        at: The state that memory is at.
-        after: The newest state when it was left there.
-        names: States by name.
+        at: The state that memory is at; `after` is the newest one when it was left there.
         undone: States that were left by going back, the latest last.
         open_files: Where files lie that states had open.
     """
@@ -91,11 +88,7 @@ class ArchivedMemory(Struct, frozen=True):
     open_files: OpenPaths = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks that they fit together.
-
-        Raises:
-            ValueError: they don't.
-        """
+        """Checks that they fit together; `ValueError` if they don't."""
         known, named = set(self.states), [self.at, *self.undone, *self.names.values()]
         if not known or sorted(known) != list(self.states):
             raise ValueError("it names no proper states")
@@ -122,12 +115,7 @@ class ArchivedMemory(Struct, frozen=True):
 class Manifest(Struct, frozen=True):
     """The first member of an archive: what it says of itself.
 
-    Attributes:
-        session_id: The session that it was made of.
-        memory: Its variables, if the archive has them.
-        why_not: Why it has none, as a sentence.
-        kind: Says that this is such an archive.
-        version: The version of its format.
+    Without variables, `why_not` is a sentence. `kind` and `version` are those of the format.
     """
 
     session_id: str
@@ -142,14 +130,10 @@ class NoVariables(WasmKernelError):
 
 
 class Variables(Struct, frozen=True):
-    """The variables of a session that are going to be archived.
+    """The variables of a session that are going to be archived, with the manifest's part.
 
-    Attributes:
-        memory: What the manifest says of them.
-        image: The base image that they lie over.
-        records: The records of the states, one a line.
-        contents: The names of the files with their pages.
-        note: What is missing of them, as a sentence; empty if nothing is.
+    `records` is one line a state, `contents` names the files with their pages. `note` says what is
+    missing of them, as a sentence.
     """
 
     memory: ArchivedMemory
@@ -160,14 +144,10 @@ class Variables(Struct, frozen=True):
 
 
 def variables_of(folders: SandboxFolders | None, images: Sequence[BaseImage]) -> Variables:
-    """Returns the variables of a session, as they can be archived.
+    """Returns the variables of a session, as they can be archived, or raises `NoVariables`.
 
-    Args:
-        folders: The session's folders, which nobody uses meanwhile; None if it has no private one.
-        images: The base images of this machine, of whatever language.
-
-    Raises:
-        NoVariables: there are none, or they can't be archived.
+    Nobody uses the folders meanwhile. `images` are the base images of this machine, of all
+    languages.
     """
     if folders is None or begins_anew(folders.private):
         raise NoVariables(_NO_VARIABLES)
@@ -269,13 +249,8 @@ def identities_here(
 class Exported:
     """The outcome of an export.
 
-    Attributes:
-        session_id: The session.
-        files: How many files are in it.
-        states: How many states of the memory.
-        left_out: What is not in it, and why, by path.
-        note: Why the variables or a part of their states are not in it, as a sentence; empty if
-            all are.
+    `states` are those of the memory; if some or all are not in it, `note` says why in a sentence.
+    `left_out` is what else is not in it, and why, by path.
     """
 
     session_id: str
@@ -294,19 +269,7 @@ def write_archive(
     *,
     why_not: str = "",
 ) -> Exported:
-    """Writes a session into a file.
-
-    Args:
-        target: The file.
-        session_id: The session.
-        workspace: Its workspace.
-        folders: All of its folders; None if it has no private one.
-        variables: Its variables, if they go along.
-        why_not: Why they do not, as a sentence.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Writes a session into a file; without variables, `why_not` is a sentence."""
     memory, note = None, why_not
     if variables is not None:
         memory, note, why_not = variables.memory, variables.note, ""

@@ -77,20 +77,10 @@ class HeldContent:
 
 
 class ContentFile(Closing):
-    """A content on disk, open for reading; close it.
-
-    Attributes:
-        fd: Its descriptor.
-        stamp: The file's stamp when it was opened.
-    """
+    """A content on disk, open for reading, with its file's stamp at that time; close it."""
 
     def __init__(self, folder: Folder, commit: Commit) -> None:
-        """Opens the content of a commit; nothing of it is checked but its length.
-
-        Raises:
-            HistoryError: it is not as long as the commit's pages.
-            OSError: it can't be opened, or is not a regular file.
-        """
+        """Opens the content of a commit; `HistoryError` if its length is not the commit's."""
         self.fd = folder.open_regular(commit.content)
         self._wanted = commit.content
         status = os.fstat(self.fd)
@@ -100,11 +90,7 @@ class ContentFile(Closing):
             raise HistoryError(_CUT)
 
     def verify(self) -> None:
-        """Reads the whole file.
-
-        Raises:
-            HistoryError: its digest is not the commit's.
-        """
+        """Reads the whole file; `HistoryError` if its digest is not the commit's."""
         digest, at, buffer = hashlib.sha256(), 0, bytearray(_BLOCK)
         while got := os.preadv(self.fd, [buffer], at):
             digest.update(memoryview(buffer)[:got])
@@ -113,11 +99,7 @@ class ContentFile(Closing):
             raise HistoryError(_DAMAGED)
 
     def read(self, at: int, *targets: memoryview) -> None:
-        """Fills targets, one after the other, from a position in the file.
-
-        Raises:
-            HistoryError: the file ends before.
-        """
+        """Fills targets, one after the other, from a position in the file."""
         for first in range(0, len(targets), memory.RANGES_MOST):
             some = targets[first : first + memory.RANGES_MOST]
             if os.preadv(self.fd, some, at) == (size := sum(map(len, some))):
@@ -158,11 +140,8 @@ Source = ContentFile | HeldContent
 class GuestPages:
     """The memory of an instance, over which commits are laid, from the newest to the oldest.
 
-    Each page is laid once. The guest's thread owns it.
-
-    Attributes:
-        mapped: The ranges that files were mapped into.
-        cleared: The ranges that hold zeros and take no memory.
+    Each page is laid once. The guest's thread owns it. Files were `mapped` into some ranges; those
+    that are `cleared` hold zeros and take no memory.
     """
 
     def __init__(
@@ -170,10 +149,7 @@ class GuestPages:
     ) -> None:
         """Begins with memory that holds the base image, or pages that need not be laid.
 
-        Args:
-            instance: The instance.
-            used: The ranges that may hold anything but zeros.
-            only: The ranges that are to be laid; None for all.
+        Ranges not `used` hold zeros. Only the ranges `only` are to be laid; None for all.
         """
         size = instance.memory.size
         self._used = PageSet(size // PAGE, used)
@@ -188,11 +164,7 @@ class GuestPages:
         return any(self._laid.has_free(first, pages) for first, pages in commit.all_runs)
 
     def lay(self, commit: Commit, source: Source) -> None:
-        """Lays the pages of a commit.
-
-        Raises:
-            HistoryError: it has pages outside of the memory, or its file is cut off.
-        """
+        """Lays the pages of a commit; `HistoryError` if they don't fit, or its file is cut off."""
         begun = done = 0  # what lies side by side in the file is read at once
         targets: list[memoryview] = []
         for first, pages, at in places(commit):
@@ -245,14 +217,9 @@ _numbers = itertools.count(1)
 
 
 def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
-    """Puts a content on disk, whole or not at all.
+    """Puts a content on disk, whole or not at all; returns its SHA-256 and the file's stamp.
 
-    Returns:
-        Its name, which is its SHA-256, and the stamp of the file. Without any bytes, no file is
-        made, and the name is empty.
-
-    Raises:
-        OSError: it can't be written; nothing is left behind.
+    Without any bytes, no file is made, and the name is empty.
     """
     digest, length, aside = hashlib.sha256(), 0, f".{next(_numbers)}.aside"
     folder.remove(aside)
@@ -285,19 +252,14 @@ def _write_all(fd: int, part: Part) -> None:
 class CommitStore:
     """The contents of the commits of one session; below one folder, or in memory alone.
 
-    Any thread may read. The tables need no lock: each is changed by single operations.
-
-    Attributes:
-        folder: The folder of the contents; None if all stays in memory.
-        held: The commits that are in memory only, with their contents.
+    Any thread may read. The tables need no lock: each is changed by single operations. `held` has
+    the commits that are in memory only.
     """
 
     def __init__(self, folder: Folder | None = None, verified: Stamps | None = None) -> None:
-        """Takes over the folder of the contents.
+        """Takes over the folder of the contents, or keeps all in memory.
 
-        Args:
-            folder: The folder, which is closed with the store; None to keep all in memory.
-            verified: What is known to be right; the store keeps it up to date.
+        `verified` is what is known to be right; the store keeps it up to date.
         """
         self.folder = folder
         self.held: dict[int, tuple[Commit, Content]] = {}
@@ -309,21 +271,13 @@ class CommitStore:
         return [] if self.folder is None else sorted(self.held)
 
     def write(self, commit: Commit, content: Iterable[Part]) -> Commit:
-        """Puts the content of a commit on disk, and returns the commit that names it.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Puts the content of a commit on disk, and returns the commit that names it."""
         name, stamp = write_content(self._place(), content)
         self._verified[name] = stamp
         return replace(commit, content=name)
 
     def remove(self, contents: Collection[str]) -> None:
-        """Removes contents that no commit has any more.
-
-        Raises:
-            OSError: one can't be removed; all others are.
-        """
+        """Removes contents that no commit has any more; all that can be, before it raises."""
         failed: OSError | None = None
         for name in contents:
             self._verified.pop(name, None)
@@ -339,9 +293,7 @@ class CommitStore:
     def source_of(self, commit: Commit) -> Iterator[Source]:
         """Opens the content of a commit, in memory or on disk, once its digest was found right.
 
-        Raises:
-            HistoryError: it is damaged.
-            OSError: it can't be opened.
+        Raises `HistoryError` if it is damaged, `OSError` if it can't be opened.
         """
         held = self.held.get(commit.id)
         if held is not None or not commit.runs:
@@ -369,14 +321,9 @@ class CommitStore:
         return status is not None and self._verified.get(commit.content) == _stamp(status)
 
     def fold(self, line: Sequence[Commit]) -> tuple[Commit, Content | None]:
-        """Merges commits, newest first, into the first of them.
+        """Merges commits, newest first, into the first of them; all others are there still.
 
-        Returns:
-            What comes of it, and its content if the first one is in memory; otherwise that is on
-            disk. All others are there still.
-
-        Raises:
-            OSError, HistoryError: it can't be written, or one of them can't be read.
+        Returns what comes of it, and its content if the first one is in memory, not on disk.
         """
         with contextlib.ExitStack() as opened:
             sources = {one.id: opened.enter_context(self.source_of(one)) for one in line}
@@ -387,12 +334,7 @@ class CommitStore:
             return merged, bytearray().join(bytes(part) for part in content)
 
     def give(self, other: CommitStore, commit: Commit, task: Task) -> None:
-        """Gives a commit to another store: a clone or a copy of its file, or the bytes in memory.
-
-        Raises:
-            OSError: a file can't be given.
-            Cancelled: the task is not wanted any more.
-        """
+        """Gives a commit to another store: a clone or copy of its file, or bytes in memory."""
         held, name = self.held.get(commit.id), commit.content
         if held is not None:
             other.held[commit.id] = held
@@ -410,11 +352,7 @@ class CommitStore:
                         other._verified[name] = _stamp(os.fstat(target))
 
     def sync(self, contents: Iterable[str]) -> None:
-        """Waits until contents are on the disk itself, and their names.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Waits until contents are on the disk itself, and their names."""
         folder = self._place()
         for name in contents:
             gone = contextlib.suppress(FileNotFoundError)

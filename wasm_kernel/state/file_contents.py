@@ -48,11 +48,7 @@ class _NumberedFiles:
         self._last = 0
 
     def _folder(self, *, make: bool = False) -> Folder:
-        """Returns the folder.
-
-        Raises:
-            OSError: it does not exist, or something else is in its place.
-        """
+        """Returns the folder; `OSError` if something else is in its place."""
         if self._opened is None:
             self._opened = self._private.enter(self._name, make=make)
         return self._opened
@@ -72,16 +68,11 @@ class _NumberedFiles:
 
 
 class FileContents(_NumberedFiles):
-    """Contents of files as they were earlier, by number.
+    """Contents of files as they were earlier, by number, in the folder `name` of a private one.
 
-    Args:
-        private: The private folder.
-        name: The name of the contents' folder there.
-        workspace: The workspace, whose guest can't see what is written aside at its top.
-        copy_bytes: The largest file that is copied if it can't be cloned.
-
-    Attributes:
-        shared: Contents that have a name in the workspace, too: their numbers, by file.
+    The workspace's guest can't see what is written aside at its top. Files of more than
+    `copy_bytes` are cloned or not kept. `shared` are numbers of contents that have a name in the
+    workspace, too.
     """
 
     def __init__(self, private: Folder, name: str, workspace: Folder, copy_bytes: int) -> None:
@@ -92,14 +83,7 @@ class FileContents(_NumberedFiles):
         self.shared: dict[Key, int] = {}
 
     def prepare(self, needed: Collection[int]) -> list[int]:
-        """Looks for the contents; those that nobody needs are removed.
-
-        Returns:
-            The needed ones that are not there.
-
-        Raises:
-            OSError: the folder can't be opened or made.
-        """
+        """Removes contents that nobody needs; returns the needed ones that are not there."""
         folder = self._folder(make=True)
         there: set[int] = set()
         for name in folder.names():
@@ -118,20 +102,14 @@ class FileContents(_NumberedFiles):
     def has_later(self, number: int) -> bool:
         """Returns whether contents lie here that are later than all that are known.
 
-        One may: a killed process had kept it, and could not note it any more.
+        A process that was killed may have kept one, and could not note it any more.
         """
         return sum(other > number for other in self._numbers()) > 1
 
     def keep_by_link(self, folder: int, name: str, found: os.stat_result) -> KeptFile:
         """Keeps a file by a name of ours; it must not be written to while it has others.
 
-        Args:
-            folder: A descriptor of the folder that it is in.
-            name: Its name there.
-            found: Its status.
-
-        Raises:
-            OSError: the file system can't do that, or it is another file by now; copy it.
+        `OSError` if the file system can't, or it is another file by now than `found`; copy it.
         """
         number = self._next()
         link_same_file(folder, name, found, self._folder(), str(number))
@@ -140,12 +118,7 @@ class FileContents(_NumberedFiles):
             return _kept_file(number, found, kept)
 
     def keep_by_copy(self, source: int) -> KeptFile:
-        """Keeps a clone or a copy of an open file.
-
-        Raises:
-            OSError: it can't be read, or there is no room.
-            TooLarge: it would have to be copied, and is larger than may be.
-        """
+        """Keeps a clone or a copy of an open file; `TooLarge` if it would have to be copied."""
         found, number = os.fstat(source), self._next()
         checksum = self._copy(source, self._folder(), str(number))
         return _kept_file(number, found, source, checksum)
@@ -169,8 +142,7 @@ class FileContents(_NumberedFiles):
     def unshare(self, number: int) -> None:
         """Gives a shared content a file of its own, as the other is about to be written to.
 
-        Raises:
-            OSError, TooLarge: it can't; the content must be dropped.
+        If that fails (`OSError`, `TooLarge`), the content must be dropped.
         """
         folder, aside = self._folder(), f".{number}"
         folder.remove(aside)
@@ -179,11 +151,7 @@ class FileContents(_NumberedFiles):
         folder.rename(aside, str(number))
 
     def _copy(self, source: int, folder: Folder, name: str, *, always: bool = False) -> int | None:
-        """Copies a file to a new name, `always` or if it is not too large.
-
-        Returns:
-            Its checksum, if that does not take long to get.
-        """
+        """Copies a file, `always` or if not too large; returns its checksum if that is quick."""
         found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -212,12 +180,7 @@ class FileContents(_NumberedFiles):
         return checksum_of(target, size)
 
     def check(self, was: KeptFile) -> None:
-        """Checks that a content is as it was kept.
-
-        Raises:
-            Changed: it is not.
-            OSError: it can't be read.
-        """
+        """Checks that a content is as it was kept; raises `Changed` if not."""
         with self._reading(was.kept) as source:
             found = os.fstat(source)
             if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
@@ -230,9 +193,6 @@ class FileContents(_NumberedFiles):
         """Gives a content a name in a folder, in the place of whatever file has it now.
 
         It is a copy, or the content itself if that would be too much to copy.
-
-        Raises:
-            OSError: it can't be; what has the name now has it still.
         """
 
         def make(here: Folder, aside: str) -> None:
@@ -252,21 +212,13 @@ class FileContents(_NumberedFiles):
         self._put(make, name, folder)
 
     def put_link(self, text: str, name: str, folder: int) -> None:
-        """Makes a symbolic link in a folder, in the place of whatever file has its name now.
-
-        Raises:
-            OSError: it can't be; what has the name now has it still.
-        """
+        """Makes a symbolic link in a folder, in the place of whatever file has its name now."""
         self._put(lambda here, aside: os.symlink(text, aside, dir_fd=here.fd), name, folder)
 
     def _put(self, make: Callable[[Folder, str], None], name: str, folder: int) -> None:
         """Puts a file in a folder, over whatever file has its name there: as a whole or not at all.
 
-        Args:
-            make: Makes the file aside, in a folder and under a name: in the private folder, or in
-                the workspace if that is another file system.
-            name: The file's name.
-            folder: A descriptor of the folder that it belongs in.
+        It is made aside: in the private folder, or in the workspace if that is another file system.
         """
         workspace = (self._workspace, f".metadata.json~{os.getpid()}")
         for here, aside in ((self._folder(), _PUT), workspace):
@@ -308,10 +260,8 @@ class UnlinkedFiles(_NumberedFiles):
     """Files that lost their last name while the guest had them open: temporary files, mostly.
 
     Such a file gets a name in private state, so that memory that speaks of it finds it again in a
-    new guest and in another process. It is known by an unlinked name (`FileHistory`).
-
-    Attributes:
-        fresh: Those that no commit knows yet.
+    new guest and in another process. It is known by an unlinked name (`FileHistory`). No commit
+    knows those that are `fresh` yet.
     """
 
     def __init__(self, private: Folder, name: str) -> None:
@@ -319,16 +269,7 @@ class UnlinkedFiles(_NumberedFiles):
         self.fresh: set[str] = set()
 
     def keep(self, folder: int, name: str, found: os.stat_result) -> str:
-        """Keeps a file that is about to lose its name.
-
-        Args:
-            folder: A descriptor of the folder that it is in.
-            name: Its name there.
-            found: Its status.
-
-        Returns:
-            Its unlinked name; empty if it can't be kept.
-        """
+        """Keeps a file that loses its last name; returns its unlinked name, empty if it can't."""
         try:
             here = self._folder(make=True)
             self._last = (self._last or max(self._numbers(), default=0)) + 1
@@ -340,11 +281,7 @@ class UnlinkedFiles(_NumberedFiles):
         return unlinked
 
     def at(self, unlinked: str) -> tuple[Folder, str]:
-        """Returns the folder that a file is in, and its name there.
-
-        Raises:
-            OSError: there is no such folder.
-        """
+        """Returns the folder that a file is in, and its name there."""
         return self._folder(), unlinked[1:]
 
     def remove(self, unlinked: str) -> None:
@@ -358,9 +295,7 @@ class UnlinkedFiles(_NumberedFiles):
         return [f"/{number}" for number in self._numbers() if f"/{number}" not in needed]
 
     def excess(self, opened: Collection[str], most_bytes: int) -> list[str]:
-        """Returns the oldest of those that are not open any more, so that the others take no more
-        than so many bytes.
-        """
+        """Returns the oldest that are not open, so that the others take at most so many bytes."""
         excess, left = [], most_bytes
         for unlinked in (f"/{number}" for number in sorted(self._numbers(), reverse=True)):
             if unlinked in opened or unlinked in self.fresh:
@@ -373,18 +308,7 @@ class UnlinkedFiles(_NumberedFiles):
 
 
 def link_same_file(folder: int, name: str, found: os.stat_result, target: Folder, new: str) -> None:
-    """Gives a file a further name, and makes sure that it is the file that was looked at.
-
-    Args:
-        folder: A descriptor of the folder that it is in.
-        name: Its name there.
-        found: The status of the file that is meant.
-        target: The folder of the new name.
-        new: The new name.
-
-    Raises:
-        OSError: it can't be linked, or another file had taken its name.
-    """
+    """Gives a file a further name, if it is still the file that was looked at; else `OSError`."""
     os.link(name, new, src_dir_fd=folder, dst_dir_fd=target.fd, follow_symlinks=False)
     linked = target.status(new)
     if linked is None or not os.path.samestat(linked, found):
@@ -400,11 +324,7 @@ def _kept_file(
 
 
 def checksum_of(descriptor: int, size: int) -> int:
-    """Returns the CRC-32 of an open file's first bytes.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """Returns the CRC-32 of an open file's first bytes."""
     checksum = 0
     for at in range(0, size, _BLOCK):
         checksum = zlib.crc32(os.pread(descriptor, min(_BLOCK, size - at), at), checksum)

@@ -56,15 +56,10 @@ class KeptLink(_PreImage, frozen=True, tag="link"):
 
 
 class KeptFile(_PreImage, frozen=True, tag="file"):
-    """A file, whose content is kept (`FileContents`).
+    """A file, whose content is kept (`FileContents`) under the number `kept`.
 
-    Attributes:
-        kept: The number of the content.
-        size: Its length in bytes.
-        mtime: When the file was changed, in nanoseconds since 1970.
-        mode: Its permissions.
-        identity: What named the file itself (`linux/files.py`).
-        checksum: The content's CRC-32; None if it was kept without being read.
+    It was changed at `mtime`, in nanoseconds since 1970. `identity` named the file itself. The
+    checksum is a CRC-32; None if it was kept without being read.
     """
 
     kept: Natural
@@ -114,11 +109,8 @@ class Closed(Struct, frozen=True, tag_field="record", tag="closed"):
 class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
     """The first record of a journal.
 
-    Attributes:
-        version: The version of the format.
-        known_from: The first commit of which everything is known.
-        boot: The boot of the machine during which this was written; empty if that is unknown.
-        salt: Tells this journal from every other one.
+    Everything is known of commits since `known_from`. `boot` is that of the machine, empty if
+    unknown; `salt` tells this journal from every other one.
     """
 
     version: int
@@ -131,11 +123,7 @@ FileRecord = FileChanged | ContentLost | SameFile | Closed
 
 
 class FileJournal:
-    """The file of records, open for writing; close it.
-
-    Attributes:
-        is_written: Whether this process has written it, so that it can be appended to.
-    """
+    """The file of records, open for writing; close it. Once `is_written`, it is appended to."""
 
     def __init__(self, private: Folder, name: str) -> None:
         self._private = private
@@ -145,20 +133,12 @@ class FileJournal:
         self.is_written = False
 
     def read(self) -> bytes:
-        """Returns what the journal holds.
-
-        Raises:
-            OSError: it can't be read, or something else is in its place.
-        """
+        """Returns what the journal holds; `OSError` if something else is in its place."""
         with self._private.enter(self._name) as folder:
             return folder.read(JOURNAL, JOURNAL_MOST_BYTES)
 
     def write(self, known_from: int, records: Iterable[FileRecord]) -> None:
-        """Writes it anew.
-
-        Raises:
-            OSError: it can't be written; it is as it was.
-        """
+        """Writes it anew, or leaves it as it was."""
         digest, beginning = b"", Beginning(VERSION, known_from, boot_id(), os.urandom(16).hex())
         with self._private.enter(self._name, make=True) as folder:
             with folder.replacing(JOURNAL) as file:
@@ -170,11 +150,7 @@ class FileJournal:
         self._digest, self.is_written = digest, True
 
     def append(self, record: FileRecord) -> None:
-        """Adds a record to a journal that was written.
-
-        Raises:
-            OSError: it can't be added.
-        """
+        """Adds a record to a journal that was written."""
         line, digest = _line(record, self._digest)
         if os.write(self._fd, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -188,22 +164,14 @@ class FileJournal:
             os.close(fd)
 
     def remove(self) -> None:
-        """Closes and removes it.
-
-        Raises:
-            OSError: it can't be removed.
-        """
+        """Closes and removes it."""
         self.close()
         with contextlib.suppress(FileNotFoundError), self._private.enter(self._name) as folder:
             folder.remove(JOURNAL)
 
 
 def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
-    """Returns the records of a journal.
-
-    Raises:
-        HistoryError: it is damaged, or of another version.
-    """
+    """Returns the records of a journal; `HistoryError` if damaged or of another version."""
     whole, _, _ = data.rpartition(b"\n")
     first, *lines = whole.split(b"\n")
     beginning: Beginning

@@ -39,10 +39,6 @@ class FileLedger:
 
     A record is on disk before what it speaks of happens.
 
-    Args:
-        private: The session's private folder.
-        name: The name of the journal's folder there.
-
     Attributes:
         at_commit: The last commit: what changes now changes after it.
         known_from: The first commit of which everything is known.
@@ -67,26 +63,16 @@ class FileLedger:
         return sum(map(len, self._by_path.values()))
 
     def begin(self, last: int, *, known: bool = True) -> None:
-        """Begins with nothing.
-
-        Args:
-            last: The last commit.
-            known: Whether all files are as they were at that commit.
-        """
+        """Begins with nothing; if `known`, all files are as they were at the last commit."""
         self._by_path: dict[str, list[FileChanged]] = {}
         self._lost: dict[int, Reason] = {}  # contents that are gone; until the next `write`
         self._same: dict[str, str] = {}
         self.at_commit, self.known_from = last, last if known else last + 1
 
     def load(self, last: int, *, crashed: bool) -> bool:
-        """Goes on with the journal on disk, up to the last commit.
+        """Goes on with the journal on disk, up to the last commit, if there is a whole one.
 
-        Args:
-            last: The last commit.
-            crashed: Whether its last holder did not end well. If it did, the journal says so.
-
-        Returns:
-            Whether there is a whole one.
+        One whose last holder did not crash says that it ends.
         """
         self.begin(last, known=False)
         try:
@@ -134,9 +120,8 @@ class FileLedger:
     def close(self) -> bool:
         """Closes the journal. Safe to call twice.
 
-        Returns:
-            False if the journal should say that it ends so, and can't: it must count as left by a
-            crash then. After `trouble` it is of no use, and must not.
+        Returns False if it can't say that it ends so: it must count as left by a crash then. After
+        `trouble` it is of no use, and must not.
         """
         ended = True
         if self.trouble is None and self._journal.is_written:
@@ -219,11 +204,10 @@ class FileLedger:
         self.write()
 
     def inherit(self, parent: FileLedger, names: Mapping[str, str]) -> None:
-        """Writes a journal of what another ledger knows, for copies of its files.
+        """Writes a journal of what the parent knows, for copies of its files.
 
-        Args:
-            parent: The other ledger. If it knows nothing, the copies' past begins now.
-            names: The identities of files that were open at commits, and those of the copies.
+        If that knows nothing, the copies' past begins now. `names` has the identities of files that
+        were open at commits, and those of the copies.
         """
         self.begin(parent.at_commit)
         if parent.known_from <= parent.at_commit:
@@ -242,9 +226,7 @@ class FileLedger:
         return self._current(entries[index]).was if index < len(entries) else None
 
     def state(self, commit: int) -> dict[str, PreImage]:
-        """Returns the paths that may hold something else now than at a commit, with what they
-        held.
-        """
+        """Returns paths that may hold something else than at a commit, with what they held."""
         held = ((path, self.at(path, commit)) for path in self._by_path)
         return {path: was for path, was in held if was is not None}
 

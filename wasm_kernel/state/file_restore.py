@@ -40,8 +40,8 @@ Changing = Callable[[str, os.stat_result | None], None]
 
 
 class RestoredFiles(Struct):
-    """The outcome, as paths in the workspace: files and links that are there again or hold
-    what they held, those that are gone, and those that could not be brought back.
+    """The outcome, as paths in the workspace: what is there again or holds what it held, what is
+    gone, and what could not be brought back.
     """
 
     back: list[str] = []
@@ -52,13 +52,9 @@ class RestoredFiles(Struct):
 def restore_files(
     versions: FileVersions, commit: int, changing: Changing, opened: Collection[str]
 ) -> RestoredFiles:
-    """Brings all files back to what they were at a commit.
+    """Brings all files back to what they were at a commit, about which everything is known.
 
-    Args:
-        versions: What was kept.
-        commit: The commit; everything about it is known (`FileLedger.known_from`).
-        changing: Hears what changes.
-        opened: The identities of files that are open at any commit.
+    `changing` hears what changes; `opened` are the identities of files open at any commit.
     """
     state = versions.state(commit)
     kept = (was.kept for was in state.values() if isinstance(was, KeptFile))

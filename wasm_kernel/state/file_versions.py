@@ -38,19 +38,9 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 class FileVersions:
     """The earlier versions of one workspace's files. The guest's thread owns them; close them.
 
-    Nothing is kept before `begin_anew` or `load`.
-
-    Args:
-        workspace: The workspace.
-        private: The session's private folder, where they are kept.
-        most_bytes: The most they may take; 0 to keep none.
-        copy_bytes: The largest file that is copied if it can't be cloned.
-
-    Attributes:
-        contents: What files held.
-        ledger: What is known.
-        unlinked: Files without a name.
-        not_kept: Paths that could not be kept, and why; whoever tells the user takes them away.
+    Nothing is kept before `begin_anew` or `load`, nor if `most_bytes` is 0. Files of more than
+    `copy_bytes` are cloned or not kept. `not_kept` says which paths, and why; whoever tells the
+    user takes them away.
     """
 
     def __init__(
@@ -82,25 +72,14 @@ class FileVersions:
             self.begin_anew(self.ledger.at_commit)
 
     def begin_anew(self, last: int = 0, *, known: bool = True) -> None:
-        """Begins with nothing.
-
-        Args:
-            last: The last commit.
-            known: Whether all files are as they were at that commit.
-        """
+        """Begins with nothing; if `known`, all files are as they were at the last commit."""
         self.ledger.begin(last, known=known)
         self._begin()
 
     def load(self, last: int, *, crashed: bool = True) -> bool:
-        """Goes on with what an earlier process kept.
+        """Goes on with what an earlier process kept; returns whether that is whole.
 
-        Args:
-            last: The last commit.
-            crashed: Whether that process did not end well.
-
-        Returns:
-            Whether it is whole. If it is not, only what changes after the next commit can be
-            brought back.
+        If it is not, only what changes after the next commit can be brought back.
         """
         whole = self.ledger.load(last, crashed=crashed)
         if whole and self.contents.has_later(self.ledger.last_content):
@@ -134,8 +113,7 @@ class FileVersions:
     def commit(self, last: int, commits: Collection[int]) -> bool:
         """Notes that commit `last` was taken; all that are kept are `commits`.
 
-        Returns:
-            Whether what none of them needs was removed, as is done now and then.
+        Returns whether what none of them needs was removed, as is done now and then.
         """
         self.ledger.at_commit = last
         self.unlinked.fresh.clear()
@@ -187,9 +165,7 @@ class FileVersions:
     def _make_room(self, size: int) -> None:
         """Removes the oldest contents until there is room for so many bytes.
 
-        Raises:
-            TooLarge: it is more than may be kept at all.
-            OSError: what would have to be removed is held.
+        Raises `TooLarge` if it is more than may be kept at all.
         """
         if size > self._most_bytes:
             raise TooLarge
@@ -258,11 +234,7 @@ class FileVersions:
     def place_of(self, path: str) -> Iterator[tuple[int, str]]:
         """The folder that a path of the workspace or an unlinked file lies in, and its name there.
 
-        Args:
-            path: Relative to the workspace, or its unlinked name. No link is followed.
-
-        Raises:
-            OSError: there is no such folder.
+        No link is followed.
         """
         if is_unlinked_name(path):
             folder, name = self.unlinked.at(path)
@@ -312,17 +284,9 @@ class FileVersions:
     def _content(
         self, name: str, folder: int | None, found: os.stat_result, change: Change
     ) -> KeptFile:
-        """Keeps what a file holds.
+        """Keeps what a file holds; without a folder, the name is that of an open file.
 
-        Args:
-            name: Its name.
-            folder: A descriptor of the folder that it is in; None if the name is that of an open
-                file.
-            found: Its status.
-            change: What is to happen to it.
-
-        Raises:
-            OSError, TooLarge: it can't be kept.
+        Raises `TooLarge` or `OSError` if it can't be kept.
         """
         itself = self._files.get(self.contents.shared.get(key_of(found), 0))
         if itself is not None:

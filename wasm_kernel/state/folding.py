@@ -27,14 +27,9 @@ def plan(
 ) -> list[tuple[int, int | None]]:
     """Returns what to fold away: a commit and the child it becomes a part of each, oldest first.
 
-    Args:
-        commits: Every commit.
-        head: The one that memory is at.
-        kept: Commits that must stay, such as named ones.
-        keep: How many cells before the head stay.
-
-    A commit without a child that nobody keeps is dropped: its pair has None. One with several
-    children stays. Of a row of commits that are no cells' (`cells` is 0) only the last one counts.
+    The head, `keep` cells before it and what is `kept` stay. A commit without a child that nobody
+    keeps is dropped: its pair has None. One with several children stays. Of a row of commits that
+    are no cells' (`cells` is 0) only the last one counts.
     """
     stay = set(kept) | {head} | _last_states(commits, head, keep)
     children: dict[int, list[int]] = {}
@@ -77,12 +72,9 @@ def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int
 
 
 def can_fit(history: History, kept: Collection[int], most: int) -> bool:
-    """Returns whether all takes so many bytes at most, once all is folded away that can be.
+    """Returns whether all takes `most` bytes, once all but the head and `kept` is folded.
 
-    Args:
-        history: The commits.
-        kept: Those that must stay, besides the head.
-        most: The most bytes of pages, and of what is set aside.
+    What is set aside counts as well.
     """
     if history.disk_bytes <= most:
         return True
@@ -123,10 +115,8 @@ def fold(
     """Folds away what lies more than `keep` cells behind the head, and has no name and no pin.
 
     What is in `kept` stays as well, and what is far larger than all that it would become a part of,
-    unless `all_of_it` is to be folded that makes the whole smaller.
-
-    Raises:
-        OSError, HistoryError: a commit can't be written, or read; all others are folded.
+    unless `all_of_it` is to be folded that makes the whole smaller. What fails stays; all others
+    are folded.
     """
     failed: Exception | None = None
     with history.lock:

@@ -38,12 +38,7 @@ _OWN = (APP, TMP)
 
 
 class Fork(Struct, frozen=True):
-    """The beginning of a fork.
-
-    Attributes:
-        history: Its history, open.
-        left_out: Files that could not be copied, by path, and why.
-    """
+    """The beginning of a fork: its open history, and why files could not be copied."""
 
     history: History
     left_out: Mapping[str, str]
@@ -52,19 +47,10 @@ class Fork(Struct, frozen=True):
 def fork_stored(
     source: SandboxFolders, target: SandboxFolders, *, reseed: bool, task: Task = QUIET
 ) -> Mapping[str, str]:
-    """Makes a fork of what a session has on disk.
+    """Makes a fork, in empty folders, of what a session that waits has on disk.
 
-    Args:
-        source: The folders of the session, which waits.
-        target: The folders of the fork, which are empty.
-        reseed: Whether the guest there is to draw other random numbers.
-        task: Says when the fork is not wanted any more.
-
-    Returns:
-        Files that could not be copied, by path, and why.
-
-    Raises:
-        ForkError: it can't be made; discard the folders.
+    The guest there draws other random numbers with `reseed`. Returns files that could not be
+    copied, by path, and why. After a `ForkError`, discard the folders.
     """
     try:
         with source.private.enter(STATE) as state, contextlib.closing(_stored(state)) as own:
@@ -77,12 +63,7 @@ def fork_stored(
 
 
 def _stored(folder: Folder) -> History:
-    """Returns a history as it is on disk, to branch it off; nothing is changed there.
-
-    Raises:
-        HistoryError: a part of it can't be used.
-        OSError: it can't be read.
-    """
+    """Returns a history as it is on disk, to branch it off; nothing is changed there."""
     stored = StoredState.read(folder)
     with folder.enter(CONTENTS) as contents:
         missing = missing_in(contents, stored.tree.commits.values())
@@ -104,9 +85,6 @@ def fork_history(
     """Makes a fork of a session whose history this process has; as `fork_stored`.
 
     States that are in memory only, as they have no place on disk, are handed over in memory.
-
-    Raises:
-        ForkError: it can't be made; discard the folders.
     """
     try:
         left_out = _copy_files(source, target, task)
@@ -172,13 +150,8 @@ def _names_in(
 def identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
     """Returns what the system calls a file of a session's own; empty if it does not exist.
 
-    That may be a stranger's word: only a file that is reached by its plain path, without a link and
-    past the session's own names, is looked at.
-
-    Args:
-        folders: The session's folders.
-        guest: The guest's folder.
-        path: The path in it, or an unlinked name.
+    `path` in the guest's folder, or an unlinked name, may be a stranger's word: only a file that is
+    reached by its plain path, without a link and past the session's own names, is looked at.
     """
     if guest not in _OWN or (guest == APP and is_hidden_name(path.partition("/")[0])):
         return ""
@@ -194,11 +167,7 @@ def identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
 def _copy_earlier(
     parent: FileLedger, source: SandboxFolders, target: SandboxFolders, names: Mapping[str, str]
 ) -> None:
-    """Gives a fork the earlier versions of its files, too.
-
-    Raises:
-        OSError: they can't be had.
-    """
+    """Gives a fork the earlier versions of its files, too."""
     with contextlib.closing(FileLedger(target.private, KEPT)) as ledger:
         ledger.inherit(parent, names)
         kept = FileContents(source.private, KEPT, source.workspace, _COPIED_MOST)

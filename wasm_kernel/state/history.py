@@ -35,16 +35,11 @@ _GONE = "that state of the session is not kept any more"
 class History:
     """The commits of one session, in one folder, or in memory alone.
 
-    Args:
-        folder: The folder, which belongs to the history from now on; None for none.
-        image: The base image that they lie over.
-        verified: What is known of the contents already, as `CommitStore` takes it.
-
     Attributes:
         tree: The commits. Any thread may read it; it is replaced as a whole.
         contents: What they hold.
         pinned: Commits that must stay, besides the head, named ones and those that were undone.
-        place: The folder; None if all is in memory.
+        place: The folder, which belongs to the history; None if all is in memory.
         lock: Keeps the tree as it is while somebody holds it.
     """
 
@@ -66,15 +61,8 @@ class History:
     def load(self, *, crashed: bool = False) -> Usable | None:
         """Goes on with the commits on disk; what is damaged, or stands on that, is set aside.
 
-        Args:
-            crashed: Whether the last holder did not end as it should. If it did, the index says so.
-
-        Returns:
-            What could be used; None if nothing was stored.
-
-        Raises:
-            HistoryError: there are some, and none can be used. They are where they were.
-            OSError: the folder can't be read or written.
+        Returns None if nothing was stored. If the last holder did not crash, the index says so.
+        Raises `HistoryError` if there are some, and none can be used; they are where they were.
         """
         if self.place is None or self._index is None:
             return None
@@ -119,10 +107,7 @@ class History:
         """Adds to the index what it does not say yet.
 
         A commit that is not on disk is not recorded, nor is a head at it: a crash leads to the
-        state before it.
-
-        Raises:
-            OSError: it can't be written; a later call tries again.
+        state before it. If it can't be written, a later call tries again.
         """
         with self.lock:
             if self._index is None:
@@ -141,11 +126,7 @@ class History:
                 self._written_head = records[-1]
 
     def rewrite(self) -> None:
-        """Writes the index anew, with what is needed and on disk.
-
-        Raises:
-            OSError: it can't be written; it is as it was.
-        """
+        """Writes the index anew, with what is needed and on disk, or leaves it as it was."""
         with self.lock:
             if self._index is not None:
                 tree = self.tree.without(self.waiting)
@@ -153,11 +134,7 @@ class History:
                 self._written, self._written_head = tree, tree.head_record()
 
     def tidy(self) -> None:
-        """Writes the index anew if much of it is of no use.
-
-        Raises:
-            OSError: it can't be written; it is as it was.
-        """
+        """Writes the index anew if much of it is of no use."""
         needed = len(self.tree.commits) + len(self.tree.names)
         if self._index is not None and self._index.is_wasteful(needed):
             self.rewrite()
@@ -175,11 +152,7 @@ class History:
                 raise
 
     def sync(self) -> None:
-        """Waits until all that is written is on the disk itself, should power be lost.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Waits until all that is written is on the disk itself, should power be lost."""
         if self._index is None:
             return
         with self.lock:
@@ -195,11 +168,7 @@ class History:
     # -- commits come
 
     def next_id(self) -> int:
-        """Returns the number of the next commit; none is given twice.
-
-        Raises:
-            OSError: there is none left.
-        """
+        """Returns the number of the next commit; none is given twice; `OSError` if none is left."""
         if self.tree.last >= ID_MOST:
             raise OSError(errno.EOVERFLOW, "this session has no numbers left for its states")
         return self.tree.last + 1
@@ -211,11 +180,7 @@ class History:
             self._grow(commit)
 
     def add_written(self, commit: Commit, content: Iterable[memoryview]) -> None:
-        """Does the same, and puts it on disk at once, without a copy in memory.
-
-        Raises:
-            OSError: it can't be written; nothing was added.
-        """
+        """Does the same, and puts it on disk at once, without a copy in memory, or does nothing."""
         written = self.contents.write(commit, content)
         with self._saving():
             self._grow(written)
@@ -239,11 +204,7 @@ class History:
                 self.tree = self.tree.with_commit(commit)
 
     def store(self, commit_id: int) -> None:
-        """Writes a commit to disk; nothing happens if it was dropped meanwhile.
-
-        Raises:
-            OSError: it can't be written, and stays in memory.
-        """
+        """Writes a commit to disk, or keeps it in memory; nothing happens if it was dropped."""
         held = self.contents.held.get(commit_id)
         if held is None:
             return
@@ -277,11 +238,7 @@ class History:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Keeps everything on disk as it is while a block lasts, for somebody who forks it.
-
-        Raises:
-            ForkError: not everything is on disk.
-        """
+        """Keeps all on disk as it is for a block, for a fork; `ForkError` if not all is there."""
         with self.lock:
             if self.waiting or not self.on_disk:
                 raise ForkError(NOT_SAVED)
@@ -296,8 +253,7 @@ class History:
     def move(self, commit_id: int, undone: tuple[int, ...] = ()) -> None:
         """Makes a commit the head, or none (0), having left others for it. Call `save`.
 
-        Raises:
-            HistoryError: it was folded away meanwhile; nothing was changed.
+        Raises `HistoryError` if it was folded away meanwhile; nothing was changed.
         """
         with self.lock:
             if commit_id and commit_id not in self.tree.commits:
@@ -317,8 +273,7 @@ class History:
     def pin(self, some: Collection[int]) -> None:
         """Keeps these commits from being folded away, and no longer those before.
 
-        Raises:
-            HistoryError: one was folded away already; nothing was changed.
+        Raises `HistoryError` if one was folded away already; nothing was changed.
         """
         with self.lock:
             if not self.has(some):
@@ -327,9 +282,6 @@ class History:
 
     def fill(self, instance: Instance) -> GuestPages:
         """Lays the pages of the head over an instance that has the base image's memory.
-
-        Returns:
-            What was laid.
 
         Raises:
             Unreadable: a content is not there, or is not as it was written.
@@ -353,11 +305,7 @@ class History:
             return copied < COPIED_MUCH and sum(len(one.runs) for one in line) < _STRETCHES_MANY
 
     def lay(self, pages: GuestPages, line: Iterable[Commit]) -> None:
-        """Lays commits over a memory, the newest first.
-
-        Raises:
-            Unreadable, OSError: as `fill`.
-        """
+        """Lays commits over a memory, the newest first; raises as `fill`."""
         for commit in line:
             try:
                 with self.contents.source_of(commit) as source:
@@ -366,10 +314,9 @@ class History:
                 raise Unreadable(commit.id, describe(problem)) from problem
 
     def forget(self, commit_id: int) -> int:
-        """Drops a commit that can't be read and what stands on it; the head is before it now.
+        """Drops a commit that can't be read and what stands on it; returns how many are lost.
 
-        Returns:
-            How many states are lost.
+        The head is before it now.
         """
         with self.lock:
             tree, gone = self.tree, self.tree.standing_on(commit_id)
@@ -401,11 +348,7 @@ class History:
         return gone
 
     def remove_contents(self, gone: Iterable[Commit]) -> None:
-        """Removes what commits held that are no more, and no other has.
-
-        Raises:
-            OSError: a content can't be removed.
-        """
+        """Removes what commits held that are no more, and no other has."""
         used = {commit.content for commit in self.tree.commits.values()}
         self.contents.remove({commit.content for commit in gone} - used - {""})
 
@@ -422,11 +365,7 @@ class History:
     def put_merged(self, merged: Commit, content: Content | None) -> Commit | None:
         """Puts a commit with others folded into it in the place of the one of that number.
 
-        Returns:
-            The one before; None if there is none any more, and nothing was changed.
-
-        Raises:
-            OSError: the index can't be written; nothing was changed.
+        Returns the one before; None if there is none any more, and nothing was changed.
         """
         with self.lock:
             before = self.tree.commits.get(merged.id)
@@ -454,16 +393,9 @@ class History:
     ) -> History:
         """Returns a history of its own, in an empty folder, which begins where this one is.
 
-        It has all that can be gone back to here. What is in memory only here is so there, too.
-
-        Args:
-            folder: Where it is to be; it belongs to that history.
-            files: How the files that were open at commits are called there (`Origin`).
-            reseed: Whether other random numbers are drawn there.
-            task: Says when it is not wanted any more.
-
-        Raises:
-            OSError, Cancelled: it can't be written, or is not wanted any more.
+        It has all that can be gone back to here, and owns the folder. What is in memory only here
+        is so there, too. `files` says how those that were open at commits are called there
+        (`Origin`).
         """
         other = History(folder, self.image)
         try:
@@ -482,8 +414,7 @@ class History:
     def close(self, *, sync: bool = False) -> bool:
         """Closes its folder; returns whether all is on disk, and says so. Safe to call twice.
 
-        Args:
-            sync: Whether it is to be on the disk itself, should power be lost.
+        With `sync`, it is on the disk itself, should power be lost.
         """
         ended = self._index is None
         with contextlib.suppress(OSError):  # the next process says that the end is missing

@@ -38,7 +38,6 @@ class ImageRecord(msgspec.Struct, frozen=True):
         size: The size of its memory in bytes.
         build: Tells it from another that was built of the same things: no two are alike in their
             bytes, and what is saved relative to one means nothing over the other.
-        files: What was open.
         extra: What the guest's language must know of it, as JSON. Nobody else reads it.
     """
 
@@ -53,11 +52,7 @@ class ImageRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, text: str) -> ImageRecord:
-        """Reads it from JSON.
-
-        Raises:
-            ImageError: the text is not what `dump` writes.
-        """
+        """Reads it from JSON; `ImageError` if `dump` did not write it."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as problem:
@@ -65,12 +60,9 @@ class ImageRecord(msgspec.Struct, frozen=True):
 
 
 class BaseImage(msgspec.Struct, frozen=True):
-    """A base image that lies on this machine.
+    """A base image that lies on this machine: the file with its memory, and its record.
 
-    Attributes:
-        path: The file with its memory.
-        name: Names what it was made of; equal on other machines with the same guest.
-        record: What is known of it besides.
+    The name is equal on other machines with the same guest.
     """
 
     path: Path
@@ -88,11 +80,9 @@ class BaseImage(msgspec.Struct, frozen=True):
         return self.record.files
 
     def attach(self, instance: Instance) -> None:
-        """Gives an instance the memory of the image.
+        """Gives an instance the memory of the image; `ImageError` if its file is not right.
 
-        Raises:
-            ImageError: the file is not as large as it should be, or can't be mapped.
-            MemoryError: the policy's memory limit is below the image's size.
+        Raises `MemoryError` if the policy's memory limit is below the image's size.
         """
         if self.path.stat().st_size != self.record.size:
             raise ImageError("the base image is not complete")

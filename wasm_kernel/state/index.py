@@ -81,8 +81,7 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
         runs: Pages with content, as pairs of first page and number of pages.
         zeros: Pages that hold zeros, in the same way.
         files: What the guest had open.
-        content: The SHA-256 of the pages of `runs`; empty if there are none, or before they are
-            written.
+        content: The SHA-256 of the pages of `runs`; empty if there are none, or not written yet.
     """
 
     id: Id
@@ -122,12 +121,10 @@ class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
 
 
 class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True):
-    """The record of memory being at a commit that is not the newest one.
+    """The record of memory being at a commit (0 before the first) that is not the newest one.
 
-    Attributes:
-        at: The commit; 0 before the first.
-        after: The newest commit when it was chosen. A newer one is the head itself.
-        undone: Commits that were left for it and can be gone back to, the latest last.
+    A commit newer than `after` is the head itself. Those `undone` were left for it and can be gone
+    back to, the latest last.
     """
 
     at: Id = 0
@@ -186,11 +183,7 @@ _DECODER = msgspec.json.Decoder(Record)
 
 
 def decode(data: bytes) -> Record:
-    """Returns the record that JSON says, whoever wrote it.
-
-    Raises:
-        HistoryError: it is not a record, or says of a commit what can't be.
-    """
+    """Returns the record that JSON says, whoever wrote it; `HistoryError` if it can't be."""
     if len(data) > RECORD_MOST_BYTES or data.count(b"{") > _OBJECTS_MOST:
         raise HistoryError("a record is too large")
     try:
@@ -203,9 +196,7 @@ def decode(data: bytes) -> Record:
 
 
 def _is_possible(commit: Commit) -> bool:
-    """Returns whether runs lie inside the memory and apart from each other, and so many files can
-    be open, each under a number of its own.
-    """
+    """Returns whether runs lie inside the memory and apart, and so many files can be open."""
     at = 0
     for first, pages in sorted((*commit.runs, *commit.zeros)):
         if first < at or pages < 1 or first + pages > commit.size // PAGE:
@@ -237,12 +228,8 @@ class _Header(Struct, frozen=True):
 class Reading(Struct, frozen=True):
     """An index as it was read.
 
-    Attributes:
-        image: The base image that the commits lie over.
-        salt: The key of the digests.
-        entries: The records in their order; None for one or more that are damaged or missing.
-        next_number: The number that the next record gets.
-        length: The length of the file without a last line that was never finished.
+    Among `entries`, None stands for one or more that are damaged or missing. `length` is that of
+    the file without a last line that was never finished. The salt is the key of the digests.
     """
 
     image: str
@@ -255,10 +242,7 @@ class Reading(Struct, frozen=True):
 def read_index(folder: Folder) -> Reading:
     """Reads the index in a folder, and changes nothing.
 
-    Raises:
-        HistoryError: nothing of it can be used, or it is of another version.
-        FileNotFoundError: there is none.
-        OSError: it can't be read, or is not a regular file.
+    Raises `HistoryError` if nothing of it can be used, `FileNotFoundError` if there is none.
     """
     try:
         data = folder.read(NAME, MOST_BYTES)
@@ -305,17 +289,10 @@ class RewriteNeeded(OSError):
 
 
 class Index:
-    """The index in one folder, open for writing; close it. Its user sees to it that only one thread
-    does so at a time.
-    """
+    """The index in one folder, open for writing by one thread at a time; close it."""
 
     def __init__(self, folder: Folder, image: str) -> None:
-        """Opens nothing yet: `go_on` or `rewrite` does.
-
-        Args:
-            folder: The folder that it lies in, which stays the caller's.
-            image: The base image that commits lie over.
-        """
+        """Opens nothing yet: `go_on` or `rewrite` does. The folder stays the caller's."""
         self._folder = folder
         self._image = image
         self._fd = -1
@@ -324,20 +301,12 @@ class Index:
         self._rewritten_bytes = 0
 
     def is_wasteful(self, needed: int) -> bool:
-        """Returns whether most of it is likely of no use.
-
-        Args:
-            needed: How many of its records are needed.
-        """
+        """Returns whether most of it is likely of no use, if so many records are needed."""
         wasted = self._next - 1 > 2 * needed + _USELESS_MOST
         return wasted or self._end > max(2 * self._rewritten_bytes, MOST_BYTES // 8)
 
     def go_on(self, reading: Reading) -> None:
-        """Appends to an index as it was read, from now on.
-
-        Raises:
-            OSError: it can't be opened, or is not a regular file.
-        """
+        """Appends to an index as it was read, from now on."""
         self._open(reading.salt, reading.next_number, reading.length)
         os.ftruncate(self._fd, self._end)
 
@@ -347,12 +316,7 @@ class Index:
         self._salt, self._next, self._end = salt, next_number, end
 
     def append(self, *records: Record) -> None:
-        """Adds records, all of them or none.
-
-        Raises:
-            RewriteNeeded: call `rewrite` instead.
-            OSError: they can't be added.
-        """
+        """Adds records, all of them or none; after `RewriteNeeded` call `rewrite` instead."""
         numbered = enumerate(records, start=self._next)
         data = b"".join(_line(number, one, self._salt) for number, one in numbered)
         if self._fd < 0 or not os.fstat(self._fd).st_nlink:
@@ -372,11 +336,7 @@ class Index:
         self._end += len(data)
 
     def rewrite(self, records: Sequence[Record]) -> None:
-        """Puts a new index in place of the old one, as a whole or not at all.
-
-        Raises:
-            OSError: it can't be written; the old one is as it was.
-        """
+        """Puts a new index in place of the old one, as a whole or not at all."""
         salt = os.urandom(_SALT_BYTES)
         header = msgspec.json.encode(_Header(VERSION, self._image, salt.hex())) + b"\n"
         lines = [_line(number, one, salt) for number, one in enumerate(records, start=1)]
@@ -389,11 +349,7 @@ class Index:
         self._rewritten_bytes = end
 
     def sync(self) -> None:
-        """Waits until it is on the disk itself, and its name.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Waits until it is on the disk itself, and its name."""
         if self._fd >= 0:
             os.fdatasync(self._fd)
             os.fsync(self._folder.fd)
@@ -406,11 +362,7 @@ class Index:
 
 
 def _line(number: int, record: Record, salt: bytes) -> bytes:
-    """One line.
-
-    Raises:
-        OSError: the record is too large to be read again.
-    """
+    """One line; `OSError` if the record is too large to be read again."""
     encoded = msgspec.json.encode(record)
     if len(encoded) > RECORD_MOST_BYTES:
         raise OSError(errno.EFBIG, "its memory is in too many pieces")

@@ -136,10 +136,9 @@ def without(ranges: Iterable[Range], gone: Sequence[Range]) -> list[Range]:
 
 
 def check_pages() -> None:
-    """Checks that this machine's pages are those that memory is kept in.
+    """Checks that this machine's pages are not larger than those that memory is kept in.
 
-    Raises:
-        ImageError: they are larger; what is mapped and looked at here would be something else.
+    What is mapped and looked at here would be something else.
     """
     here = os.sysconf("SC_PAGE_SIZE")
     if here != PAGE:

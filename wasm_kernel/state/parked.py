@@ -41,15 +41,8 @@ class ParkedMemory:
     ) -> None:
         """Takes the memory of an instance, which must be closed without being called again.
 
-        Args:
-            instance: The instance.
-            at: The commit that its memory stood at.
-            changed: What was written since.
-            mapped: What files are mapped into it, as in `GuestPages`.
-            cleared: What is known to hold zeros.
-
-        Raises:
-            OSError: it can't be taken.
+        Memory stood `at` a commit; `changed` was written since. `mapped` and `cleared` are as in
+        `GuestPages`.
         """
         self._at, self._changed = at, changed
         self._mapped, self._cleared = mapped, cleared
@@ -58,12 +51,8 @@ class ParkedMemory:
     def fill(self, history: History, instance: Instance) -> GuestPages | None:
         """Gives this memory to an instance that has the base image's, and brings it to the head.
 
-        Returns:
-            What was laid; None if this memory is of no use for it, and nothing was done.
-
-        Raises:
-            NotMoved: take another instance, and do without this memory.
-            Unreadable, OSError, MemoryError: as `History.fill`.
+        Returns None, with nothing done, if this memory is of no use for it. After `NotMoved`, take
+        another instance, and do without this memory. Raises the errors of `History.fill`, too.
         """
         with history.lock:
             tree, contents = history.tree, history.contents

@@ -45,12 +45,8 @@ Piece = tuple[int, int, int]
 class ImagePair:
     """The base image that commits were made over, and the one that they are to lie over.
 
-    Attributes:
-        theirs: The memory of the one.
-        ours: The memory of the other.
-        readable: The guest's names of the folders whose files are the same everywhere.
-        open_files: The session's own files that came along: the guest's folder and the path of
-            each, by its identity there.
+    `readable` are the guest's names of folders whose files are the same everywhere; `open_files`
+    the session's own files that came along: folder and path, by identity there.
     """
 
     theirs: memoryview
@@ -64,16 +60,8 @@ def rebase_commit(
 ) -> Commit:
     """Puts a commit of somebody else's into a history's folder, fitted to the image of here.
 
-    Args:
-        commit: The commit.
-        source: The folder that its content lies in.
-        target: The folder of the history's contents.
-        images: The two images.
-        take: Hears how many bytes are going to be written, and raises if they are too many.
-
-    Raises:
-        HistoryError: it is damaged, or says what can't be.
-        OSError: it can't be read, or the new one not be written.
+    `take` hears how many bytes are going to be written, and raises if they are too many. Raises
+    `HistoryError` if the commit is damaged, or says what can't be.
     """
     commit = _checked(commit)
     pages, empty = _differing(commit, images) if commit.parent == 0 else ([], [])
@@ -109,11 +97,7 @@ def _taken_over(
 
 
 def _checked(commit: Commit) -> Commit:
-    """Returns a commit with a label that can be shown.
-
-    Raises:
-        HistoryError: its number is too high.
-    """
+    """Returns a commit with a label that can be shown; `HistoryError` if its number is too high."""
     if commit.id >= ID_MOST:
         raise HistoryError("a commit says of itself what can't be")
     label = "".join(c if c.isprintable() else "\ufffd" for c in commit.label[:_LABEL_MOST])

@@ -89,9 +89,7 @@ class Recorder:
     def fill(self, instance: Instance) -> GuestPages:
         """Brings an instance that has the base image's memory to the head.
 
-        Raises:
-            NotMoved: try again with another instance.
-            Unreadable, OSError, MemoryError: as `History.fill`.
+        After `NotMoved`, try again with another instance. Raises the errors of `History.fill`, too.
         """
         parked, self._parked = self._parked, None
         if parked is not None:
@@ -110,11 +108,7 @@ class Recorder:
     ) -> None:
         """Begins to track an instance: commits are of it, relative to its memory as it is now.
 
-        Args:
-            instance: The instance.
-            files: Its open files.
-            heap: What of its memory is free; None if that is not known.
-            laid: What was laid over its memory.
+        `heap` knows what of its memory is free; `laid` is what was laid over it.
         """
         self.unwatch()
         self._missed, self._heap = [], heap
@@ -126,9 +120,7 @@ class Recorder:
     def unwatch(self, *, keep: bool = False) -> None:
         """Ends tracking; the instance is about to be closed.
 
-        Args:
-            keep: Whether its memory is kept for the next instance, if that takes less time than to
-                lay everything.
+        Its memory is kept if `keep`, and if that takes less time than to lay everything.
         """
         self._close_last()
         tracker, instance = self._tracker, self._instance
@@ -156,11 +148,7 @@ class Recorder:
     def commit(
         self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
     ) -> Commit:
-        """Takes a commit of the instance that is watched.
-
-        Raises:
-            OSError, MemoryError: it can't be taken; the next one will have these changes, too.
-        """
+        """Takes a commit of the watched instance; one that fails leaves its changes to the next."""
         if self._tracker is None or self._files is None:
             raise RuntimeError("no instance is watched")
         address, size = instance.memory.address, instance.memory.size
@@ -325,8 +313,7 @@ class Recorder:
     def _store(self, last: int) -> None:
         """Writes what waits, oldest first; what stands on a commit that can't be written waits on.
 
-        Raises:
-            Exception: a commit could not be written. All others were tried.
+        All are tried before the error is raised.
         """
         self.history.squeeze(last)
         failed: dict[int, Exception] = {}

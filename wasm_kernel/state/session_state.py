@@ -54,10 +54,9 @@ _TRAVELLED = {
 class SessionState:
     """The memory and files of one sandbox, from its first cell to its end; the guest's thread's.
 
-    Attributes:
-        files: The earlier versions of files; what the guest's file calls tell of changes.
-        is_untried: Whether no guest has run in the state of an earlier process, as far as is known.
-        is_saving: Whether the session is over, and its last commits are being written.
+    `files` are their earlier versions. It `is_untried` until a guest has run in the state of an
+    earlier process, and `is_saving` once the session is over, and its last commits are being
+    written.
     """
 
     def __init__(
@@ -91,9 +90,7 @@ class SessionState:
     # -- beginning and end
 
     def open(self, image: BaseImage) -> None:
-        """Begins a history over the guest's base image, or goes on with the one that is there; the
-        notices say afterwards what the user must be told about it.
-        """
+        """Begins a history over the guest's base image, or goes on; the notices tell the user."""
         self._image_files = image.files
         if self._recorder is None:
             try:
@@ -278,10 +275,7 @@ class SessionState:
     def leave_unstartable_head(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
         """Leaves a state of an earlier process, or of another session, in which no guest runs.
 
-        Args:
-            head: That state.
-            problem: What became of the guest.
-            last: Whether no earlier state is to be tried.
+        With `last`, no earlier state is to be tried.
         """
         begin = last or not head.parent or not self.is_untried
         self._notices.tell(texts.DEAD_LOST if begin else texts.dead(head), error=describe(problem))
@@ -290,10 +284,7 @@ class SessionState:
     def move_before_head(self, *, begin: bool = False) -> bool:
         """Goes back to the state before the head, which is of no use, or to the very beginning.
 
-        `%redo` leads there again. The user is not told.
-
-        Returns:
-            Whether there is a state to be at now.
+        `%redo` leads there again. The user is not told. Returns whether there is a state to be at.
         """
         head, tree = self.head, self.tree
         target = 0 if begin or head is None else head.parent
@@ -307,12 +298,8 @@ class SessionState:
     ) -> bool:
         """Makes what the cell did to memory a commit; returns False if there was no room for it.
 
-        Args:
-            instance: The guest.
-            cell: The cell's execution count.
-            count: That of the next one.
-            code: Its source, whose first line becomes its label.
-            counted: Whether it is a cell that an undo counts.
+        `cell` and `count` are the execution counts of the cell and of the next one. An undo passes
+        over a cell that is not `counted`.
         """
         label = code.strip().split("\n", 1)[0][:_LABEL]
         return self._commit(instance, cell, count, label, int(counted))
@@ -320,9 +307,7 @@ class SessionState:
     def commit_between(self, instance: Instance, *, reseeded: bool = False) -> bool:
         """Commits what ran since the last cell; it is taken back together with that.
 
-        Args:
-            instance: The guest.
-            reseeded: Whether that is fresh seeds: from now on the head is this session's own.
+        With fresh seeds (`reseeded`), the head is this session's own from now on.
         """
         head = self.head
         if head is None:
@@ -381,15 +366,7 @@ class SessionState:
     ) -> Travel:
         """Plans a travel (`Tree.plan`), and keeps its target until another one is planned.
 
-        Args:
-            how: `undo`, `redo`, `restore` or `rollback`.
-            cells: How many cells to undo.
-            name: The checkpoint, or the number of the cell, to restore.
-            files: Whether files go along.
-            after: The travel that is made before this one.
-
-        Raises:
-            TravelError: it leads nowhere; nothing was changed.
+        The travel `after` is made before this one. Raises `TravelError`; nothing was changed.
         """
         tree = self.tree if after is None else self.tree.after(after)
         travel = tree.plan(how, cells, name, files=files)
@@ -407,10 +384,9 @@ class SessionState:
         return travel
 
     def travel(self, travel: Travel) -> None:
-        """Makes the target of a travel the head; the next instance is brought there by `attach`.
+        """Makes the target of a travel the head; `attach` brings the next instance there.
 
-        Raises:
-            HistoryError: it leads nowhere any more; nothing was changed.
+        Raises `HistoryError` if it leads nowhere any more; nothing was changed.
         """
         self.history.move(travel.target, travel.undone)
         if travel.how not in _TRAVELLED:
@@ -431,11 +407,7 @@ class SessionState:
             self._notices.log(events.MEMORY_ROLLBACK, to_cell=self._cell)
 
     def restore_files(self, travel: Travel, changes: FileChanges) -> RestoredFiles | None:
-        """Brings files where a travel leads, while no guest lives; `changes` hears of them.
-
-        Returns:
-            What was done; None if the files stay.
-        """
+        """Brings files where a travel leads, while no guest lives; None if the files stay."""
         if travel.files is None:
             return None
 
@@ -447,8 +419,7 @@ class SessionState:
     def check_names(self, names: Collection[str]) -> None:
         """Checks that a state like the head can be given names.
 
-        Raises:
-            TravelError: there would be too many, or too much on disk; nothing was changed.
+        Raises `TravelError` if there would be too many, or too much on disk.
         """
         history, most = self.history, self._policy.history_bytes
         after = {**history.tree.names, **dict.fromkeys(names, history.tree.head)}
@@ -458,11 +429,7 @@ class SessionState:
             raise TravelError(texts.no_room_for_names(most))
 
     def name(self, *names: str) -> None:
-        """Gives the head names.
-
-        Raises:
-            TravelError: as `check_names`.
-        """
+        """Gives the head names; raises as `check_names`."""
         self.check_names(names)
         for name in names:
             self.history.name(name, self.tree.head)
@@ -475,13 +442,8 @@ class SessionState:
     def wait_saved(self, instance: Instance, copies: int | None) -> None:
         """Has the head be what memory is now, and waits for it to be on disk.
 
-        Args:
-            instance: The guest.
-            copies: How many forks are to be made: the wait takes no longer than copying memory for
-                each of them would. None to wait as long as it takes, within reason.
-
-        Raises:
-            ForkError: memory can't be kept.
+        The wait takes no longer than copying memory for each of the forks (`copies`) would; None
+        waits as long as it takes, within reason. Raises `ForkError`.
         """
         if not self.catch_up(instance):
             raise ForkError(self._notices.take_last().removeprefix("[wasm-kernel] ").strip())

@@ -45,13 +45,10 @@ _USELESS = "what was saved of them can't be used ({why})"
 
 
 class Usable(Struct, frozen=True):
-    """The part of a stored state that can be used.
+    """The part of a stored state that can be used: the whole commits, on whole ones.
 
-    Attributes:
-        tree: The commits that are whole, as all that they stand on are.
-        lost: How many states are lost, as far as that is known.
-        is_certain: Whether the session was left at the tree's head.
-        is_damaged: Whether anything is damaged or missing.
+    `lost` is how many states are lost, as far as that is known. `is_certain` says that the session
+    was left at the tree's head, `is_damaged` that anything is damaged or missing.
     """
 
     tree: Tree
@@ -64,7 +61,6 @@ class StoredState(Struct, frozen=True):
     """A session's memory as its index says. Nothing is believed whose digest does not fit.
 
     Attributes:
-        reading: The index.
         tree: The commits that were not dropped, and the head as the last record says.
         head: The last record of a head.
         heads: The commits that memory was at, as the records say one after the other.
@@ -83,11 +79,7 @@ class StoredState(Struct, frozen=True):
 
     @classmethod
     def read(cls, folder: Folder) -> StoredState:
-        """Returns what the index in a folder says; nothing is changed.
-
-        Raises:
-            HistoryError, FileNotFoundError, OSError: as `read_index`.
-        """
+        """Returns what the index in a folder says; nothing is changed. Raises as `read_index`."""
         reading = read_index(folder)
         commits: dict[int, Commit] = {}
         names: dict[str, int] = {}
@@ -125,15 +117,10 @@ class StoredState(Struct, frozen=True):
         return self.reading.image
 
     def usable(self, missing: Collection[int], unnamed: int = 0, *, is_cut: bool = False) -> Usable:
-        """Returns what can be used.
+        """Returns what can be used; `HistoryError` if there are some, and none can be.
 
-        Args:
-            missing: Commits whose contents are not there.
-            unnamed: How many contents lie there that no record names.
-            is_cut: Whether the end of the index is missing.
-
-        Raises:
-            HistoryError: there are some, and none can be used.
+        The contents of the commits `missing` are not there; `unnamed` others lie there. The end of
+        the index is missing if it `is_cut`.
         """
         tree, whole = self.tree, dict[int, Commit]()
         for commit_id, commit in sorted(tree.commits.items()):
@@ -171,9 +158,7 @@ class StoredState(Struct, frozen=True):
 class StateFolder:
     """The folder on disk; close it. Whoever has the session's lock may change it.
 
-    Attributes:
-        unused_bytes: What is set aside takes so much room.
-        has_come_back: Whether what was read had been set aside for its base image.
+    `unused_bytes` are set aside. What was read `has_come_back` if it had been, for its base image.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -184,12 +169,7 @@ class StateFolder:
         self.has_come_back = False
 
     def read(self, image: str) -> StoredState | None:
-        """Returns what is stored; None if nothing is.
-
-        Raises:
-            HistoryError: it can't be used.
-            OSError: it can't be read.
-        """
+        """Returns what is stored; None if nothing is; `HistoryError` if it can't be used."""
         self._weigh()
         stored = self._read()
         if stored is not None and stored.image != image:
@@ -230,13 +210,7 @@ class StateFolder:
     def usable(self, stored: StoredState, *, is_cut: bool) -> Usable:
         """Returns what can be used, and sets aside or removes the contents of all else.
 
-        Args:
-            stored: What the index says.
-            is_cut: Whether the end of the index is missing.
-
-        Raises:
-            HistoryError: there are states, and none can be used. They are where they were.
-            OSError: the folder can't be changed.
+        Raises `HistoryError` if none of the states can be used; they are where they were.
         """
         there = {name for name in self._names(CONTENTS) if not name.startswith(".")}
         unnamed = there - stored.contents
@@ -253,11 +227,7 @@ class StateFolder:
         return usable
 
     def contents(self) -> Folder:
-        """Opens the folder of the contents; what is no folder in its place is removed.
-
-        Raises:
-            OSError: it can't be made.
-        """
+        """Opens the folder of the contents; what is no folder in its place is removed."""
         return self._inner(CONTENTS)
 
     def _inner(self, name: str) -> Folder:
@@ -280,11 +250,7 @@ class StateFolder:
             raise
 
     def clear(self) -> None:
-        """Removes everything; the index goes first, so a part of it is never taken for all.
-
-        Raises:
-            OSError: something can't be removed.
-        """
+        """Removes everything; the index goes first, so a part of it is never taken for all."""
         self._clear(".", [name for name in self._folder.names() if name not in (CONTENTS, _UNUSED)])
         self._clear(CONTENTS, self._names(CONTENTS))
         self.drop_unused()
@@ -302,9 +268,6 @@ class StateFolder:
         """Gives everything names under which nobody looks for it: it may be wanted yet.
 
         What stands on another base image comes back when that one is asked for.
-
-        Raises:
-            OSError: it can't be moved.
         """
         if self._folder.status(INDEX) is not None:
             self._move(self._folder, INDEX)
@@ -314,9 +277,6 @@ class StateFolder:
         """Keeps the damaged index beside the one that takes its place.
 
         Until then it stays where it is: without any, nothing could be used.
-
-        Raises:
-            OSError: it can't be kept.
         """
         with self._inner(_UNUSED) as unused:
             link_or_copy(self._folder.fd, INDEX, _free_name(unused, INDEX), unused.fd)
@@ -379,15 +339,6 @@ def set_first_aside(private: Folder) -> bool:
 
 
 def write_state(folder: Folder, image: str, tree: Tree) -> None:
-    """Writes the index of a session that nobody has opened yet.
-
-    Args:
-        folder: The folder; its contents are there.
-        image: The base image that the commits lie over.
-        tree: The commits.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Writes the index of a session, whose contents are there, that nobody has opened yet."""
     with contextlib.closing(Index(folder, image)) as index:
         index.rewrite((*tree.records(), Closed()))

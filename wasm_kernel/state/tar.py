@@ -74,11 +74,7 @@ class ArchiveWriter:
         self._add(info)
 
     def file(self, name: str, descriptor: int) -> None:
-        """Adds an open file, its holes as holes; as long as it was when this began.
-
-        Raises:
-            OSError: it can't be read, or the archive not be written.
-        """
+        """Adds an open file, its holes as holes; as long as it was when this began."""
         status = os.fstat(descriptor)
         info = _info(name, status, tarfile.REGTYPE)
         ranges = _joined(list(data_ranges(descriptor, status.st_size)))
@@ -140,9 +136,6 @@ class ArchiveBudget:
     A name in it may be as deep as a path may be long, and there may be a million of them. So the
     way to a member goes on from where the last one was put, as in an archive that was made in a
     tree's order, and all ways together have an end.
-
-    Args:
-        most_bytes: How many bytes it may become in all.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -154,11 +147,7 @@ class ArchiveBudget:
         self._steps += _STEPS_EACH
 
     def take_step(self) -> None:
-        """Counts a step from one folder to the next.
-
-        Raises:
-            ArchiveError: there were too many.
-        """
+        """Counts a step from one folder to the next; `ArchiveError` if there were too many."""
         self._steps -= 1
         if self._steps < 0:
             raise ArchiveError(
@@ -166,11 +155,7 @@ class ArchiveBudget:
             )
 
     def take_bytes(self, size: int = 1) -> None:
-        """Counts what is going to be written, in whole blocks of the disk.
-
-        Raises:
-            ArchiveError: it is more than what is left.
-        """
+        """Counts what is going to be written, in whole blocks of the disk; may be too much."""
         self._bytes -= -(-size // _DISK_BLOCK) * _DISK_BLOCK
         if self._bytes < 0:
             raise ArchiveError(f"The archive holds more than {self._most_bytes:,} bytes.")
@@ -222,11 +207,7 @@ class _Bounded(io.RawIOBase):
             self._expected = _FOLLOWS.get(kind, "map")
 
     def drain(self) -> None:
-        """Reads what is left, which is nothing but zeros; the compression's own checksum is last.
-
-        Raises:
-            ArchiveError: there is more.
-        """
+        """Reads what is left, nothing but zeros; the compression's own checksum is last."""
         self.begin_content()
         while data := self.read(_CHUNK):
             if data.count(0) != len(data):
@@ -250,11 +231,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _check_words(data: bytes) -> None:
-    """Checks that an extended header consists of its records, and that no number in it is endless.
-
-    Raises:
-        ArchiveError: it does not.
-    """
+    """Checks that an extended header consists of its records, and has no endless number."""
     at = 0
     while at < len(data) and data[at]:
         blank = data.find(b" ", at, at + _LENGTH_MOST)
@@ -274,12 +251,7 @@ Member = tuple[tarfile.TarInfo, IO[bytes] | None]
 def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
     """The members of an archive in their order, each with its content if it is a file.
 
-    Args:
-        source: The archive; compressed by gzip or not.
-        most: The most bytes that may come out of it.
-
-    Raises:
-        ArchiveError: it is not one, is damaged, or is too large.
+    At most `most` bytes may come out of it, gzip or not; else, or if damaged, `ArchiveError`.
     """
     try:
         compressed = source.read(2) == b"\x1f\x8b"
@@ -311,15 +283,7 @@ def unpack(
 ) -> None:
     """Writes a member's content into an empty file, holes as holes.
 
-    Args:
-        info: The member.
-        content: Its content.
-        descriptor: The file.
-        budget: Counts what is written; None if that was counted already.
-
-    Raises:
-        ArchiveError: its stretches are not inside of it, or they are too large.
-        OSError: it can't be written.
+    A budget counts what is written. `ArchiveError` if its stretches don't fit.
     """
     found: Any = getattr(info, "sparse", None)
     last = 0

@@ -97,11 +97,7 @@ def lost(problem: Exception) -> str:
 
 
 def evicted(why: str) -> str:
-    """Returns why the variables are gone, if they were removed while nobody used the session.
-
-    Args:
-        why: As `Holder.evicted` has it; empty if somebody else has removed them.
-    """
+    """Returns why the variables were removed while nobody used the session (`Holder.evicted`)."""
     if not why:
         return "somebody has removed what was saved of them"
     if why == "age":

@@ -44,13 +44,9 @@ class Travel(Struct, frozen=True):
 class Tree(Struct, frozen=True):
     """The commits of a session, and which of them memory is at.
 
-    Attributes:
-        commits: Every commit, by its number.
-        head: The number of the one that memory is at; 0 before the first.
-        names: Named checkpoints.
-        undone: Commits that were left by going back, latest last.
-        last: The highest number that a commit ever had.
-        origin: What was inherited from another session.
+    The head is 0 before the first; those that were left by going back are `undone`, latest last;
+    `last` is the highest number that a commit ever had; `origin` was inherited from another
+    session.
     """
 
     commits: Mapping[int, Commit] = {}
@@ -145,19 +141,10 @@ class Tree(Struct, frozen=True):
         return replace(self, head=travel.target, undone=travel.undone)
 
     def plan(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travel:
-        """Returns the travel that somebody asks for, without doing anything.
+        """Returns the travel that somebody asks for, without doing anything, or `TravelError`.
 
-        To restore files without naming a state is to have them as they were after the last cell
-        that left one.
-
-        Args:
-            how: `undo`, `redo`, `restore` or `rollback`.
-            cells: How many cells to undo.
-            name: The checkpoint, or the number of the cell, to restore.
-            files: Whether files go along.
-
-        Raises:
-            TravelError: it leads nowhere; the text is for the user.
+        `name` is the checkpoint, or the number of the cell, to restore. To restore files without
+        naming a state is to have them as they were after the last cell that left one.
         """
         if how == "undo":
             travel = self._undo(cells)
@@ -257,11 +244,7 @@ def is_name(name: str) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """Returns a name that a checkpoint can have.
-
-    Raises:
-        TravelError: it can't have it.
-    """
+    """Returns a name that a checkpoint can have, or raises `TravelError`."""
     if not is_name(name):
         raise TravelError(
             "A checkpoint's name has 1 to 64 letters, digits, spaces, dots, plus or minus signs; "
