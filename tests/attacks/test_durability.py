@@ -149,7 +149,7 @@ def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
         file.write_bytes(b"x" * 100)
     number, told = found_in(saved)
     assert number == 0
-    assert "The variables are gone" in told
+    assert "The variables begin fresh" in told
     assert "files in /app are all there" in told
 
 
@@ -158,7 +158,7 @@ def test_a_history_of_another_version_is_refused_in_words(saved: Path) -> None:
         patch.setattr(index, "VERSION", 99)
         number, told = found_in(saved)
     assert number == 0
-    assert "The variables are gone" in told
+    assert "The variables begin fresh" in told
     assert "version" in told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from textwrap import dedent
 
@@ -87,7 +88,7 @@ def test_history_becomes_a_valid_notebook(opened: Opening) -> None:
 
 
 def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
-    sandbox: LocalSandbox,
+    sandbox: LocalSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = """
         import contextlib, os
@@ -101,6 +102,11 @@ def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
     sandbox.execute("%undo")
     again = "print(null.write('unseen'), null.flush(), os.listdir('/dev'), 'x' in dir())"
     assert says(sandbox, again) == "6 None ['null'] False"
+    planted = tmp_path / "null"  # as where somebody has put a file in its place
+    planted.touch()
+    monkeypatch.setattr(os, "devnull", str(planted))
+    assert sandbox.execute("open('/dev/null', 'w').write('x')").error is not None
+    assert planted.read_bytes() == b""
     refused = sandbox.execute("open('/dev/other', 'w')").error
     assert refused is not None
     assert refused.ename == "PermissionError"

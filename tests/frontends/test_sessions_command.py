@@ -148,7 +148,7 @@ def test_another_folder_may_be_named_before_or_behind(command: Command, tmp_path
     trees.remove_tree(tmp_path / "other")
 
 
-def test_a_session_is_shown(command: Command, root: Path) -> None:
+def test_a_session_is_shown(command: Command, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_session_file(ID, "a/b", b"12345", root)
     shown = good(command("show", ID))
     assert str(root / ID) in shown
@@ -156,6 +156,9 @@ def test_a_session_is_shown(command: Command, root: Path) -> None:
     assert json.loads(good(command("show", ID, "--json")))["in_use"] is False
     assert "no such session" in failed(command("show", "missing"))
     assert "session id" in failed(command("show", "../x"))
+    assert "has more files than" not in shown
+    monkeypatch.setattr("wasm_kernel.sessions.overview.ENTRIES_MOST", 1)
+    assert "has more files than are counted" in good(command("show", ID))
 
 
 def test_files_are_written_listed_read_and_deleted(

@@ -8,10 +8,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faces import says, wait_for
+from tests.faces import PATIENCE, says, wait_for
 from tests.service.conftest import Starting, ends, worker_of
 from wasm_kernel.errors import LimitReached, PolicyError, SandboxClosed, SessionInUse
 from wasm_kernel.folders.locks import is_served
@@ -19,6 +20,7 @@ from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
+from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import WorkspaceError
 
@@ -90,7 +92,7 @@ def test_a_woken_session_reads_no_content_again_unless_somebody_changed_it(
     for each in contents:
         each.write_bytes(bytes(each.stat().st_size))
     woken = remote.execute("x")
-    assert "can't be read any more" in woken.stderr or "The variables are gone" in woken.stderr
+    assert "can't be read any more" in woken.stderr or "The variables begin fresh" in woken.stderr
 
 
 @pytest.mark.parametrize("what", ["workspace", "private folder", "state"])
@@ -113,10 +115,26 @@ def test_a_session_whose_state_went_while_it_slept_says_so(
         assert "somebody has removed what was saved" in remote.execute("x").stderr
 
 
-def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(starting: Starting) -> None:
+def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes to delete one: another one is looked after, and falls asleep."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slowly(*args: Any, **options: Any) -> None:
+        begun.set()
+        may_end.wait(PATIENCE)
+        delete_session_workspace(*args, **options)
+
+    monkeypatch.setattr("wasm_kernel.sessions.lifecycle.delete_session_workspace", slowly)
     service = starting(limits=ServiceLimits(idle_seconds=0.2, expire_seconds=0.5))
     sandbox = service.create()
     says(sandbox, "x = 1")
+    assert begun.wait(PATIENCE)
+    other = service.create()
+    says(other, "x = 1")
+    wait_for(lambda: other.worker.state == "asleep")
+    may_end.set()
     wait_for(lambda: not sandbox.workspace.exists())
     wait_for(lambda: service.list() == [])
     with pytest.raises(SandboxClosed, match=r"deleted, as nobody had used it for 0\.5 seconds"):
@@ -297,7 +315,7 @@ def test_a_closed_service_keeps_its_sessions_for_the_next_one(warm: None, tmp_pa
     assert not cell.result(60).success
     with pytest.raises(SandboxClosed, match="service is closed"):
         sandbox.execute("x")
-    with pytest.raises(LimitReached, match="closed"):
+    with pytest.raises(SandboxClosed, match="service is closed"):
         first.create()
     with Service(tmp_path / "sessions") as second:
         assert says(second.get(sandbox.session_id), "print(x)") == "41"

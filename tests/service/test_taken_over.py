@@ -208,6 +208,40 @@ def test_a_call_that_its_worker_never_answers_has_an_end(
     assert "went on after the call's time was over" in lost(lambda: call(sandbox))
 
 
+def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Making) -> None:
+    """Before, a session's first cell was lost with the process that forks workers."""
+
+    def is_killed(channel: Channel) -> None:
+        request(channel)
+        request(channel)
+        home.script = is_killed_again
+
+    def is_killed_again(channel: Channel) -> None:
+        request(channel)
+        home.script = serves
+
+    def is_killed_later(channel: Channel) -> None:
+        request(channel)
+        channel.send(messages.Opened())
+        request(channel)
+        home.script = serves
+
+    home = homes(is_killed)
+    sandbox = home.session(ExecutionPolicy(cell_timeout=PATIENCE))
+    cells = [sandbox.submit("x"), sandbox.submit("y")]
+    assert [cell.result(PATIENCE).success for cell in cells] == [True, True]
+    home.script = is_killed_later
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    error = sandbox.execute("x").error
+    assert error is not None
+    assert "has ended, or was killed" in error.evalue
+    home.script = lambda channel: None
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    assert "has ended, or was killed" in lost(lambda: sandbox.query(A_QUERY).result(PATIENCE))
+
+
 def test_a_cell_that_its_worker_never_ends_has_an_end(homes: Making) -> None:
     home = homes(answers_pings_alone)
     error = home.session().submit("x").result(PATIENCE).error

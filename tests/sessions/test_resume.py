@@ -174,7 +174,7 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     rewritten(history, lambda record: record, image=another)
     result = here().execute("print(open('file').read(), 'x' in globals())")
     assert result.stdout == "kept False\n"
-    assert "The variables are gone: they were saved by another version" in result.stderr
+    assert "The variables begin fresh: they were saved by another version" in result.stderr
     assert "The files in /app are all there" in result.stderr
 
 
@@ -246,7 +246,7 @@ def test_a_history_of_the_first_format_is_set_aside_in_words_and_the_files_stay(
     sandbox = here()
     result = sandbox.execute("print(open('file').read(), 'x' in globals())")
     assert result.stdout == "kept False\n"
-    assert "The variables are gone: they were saved by an earlier version" in result.stderr
+    assert "The variables begin fresh: they were saved by an earlier version" in result.stderr
     assert "The files in /app are all there" in result.stderr
     assert says(sandbox, "x = 2; print(x)") == "2"
     sandbox.close()

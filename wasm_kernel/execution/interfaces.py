@@ -20,6 +20,9 @@ from wasm_kernel.guests.protocol import Output
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 
+NO_INPUT = "This needs a front end that takes input; there is none here."
+"""Why a question of a cell is refused."""
+
 Provider = Callable[[], Mapping[str, Any]]
 
 
@@ -98,7 +101,7 @@ class NoListener:
 
     def ask(self, prompt: str, password: bool) -> str:
         """Nobody is there to answer."""
-        raise InputRefused("input() needs a front end that takes input; there is none here.")
+        raise InputRefused(NO_INPUT)
 
     def terminate(self) -> None:
         """There is no kernel to end."""

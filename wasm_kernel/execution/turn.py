@@ -29,7 +29,12 @@ from wasm_kernel.errors import (
 from wasm_kernel.execution.cell_future import CellOutput
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
-from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener
+from wasm_kernel.execution.interfaces import (
+    NO_INPUT,
+    InputInterrupted,
+    InputRefused,
+    Listener,
+)
 from wasm_kernel.execution.limits import CellAllowance, FuelMeter, OutputAllowance
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandLine
@@ -215,7 +220,7 @@ class Turn:
 
     def _ask(self, question: protocol.Input) -> Mapping[str, Any]:
         if not self._may_ask:
-            return {"refused": "input() needs a front end that takes input; there is none here."}
+            return {"refused": NO_INPUT}
         clock = self._parts.clock
         clock.pause()
         try:

@@ -17,6 +17,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -99,12 +100,12 @@ class Folder(Closing):
             raise
         return Folder(fd)
 
-    def names(self) -> list[str]:
-        """Returns the names in the folder, in no order."""
+    def names(self, most: int | None = None) -> list[str]:
+        """Returns the names in the folder in no order, so many at most."""
         if self.fd < 0:  # which scandir takes for the current folder
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         with os.scandir(self.fd) as entries:
-            return [entry.name for entry in entries]
+            return [entry.name for entry in islice(entries, most)]
 
     def status(self, name: str) -> os.stat_result | None:
         """Returns the status of what has a name, links not followed; None for nothing."""

@@ -51,9 +51,9 @@ class CallQueue:
                 f"{self._most:,} cells of this session wait already.",
                 "Wait for one of them, interrupt the running one, or raise queue.",
             )
-        message = make(self.last + 1)
+        pending.message = make(self.last + 1)
         self.last += 1
-        self._unsent.append(message)
+        self._unsent.append(pending.message)
         self._calls[self.last] = pending
         return self.last
 
@@ -113,6 +113,16 @@ class CallQueue:
     def next_unsent(self) -> Struct | None:
         """Takes what is to be sent next; None if all is sent."""
         return self._unsent.popleft() if self._unsent else None
+
+    def send_again(self) -> bool:
+        """Has all calls sent again, to another worker; returns whether there is one to be sent.
+
+        Not if one was interrupted: it may be one that waits, whose end is not to be lost.
+        """
+        if self._interrupted in self._calls:
+            return False
+        self._unsent = deque(call.message for call in self._calls.values())
+        return self.has_unsent
 
     def forget_unsent(self) -> None:
         """Gives up what is still to be sent: nobody hears it any more."""

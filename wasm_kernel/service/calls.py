@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from wasm_kernel.engine.clock import StopReason
@@ -86,7 +87,10 @@ class PendingCall:
         future: Gets its value.
         listener: Gets what the guest shows meanwhile.
         forks: How many forks it makes.
+        message: What is sent of it.
     """
+
+    message: Struct
 
     def __init__(
         self,
@@ -157,6 +161,13 @@ class PendingCall:
         finally:  # what its caller takes does not count
             self._overdue_at += time.monotonic() - began
 
+    def tell(self, text: str) -> None:
+        """Says that its worker's start takes long."""
+        try:
+            self._progress(text)
+        except Exception as problem:  # the application's own code
+            log_failure("a listener", problem)
+
     def _heard(self, report: Report) -> messages.Line | None:
         match report:
             case messages.Text():
@@ -167,8 +178,6 @@ class PendingCall:
                 self.listener.comm(report.message)
             case messages.Terminating():
                 self.listener.terminate()
-            case messages.Progress():
-                self._progress(report.text)
             case messages.Asked():
                 return self._ask(report)
         return None

@@ -58,6 +58,7 @@ try:
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
 """
+CLOSED = "the service is closed; make another one"
 _COPY = "this process was forked from the one whose service it is; make another one"
 _STOPPED = "the process that sessions are forked from was stopped; it was told to go on"
 _LOG = logging.getLogger("wasm_kernel.service")
@@ -271,7 +272,7 @@ class ForkServer:
 
     def _ensure(self) -> socket.socket:
         if self._is_closed:
-            raise HostFailed("the service is closed")
+            raise SandboxClosed(CLOSED)
         self.check_process()
         if self._line is None:
             self._has(fork_process.start())

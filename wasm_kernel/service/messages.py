@@ -276,12 +276,6 @@ class Terminating(_Call, frozen=True, tag="terminating"):
     """A cell has asked that its kernel end after it."""
 
 
-class Progress(_Call, frozen=True, tag="progress"):
-    """The guest's start takes long."""
-
-    text: Short
-
-
 class CellResult(Struct, frozen=True):
     """A cell's result but for what it showed, which came before; see `SandboxResult`."""
 
@@ -360,6 +354,10 @@ class Stuck(_Message, frozen=True, tag="stuck"):
     reason: StopReason
 
 
+class Opened(_Message, frozen=True, tag="opened"):
+    """The guest is there: from now on calls are begun, and what is lost may be a call."""
+
+
 class Closed(_Message, frozen=True, tag="closed"):
     """The session is closed as it should be; the last message.
 
@@ -388,7 +386,6 @@ Report = (
     | Said
     | Asked
     | Terminating
-    | Progress
     | Ended
     | Failed
     | Wanted
@@ -396,6 +393,7 @@ Report = (
     | Event
     | Logged
     | Stuck
+    | Opened
     | Closed
     | Pong
 )

@@ -23,7 +23,7 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
-from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
+from wasm_kernel.service.fork_server import CLOSED, ForkServer, Worker, flavours_of
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.messages import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
@@ -42,7 +42,6 @@ _ROUND_SECONDS = 1.0
 _MEASURE_SECONDS = 0.1  # of a round, for what sessions take on disk
 _SCAN_SECONDS = 60.0  # between two looks for sessions that earlier services left
 _DESCRIPTORS = 8  # that a worker takes of this process, or needs for a moment
-_STOPPED = "the service is closed; make another one"
 _EXPIRED = (
     "This session was deleted, as nobody had used it for {seconds:g} seconds "
     "(ServiceLimits.expire_seconds). Its variables and files are gone. Create another one."
@@ -106,8 +105,9 @@ class Service:
         self._ending = threading.Event()
         self.fork_server = ForkServer(fork_process.take_early())
         self.fork_server.start()
-        self._rounds = threading.Thread(target=self._look_after, name="service", daemon=True)
-        self._rounds.start()
+        threading.Thread(target=self._look_after, name="service", daemon=True).start()
+        if self.limits.expire_seconds:
+            threading.Thread(target=self._delete_expired, name="expiry", daemon=True).start()
 
     # -- sessions
 
@@ -129,7 +129,8 @@ class Service:
 
         Raises:
             LimitReached: the service takes no more sessions; none was made.
-            SandboxClosed: this process was forked from the one that has made the service.
+            SandboxClosed: the service is closed, or this process was forked from the one that has
+                made it.
             ValueError: there is no guest for `language`.
             TypeError: `owner` is no text, or `policy` no policy.
             WorkspaceError: the session's folder can't be made.
@@ -163,9 +164,11 @@ class Service:
             SessionInUse: it belongs to another owner, or that can't be told.
             FileNotFoundError: there is no such session.
             LimitReached: the service takes no more sessions.
+            SandboxClosed: as for `create`.
             SessionIdError: `session_id` is not a session id (a `ValueError`).
             TypeError: `owner` is no text, or `policy` no policy.
         """
+        self._check_open()
         limits = self._limits(owner, policy)
         name = self._sessions_root.target_of(ids.checked(session_id))
         if (entry := self._registry.find(name)) is not None:
@@ -219,9 +222,9 @@ class Service:
 
     def close(self) -> None:
         """Stops what runs, and closes all sessions; they stay on disk. Safe to call twice."""
-        self._why_closed = _STOPPED
+        self._why_closed = CLOSED
         self._ending.set()
-        leaving = [each for each in self._registry.entries() if each.sandbox.worker.sleep(_STOPPED)]
+        leaving = [each for each in self._registry.entries() if each.sandbox.worker.sleep(CLOSED)]
         for each in leaving:
             each.sandbox.worker.wait_asleep()
         self.fork_server.close()
@@ -304,16 +307,24 @@ class Service:
         except OSError as problem:
             _LOG.warning("the owner of a session can't be noted: %s", describe(problem))
 
+    def _check_open(self) -> None:
+        """Checks that this process has made the service, and that it is not closed.
+
+        Raises:
+            SandboxClosed: it is not so.
+        """
+        self.fork_server.check_process()
+        if self._why_closed:
+            raise SandboxClosed(self._why_closed)
+
     def _check_room(self, owner: str, more: int = 1, more_bytes: int = 0) -> None:
         """Checks that there may be so many more sessions, which take so many bytes on disk.
 
         Raises:
             LimitReached: there may not.
-            SandboxClosed: this process was forked from the service's.
+            SandboxClosed: the service is closed, or this process was forked from its own.
         """
-        self.fork_server.check_process()
-        if self._why_closed:
-            raise LimitReached("closed", "This service is closed.", "Make another one.")
+        self._check_open()
         self._registry.check_room(self.limits, owner, more, more_bytes)
 
     def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> Sequence[RemoteSandbox]:
@@ -381,13 +392,24 @@ class Service:
 
     def _look_after(self) -> None:
         """Looks after all sessions once a second, until the service is closed."""
-        scanned = -math.inf
         while not self._ending.wait(_ROUND_SECONDS):
             for entry in self._registry.entries():
                 self._in_peace(self._look_at, entry)
             if self.limits.disk_bytes is not None:
                 self._in_peace(self._registry.measure, _MEASURE_SECONDS)
-            if self.limits.expire_seconds and time.monotonic() > scanned + _SCAN_SECONDS:
+
+    def _delete_expired(self) -> None:
+        """Deletes sessions that nobody uses, until the service is closed.
+
+        One of a million files takes minutes: it keeps no worker from being looked after.
+        """
+        scanned, most = -math.inf, self.limits.expire_seconds or math.inf
+        while not self._ending.wait(_ROUND_SECONDS):
+            for entry in self._registry.entries():
+                worker = entry.sandbox.worker
+                if time.time() - worker.last_used > most and worker.state == "asleep":
+                    self._in_peace(self._expire, entry.sandbox.session_id)
+            if time.monotonic() > scanned + _SCAN_SECONDS:
                 self._in_peace(self._expire_left)
                 scanned = time.monotonic()
 
@@ -433,8 +455,6 @@ class Service:
         most = min(each or math.inf for each in (limits.idle_seconds, limits.expire_seconds))
         if entry.sandbox.closed and state == "asleep":
             self._registry.remove(entry.sandbox.session_id)
-        elif limits.expire_seconds and state == "asleep" and idle > limits.expire_seconds:
-            self._expire(entry.sandbox.session_id)
         elif state == "idle" and idle > most:
             worker.sleep()
 

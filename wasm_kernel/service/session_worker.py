@@ -48,6 +48,7 @@ _CLOSE_SECONDS = 10.0  # for a worker to close its session, beside its grace and
 _DISK_SPEED = 16 * MIB  # a second; what is left to write is no more than the memory of its own
 _LEAVE_SECONDS = 5.0  # for a worker to be gone that was killed
 _LOOK_SECONDS = 0.25
+_KILLED_MOST = 2  # workers in a row that were killed before they began a call
 _VERIFIED_MOST = 2_000  # contents that are remembered of a session that sleeps
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
@@ -154,6 +155,7 @@ class SessionWorker:
         self._line: WorkerLine | None = None
         self._leaving: _Leaving | None = None
         self._why_closed = ""
+        self._killed = 0  # workers in a row, before they had a guest
 
     def tell(self, notice: str) -> None:
         """Has the first cell say something; for a session that no worker has opened yet."""
@@ -255,10 +257,27 @@ class SessionWorker:
                 log_failure("a session's start", failure)
                 is_called = self._asleep(HostFailed(describe(failure)))
             else:
-                problem = self._serve(WorkerLine(worker))
+                line = WorkerLine(worker)
+                problem = self._serve(line)
                 self.usage.ended_seconds = self.usage.cpu_seconds
                 worker.close()
-                is_called = self._asleep(problem)
+                is_called = self._begins_again(line) or self._asleep(problem)
+
+    def _begins_again(self, line: WorkerLine) -> bool:
+        """Leaves the calls to another worker, if this one was killed before it began one of them.
+
+        Returns:
+            Whether it does so; it does not if that happens all the time.
+        """
+        self._killed += 1
+        if line.has_guest or line.why_ended or self._killed > _KILLED_MOST:
+            return False
+        with self._changed:
+            if self._leaving is not None or not self._calls.send_again():
+                return False
+            self._line = None
+        self._home.release(self)
+        return True
 
     def _serve(self, line: WorkerLine) -> WasmKernelError | None:
         """Serves the session with a worker until that has ended; returns why, if it was lost."""
@@ -286,7 +305,7 @@ class SessionWorker:
 
     def _progress(self, text: str) -> None:
         for pending in self._calls.all():
-            pending.take(messages.Progress(0, text), 0)
+            pending.tell(text)
 
     def _take(self, report: Report, size: int, line: WorkerLine) -> None:
         """Takes a message of the worker.
@@ -300,6 +319,9 @@ class SessionWorker:
                 pass
             case messages.Stuck():
                 raise stuck(report.reason)
+            case messages.Opened():
+                line.count(size)
+                line.has_guest, self._killed = True, 0
             case messages.Closed():
                 if self._leaving is None:
                     raise FrameError("nobody closed it")

@@ -13,7 +13,6 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, TypeVar, assert_never
@@ -55,7 +54,7 @@ _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before memory that nobody uses is given back
 _TOO_LARGE = "the answer is too large"
 _GONE = "the service has ended"
-_PROGRESS_CHARACTERS, _LOG_CHARACTERS = 1000, 16 * 1024
+_LOG_CHARACTERS = 16 * 1024
 
 Reply = TypeVar("Reply", bound=Struct)
 
@@ -137,6 +136,7 @@ class _Worker:
     def run(self) -> None:
         """Does what the service asks for, until it closes the session or is gone."""
         anew = False
+        self._sandbox.start().add_done_callback(lambda _: self._send(messages.Opened()))
         try:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
@@ -192,7 +192,7 @@ class _Worker:
         try:
             match call:
                 case messages.Start():
-                    self._when_done(number, sandbox.start(self._progress(number)))
+                    self._when_done(number, sandbox.start())
                 case messages.Execute():
                     self._execute(call)
                 case messages.Query():
@@ -223,9 +223,6 @@ class _Worker:
 
     def _page(self, call: int) -> _Page:
         return _Page(self._channel, call, self._lines, self._sandbox)
-
-    def _progress(self, call: int) -> Callable[[str], None]:
-        return lambda text: self._send(messages.Progress(call, text[:_PROGRESS_CHARACTERS]))
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns what each one's first cell is to say."""

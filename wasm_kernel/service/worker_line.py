@@ -39,12 +39,14 @@ class WorkerLine:
         worker: The worker.
         why_ended: Why it was ended, in words; empty if it was not.
         is_hearing: Whether the session's thread waits for the worker, and not for what it tells.
+        has_guest: Whether the worker may have begun a call.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.why_ended = ""
         self.is_hearing = True
+        self.has_guest = False
         self._silent_since: float | None = None
         self._guard = threading.Lock()
         self._pings = 0  # that were not answered yet

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from itertools import islice
 
 from msgspec import Struct
 
@@ -24,9 +23,11 @@ HISTORY = (STATE, FIRST_HISTORY, KEPT, UNLINKED, FETCHED)
 """The folders of a private folder that may go: variables, earlier versions of files, fetched
 packages. `state` goes first, as the others are of no use without it."""
 
+ENTRIES_MOST = 200_000
+"""The most names of a tree that are counted; whoever puts more there is counted with so many."""
+
 _ASIDE = ".evicted-"
 _BLOCK = 512  # what `st_blocks` counts, on every file system
-_ENTRIES_MOST = 200_000  # of a tree; whoever puts more there is counted with so many
 _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's process can make
 
 
@@ -56,9 +57,7 @@ class DiskUse(Struct, frozen=True):
         stamp, in_use, walk = stamp_of(private), is_used(private), _Measuring()
         files = walk.add(workspace)
         history = 0
-        with os.scandir(private.fd) as listing:
-            names = [entry.name for entry in islice(listing, _PRIVATE_MOST)]
-        for name in names:
+        for name in private.names(_PRIVATE_MOST):
             with suppress(OSError), private.enter(name) as folder:
                 if name in HISTORY:
                     history += walk.add(folder)
@@ -81,7 +80,7 @@ class _Measuring:
         """Returns the bytes of what lies in a folder."""
         total = 0
         with suppress(OSError):  # a folder that somebody moved just now
-            for entry in walks.entries(folder.fd, most=_ENTRIES_MOST):
+            for entry in walks.entries(folder.fd, most=ENTRIES_MOST):
                 with suppress(FileNotFoundError):
                     found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
                     total += self._counted(found, folder=entry.is_folder)
@@ -153,7 +152,7 @@ def evict(private: Folder, why: str, seconds: float) -> bool:
 
 def sweep_evicted(private: Folder) -> None:
     """Removes histories that were set aside, as far as that can be done."""
-    for name in private.names():
+    for name in private.names(_PRIVATE_MOST):
         if name.startswith(_ASIDE):
             with suppress(OSError):
                 with private.enter(name, force=True) as folder:

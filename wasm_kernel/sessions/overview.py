@@ -18,7 +18,7 @@ from wasm_kernel.folders.private import PrivateFolder
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named
 from wasm_kernel.sessions import ids, metadata
-from wasm_kernel.sessions.disk_use import DiskUse
+from wasm_kernel.sessions.disk_use import ENTRIES_MOST, DiskUse
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.notebooks import notebooks_of
 from wasm_kernel.sessions.root import SessionsRoot
@@ -49,6 +49,7 @@ class Overview:
         is_orphaned: Its notebook is gone.
         deleted_at: When its files go, as its notebook is gone; None if they do not.
         image: The base image that its variables were saved over; empty if there are none.
+        has_more_files: It holds more than are counted, here and in `disk_bytes`.
     """
 
     session_id: str
@@ -67,6 +68,7 @@ class Overview:
     is_orphaned: bool = False
     deleted_at: datetime | None = None
     image: str = ""
+    has_more_files: bool = False
 
 
 def sessions_in(root: SessionsRoot) -> list[Overview]:
@@ -149,7 +151,7 @@ def _overview(
         known = metadata.read(folder, name)
     except MetadataCorrupted:
         known = None
-    sizes = list(_file_sizes(folder))
+    files, length, has_more = _files_in(folder)
     stored = None if private is None else _stored(private)
     tree = Tree() if stored is None else stored.tree
     use = None if private is None else DiskUse.measured(folder, private)
@@ -158,15 +160,16 @@ def _overview(
         workspace,
         known.created_at if known else None,
         known.updated_at if known else None,
-        len(sizes),
-        sum(sizes),
+        files,
+        length,
         len(tree.commits),
         0 if use is None else use.history,
-        sum(sizes) if use is None else use.total,
+        length if use is None else use.total,
         tuple(sorted(tree.names)),
         use is not None and use.in_use,
         "" if private is None else Holder.of(private).evicted,
         image=stored.image if stored is not None and tree.commits else "",
+        has_more_files=has_more,
     )
 
 
@@ -179,8 +182,11 @@ def _stored(private: Folder) -> StoredState | None:
         return None
 
 
-def _file_sizes(folder: Folder) -> Iterator[int]:
-    for found in walks.entries(folder.fd):
+def _files_in(folder: Folder) -> tuple[int, int, bool]:
+    """Returns how many files a folder holds, their length, and whether there are more."""
+    names = files = length = 0
+    for found in walks.entries(folder.fd, most=ENTRIES_MOST):
+        names += 1
         if found.is_folder or is_hidden_name(found.top):
             continue
         try:
@@ -188,4 +194,5 @@ def _file_sizes(folder: Folder) -> Iterator[int]:
         except FileNotFoundError:
             continue
         if stat.S_ISREG(status.st_mode):
-            yield status.st_size
+            files, length = files + 1, length + status.st_size
+    return files, length, names == ENTRIES_MOST

@@ -92,8 +92,8 @@ def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
 
 
 def lost(problem: Exception) -> str:
-    """A notice of variables that are gone."""
-    return f"[wasm-kernel] The variables are gone: {problem}. The files in /app are all there.\n"
+    """A notice of variables that can't be had, or not with this version."""
+    return f"[wasm-kernel] The variables begin fresh: {problem}. The files in /app are all there.\n"
 
 
 def evicted(why: str) -> str:

@@ -202,12 +202,15 @@ def open_file(place: GuestPath, how: int, rights: int, fdflags: int) -> int:
 
     `how`, `rights` and `fdflags` are WASI's; the rights say whether it is read or written.
     """
-    if is_null(place):
-        return os.open(os.devnull, _flags(place, how, rights, fdflags))  # it holds nothing
-    fd = os.open(place.name, _flags(place, how, rights, fdflags), 0o666, dir_fd=place.folder)
+    flags = _flags(place, how, rights, fdflags)
+    kinds: tuple[int, ...] = (stat.S_IFREG, stat.S_IFDIR)
+    if is_null(place):  # not a file that somebody has put there, which sessions would share
+        fd, kinds = os.open(os.devnull, flags & ~os.O_CREAT & ~os.O_TRUNC), (stat.S_IFCHR,)
+    else:
+        fd = os.open(place.name, flags, 0o666, dir_fd=place.folder)
     try:
         kind = stat.S_IFMT(os.fstat(fd).st_mode)
-        if kind not in (stat.S_IFREG, stat.S_IFDIR):
+        if kind not in kinds:
             raise Refused(abi.ENOTSUP)
         hidden, depth = place.preopen.hidden, len(place.parts) - 1
         below = place.parts and kind == stat.S_IFDIR  # the preopened folder itself is the guest's

@@ -133,8 +133,8 @@ def test_fuel_is_counted_and_a_notebook_has_its_own_time(
 def test_a_budget_that_cannot_be_is_refused() -> None:
     with pytest.raises(PolicyError, match="cell_seconds must be above 0"):
         Budgets(cell_seconds=-1)
-    with pytest.raises(PolicyError, match="memory_bytes"):
-        Budgets(memory_bytes=5)
+    with pytest.raises(PolicyError, match="output_bytes must"):
+        Budgets(output_bytes=1.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,8 @@ def test_the_command_says_what_it_can_not_begin_with(
     assert main([*named, "--cell-seconds=-3"]) == 2
     assert main(["grade", *named[1:], "--tests", str(tmp_path / "gone.py")]) == 2
     assert capsys.readouterr().err.count("Nothing was run") == 3
+    assert main([*named, "--memory", "100M"]) == 2
+    assert "--memory must be" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*named, "--memory", "much"])
     assert not (tmp_path / "out").exists()

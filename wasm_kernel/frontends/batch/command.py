@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import PolicyError, WasmKernelError
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.notebook_run import Progress
@@ -133,8 +133,9 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sessions", type=Path, metavar="FOLDER", help="where notebooks have their sessions"
     )
-    for name, kind, about in _BUDGETS:
-        parser.add_argument(name, type=kind, metavar=kind.__name__.upper(), help=about)
+    for field, (name, kind, about) in _BUDGETS.items():
+        metavar = kind.__name__.upper()
+        parser.add_argument(name, dest=field, type=kind, metavar=metavar, help=about)
 
 
 def add_reports(parser: argparse.ArgumentParser) -> None:
@@ -162,14 +163,14 @@ def number(text: str) -> int:
     return int(text)
 
 
-_BUDGETS = (
-    ("--cell-seconds", seconds, "the most that a cell may take"),
-    ("--notebook-seconds", seconds, "the most that a notebook may take"),
-    ("--memory", size, "the most memory that a notebook may take, such as 512M"),
-    ("--fuel", number, "the most fuel that a cell may burn, roughly one unit an instruction"),
-    ("--output", size, "the most that a notebook may show; by default 64M"),
-    ("--disk", size, "the most that a notebook's files may hold"),
-)
+_BUDGETS = {
+    "cell_seconds": ("--cell-seconds", seconds, "the most that a cell may take"),
+    "notebook_seconds": ("--notebook-seconds", seconds, "the most that a notebook may take"),
+    "memory_bytes": ("--memory", size, "the most memory that a notebook may take, such as 512M"),
+    "fuel": ("--fuel", number, "the most fuel that a cell may burn, roughly one an instruction"),
+    "output_bytes": ("--output", size, "the most that a notebook may show; by default 64M"),
+    "disk_bytes": ("--disk", size, "the most that a notebook's files may hold"),
+}
 
 
 def budgets_of(options: argparse.Namespace, others: Budgets | None = None) -> Budgets:
@@ -182,16 +183,12 @@ def budgets_of(options: argparse.Namespace, others: Budgets | None = None) -> Bu
 
     from wasm_kernel.frontends.batch.outcome import Budgets
 
-    named = {
-        "cell_seconds": options.cell_seconds,
-        "notebook_seconds": options.notebook_seconds,
-        "memory_bytes": options.memory,
-        "fuel": options.fuel,
-        "output_bytes": options.output,
-        "disk_bytes": options.disk,
-    }
+    named = {name: getattr(options, name) for name in _BUDGETS}
     given = {name: value for name, value in named.items() if value is not None}
-    return replace(others or Budgets(), **given)
+    try:
+        return replace(others or Budgets(), **given)
+    except PolicyError as problem:
+        raise PolicyError(_BUDGETS[problem.field][0], problem.rule) from None
 
 
 def roots_of(options: argparse.Namespace, root: Callable[[], Path]) -> tuple[Path, Path | None]:

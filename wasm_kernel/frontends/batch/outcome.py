@@ -29,6 +29,13 @@ _CONTROLS = re.compile(
 )
 _NOWHERE = re.compile(r"[\ud800-\udfff\ufffe\uffff]")  # in no XML, and some in no file
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_LIMITS = {
+    "cell_seconds": "cell_timeout",
+    "memory_bytes": "memory_bytes",
+    "fuel": "fuel_budget",
+    "output_bytes": "session_output_bytes",
+    "disk_bytes": "workspace_bytes",
+}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -94,18 +101,16 @@ class Budgets(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise PolicyError(name, f"must be above 0, not {value!r}")
-        ExecutionPolicy.from_values(self.limits())
+        try:
+            ExecutionPolicy.from_values(self.limits())
+        except PolicyError as problem:
+            (name,) = [each for each, limit in _LIMITS.items() if limit == problem.field]
+            raise PolicyError(name, problem.rule) from None
 
     def limits(self) -> dict[str, Any]:
         """Returns them as fields of `ExecutionPolicy`."""
-        fields = {
-            "cell_timeout": self.cell_seconds,
-            "memory_bytes": self.memory_bytes,
-            "fuel_budget": self.fuel,
-            "session_output_bytes": self.output_bytes,
-            "workspace_bytes": self.disk_bytes,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
+        fields = {limit: getattr(self, name) for name, limit in _LIMITS.items()}
+        return {limit: value for limit, value in fields.items() if value is not None}
 
 
 def size_of(text: str) -> int:

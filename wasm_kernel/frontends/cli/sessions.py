@@ -440,6 +440,7 @@ def _notes_on(session: Overview) -> str:
         ("variables were removed after a long time", session.evicted == "age"),
         ("notebook is gone", session.is_orphaned),
         (f"files go after {_when(session.deleted_at)}", session.deleted_at is not None),
+        ("has more files than are counted", session.has_more_files),
     ]
     return "; ".join(note for note, holds in notes if holds)
 

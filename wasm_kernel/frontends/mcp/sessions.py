@@ -204,10 +204,18 @@ class AgentSessions:
     async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
         if not caller.scope:
             return await self._begin_automatic(caller, language)
-        creating = self._creating.setdefault((caller.scope, language), asyncio.Lock())
-        async with creating:  # calls at once share one session
+        # it is made to its end if the client leaves meanwhile: then `end_scope` deletes it
+        return await asyncio.shield(self._shared_one(caller, language))
+
+    async def _shared_one(self, caller: Caller, language: str) -> AgentSession:
+        """The automatic session of a client, which calls at once share."""
+        async with self._creating_of(caller.scope, language):
             found = self.known(caller, None, language)
             return found or await self._begin_automatic(caller, language)
+
+    def _creating_of(self, scope: str, language: str) -> asyncio.Lock:
+        """The lock of whoever makes a client's automatic session, or ends it."""
+        return self._creating.setdefault((scope, language), asyncio.Lock())
 
     async def to_look_at(self, caller: Caller, handle: str | None) -> AgentSession:
         """Returns the session of a call that only looks: as `of`, if that would be found again.
@@ -387,9 +395,12 @@ class AgentSessions:
 
     async def end_scope(self, scope: str) -> None:
         """Deletes the automatic sessions of a client that has left."""
-        for key in [key for key in self._automatic if key[0] == scope]:
-            with contextlib.suppress(WasmKernelError, OSError):
-                await self.destroy(self._automatic[key], _CLIENT_LEFT)
+        for each in RuntimeType:
+            async with self._creating_of(scope, each.value):
+                session = self._automatic.get((scope, each.value))
+                with contextlib.suppress(WasmKernelError, OSError):
+                    if session is not None:
+                        await self.destroy(session, _CLIENT_LEFT)
 
     async def close(self) -> None:
         """Ends all sessions and the service; deletes them, unless they are to be kept."""
