@@ -1,4 +1,4 @@
-"""Connection files: whose session they name, and when they are refused; the end of a channel."""
+"""Connection files: whose session they name, and when they are refused; channels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import asyncio
 import json
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zmq
+from jupyter_client.session import Session
 
+from tests.faces import PATIENCE
 from wasm_kernel.frontends.jupyter.connection import (
     Connection,
     ConnectionFileError,
+    Publisher,
     RequestThread,
 )
 from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file
@@ -103,3 +109,35 @@ def test_a_request_that_is_under_way_when_the_control_channel_ends_ends_too() ->
     thread.stop()
     thread.join(60)
     assert told == ["quick done", "slow cancelled"]
+
+
+def test_a_clients_first_message_is_its_welcome_however_much_is_published() -> None:
+    session, context, ended = Session(key=b"k"), zmq.Context(), threading.Event()
+    socket = context.socket(zmq.XPUB)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    publisher = Publisher(socket, session)
+
+    def publish() -> None:
+        while not ended.is_set():
+            publisher.send_multipart(session.serialize(session.msg("status"), b"status"))
+
+    busy = threading.Thread(target=publish)
+    busy.start()
+    try:
+        first = [first_message(context, session, port) for _ in range(50)]
+    finally:
+        ended.set()
+        busy.join()
+        publisher.close()
+        context.destroy(linger=0)
+    assert {message["msg_type"] for message in first} == {"iopub_welcome"}
+
+
+def first_message(context: zmq.Context[Any], session: Session, port: int) -> dict[str, Any]:
+    """What a new client hears first."""
+    with closing(context.socket(zmq.SUB)) as client:
+        client.subscribe(b"")
+        client.connect(f"tcp://127.0.0.1:{port}")
+        assert client.poll(PATIENCE * 1000)
+        _, parts = session.feed_identities(client.recv_multipart())
+        return session.deserialize(parts)

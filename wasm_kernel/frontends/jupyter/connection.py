@@ -104,7 +104,8 @@ def ports_of(connection: Connection) -> dict[str, int]:
 # -- the channels
 
 LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
-_SUBSCRIBES = b"\x01"  # the first byte of what an XPUB socket receives of a new subscriber
+# the first byte of what an XPUB socket receives of a client that subscribes or ends a subscription
+_SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
 _TRIES = 100
 # Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
 # Meanwhile another connection of this machine may have one for a moment.
@@ -121,10 +122,13 @@ class Publisher:
     ZMQ's own thread does what takes long. A socket may go from one thread to another if a lock lies
     between them. ipykernel has a thread of its own for this instead: to wake it up for each message
     takes longer than to send it.
+
+    A subscription counts from the look at it on, so that a client's first message is its welcome.
     """
 
     def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
         self._socket, self._session = socket, session
+        socket.set(zmq.XPUB_MANUAL, 1)
         self._guard = threading.Lock()
         self._subscribed: Future[None] = Future()
 
@@ -136,6 +140,7 @@ class Publisher:
         """Sends a message; after the end, nothing. Any thread may."""
         with self._guard:
             if not self._socket.closed:
+                self._welcome()  # who has subscribed by now gets this message
                 self._socket.send_multipart(parts, **options)
                 self._welcome()  # the send may have swallowed the wake-up of a subscription
 
@@ -152,8 +157,11 @@ class Publisher:
     def _welcome(self) -> None:
         while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
             event, *_ = self._socket.recv_multipart()
+            if event[:1] == _UNSUBSCRIBES:
+                self._socket.set(zmq.UNSUBSCRIBE, event[1:])
             if event[:1] != _SUBSCRIBES:
                 continue
+            self._socket.set(zmq.SUBSCRIBE, event[1:])
             topic = event[1:].decode(errors="replace")
             message = self._session.msg("iopub_welcome", {"subscription": topic})
             self._socket.send_multipart(self._session.serialize(message, event[1:] or None))
