@@ -60,11 +60,7 @@ class CommandRefused(WasmKernelError):
 
 
 class ActionContext(Task, Protocol):
-    """A cell whose end has come, as an action sees it. Used on the guest's thread.
-
-    Attributes:
-        broker: Does what this process may not do.
-    """
+    """A cell whose end has come, as an action sees it. Used on the guest's thread."""
 
     broker: Broker
 
@@ -144,7 +140,6 @@ class GuestSetup(Struct, frozen=True):
         streams: What it prints.
         answer: Answers the agent's frames, on the guest's thread.
         memory_bytes: The most that its memory may grow to.
-        flavour: The checks that its code has.
         clock_before: What its monotonic clock showed when its memory was saved, in nanoseconds.
         deterministic: Whether its clock and its random numbers are those of every such guest.
     """
@@ -162,12 +157,7 @@ class GuestSetup(Struct, frozen=True):
 class Guest(Protocol):
     """A booted guest. Its owner closes it; only the guest's thread uses it.
 
-    Attributes:
-        instance: Its instance.
-        files: Its open files.
-        flavour: The flavour of its code.
-        signals: Its way to be interrupted.
-        heap: What of its memory is free.
+    Its `signals` interrupt it; its `heap` knows what of its memory is free.
     """
 
     instance: Instance
@@ -177,16 +167,9 @@ class Guest(Protocol):
     heap: Heap
 
     def run_turn(self, fuel: int | None) -> bool:
-        """Runs the agent, which fetches one request and answers it.
+        """Runs the agent, which fetches one request and answers it; returns whether it ended well.
 
-        Args:
-            fuel: The fuel of this turn, or None for no limit.
-
-        Returns:
-            Whether the agent's own code ended well.
-
-        Raises:
-            GuestStopped: the guest did not come back; it is of no more use.
+        Fuel is that of this turn, None for no limit. After `GuestStopped` it is of no more use.
         """
 
     def reseed(self) -> None:
@@ -244,13 +227,8 @@ class GuestLanguage(Protocol):
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Makes everything that takes long, once a machine; quick if it is there already.
 
-        Call it on a guest thread: it runs guests.
-
-        Returns:
-            The image that memory is saved relative to.
-
-        Raises:
-            WasmKernelError: it can't be made; the text says what to do.
+        Call it on a guest thread: it runs guests. Returns the image that memory is saved relative
+        to. Raises `WasmKernelError`, which says what to do.
         """
 
     def code_for(self, flavour: Flavour) -> Flavour:
@@ -278,9 +256,7 @@ class GuestLanguage(Protocol):
 def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
     """Returns the language of a runtime; all of this process share it.
 
-    Args:
-        runtime: Names the folder beside this file.
-        broker: Makes what is missing in the cache, if this process may not.
+    The broker makes what is missing in the cache, if this process may not.
     """
     module = import_module(f"wasm_kernel.guests.{runtime.value}.language")
     language: GuestLanguage = module.shared_language(broker)
@@ -307,11 +283,7 @@ def broker_handlers(
 def prepare_on_own_thread(
     language: GuestLanguage, flavour: Flavour, progress: Progress
 ) -> BaseImage:
-    """Prepares a language on a guest thread made for it, named `preparing`; waits for it.
-
-    Raises:
-        WasmKernelError: it can't be done; the text says what to do.
-    """
+    """Prepares a language on a guest thread made for it, named `preparing`; waits for it."""
     from wasm_kernel.engine.thread import GuestThread
 
     thread = GuestThread("preparing")
@@ -322,11 +294,7 @@ def prepare_on_own_thread(
 
 
 class PrepareGuest(Struct, frozen=True):
-    """The cache is to be filled with what a guest needs: compiled code, and its base image.
-
-    Attributes:
-        flavour: The flavour of the code.
-    """
+    """The cache is to be filled with what a guest needs: code of a flavour, and its base image."""
 
     flavour: FlavourName
 
@@ -334,8 +302,7 @@ class PrepareGuest(Struct, frozen=True):
 class CompileInBackground(Struct, frozen=True):
     """Code of a flavour is to be compiled in a process of its own, at low priority.
 
-    Attributes:
-        flavour: The flavour; the baseline compiler's code is used until it is there.
+    The baseline compiler's code is used until it is there.
     """
 
     flavour: FlavourName
@@ -345,11 +312,7 @@ def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, 
     """Returns the broker's handler for a language, which is loaded when it is first needed."""
 
     def prepare_guest(request: PrepareGuest, task: Task) -> Done:
-        """Compiles the guest and builds its base image, if either is missing.
-
-        Raises:
-            WasmKernelError: it can't be done; the text says what to do.
-        """
+        """Compiles the guest and builds its base image, if either is missing."""
         from wasm_kernel.engine.flavours import named
 
         try:
@@ -366,10 +329,7 @@ def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, 
 @contextlib.contextmanager
 def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
     """Opens the folder of a sandbox that a broker puts packages into, and returns a second one,
-    which the sandbox's process can't change.
-
-    Raises:
-        PackageError: there is no such folder.
+    which the sandbox's process can't change. `PackageError` if there is none.
     """
     from wasm_kernel.folders.folders import FETCHED
 

@@ -34,10 +34,8 @@ _TREE_SHIFT = 8
 class Dlmalloc:
     """The allocator of one guest: a `Heap`. Only the guest's thread uses it.
 
-    Args:
-        state: The address of its state, or 0 if it is not known: then nothing is free.
-        memory: The guest's memory, which has the size of the base image. Nothing below that end is
-            told, as it is shared with other guests.
+    At `state` 0 it is not known, and nothing is free. The memory has the size of the base image
+    now; nothing below that end is told, as it is shared with other guests.
     """
 
     def __init__(self, state: int, memory: GuestMemory) -> None:
@@ -89,12 +87,8 @@ class Dlmalloc:
 def find_state(memory: bytes, place: int) -> int:
     """Returns the address of the allocator's state, right after it gave out fresh memory.
 
-    Args:
-        memory: The guest's memory.
-        place: What `malloc` returned for more than is free anywhere but at the top.
-
-    Returns:
-        The address; 0 if the allocator has another layout.
+    `place` is what `malloc` returned for more than is free anywhere but at the top. The address is
+    0 if the allocator has another layout.
     """
     chunk = place - _HEADER_BYTES
     top = chunk + (struct.unpack_from("<I", memory, chunk + 4)[0] & ~_FLAGS)

@@ -35,21 +35,11 @@ def run_fetcher(
     most: int,
     on_line: Callable[[str], None],
 ) -> tuple[str, int]:
-    """Runs a program that fetches packages.
+    """Runs a program that fetches packages; returns its output, and its exit status.
 
-    Args:
-        command: The program and its arguments, each one ours or checked.
-        folder: The empty folder that it works in.
-        task: Whoever waits for it.
-        env: Environment variables, besides this process's own.
-        most: The most bytes that the folder may come to hold.
-        on_line: Hears each line that the program says.
-
-    Returns:
-        The program's output, and its exit status.
-
-    Raises:
-        PackageError: it was stopped, or fetched too much.
+    Each argument is ours or checked. `env` comes besides this process's own variables. The empty
+    folder may come to hold `most` bytes. `on_line` hears each line. Raises `PackageError` if the
+    program was stopped, or fetched too much.
     """
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)

@@ -25,17 +25,9 @@ _Addresses = TypeVar("_Addresses")
 class PreparedFiles(Generic[_Addresses]):
     """The compiled code and the base image of a language's guest. Its language locks it.
 
-    Args:
-        compiler: Compiles the guest, and has the cache.
-        binaries: All that is compiled.
-        made_of: Names what the image is made of. No code is in it: a new wasmtime takes it over,
-            and with it the histories that stand on it.
-        addresses: The type of what the language notes in the image's record.
-
-    Attributes:
-        image_name: The cache's name for the base image.
-        record_name: The cache's name for the image's record.
-        addresses: What the language noted in the record of the image at hand.
+    `binaries` are all that is compiled. `made_of` names what the image is made of: no code, as a
+    new wasmtime takes it over, and with it the histories that stand on it. The image's record holds
+    `addresses` that the language notes.
     """
 
     def __init__(
@@ -55,17 +47,12 @@ class PreparedFiles(Generic[_Addresses]):
     def is_compiled(self, flavour: Flavour) -> bool:
         """Loads the compiled code; returns False if some is missing.
 
-        Raises:
-            PermissionError: something there is not to be trusted, and not ours to replace.
+        Raises `PermissionError` if something there is not to be trusted, and not ours to replace.
         """
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
 
     def place(self, binary: GuestBinary, flavour: Flavour) -> str:
-        """Says where compiled code comes from: it is "compiled" here, or "installed".
-
-        Raises:
-            CompileError: there is none that can be used.
-        """
+        """Says whether code is "compiled" here or "installed"; or `CompileError`."""
         name = self._compiler.name(binary, flavour)
         if self._cache.path(name).is_file():
             return "compiled"
@@ -99,10 +86,8 @@ class PreparedFiles(Generic[_Addresses]):
     ) -> BaseImage:
         """Returns the base image, built if no other process does that meanwhile.
 
-        Args:
-            build: Writes the image to the cache, and returns its record.
-            what: What the image is of, for whoever waits.
-            progress: Called with one line at a time.
+        `build` writes the image to the cache, and returns its record. `what` it is of is for
+        whoever waits.
         """
         waiting = every_second(
             lambda seconds: progress(

@@ -193,18 +193,13 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 def encode(message: Mapping[str, Json]) -> bytes:
     """Returns a request or an answer as the guest reads it; lone surrogates are replaced.
 
-    Raises:
-        ValueError, TypeError, RecursionError: it holds what JSON can't.
+    Raises `ValueError`, `TypeError` or `RecursionError` if it holds what JSON can't.
     """
     return _encoder.encode(message).encode("utf-8", "replace")
 
 
 def decode(data: bytes) -> Frame:
-    """Returns the frame that `data` holds.
-
-    Raises:
-        FrameError: it holds no frame, one that breaks the protocol, or one that is too large.
-    """
+    """Returns the frame that `data` holds, or raises `FrameError`."""
     check_size(data)
     try:
         frame = _decoder.decode(data)
@@ -222,9 +217,7 @@ def decode(data: bytes) -> Frame:
 def comm_request(message: CommMessage, parent: Mapping[str, Any]) -> Object:
     """Returns the request that hands a front end's message to the guest.
 
-    Args:
-        message: The message.
-        parent: What the guest may know of the front end's own message: `msg_id` and `msg_type`.
+    `parent` is what that may know of the front end's own: `msg_id` and `msg_type`.
     """
     return {
         "op": "comm",
@@ -258,11 +251,7 @@ def memory_size(value: Json) -> int:
 
 
 def checked(frame: Any) -> Frame:
-    """Returns a decoded frame, checked beyond the types of its fields.
-
-    Raises:
-        FrameError: it breaks the protocol.
-    """
+    """Returns a decoded frame, checked beyond the types of its fields, or raises `FrameError`."""
     match frame:
         case Display(data=data) | Result(data=data):
             for mime, content in data.items():
@@ -284,14 +273,9 @@ def _check_name(field: str, name: str) -> None:
 
 
 def check_size(data: bytes, spare: int = 0) -> None:
-    """Checks what reading JSON may cost, before it is read.
+    """Checks what reading JSON may cost, before it is read; raises `FrameError`.
 
-    Args:
-        data: The JSON.
-        spare: Bytes and values that are allowed beyond those of a frame, for what wraps one.
-
-    Raises:
-        FrameError: it is too large, or holds too much.
+    `spare` bytes and values are allowed beyond those of a frame, for what wraps one.
     """
     nodes = FRAME_NODES + spare
     if len(data) > FRAME_BYTES + spare:
@@ -315,11 +299,7 @@ def _width(data: bytes) -> int:
 
 
 def check_depth(frame: Struct) -> None:
-    """Checks how deep objects and arrays lie in a frame; the frame itself is one level.
-
-    Raises:
-        FrameError: they lie too deep.
-    """
+    """Raises `FrameError` if objects and arrays lie too deep in a frame, which is one level."""
     containers: list[Any] = [msgspec.structs.asdict(frame)]
     for _ in range(FRAME_DEPTH):
         if not containers:

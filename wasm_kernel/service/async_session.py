@@ -24,11 +24,7 @@ Sync_co = TypeVar("Sync_co", covariant=True)
 
 
 class Async(Generic[Sync_co]):
-    """Something whose methods are awaited.
-
-    Attributes:
-        sync: The same for programs without asyncio.
-    """
+    """Something whose methods are awaited; `sync` is the same for programs without asyncio."""
 
     def __init__(self, sync: Sync_co) -> None:
         self.sync = sync
@@ -44,12 +40,7 @@ def awaited(
 def awaited_as(
     make: Callable[[T], R], method: Callable[Concatenate[Sync_co, P], T]
 ) -> Callable[Concatenate[Async[Sync_co], P], Coroutine[Any, Any, R]]:
-    """Returns a method as one that is awaited, with another value.
-
-    Args:
-        make: Makes the value.
-        method: The method.
-    """
+    """Returns a method as one that is awaited, with the value that `make` makes of its own."""
 
     @wraps(method)
     async def call(own: Async[Sync_co], /, *args: P.args, **options: P.kwargs) -> R:
@@ -101,11 +92,8 @@ class AsyncSession(Async[RemoteSandbox]):
         """Runs a cell, and returns its result, whatever the code does.
 
         Cancelling it interrupts the cell and waits for its end, which may take `grace_seconds`.
-
-        Args:
-            code: The cell's source, with its magics.
-            on_output: Called in the event loop with what the cell shows, as it happens.
-            options: Those of `RemoteSandbox.submit`, such as `timeout_seconds`.
+        `on_output` is called in the event loop with what the cell shows, as it happens. The options
+        are those of `RemoteSandbox.submit`, such as `timeout_seconds`.
 
         Raises:
             SandboxClosed, LimitReached, TypeError, ValueError: as `RemoteSandbox.submit`.
@@ -126,9 +114,6 @@ class AsyncSession(Async[RemoteSandbox]):
 
     async def start(self, progress: Callable[[str], object] | None = None) -> None:
         """Wakes the session, and comes back when its guest is ready.
-
-        Args:
-            progress: Called in the event loop with plain sentences about what takes long.
 
         Raises:
             SandboxClosed, LimitReached: as `RemoteSandbox.start`.

@@ -15,13 +15,10 @@ _LOOK_SECONDS = 0.25
 
 
 class AwakeSessions:
-    """The sessions that are awake. Any thread may use it.
+    """The sessions that are awake, whose workers take `most` bytes together. Any thread may use it.
 
     A session that needs room waits on its own thread. No lock is held meanwhile, so one that takes
     long to fall asleep holds up nobody who finds room elsewhere.
-
-    Args:
-        most: The bytes that all workers together may take; None for no limit.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -33,8 +30,7 @@ class AwakeSessions:
     def admit(self, session: SessionWorker) -> None:
         """Makes room for a session's worker, if need be by putting idle sessions to sleep.
 
-        Raises:
-            LimitReached: all of them are busy.
+        Raises `LimitReached` if all of them are busy.
         """
         need = int(session.opened.policy["memory_bytes"]) + _WORKER_BYTES
         with self._changed:

@@ -15,14 +15,8 @@ from wasm_kernel.service.calls import PendingCall
 class CallQueue:
     """The calls that wait for a session's worker, and what is still to be sent to it.
 
-    The worker serves one after the other, so the first is the one that runs. Whoever owns the queue
-    has a lock over it.
-
-    Args:
-        most: How many cells may wait while another one runs.
-
-    Attributes:
-        last: The number of the call that came last.
+    The worker serves one after the other, so the first is the one that runs, while `most` cells may
+    wait. Whoever owns the queue has a lock over it.
     """
 
     def __init__(self, most: int) -> None:
@@ -35,15 +29,7 @@ class CallQueue:
     # -- calls come
 
     def add(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
-        """Adds a call, which is to be sent; returns its number.
-
-        Args:
-            make: Makes its message from its number.
-            pending: Gets what becomes of it.
-
-        Raises:
-            LimitReached: too many cells wait.
-        """
+        """Adds a call, whose message `make` makes of its number; returns that."""
         cells = sum(call.is_cell for call in self._calls.values())
         if pending.is_cell and cells > self._most:
             raise LimitReached(
@@ -58,11 +44,7 @@ class CallQueue:
         return self.last
 
     def interrupt(self, number: int) -> bool:
-        """Notes that a call is interrupted, which is to be sent; returns whether there is one.
-
-        Args:
-            number: Its number; 0 for the one that runs.
-        """
+        """Has a call (0: the one that runs) interrupted; returns whether there is one."""
         found = number or self._first
         if (pending := self._calls.get(found)) is None:
             return False
@@ -129,11 +111,7 @@ class CallQueue:
         self._unsent.clear()
 
     def begin(self, more: float = 0.0) -> None:
-        """Begins to count the time of the first call.
-
-        Args:
-            more: Seconds that it has in addition.
-        """
+        """Begins to count the time of the first call, with some seconds in addition."""
         if (running := self.running) is not None:
             running.begin(more)
 

@@ -84,9 +84,6 @@ class PendingCall:
         forks: How many forks it makes.
 
     Attributes:
-        future: Gets its value.
-        listener: Gets what the guest shows meanwhile.
-        forks: How many forks it makes.
         message: What is sent of it.
     """
 
@@ -121,11 +118,7 @@ class PendingCall:
         return isinstance(self.future, CellFuture)
 
     def begin(self, more: float = 0.0) -> None:
-        """Begins to count its time, as no call is before it any more.
-
-        Args:
-            more: Seconds that it has in addition.
-        """
+        """Begins to count its time, as no call is before it; it has some seconds in addition."""
         if not self._has_begun:
             self._has_begun = True
             limit = self._limit if self._interrupts < 2 else self._late
@@ -144,8 +137,7 @@ class PendingCall:
     def take(self, report: Report, size: int) -> messages.Line | None:
         """Takes a message about it, of so many bytes; returns the answer, if it is a question.
 
-        Raises:
-            FrameError: it sends more than it may.
+        Raises `FrameError` if it sends more than it may.
         """
         self._left -= size
         if self._left < 0:
@@ -194,11 +186,7 @@ class PendingCall:
         return messages.Line(line)
 
     def outcome(self, report: messages.Ended | messages.Failed) -> Callable[[], None]:
-        """Reads the worker's answer; returns what ends the call with it.
-
-        Raises:
-            FrameError: it is not of the type that it should be, or not an error of this package.
-        """
+        """Reads the worker's answer; returns what ends the call with it; or raises `FrameError`."""
         if isinstance(report, messages.Failed):
             error = messages.error_of(report)
             return lambda: self.refuse(error)
@@ -211,12 +199,7 @@ class PendingCall:
             self.future.set_exception(problem)
 
     def lost(self, problem: GuestStopped, *, began: bool) -> None:
-        """Ends it, as its worker is gone.
-
-        Args:
-            problem: How it was lost.
-            began: Whether it may have begun.
-        """
+        """Ends it, as its worker is gone; it may have begun."""
         self.refuse(problem)
 
     def _finish(self, value: Any, figures: Figures) -> None:
@@ -227,12 +210,7 @@ class PendingCall:
 class PendingCell(PendingCall):
     """A cell; its result holds what it showed, if its listener wants that.
 
-    Args:
-        future: Gets its result.
-        listener: Gets what it shows.
-        policy: Its limits.
-        timeout: The limit in seconds that its caller set, if any.
-        nothing: Its result if nothing is known of it.
+    Its result is `nothing` if nothing is known of it. `timeout` is what its caller set, if any.
     """
 
     def __init__(
@@ -262,11 +240,7 @@ class PendingCell(PendingCall):
         return super()._heard(report)
 
     def _count(self, output: messages.RichOutput) -> None:
-        """Counts an output as it is kept: few bytes of JSON may stand for many of memory.
-
-        Raises:
-            FrameError: it is more than a worker lets a cell show.
-        """
+        """Counts an output as it is kept: few bytes of JSON may stand for many of memory."""
         self._outputs_left -= 1
         self._memory_left -= max(0, memory_size(astuple(output)) - _OVERHEAD)
         if min(self._outputs_left, self._memory_left) < 0:

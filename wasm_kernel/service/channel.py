@@ -16,34 +16,21 @@ from wasm_kernel.service.messages import SPARE
 
 
 class Channel:
-    """One end of the line. One thread receives; any may send.
-
-    Args:
-        connection: The line, which is closed with it.
-    """
+    """One end of the line, which is closed with it. One thread receives; any may send."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._sending = threading.Lock()
 
     def send(self, message: Struct) -> None:
-        """Sends a message; waits while the other side does not read.
-
-        Raises:
-            FrameError: it is too large; nothing was sent.
-            OSError: the other side is gone.
-        """
+        """Sends a message; waits while the other side does not read; `FrameError` if too large."""
         data = msgspec.json.encode(message)
         check_size(data, SPARE)
         with self._sending:
             self._connection.send_bytes(data)
 
     def send_at_once(self, message: Struct) -> bool:
-        """Sends a short message if that does not mean to wait; returns whether it did.
-
-        Raises:
-            OSError: the other side is gone.
-        """
+        """Sends a short message if that does not mean to wait; returns whether it did."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
@@ -57,11 +44,7 @@ class Channel:
             self._sending.release()
 
     def receive(self) -> bytes:
-        """Waits for a message, and returns it unread.
-
-        Raises:
-            EOFError, OSError: there will be none, or it is too large.
-        """
+        """Waits for a message, and returns it unread; `EOFError` or `OSError` if there is none."""
         return self._connection.recv_bytes(FRAME_BYTES + SPARE)
 
     def is_quiet(self, seconds: float) -> bool:

@@ -65,12 +65,7 @@ class _NoPreparing:
 
 
 class ForkLoop:
-    """The loop of the process that forks workers. It has no other thread.
-
-    Args:
-        line: The line to the owner.
-        owner: The owner's process.
-    """
+    """The loop of the process that forks workers. It has no other thread."""
 
     def __init__(self, line: socket.socket, owner: int) -> None:
         self._line = line
@@ -116,8 +111,7 @@ class ForkLoop:
     def load(self, request: ForkRequest) -> tuple[GuestLanguage, BaseImage]:
         """Returns the language of a request, with all that a guest of it needs, and its image.
 
-        Raises:
-            WasmKernelError: something of it is not in the cache.
+        Raises `WasmKernelError` if something of it is not in the cache.
         """
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._broker)
@@ -153,12 +147,7 @@ class ForkLoop:
 
 
 def main(line: int, owner: int) -> NoReturn:
-    """Serves the owner.
-
-    Args:
-        line: The descriptor of the line to it.
-        owner: Its process.
-    """
+    """Serves the owner, a process, through the descriptor of the line to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system buries the dead
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for cells: one core

@@ -20,13 +20,7 @@ VARIABLES = (  # of the environment that workers get, by their beginnings
 
 
 class ForkProcess(NamedTuple):
-    """A process that workers are forked from.
-
-    Attributes:
-        process: The process.
-        line: The line to it.
-        owner: The number of the process that has started it.
-    """
+    """A process that workers are forked from, the line to it, and the process that started it."""
 
     process: subprocess.Popen[bytes]
     line: socket.socket
@@ -34,11 +28,7 @@ class ForkProcess(NamedTuple):
 
 
 def start() -> ForkProcess:
-    """Starts the process; does not wait until it is ready.
-
-    Raises:
-        OSError: it can't be started.
-    """
+    """Starts the process; does not wait until it is ready."""
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     owner = os.getpid()
     # what it loads stays: there is nothing to collect, and looking for that takes long
@@ -65,11 +55,7 @@ _started: list[ForkProcess] = []  # for the first sandbox of this process, until
 
 
 def start_early() -> None:
-    """Starts the process for the first sandbox of this program, unless there was one.
-
-    Raises:
-        OSError: it can't be started.
-    """
+    """Starts the process for the first sandbox of this program, unless there was one."""
     with _guard:
         if "wasm_kernel.service.own_sandbox" not in sys.modules and not _started:
             _started.append(start())

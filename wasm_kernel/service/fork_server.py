@@ -67,11 +67,7 @@ _TAKEN = ("RssAnon:", "RssShmem:", "VmSwap:")  # in a process's status
 
 
 class Worker:
-    """A worker, as the service's process sees it. Any thread may use it; one receives.
-
-    Attributes:
-        channel: The line to it.
-    """
+    """A worker, as the service's process sees it. Any thread may use it; one receives."""
 
     def __init__(self, channel: Channel, process: int, descriptor: int) -> None:
         self.channel = channel
@@ -144,9 +140,6 @@ class ForkServer:
 
     When a second worker was asked for, and after each further one, another one like it is made for
     the next session, which is there sooner by that.
-
-    Args:
-        started: The process, if it was started already.
     """
 
     def __init__(self, started: ForkProcess | None = None) -> None:
@@ -167,37 +160,23 @@ class ForkServer:
         return 0 if self._process is None else self._process.pid
 
     def check_process(self) -> None:
-        """Checks that this process has made it.
-
-        Raises:
-            SandboxClosed: it was forked from the one that has.
-        """
+        """Raises `SandboxClosed` if this process was forked from the one that has made it."""
         if os.getpid() != self._owner:
             raise SandboxClosed(_COPY)
 
     def start(self) -> None:
-        """Starts the process, if it does not run; does not wait until it is ready.
-
-        Raises:
-            HostFailed: it can't be started.
-        """
+        """Starts the process, if it does not run; does not wait until it is ready."""
         with self._guard:
             self._ensure()
 
     def spawn(
         self, language: str, flavours: Sequence[Flavour], progress: Callable[[str], None]
     ) -> Worker:
-        """Returns a new worker.
+        """Returns a new worker for a guest of a language.
 
-        Args:
-            language: The language of its guest.
-            flavours: The flavours that its guest's code may have, the best one first. The first
-                that is compiled is taken; if none is, the best one is compiled, or what is used
-                in place of it until it is.
-            progress: Gets sentences about what takes long.
-
-        Raises:
-            WasmKernelError: there can't be one.
+        The first of `flavours` that is compiled is taken; if none is, the best one, which is the
+        first, is compiled, or what is used in place of it until it is. `progress` gets sentences
+        about that.
         """
         runtime = RuntimeType.checked(language)
         for _ in range(_TRIES):
@@ -253,9 +232,7 @@ class ForkServer:
     def _first(self, requests: Sequence[ForkRequest]) -> Worker | None:
         """Returns a worker of the first request for which all is prepared; None if none is.
 
-        Raises:
-            HostFailed: there can't be one.
-            ConnectionError, TimeoutError: the process is gone, or does not answer.
+        Raises `ConnectionError` or `TimeoutError` if the process is gone, or does not answer.
         """
         for request in requests:
             with self._guard:
@@ -298,11 +275,7 @@ class ForkServer:
         return reply, Worker(channel, reply.process, descriptors[0])
 
     def _wait(self, line: socket.socket) -> None:
-        """Waits for an answer of the process. If somebody has stopped it, it is told to go on.
-
-        Raises:
-            TimeoutError: it does not answer.
-        """
+        """Waits for an answer of the process, which is told to go on if somebody stopped it."""
         assert self._process is not None
         answer, until = select.poll(), time.monotonic() + _SECONDS
         answer.register(line, select.POLLIN)

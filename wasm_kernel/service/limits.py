@@ -52,16 +52,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
                 raise PolicyError(name, f"must be above 0{none}, not {value!r}")
 
     def check_sessions(self, known: int, own: int, more: int) -> None:
-        """Checks that there may be so many more sessions.
-
-        Args:
-            known: How many there are.
-            own: How many of them the owner has.
-            more: How many come.
-
-        Raises:
-            LimitReached: there may not.
-        """
+        """Raises `LimitReached` unless there may be so many more than `known` and `own`."""
         if self.sessions is not None and known + more > self.sessions:
             raise LimitReached(
                 "sessions",
@@ -76,16 +67,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
             )
 
     def check_disk(self, taken: int, more: int, root: Path) -> None:
-        """Checks that there is room on the disk.
-
-        Args:
-            taken: The bytes that all sessions take.
-            more: The bytes that come.
-            root: The sessions' folder, which need not be there.
-
-        Raises:
-            LimitReached: there is none.
-        """
+        """Raises `LimitReached` unless so many more bytes than `taken` fit, and on the disk."""
         if self.disk_bytes is not None and taken + more > self.disk_bytes:
             raise LimitReached(
                 "disk_bytes",

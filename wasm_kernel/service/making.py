@@ -17,12 +17,7 @@ _UNWALLED = "none: the guest lives in its program's own process (isolation='in-p
 
 
 class Making:
-    """The making of a sandbox, with the options that all ways to make one have.
-
-    Raises:
-        ValueError, TypeError: as `create_sandbox`.
-        OutOfDescriptors: there is no room for another one.
-    """
+    """The making of a sandbox, with the options and errors that all ways to make one have."""
 
     def __init__(
         self,

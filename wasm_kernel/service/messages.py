@@ -59,24 +59,16 @@ PACKET = 64 * 1024
 
 
 class ForkRequest(Struct, frozen=True):
-    """A worker is to be forked; the descriptor of its line comes with it.
-
-    Attributes:
-        language: The language of its guest.
-        flavour: The flavour of its guest's code.
-    """
+    """A worker for a language and a flavour is to be forked; its line's descriptor comes along."""
 
     language: str
     flavour: FlavourName
 
 
 class ForkReply(Struct, frozen=True):
-    """The worker's process, whose descriptor comes with it; or why there is none.
+    """The worker's process, whose descriptor comes with it; 0 and the reason if there is none.
 
-    Attributes:
-        process: Its number; 0 if there is none.
-        is_unprepared: Whether something must be compiled first, in another process.
-        why: Why there is none, in words.
+    If it `is_unprepared`, something must be compiled first, in another process.
     """
 
     process: int = 0
@@ -91,12 +83,10 @@ class Open(_Message, frozen=True, tag="open"):
     """The session to serve; it comes first, and once.
 
     Attributes:
-        language: The guest's language.
         session_id: The session's id; empty outside of sessions.
         workspace: The real path of the folder that the guest sees as `/app`.
         private_root: The folder that holds private folders, if one is named.
         policy: The limits, as `plain_policy` has them.
-        pip: Whether cells may install packages.
         confinement: `off`, `auto` or `required`.
         state_home: The folder that has the user's state folder in it, as the service finds it.
         resume: Whether it goes on with the variables that are there, and when.
@@ -291,14 +281,7 @@ class CellResult(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """What a worker says of its sandbox with each answer.
-
-    Attributes:
-        next_count: The number of the next cell.
-        memory_bytes: The size of the guest's memory.
-        commits: How many states of memory are kept.
-        fuel: The fuel that the call burnt, if it was a cell and that was counted.
-    """
+    """What a worker says of its sandbox with each answer; fuel is that of a cell, if counted."""
 
     next_count: Annotated[int, Meta(ge=1, lt=2**31)] = 1
     memory_bytes: Annotated[int, Meta(ge=0, le=2**32)] = 0
@@ -316,10 +299,8 @@ class Ended(_Call, frozen=True, tag="ended"):
 class Failed(_Call, frozen=True, tag="failed"):
     """A call's error; 0 for the session itself, which could not be opened.
 
-    Attributes:
-        error: The name of its class, one of `wasm_kernel.errors` or of a room's own.
-        text: What it says.
-        fields: Those of its attributes that are plain.
+    `error` is the name of its class, one of `wasm_kernel.errors` or of a room's own; `fields` are
+    those of its attributes that are plain.
     """
 
     error: Short
@@ -361,9 +342,8 @@ class Opened(_Message, frozen=True, tag="opened"):
 class Closed(_Message, frozen=True, tag="closed"):
     """The session is closed as it should be; the last message.
 
-    Attributes:
-        verified: The stamps of contents of its state that are known to be right: the next worker
-            need not read them all. It only concerns the session itself, so it is believed.
+    The stamps `verified` are of contents of its state that are known to be right: the next worker
+    need not read them all. It only concerns the session itself, so it is believed.
     """
 
     verified: Stamps
@@ -403,11 +383,7 @@ _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)
 
 
 def read_report(data: bytes) -> Report:
-    """Returns the message of a worker, checked as a stranger's.
-
-    Raises:
-        FrameError: it is not a message, or one that is too large.
-    """
+    """Returns the message of a worker, checked as a stranger's, or raises `FrameError`."""
     protocol.check_size(data, SPARE)
     report: Report = _read(_reports, data)
     match report:
@@ -426,11 +402,7 @@ def read_request(data: bytes) -> Request:
 
 
 def read_value(value: Raw, kind: Any) -> Any:
-    """Returns the value of a call.
-
-    Raises:
-        FrameError: it is not of the type that is expected.
-    """
+    """Returns the value of a call; `FrameError` if it is of another type."""
     found = _read(msgspec.json.Decoder(kind), value)
     protocol.check_depth(_Value(found))
     return found
@@ -472,8 +444,7 @@ def failure(call: int, problem: BaseException) -> Failed:
 def error_of(failed: Failed) -> WasmKernelError:
     """Returns the error that a worker tells of, of the same class if this process has loaded it.
 
-    Raises:
-        FrameError: it lacks what its class needs, or is the service's own to tell.
+    Raises `FrameError` if it lacks what its class needs, or is the service's own to tell.
     """
     kind = _family(WasmKernelError).get(failed.error, WasmKernelError)
     if issubclass(kind, LimitReached):  # front ends count them, by the limit's name

@@ -24,11 +24,7 @@ _PROGRESS_CHARACTERS = 16 * 1024
 
 
 class _RemoteTask:
-    """A task whose owner waits in a worker.
-
-    Attributes:
-        cancelled: Whether nobody waits any more.
-    """
+    """A task whose owner waits in a worker, until it is `cancelled`."""
 
     def __init__(self, worker: Worker, number: int) -> None:
         self.cancelled = False
@@ -46,11 +42,7 @@ class _RemoteTask:
 
 
 class OutsideWork:
-    """The requests of one session's worker. Any thread may use it.
-
-    Args:
-        handlers: Returns what may be asked for.
-    """
+    """The requests of one session's worker, which `handlers` handle. Any thread may use it."""
 
     def __init__(self, handlers: Callable[[], Handlers]) -> None:
         self._handlers = handlers
@@ -64,15 +56,10 @@ class OutsideWork:
             self._asked = 0
 
     def begin(self, wanted: messages.Wanted, worker: Worker, more: int) -> None:
-        """Begins what a worker asks for, on a thread of its own.
+        """Begins what a worker asks for, on a thread of its own; `FrameError` if it asks for too
+        much.
 
-        Args:
-            wanted: The request.
-            worker: The worker.
-            more: How many requests its caller needs beyond what a cell does.
-
-        Raises:
-            FrameError: it asks for too much.
+        Its caller needs `more` requests beyond what a cell does.
         """
         task = _RemoteTask(worker, wanted.number)
         with self._guard:

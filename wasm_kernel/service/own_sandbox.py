@@ -99,11 +99,7 @@ atexit.register(lambda: own_workers().close())
 
 
 class OwnHome:
-    """What this process does for one of its sandboxes, as `SandboxHome`. Any thread.
-
-    Args:
-        new: The folders of the sandbox, its session's id, and its session.
-    """
+    """What this process does for one of its sandboxes, as `SandboxHome`. Any thread."""
 
     def __init__(self, new: NewSession) -> None:
         self.new = new
@@ -154,11 +150,7 @@ class OwnHome:
 class OwnSandbox(WorkerSandbox):
     """A sandbox of a program's own, with its guest in a worker. `create_sandbox` makes it.
 
-    Args:
-        new: Its folders, which are closed with it, its session's id, and its session.
-        opened: How its worker opens it.
-        policy: The limits.
-        logger: Gets its events.
+    The folders of `new` are closed with it; `opened` is how its worker opens it.
     """
 
     def __init__(

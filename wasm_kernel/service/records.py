@@ -32,12 +32,7 @@ _BROKEN = (
 
 
 class SessionRecord(Struct, frozen=True):
-    """What a later service has to know of a session.
-
-    Attributes:
-        owner: Whom it belongs to.
-        language: The guest's language.
-    """
+    """What a later service has to know of a session: its owner, and its guest's language."""
 
     owner: str
     language: str
@@ -49,22 +44,14 @@ class _Signed(Struct, frozen=True):
 
 
 class SessionRecords:
-    """The records of the sessions in a root. Any thread may use it.
-
-    Args:
-        root: The sessions' folder.
-    """
+    """The records of the sessions in a root. Any thread may use it."""
 
     def __init__(self, root: SessionsRoot) -> None:
         self._root = root
         self._keys: dict[Path, bytes] = {}
 
     def write(self, session_id: str, record: SessionRecord) -> None:
-        """Notes whom a session belongs to.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Notes whom a session belongs to."""
         with self._root.private_of(session_id)() as (private, path):
             signed = _Signed(record, self._signature(path, record))
             with private.replacing(SERVED) as file:
@@ -73,9 +60,7 @@ class SessionRecords:
     def read(self, session_id: str) -> SessionRecord | None:
         """Returns what was noted; None if no service has had the session.
 
-        Raises:
-            SessionInUse: it is not to be trusted.
-            OSError: it can't be read.
+        Raises `SessionInUse` if it is not to be trusted.
         """
         try:
             with self._root.private_of(session_id)() as (private, path):

@@ -20,11 +20,7 @@ _GONE_MOST = 10_000  # deleted sessions whose callers are told so
 
 
 def check_owner(owner: str, asks: str) -> None:
-    """Checks that a session belongs to whoever asks for it.
-
-    Raises:
-        SessionInUse: it belongs to another owner.
-    """
+    """Raises `SessionInUse` if a session does not belong to whoever asks for it."""
     if owner != asks:
         raise SessionInUse(
             "This session belongs to another owner. Nothing was changed. Name its owner, or "
@@ -33,15 +29,10 @@ def check_owner(owner: str, asks: str) -> None:
 
 
 class Entry(Struct):
-    """A session of the registry.
+    """A session of the registry, its sandbox and its owner.
 
-    Attributes:
-        sandbox: Its sandbox.
-        owner: Whom it belongs to.
-        created: When it was made or opened.
-        disk_bytes: What it took on disk when it was measured; before, what its parent did.
-        measured: When that was; 0 if it was not.
-        is_counted: Whether the registry counts it: until its sandbox is closed.
+    It took `disk_bytes` when it was `measured` (0: never; then its parent did). The registry counts
+    it until its sandbox is closed.
     """
 
     sandbox: RemoteSandbox
@@ -52,11 +43,7 @@ class Entry(Struct):
     is_counted: bool = False
 
     def measure(self, root: SessionsRoot) -> int:
-        """Returns what it takes on disk; measured anew if it was used since the last time.
-
-        Raises:
-            OSError: its folders can't be opened.
-        """
+        """Returns what it takes on disk; measured anew if it was used since the last time."""
         session = self.sandbox.worker
         if session.last_used < self.measured and session.state != "busy":
             return self.disk_bytes
@@ -69,11 +56,7 @@ class Entry(Struct):
                 return DiskUse.measured(folder, private).total
 
     def sandbox_of(self, owner: str) -> RemoteSandbox:
-        """Returns the sandbox.
-
-        Raises:
-            SessionInUse: it belongs to another owner.
-        """
+        """Returns the sandbox; `SessionInUse` if it belongs to another owner."""
         check_owner(self.owner, owner)
         return self.sandbox
 
@@ -83,12 +66,9 @@ class Entry(Struct):
 
 
 class Registry:
-    """The sessions that a service knows. Any thread may use it.
+    """The sessions that a service knows in a root. Any thread may use it.
 
     What they come to is kept as they come and go: nobody walks all of them for that.
-
-    Args:
-        root: The sessions' folder.
     """
 
     def __init__(self, root: SessionsRoot) -> None:
@@ -110,11 +90,7 @@ class Registry:
             return self._open(session_id)
 
     def known(self, session_id: str) -> Entry:
-        """Returns the entry of a session.
-
-        Raises:
-            FileNotFoundError: the service does not know it; the text says why it was deleted.
-        """
+        """Returns the entry of a session; otherwise `FileNotFoundError` says why it was deleted."""
         with self._guard:
             if (entry := self._entries.get(session_id)) is not None:
                 return entry
@@ -131,11 +107,7 @@ class Registry:
     # -- sessions come and go
 
     def check_room(self, limits: ServiceLimits, owner: str, more: int, more_bytes: int) -> None:
-        """Checks that there may be so many more sessions, which take so many bytes on disk.
-
-        Raises:
-            LimitReached: there may not.
-        """
+        """Raises `LimitReached` unless there may be more sessions, with so many bytes on disk."""
         with self._guard:
             self._check(limits, owner, more, more_bytes)
 
@@ -144,14 +116,7 @@ class Registry:
         limits.check_disk(self._disk_bytes, more_bytes, self._root.path)
 
     def add(self, entry: Entry, limits: ServiceLimits) -> Entry:
-        """Adds a session, if the limits allow it.
-
-        Returns:
-            Its entry; that of another thread, if that was faster.
-
-        Raises:
-            LimitReached: there may be no more.
-        """
+        """Adds a session, or returns the entry of a thread that was faster; or `LimitReached`."""
         name = entry.sandbox.session_id
         with self._guard:
             if (known := self._open(name)) is not None:
@@ -182,12 +147,7 @@ class Registry:
                 self._count_off(entry)
 
     def remove(self, session_id: str, why_gone: str = "") -> Entry | None:
-        """Removes the entry of a session, and returns it, if there is one.
-
-        Args:
-            session_id: Its id.
-            why_gone: Why the session is deleted; empty if it stays on disk.
-        """
+        """Removes and returns the entry of a session; `why_gone` is empty if it stays on disk."""
         with self._guard:
             if why_gone:
                 self._gone[session_id] = why_gone
@@ -200,11 +160,7 @@ class Registry:
     # -- the disk
 
     def measure(self, seconds: float) -> None:
-        """Measures what sessions take on disk that were used since the last time, for a moment.
-
-        Raises:
-            OSError: the folders of one can't be opened.
-        """
+        """Measures what sessions take on disk that were used since the last time, for a moment."""
         until = time.monotonic() + seconds
         for entry in sorted(self.entries(), key=lambda each: each.measured):
             if time.monotonic() > until:

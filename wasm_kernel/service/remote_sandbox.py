@@ -54,16 +54,8 @@ class WorkerSandbox(BaseSandbox):
 
     A worker is forked for it at its first call, and when a call finds it asleep. If the worker is
     lost, the cell that ran says so (`WorkerLost`), and the next call goes on with the variables of
-    the last cell that was kept. Listeners are called on a thread of the session.
-
-    Args:
-        worker: Its worker, if there is one.
-        workspace: The workspace, as people know it.
-        policy: The limits.
-        hooks: What its session does for it in this process.
-
-    Attributes:
-        worker: The worker that it lives in, if there is one.
+    the last cell that was kept. Listeners are called on a thread of the session. The hooks are what
+    its session does for it in this process.
     """
 
     def __init__(
@@ -93,11 +85,7 @@ class WorkerSandbox(BaseSandbox):
         return future
 
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
-        """As `BaseSandbox`; a session that sleeps is woken.
-
-        Raises:
-            LimitReached: the queue is full.
-        """
+        """As `BaseSandbox`; a session that sleeps is woken; `LimitReached` if the queue is full."""
         sent, future = replace(cell, code=without_surrogates(cell.code)), RemoteCell(self.worker)
         nothing = never_ran(Path(self.worker.opened.workspace), self.session_id)
         pending = PendingCell(future, listener, self.policy, cell.timeout_seconds, nothing)
@@ -163,11 +151,8 @@ class WorkerSandbox(BaseSandbox):
     def fork_into(self, names: Sequence[str], *, reseed: bool) -> list[str]:
         """Has sessions of these ids made, which begin where this one is. For the service.
 
-        Returns:
-            What the first cell of each has to say, such as which files were left out.
-
-        Raises:
-            ForkError: one can't be made.
+        Returns what the first cell of each has to say, such as which files were left out. Raises
+        `ForkError`.
         """
         make = partial(messages.Fork, ids=tuple(names), reseed=reseed)
         notices: list[str] = self._call(make, list[str], forks=len(names)).result()
@@ -233,8 +218,8 @@ class WorkerSandbox(BaseSandbox):
     def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
         """As `BaseSandbox`; files and variables stay.
 
-        Raises:
-            WasmKernelError: with `anew`, the session can't be woken for that; it is as it was.
+        With `anew`, raises `WasmKernelError` if the session can't be woken for that; it is as it
+        was.
         """
         if not self._is_copy:
             if anew and not self.closed:
@@ -246,17 +231,15 @@ class WorkerSandbox(BaseSandbox):
     def reset(self) -> None:
         """Begins anew: variables and history go, files stay. What runs or waits is stopped.
 
-        Raises:
-            SandboxClosed: the sandbox is closed.
-            WasmKernelError: the session can't be woken for that; it is as it was.
+        Raises `SandboxClosed`, or `WasmKernelError` if the session can't be woken for that; it is
+        as it was.
         """
         self._put_away_anew()
 
     def _put_away_anew(self, why: str = "") -> None:
         """Has the next worker begin anew; one that falls asleep or dies meanwhile tells it nothing.
 
-        Args:
-            why: Why no further call is taken; empty if the next one wakes the session.
+        `why` no further call is taken is empty if the next one wakes the session.
         """
         resets = self.worker.resets
         for _ in range(_TRIES):
@@ -296,14 +279,6 @@ class RemoteSandbox(WorkerSandbox):
     """The sandbox of a session in a `Service`, which makes it.
 
     When nobody has used it for some time, its session is put to sleep, and the next call wakes it.
-
-    Attributes:
-        session_id: The session's id.
-
-    Args:
-        worker: Its worker, if there is one.
-        policy: The limits.
-        service: The service that it is in.
     """
 
     session_id: str
@@ -319,8 +294,7 @@ class RemoteSandbox(WorkerSandbox):
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[RemoteSandbox]:
         """As `BaseSandbox`; the forks sleep until they are called, and belong to the same owner.
 
-        Raises:
-            LimitReached: the service takes no more sessions; none was made.
+        Raises `LimitReached`, with none made, if the service takes no more sessions.
         """
         return [*self._service.fork(self, at_least_one(n), reseed=not deterministic)]
 
@@ -332,8 +306,7 @@ class RemoteSandbox(WorkerSandbox):
     def info(self) -> SessionInfo:
         """Returns what the service knows of it, with what it takes on disk.
 
-        Raises:
-            FileNotFoundError: it was deleted.
+        Raises `FileNotFoundError` if it was deleted.
         """
         return self._service.info(self.session_id)
 

@@ -56,18 +56,13 @@ class Service:
     process that is forked from this one can't use the service: it makes its own.
 
     Args:
-        workspace_root: The folder that holds the sessions' folders.
+        workspace_root: The folder that holds the sessions' folders; `root` is its real path.
         limits: Its limits.
         policy: The limits of sandboxes whose creator names none.
         private_root: The folder that holds private folders; one of the user's by default.
         logger: Gets the events of all sessions, each with its id; silent by default.
         confinement: Whether workers close the second wall: `auto` as far as this machine can,
             `required`, or `off`.
-
-    Attributes:
-        root: The real path of the sessions' folder.
-        limits: Its limits.
-        fork_server: The process that workers are forked from.
 
     Raises:
         PlantedLinkError: the root's path is relative, and leads through a link.
@@ -191,11 +186,7 @@ class Service:
         return [each.info() for each in entries if owner is None or each.owner == owner]
 
     def info(self, session_id: str) -> SessionInfo:
-        """Returns what is known of a session, with what it takes on disk.
-
-        Raises:
-            FileNotFoundError: the service does not know it.
-        """
+        """Returns what is known of a session, and of its disk use; or `FileNotFoundError`."""
         from wasm_kernel.sessions.overview import session_in
 
         entry = self._registry.known(session_id)
@@ -204,13 +195,9 @@ class Service:
     def delete(self, session_id: str, why: str = "the service deleted this session") -> None:
         """Deletes a session: its variables, its files, its folder. A running cell is stopped.
 
-        Args:
-            session_id: The session.
-            why: The error text of later calls.
-
-        Raises:
-            SessionInUse: another process uses it, too; it was closed, and nothing was deleted.
-            WorkspaceError: something in its folder can't be deleted.
+        Later calls raise `why`. Raises `SessionInUse`, with the session closed and nothing deleted,
+        if another process uses it, too; `WorkspaceError` if something in its folder can't be
+        deleted.
         """
         from wasm_kernel.sessions.lifecycle import delete_session_workspace
 
@@ -253,19 +240,10 @@ class Service:
         made: bool = False,
         disk_bytes: int = 0,
     ) -> RemoteSandbox:
-        """Adds a session to those that the service knows.
+        """Adds a session to those that the service knows, or raises `LimitReached`.
 
-        Args:
-            name: Its id.
-            language: The guest's language.
-            owner: Whom it belongs to.
-            policy: Its limits.
-            pip: Whether its cells may install packages.
-            made: Whether it was made just now; then it is deleted if there is no room for it.
-            disk_bytes: What it takes on disk, until it is measured.
-
-        Raises:
-            LimitReached: the service takes no more sessions.
+        If it was `made` just now, it is deleted if there is no room for it. It counts as
+        `disk_bytes` until it is measured.
         """
         private = self._sessions_root.private_root
         opened = Open(
@@ -308,22 +286,13 @@ class Service:
             _LOG.warning("the owner of a session can't be noted: %s", describe(problem))
 
     def _check_open(self) -> None:
-        """Checks that this process has made the service, and that it is not closed.
-
-        Raises:
-            SandboxClosed: it is not so.
-        """
+        """Raises `SandboxClosed` if the service is closed, or this process did not make it."""
         self.fork_server.check_process()
         if self._why_closed:
             raise SandboxClosed(self._why_closed)
 
     def _check_room(self, owner: str, more: int = 1, more_bytes: int = 0) -> None:
-        """Checks that there may be so many more sessions, which take so many bytes on disk.
-
-        Raises:
-            LimitReached: there may not.
-            SandboxClosed: the service is closed, or this process was forked from its own.
-        """
+        """Raises `LimitReached` or `SandboxClosed` unless there may be so many more sessions."""
         self._check_open()
         self._registry.check_room(self.limits, owner, more, more_bytes)
 

@@ -11,9 +11,6 @@ class SessionInfo(Struct, frozen=True):
     """What a service knows of a session.
 
     Attributes:
-        session_id: Its id.
-        owner: Whom it belongs to.
-        language: The guest's language.
         created: When the service made or opened it, in seconds since 1970.
         last_used: When a call of it began or ended last.
         state: `starting`, `idle`, `busy` or `asleep`.
@@ -44,14 +41,7 @@ class SessionInfo(Struct, frozen=True):
     def of(
         cls, session: SessionWorker, owner: str, created: float, disk_bytes: int | None
     ) -> SessionInfo:
-        """Returns what is known of a session now.
-
-        Args:
-            session: Its worker, if there is one.
-            owner: Whom it belongs to.
-            created: When it was made or opened.
-            disk_bytes: What it takes on disk, if that was measured.
-        """
+        """Returns what is known of a session now."""
         worker, usage = session.worker, session.usage
         return cls(
             session_id=session.opened.session_id,

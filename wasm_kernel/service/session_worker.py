@@ -70,11 +70,7 @@ class SandboxHome(Protocol):
         """Notes that a session is asleep."""
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker, as soon as there is room for it.
-
-        Raises:
-            WasmKernelError: there can't be one.
-        """
+        """Returns a new worker, as soon as there is room for it."""
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns what is done for a session beyond the walls; each checks its request."""
@@ -83,12 +79,8 @@ class SandboxHome(Protocol):
 class Usage(Struct):
     """What a session has used since the service knows it.
 
-    Attributes:
-        cells: How many cells have ended.
-        fuel: The fuel that they burnt, if it was counted.
-        ended_seconds: The processor time of its workers that have ended.
-        cpu_seconds: That of all of them, as of the last call that ended.
-        figures: What the worker said last.
+    `fuel` is that of cells, if counted. `ended_seconds` is the processor time of workers that have
+    ended, `cpu_seconds` that of all, as of the last call that ended. The figures came last.
     """
 
     cells: int = 0
@@ -99,13 +91,9 @@ class Usage(Struct):
 
 
 class _Leaving(Struct, frozen=True):
-    """A session that is falling asleep.
+    """A session that is falling asleep, since a monotonic time and for so many seconds at most.
 
-    Attributes:
-        since: Since when, by the monotonic clock.
-        seconds: How long it may take.
-        last_call: The last call before; later ones wait for the next worker.
-        anew: Whether the next worker is to begin without variables.
+    Calls later than `last_call` wait for the next worker, which begins without variables if `anew`.
     """
 
     since: float
@@ -117,18 +105,8 @@ class _Leaving(Struct, frozen=True):
 class SessionWorker:
     """The worker of one session, if it is awake. Any thread may use it; nobody waits for a worker.
 
-    Args:
-        opened: The session.
-        home: The service that it is in.
-        logger: Gets the session's events.
-        queue: How many cells may wait.
-        answer_seconds: How long a worker may be silent while somebody waits for it.
-
-    Attributes:
-        opened: The session.
-        usage: What it has used.
-        last_used: When it was used last, in seconds since 1970.
-        resets: How often a worker has left word that the next one is to begin anew.
+    `queue` cells may wait, and it may be silent for `answer_seconds` while somebody waits. `resets`
+    counts how often a worker has left word that the next one is to begin anew.
     """
 
     def __init__(
@@ -164,18 +142,10 @@ class SessionWorker:
     # -- calls
 
     def call(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
-        """Sends a call to the worker, which is forked if there is none; does not wait for it.
+        """Sends a call, whose message `make` makes, to the worker; returns its number.
 
-        Args:
-            make: Makes its message from its number.
-            pending: Gets what becomes of it.
-
-        Returns:
-            Its number.
-
-        Raises:
-            SandboxClosed: the session was closed.
-            LimitReached: too many cells wait.
+        A worker is forked if there is none; nobody waits for it. Raises `SandboxClosed` or
+        `LimitReached`.
         """
         with self._changed:
             if self._why_closed:
@@ -192,11 +162,7 @@ class SessionWorker:
         return number
 
     def interrupt(self, call: int = 0) -> bool:
-        """Interrupts a cell by its call's number, or the one that runs; returns whether there is.
-
-        Args:
-            call: The number; 0 for the one that runs.
-        """
+        """Interrupts a cell by its call's number (0: the one that runs), if there is one."""
         with self._changed:
             if not self._calls.interrupt(call):
                 return False
@@ -310,9 +276,8 @@ class SessionWorker:
     def _take(self, report: Report, size: int, line: WorkerLine) -> None:
         """Takes a message of the worker.
 
-        Raises:
-            FrameError: it breaks the protocol.
-            WasmKernelError: it could not open the session, or its guest can't be stopped.
+        Raises `FrameError` if it breaks the protocol, `WasmKernelError` if it could not open the
+        session, or its guest can't be stopped.
         """
         match report:
             case messages.Pong():
@@ -378,8 +343,7 @@ class SessionWorker:
     def _asleep(self, problem: WasmKernelError | None) -> bool:
         """Ends the calls that the worker did not; returns whether others came as it was leaving.
 
-        Args:
-            problem: Why the worker is gone; None if it was closed.
+        The problem is why the worker is gone; None if it was closed.
         """
         self._home.release(self)
         self._outside.cancel_all()
@@ -432,12 +396,9 @@ class SessionWorker:
     def sleep(self, why: str = "", *, anew: bool = False) -> bool:
         """Has the worker close the session, if no call waits for it; returns whether it does so.
 
-        Calls that come meanwhile wait for the next worker.
-
-        Args:
-            why: Why no further call is taken, whatever waits; empty if the next one may wake it.
-            anew: Whether whoever opens it next begins without its variables, whatever waits. Only a
-                worker that is not falling asleep yet can leave word of that.
+        Calls that come meanwhile wait for the next worker. With `why`, no further call is taken,
+        whatever waits. With `anew`, whoever opens it next begins without its variables, whatever
+        waits. Only a worker that is not falling asleep yet can leave word of that.
         """
         with self._changed:
             if anew and (self._thread is None or self._leaving is not None):

@@ -60,13 +60,7 @@ Reply = TypeVar("Reply", bound=Struct)
 
 
 def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
-    """Serves the session that the first message names, until the service closes it or is gone.
-
-    Args:
-        channel: The line to the service.
-        language: The guest's language, loaded.
-        flavour: The flavour of its code.
-    """
+    """Serves the session that the first message names, until the service closes it or is gone."""
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
     _get_ready()
     try:
@@ -344,11 +338,7 @@ class _Page:
 
 
 class ServiceBroker:
-    """A `Broker` in the service's process: the worker's side. Any thread may call it.
-
-    Args:
-        channel: The line to the service.
-    """
+    """A `Broker` in the service's process: the worker's side. Any thread may call it."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

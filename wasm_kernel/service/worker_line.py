@@ -32,14 +32,8 @@ SILENT = "did not answer for {seconds:g} seconds, and was ended"
 class WorkerLine:
     """The line to one worker. The session's thread hears; any may look whether it is well.
 
-    Args:
-        worker: The worker.
-
-    Attributes:
-        worker: The worker.
-        why_ended: Why it was ended, in words; empty if it was not.
-        is_hearing: Whether the session's thread waits for the worker, and not for what it tells.
-        has_guest: Whether the worker may have begun a call.
+    `why_ended` is empty if it was not; it `has_guest` if the worker may have begun a call. While it
+    `is_hearing`, the session's thread waits for the worker, and not for what it tells.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -55,9 +49,7 @@ class WorkerLine:
     def hear(self) -> tuple[Report, int]:
         """Waits for a message; returns it with its size.
 
-        Raises:
-            EOFError, OSError: the worker has ended.
-            FrameError: it is no message, or one that nobody asked for.
+        Raises `EOFError` or `OSError` if the worker has ended, `FrameError` if nobody asked for it.
         """
         self.is_hearing = True
         data = self.worker.channel.receive()
@@ -73,11 +65,7 @@ class WorkerLine:
         self.worker.channel.send(message)
 
     def count(self, size: int) -> None:
-        """Counts a message of so many bytes that belongs to no call.
-
-        Raises:
-            FrameError: there are too many.
-        """
+        """Counts a message of so many bytes that belongs to no call; `FrameError` if too many."""
         self._stray_left -= size + _STRAY_LEAST
         if self._stray_left < 0:
             raise FrameError("it says more than anybody reads")
@@ -106,11 +94,7 @@ class WorkerLine:
             return self._pings
 
     def end(self, why: str) -> None:
-        """Kills the worker; the session's thread hears of it.
-
-        Args:
-            why: Why, as the end of a sentence about the session's process.
-        """
+        """Kills the worker; the session's thread hears why, as the end of a sentence about it."""
         if not self.why_ended:
             self.why_ended = why
             _LOG.warning("a session's process %s", why)

@@ -34,11 +34,8 @@ _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's
 class DiskUse(Struct, frozen=True):
     """The disk space of one session, in bytes.
 
-    Attributes:
-        stamp: What `stamp_of` said before it was measured.
-        history: What may be removed while nobody uses the session.
-        files: All else: the workspace, `/tmp`, packages.
-        in_use: Whether a process had the session open.
+    It was measured when `stamp_of` said the stamp. `history` may be removed while nobody uses the
+    session; `files` are all else: the workspace, `/tmp`, packages.
     """
 
     stamp: tuple[int, ...]
@@ -118,21 +115,11 @@ def idle_seconds(stamp: tuple[int, ...]) -> float:
 
 
 def evict(private: Folder, why: str, seconds: float) -> bool:
-    """Sets a session's history aside, if nobody uses the session, nor has for so many seconds.
+    """Sets a session's history aside, if nobody has used the session for so many seconds.
 
-    For everybody else it goes as a whole and at once: whoever opens the session next is told, and
-    whoever is killed on the way leaves it as it was, or gone. `sweep_evicted` gives the room back.
-
-    Args:
-        private: The session's private folder.
-        why: The reason, as `texts.evicted` takes it.
-        seconds: How long nobody has used it.
-
-    Returns:
-        Whether it is gone.
-
-    Raises:
-        OSError: it can't be set aside.
+    For everybody else it goes as a whole and at once: whoever opens the session next is told
+    (`why`, as in `texts.evicted`), and whoever is killed on the way leaves it as it was, or gone.
+    `sweep_evicted` gives the room back. Returns whether it is gone.
     """
     try:
         with exclusively(private):

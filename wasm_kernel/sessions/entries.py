@@ -26,11 +26,7 @@ _CHUNK = 16 * 1024 * 1024
 
 
 def read(folder: int, name: str, most: int) -> bytes:
-    """Returns a file's content.
-
-    Raises:
-        OSError: it is not a regular file, is larger than `most` bytes, or can't be read.
-    """
+    """Returns a file's content; `OSError` if it is not a regular file, or of more than `most`."""
     _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
     with closing_fd(os.open(name, READ, dir_fd=folder)) as descriptor:
         status = os.fstat(descriptor)
@@ -50,18 +46,10 @@ def _whole(descriptor: int, most: int) -> bytes:
 
 
 def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: bool) -> None:
-    """Replaces a file by one with this content, all at once.
+    """Replaces a file by one with this content, all at once; the draft is made in `root`.
 
-    Args:
-        root: A descriptor of the session's folder, where the draft is made.
-        folder: A descriptor of the file's folder.
-        name: Its name there.
-        content: Its content.
-        overwrite: Replaces a file that is there.
-
-    Raises:
-        OSError: there is something else or, without `overwrite`, anything; the file there is
-            read-only; or it can't be written. What was there is still there.
+    `OSError` if there is something else or, without `overwrite`, anything; or the file is
+    read-only. What was there is still there.
     """
     mode = _mode_to_keep(folder, name, overwrite=overwrite)
     with draft_of(root, content, mode) as draft:
@@ -98,11 +86,9 @@ def _check_regular(status: os.stat_result) -> None:
 
 
 def delete(folder: int, name: str, *, recursive: bool) -> None:
-    """Deletes a file, a link itself, or a folder.
+    """Deletes a file, a link itself, or a folder, which must be empty unless `recursive`.
 
-    Raises:
-        OSError: there is nothing; the folder is not empty and `recursive` is False; or something
-            can't be deleted, and a part is gone.
+    If something can't be deleted, a part is gone.
     """
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
@@ -124,13 +110,7 @@ YOUNG_SECONDS = 10.0  # the writer of a younger draft may not have locked it yet
 def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
     """Writes a draft, and yields its name; a draft that is not renamed in the block is removed.
 
-    Args:
-        root: A descriptor of the workspace.
-        content: Its content.
-        mode: Its permissions; if None, what the umask allows.
-
-    Raises:
-        OSError: it can't be draft_of.
+    Without a mode its permissions are what the umask allows.
     """
     import secrets
 

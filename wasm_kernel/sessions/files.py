@@ -63,15 +63,8 @@ def list_session_files(
 
     Files in folders are listed, the folders themselves are not. A link is listed if it leads to a
     file of the session, and never walked. Pipes, sockets and devices are left out, and so is
-    everything below more than 2,000 folders.
-
-    Args:
-        session_id: The session.
-        workspace_root: The folder that holds the sessions' folders.
-        pattern: A glob: `*`, `?` and `[...]` within a name, `**` across folders. By default
-            everything.
-        logger: Gets the events; silent by default.
-        private_root: The folder that holds private folders; one of the user's by default.
+    everything below more than 2,000 folders. In a glob, `*`, `?` and `[...]` stand for a part of a
+    name, `**` goes across folders.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -99,13 +92,7 @@ def read_session_file(
 ) -> bytes:
     """Returns the content of a file of a session.
 
-    Args:
-        session_id: The session.
-        relative_path: The file's path in the workspace.
-        workspace_root: The folder that holds the sessions' folders.
-        max_bytes: A larger file is refused: a guest can make a file of terabytes in no time.
-        logger: Gets the events; silent by default.
-        private_root: The folder that holds private folders; one of the user's by default.
+    A file of more than `max_bytes` is refused: a guest can make one of terabytes in no time.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -138,17 +125,8 @@ def write_session_file(
     """Writes a file of a session, as a whole: nobody ever sees a part of it.
 
     Folders that are missing are made, and so is a session that does not exist. A file that is
-    replaced keeps its permissions; a guest that has it open goes on with the old one.
-
-    Args:
-        session_id: The session.
-        relative_path: The file's path in the workspace. A link is followed if it stays inside.
-        data: The content; text is written as UTF-8.
-        workspace_root: The folder that holds the sessions' folders.
-        overwrite: Replaces a file that is there already.
-        logger: Gets the events; silent by default.
-        private_root: The folder that holds private folders, for a session that begins; one of the
-            user's by default.
+    replaced keeps its permissions; a guest that has it open goes on with the old one. Text is
+    written as UTF-8. A link is followed if it stays inside the workspace.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -188,9 +166,7 @@ def _content(data: bytes | str) -> bytes:
 def _begun(root: SessionsRoot, session_id: str, logger: SandboxLogger) -> Iterator[None]:
     """Makes a session for its first file. If the block fails, nothing of the session is left.
 
-    Raises:
-        SessionInUse: another process is deleting it.
-        WorkspaceError: the folder can't be made, or something else is in its place.
+    Raises `SessionInUse` if another process is deleting it, `WorkspaceError` if it can't be made.
     """
     with making_folder(root.path, 0o700):
         session = Session(root, session_id, logger)
@@ -218,15 +194,7 @@ def delete_session_path(
     """Deletes a file or a folder of a session.
 
     A link that stays inside the workspace is deleted itself, not what it leads to. A folder is
-    deleted with the links in it, wherever they lead.
-
-    Args:
-        session_id: The session.
-        relative_path: The path in the workspace.
-        workspace_root: The folder that holds the sessions' folders.
-        recursive: Deletes a folder with everything in it.
-        logger: Gets the events; silent by default.
-        private_root: The folder that holds private folders; one of the user's by default.
+    deleted with the links in it, wherever they lead; it must be empty unless `recursive`.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -254,14 +222,9 @@ def delete_session_path(
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:
     """Returns the real place of a path in a session's workspace, with all links followed.
 
-    Missing names are taken as they are, so there may be nothing at that place. This is an answer
-    only: no operation opens anything by it, as others may put a link there meanwhile.
-
-    Args:
-        session_id: The session.
-        relative_path: A path relative to its workspace. Backslashes separate names, too, unless
-            a name with backslashes is there.
-        workspace_root: The folder that holds the sessions' folders.
+    Missing names are taken as they are, so there may be nothing at that place. Backslashes separate
+    names, too, unless a name with backslashes is there. This is an answer only: no operation opens
+    anything by it, as others may put a link there meanwhile.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`); nothing was read.
@@ -283,9 +246,8 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
 def _folder_for(root: SessionsRoot, session_id: str, path: str) -> Path:
     """Returns the session's folder, for an operation on a path in it.
 
-    Raises:
-        SessionPathError: there is no such folder, and the path would be refused in any.
-        FileNotFoundError: there is no such folder; the error names the path.
+    If there is none, raises `SessionPathError` if the path would be refused in any, otherwise
+    `FileNotFoundError`, which names the path.
     """
     try:
         return root.find(session_id)
@@ -306,13 +268,7 @@ def _at(
 ) -> T:
     """Calls `act` with what a path leads to, as `locate` has it; returns its result.
 
-    Args:
-        root: The sessions' folder.
-        session_id: The session.
-        path: The path in its workspace.
-        act: Acts on a name in a folder. It is called again if something was swapped meanwhile.
-        follow: Follows a link at the end of the path.
-        make: Makes folders that are missing.
+    `act` is called again if something was swapped meanwhile.
     """
     ids.checked(session_id)
     parts = split_path(path)
@@ -328,8 +284,7 @@ def _at(
 def _again(path: str, work: Callable[[], T]) -> T:
     """Calls `work`, again if a link or another folder was put in its way; returns its result.
 
-    Raises:
-        OSError: as `work` does, but naming `path` only.
+    Its `OSError` names `path` only.
     """
     for left in reversed(range(_ATTEMPTS)):
         try:

@@ -52,9 +52,7 @@ _LOST = "the cell did not come to its end."
 class ForkSession(Struct, frozen=True):
     """A session is to be forked, which waits with everything on disk.
 
-    Attributes:
-        session_id: The id of the new session.
-        reseed: Whether the guest there is to draw other random numbers.
+    The new one has the id; its guest draws other random numbers with `reseed`.
     """
 
     session_id: str
@@ -62,11 +60,7 @@ class ForkSession(Struct, frozen=True):
 
 
 class Forked(Struct, frozen=True):
-    """The session was made.
-
-    Attributes:
-        notice: A text for the cell's author, such as which files were left out.
-    """
+    """The session was made; a notice for the cell's author, such as which files were left out."""
 
     notice: str = ""
 
@@ -74,21 +68,13 @@ class Forked(Struct, frozen=True):
 def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task], Forked]:
     """Returns the handler of `ForkSession`.
 
-    Whoever asks can have copies made of one session, `MOST_FORKS` at most, and of nothing else.
-
-    Args:
-        root: The sessions' folder.
-        parent: The id of the session that is forked.
+    Whoever asks can have copies made of the session `parent`, `MOST_FORKS` at most, and no other.
     """
     ids.checked(parent)
     made_so_far: list[str] = []
 
     def fork(request: ForkSession, task: Task) -> Forked:
-        """Makes a session. It is made whole, or nothing of it is left.
-
-        Raises:
-            WasmKernelError: it can't be made, or is not wanted any more.
-        """
+        """Makes a session. It is made whole, or nothing of it is left."""
         from wasm_kernel.sessions.staging import SessionExists, new_session
         from wasm_kernel.state import texts
         from wasm_kernel.state.fork import fork_stored
@@ -118,10 +104,7 @@ def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task
 
 
 def fork_command(sandbox: LocalSandbox, session: Session) -> CommandHandler:
-    """Returns what `%fork [--deterministic]` does.
-
-    It gives the new session's id, and words for the cell's author.
-    """
+    """Returns what `%fork` does: it gives the new session's id, and words for the author."""
 
     def fork(line: CommandLine, context: CommandContext) -> Mapping[str, str]:
         words = line.line.split()
@@ -139,11 +122,7 @@ def fork_command(sandbox: LocalSandbox, session: Session) -> CommandHandler:
 
 
 class ForkAction:
-    """A fork that is made when the cell is over. The guest's thread owns it.
-
-    Attributes:
-        id: The new session's id.
-    """
+    """A fork, with a new session's id, made when the cell is over. The guest's thread owns it."""
 
     def __init__(self, sandbox: LocalSandbox, session: Session, *, deterministic: bool) -> None:
         self._sandbox = sandbox

@@ -23,11 +23,7 @@ class SessionIdError(WasmKernelError, ValueError):
 
 
 def checked(text: str) -> str:
-    """Returns `text` if it is a session id: safe as a folder's name on every file system.
-
-    Raises:
-        SessionIdError: it is not.
-    """
+    """Returns a session id, safe as a folder's name everywhere, or raises `SessionIdError`."""
     if not isinstance(text, str) or not is_id(text):
         raise SessionIdError
     return text

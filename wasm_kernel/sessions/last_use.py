@@ -15,13 +15,8 @@ from wasm_kernel.sessions.metadata import MetadataCorrupted
 class LastUse(SessionHooks):
     """The duty of every session: it notes each cell in the metadata.
 
-    In a worker a session has no other: another process has opened it. The sandbox's thread
-    calls it.
-
-    Attributes:
-        id: The session's id.
-        folders: Its folders, open.
-        logger: Gets the events.
+    In a worker a session has no other: another process has opened it. The sandbox's thread calls
+    it.
     """
 
     id: str

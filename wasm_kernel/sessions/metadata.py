@@ -41,13 +41,9 @@ class MetadataCorrupted(WasmKernelError):
 
 
 class Metadata(Struct, frozen=True):
-    """The content of the file.
+    """The content of the file; `fields` are all, also those that mean nothing here.
 
-    Attributes:
-        session_id: The session's id, which is its folder's name.
-        created_at: When the session was made.
-        updated_at: When a cell last ended in it, successful or not.
-        fields: Every field of the file, also those that mean nothing here.
+    The session was made at `created_at`; a cell, successful or not, last ended at `updated_at`.
     """
 
     session_id: str
@@ -63,11 +59,7 @@ class Metadata(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes, session_id: str) -> Metadata:
-        """Returns the metadata in a file. Times without a zone are taken as UTC.
-
-        Raises:
-            MetadataCorrupted: it holds no metadata, or that of another session.
-        """
+        """Returns the metadata in a file, or raises `MetadataCorrupted`. Times are in UTC."""
         try:
             fields = json.loads(data, parse_constant=_refused)
         except (ValueError, RecursionError) as problem:
@@ -124,14 +116,8 @@ def now() -> datetime:
 def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
     """Notes that a cell ended; False if the session has no metadata.
 
-    Args:
-        workspace: The session's folder.
-        session_id: The session.
-        private: The session's private folder; None if it lies in another file system.
-
-    Raises:
-        MetadataCorrupted: what is there is not metadata of this session; it was left as it is.
-        OSError: it can't be read or written.
+    The private folder is None if it lies in another file system. What is not metadata of this
+    session is left as it is: `MetadataCorrupted`.
     """
     with workspace.enter() as folder:
         alone = _lock(folder.fd)
@@ -145,13 +131,7 @@ def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
 def read(folder: Folder, session_id: str) -> Metadata | None:
     """Returns the metadata in a session's folder; None if there is no file.
 
-    Args:
-        folder: The folder.
-        session_id: The session that it is to be of.
-
-    Raises:
-        MetadataCorrupted: what is there is not metadata of this session.
-        OSError: it can't be read.
+    Raises `MetadataCorrupted` if what is there is not metadata of this session.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -179,11 +159,7 @@ def _content(folder: Folder) -> bytes | None:
 
 
 def _lock(folder: int) -> bool:
-    """Waits until no other process changes the file, so that no change is lost.
-
-    Returns:
-        Whether the folder is locked; a file system may have no locks.
-    """
+    """Waits until no other process changes the file; False if there are no locks."""
     try:
         if wait_lock(folder, _WAIT_SECONDS):
             return True

@@ -136,11 +136,7 @@ class Notebooks(Closing):
         return None
 
     def put(self, binding: Binding, *instead: Binding) -> None:
-        """Adds a notebook, in the place of others.
-
-        Raises:
-            OSError: the list can't be written; it is as it was.
-        """
+        """Adds a notebook, in the place of others, or leaves the list as it was."""
         kept = [each for each in self.bindings if each not in instead]
         found = sorted([*kept, binding], key=lambda each: each.used, reverse=True)[:NOTEBOOKS_MOST]
         # msgspec's own writer refuses names that are not UTF-8
@@ -181,10 +177,8 @@ def notebooks_of(root: SessionsRoot) -> dict[str, list[Binding]]:
 def bind(root: SessionsRoot, session_id: str, notebook: Path) -> None:
     """Gives a notebook a session: its next kernel opens it, also one that is only restarted.
 
-    Raises:
-        NotebookRefused: no session can be kept for it.
-        PrivateFolderError: this user has no folder for state.
-        OSError: there is no such file, or the list can't be written.
+    Raises `NotebookRefused` if no session can be kept for it, `PrivateFolderError` if this user has
+    no folder for state.
     """
     with NotebookFile.at(notebook.absolute()) as file:
         found = Notebooks.locked() or homeless()
@@ -198,11 +192,8 @@ def bind(root: SessionsRoot, session_id: str, notebook: Path) -> None:
 class Opening:
     """The session that a kernel is about to open. Meanwhile, no other kernel chooses one.
 
-    Attributes:
-        session_id: Its id.
-        is_own: Whether it is the notebook's, and not one for this kernel alone.
-        is_taken: Whether the notebook's own is open elsewhere.
-        file: The notebook's file, until this is closed; None if there is none.
+    It `is_own` if it is the notebook's, and not one for this kernel alone; `is_taken` says that the
+    notebook's own is open elsewhere. The notebook's file, if any, is open until this is closed.
     """
 
     def __init__(self, root: SessionsRoot, kernel: str, notebook: Path | None) -> None:
@@ -345,14 +336,9 @@ class Opening:
 def opening(root: SessionsRoot, kernel: str, notebook: Path | None) -> Opening:
     """Returns the session that a kernel is to open: the kernel's own if no notebook is named.
 
-    A kernel that is restarted has the session that it had. Any other one has that of its notebook,
-    if that is not open elsewhere, and also when it is made anew. It waits a moment for a kernel
-    that is just ending.
-
-    Args:
-        root: The sessions' folder.
-        kernel: The id of the kernel, which stays over a restart.
-        notebook: The path of the notebook's file; None if no server names one.
+    A kernel that is restarted, which keeps its id, has the session that it had. Any other one has
+    that of its notebook, if that is not open elsewhere, and also when it is made anew. It waits a
+    moment for a kernel that is just ending.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     while True:

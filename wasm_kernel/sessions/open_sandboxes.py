@@ -61,12 +61,9 @@ class OpenSandboxes:
         self._guard, self._open = threading.RLock(), {}
 
     def add(self, workspace: Path, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
-        """Registers a new sandbox.
+        """Registers a new sandbox by its workspace's real path.
 
-        Args:
-            workspace: Its workspace's real path.
-            sandbox: The sandbox.
-            is_only: Returns whether nobody else, such as another process, has the session open.
+        `is_only` returns whether nobody else, such as another process, has the session open.
         """
         with self._guard:
             self._open[workspace] = _Open(sandbox, is_only)
@@ -77,14 +74,10 @@ class OpenSandboxes:
         make: Callable[[], BaseSandbox],
         found: Callable[[BaseSandbox], None],
     ) -> BaseSandbox:
-        """Returns the sandbox that is open on a workspace, or a new one.
+        """Returns the sandbox that is open on a workspace, or a new one that adds itself here.
 
-        Waits for one that is being closed, so that the new one finds what it saved.
-
-        Args:
-            workspace: The workspace's real path.
-            make: Makes a sandbox that adds itself here.
-            found: Called with the open sandbox; raises if it is not the one that is asked for.
+        Waits for one that is being closed, so that the new one finds what it saved. `found` is
+        called with the open one; it raises if that is not the one that is asked for.
         """
         while True:
             with self._guard:
@@ -129,8 +122,7 @@ class OpenSandboxes:
     def user(self, workspace: Path) -> str:
         """Returns who keeps the sandbox that is open on a workspace from being closed for pruning.
 
-        That is a cell of its own or another process; an empty text if there is nobody, or no
-        sandbox.
+        That is a cell of its own or another process; empty if there is nobody, or no sandbox.
         """
         with self._guard:
             found = self._open.get(workspace)
@@ -141,14 +133,9 @@ class OpenSandboxes:
         return "" if found.is_only() else ANOTHER_PROCESS
 
     def close(self, workspace: Path, why: str) -> None:
-        """Closes the sandbox that is open on a workspace, if there is one.
+        """Closes the sandbox that is open on a workspace, if any; later calls raise `why`.
 
-        Args:
-            workspace: The workspace's real path.
-            why: The error text of later calls on the sandbox.
-
-        Raises:
-            SessionInUse: The session is open elsewhere, too; nothing was closed.
+        Raises `SessionInUse` if the session is open elsewhere, too; nothing was closed.
         """
         with self._guard:
             found = self._open.get(workspace)
@@ -165,8 +152,7 @@ class OpenSandboxes:
     def retire(self, workspace: Path, why: str) -> str:
         """Closes the sandbox that is open on a workspace, unless somebody needs it.
 
-        Returns:
-            The user, as `user` has it; an empty text if no sandbox is open there any more.
+        Returns the user, as `user` has it; empty if no sandbox is open there any more.
         """
         needed = self.user(workspace)
         if not needed:

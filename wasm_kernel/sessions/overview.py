@@ -33,12 +33,9 @@ class Overview:
     """A session as it lies on disk.
 
     Attributes:
-        session_id: Its id.
-        workspace: Its folder.
         created_at: When it was made; None if its metadata does not say.
         updated_at: When a cell last ended in it, successful or not; None as above.
-        files: How many files it holds.
-        file_bytes: Their length.
+        files: How many files it holds; `file_bytes` is their length.
         history_states: How many states of its memory are kept.
         history_bytes: What they take on disk, with earlier versions of files.
         disk_bytes: What all of it takes on disk.
@@ -103,12 +100,7 @@ def _last_used(session: Overview) -> float:
 
 
 def session_in(root: SessionsRoot, session_id: str) -> Overview:
-    """Returns the overview of one session.
-
-    Raises:
-        SessionIdError: `session_id` is not a session id.
-        FileNotFoundError: there is no such session.
-    """
+    """Returns the overview of one session, or raises `SessionIdError` or `FileNotFoundError`."""
     name = root.target_of(ids.checked(session_id))
     found = _seen(root, name, named=True)
     if found is None:

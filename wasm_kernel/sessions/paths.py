@@ -48,10 +48,8 @@ def printable(path: str) -> str:
 def split_path(path: str) -> list[str]:
     """Returns the names along a path, split at its slashes; `..` is left in its place.
 
-    A name may hold backslashes: the walk finds out whether they separate names.
-
-    Raises:
-        SessionPathError: the path is empty, absolute, or holds a NUL.
+    A name may hold backslashes: the walk finds out whether they separate names. Raises
+    `SessionPathError` if the path is empty, absolute, or holds a NUL.
     """
     if not isinstance(path, str):
         raise TypeError(f"a path in a session is text, not {type(path).__name__}")
@@ -67,8 +65,7 @@ def split_path(path: str) -> list[str]:
 def normalize(path: str) -> list[str]:
     """Returns the names along a path whose backslashes separate names like its slashes.
 
-    Raises:
-        SessionPathError: as `split_path`; or the path names a drive.
+    Raises `SessionPathError` as `split_path`, and if the path names a drive.
     """
     split_path(path)
     plain = path.replace("\\", "/")
@@ -80,9 +77,8 @@ def normalize(path: str) -> list[str]:
 def resolve_names(path: str) -> tuple[str, ...]:
     """Returns the names that a path means in a session that has no folder yet.
 
-    Raises:
-        SessionPathError: as `normalize`; or the path leaves the workspace, or leads through a
-            reserved name.
+    Raises `SessionPathError` as `normalize`, and if the path leaves the workspace, or leads through
+    a reserved name.
     """
     found: list[str] = []
     for name in normalize(path):
@@ -115,14 +111,10 @@ def resolve(
     """Returns the names that lead to what a path means, below `workspace`, without links.
 
     Links are followed. As in `os.path.realpath`, what is missing is taken by its name. An absolute
-    link is followed if it names the workspace's own real path. A name with backslashes is
-    taken as it is; if there is no such file or folder, the backslashes separate names.
-
-    Args:
-        workspace: The session's folder, or a descriptor of it; then absolute links lead out.
-        parts: The names along the path, as `split_path` has them.
-        path: The path as it was given, for errors.
-        each: Called at each step; what it raises ends the walk.
+    link is followed if it names the workspace's own real path, unless that is given as a
+    descriptor. A name with backslashes is taken as it is; if there is no such file or folder, the
+    backslashes separate names. `parts` are `split_path`'s, `path` stands in errors, and what `each`
+    raises at a step ends the walk.
 
     Raises:
         SessionPathError: the path leaves the workspace, names a drive, or leads to or through a
@@ -146,19 +138,9 @@ def locate(
     """Yields a walk that stands in the folder of what a path means, and its name there.
 
     The name is `.` for the workspace itself; otherwise it was no link when it was looked at, unless
-    `follow` is False. There may be nothing of that name.
-
-    Args:
-        workspace: As for `resolve`.
-        parts: The same.
-        path: The same.
-        follow: Follows a link at the end, too.
-        make: Makes folders that are missing. If the block fails, they are removed again if they are
-            empty.
-
-    Raises:
-        SessionPathError: as `resolve`.
-        OSError: as `resolve`; or a folder on the way is missing, or can't be made.
+    `follow` is False. There may be nothing of that name. Folders that are missing are made if
+    `make`; if the block fails, they are removed again if they are empty. Arguments and errors are
+    those of `resolve`.
     """
     with FolderWalk(workspace) as walk:
         *folders, name = _Resolving(workspace, walk, path).run(parts, follow=follow) or [""]

@@ -79,15 +79,7 @@ def prune_sessions(
     why. If a session can't be deleted, the others are, and it keeps its id. If the clock went back,
     a session that seems to come from the future is not old.
 
-    Args:
-        older_than_hours: Sessions that were last used longer ago than this go; 0 means all.
-        workspace_root: The folder that holds the sessions' folders.
-        dry_run: Says what would be deleted; nothing is changed.
-        logger: Gets `session.prune.*`; silent by default.
-        private_root: The folder that holds private folders; one of the user's by default.
-
-    Returns:
-        The sessions that were deleted, skipped or spared, the errors, and the freed bytes.
+    With 0 hours all go. A `dry_run` changes nothing. The logger gets `session.prune.*`.
 
     Raises:
         PruneError: `older_than_hours` is not a number of hours.
@@ -242,10 +234,9 @@ class _Pruning:
             self._private_bytes += sizes[1]
 
     def _candidate(self, name: str, age: timedelta) -> tuple[int, int]:
-        """Logs a candidate; refuses a folder that its owner made read-only, to keep it.
+        """Logs a candidate; returns the bytes of its workspace and, in a dry run, private folder.
 
-        Returns:
-            The bytes of its workspace and, in a dry run, of its private folder.
+        Refuses a folder that its owner made read-only, to keep it.
         """
         with self._folder.enter(name) as folder:
             size, hours = walks.size_of(folder.fd), age / timedelta(hours=1)
@@ -326,12 +317,10 @@ class PruneSessions(Struct, frozen=True):
 
 
 class Pruned(Struct, frozen=True):
-    """The reply to `PruneSessions`.
+    """The reply to `PruneSessions`: lists and tables are cut, the summary is whole.
 
-    Attributes:
-        reply: The reply to the cell: lists and tables are cut, the summary is whole.
-        events: The events of the pruning, for the kernel's own log.
-        cancelled: It ended early, between two sessions; then only the events are known.
+    The events are for the kernel's own log; only they are known if it was cancelled between two
+    sessions.
     """
 
     reply: dict[str, Any] = {}
@@ -346,11 +335,7 @@ def hours_of(text: str) -> float | None:
 
 
 def request_of(line: str) -> PruneSessions:
-    """Returns the request that the words of `%prune_sessions` make.
-
-    Raises:
-        CommandRefused: they can't be read.
-    """
+    """Returns the request of `%prune_sessions`'s words, or raises `CommandRefused`."""
     words = line.replace("=", " ").split()
     apply = words.count("--apply")
     rest = [word for word in words if word != "--apply"]

@@ -43,9 +43,6 @@ def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
 
     It is locked until it is closed: close it when it has the session's name. A removal that sees it
     before it is locked takes it for a rest, and deletes it; then another one is made.
-
-    Raises:
-        OSError: it can't be made or locked.
     """
     for _ in range(_ATTEMPTS):
         aside = aside_name(name)
@@ -80,13 +77,9 @@ def remove(
 ) -> None:
     """Deletes a session's folder that nobody uses, and its private folder.
 
-    Args:
-        root: The sessions' folder.
-        name: The session's id.
-        privates: The private folders of the sessions in the root.
-        confirm: Called with the folder and the private folder when nobody can use the
-            session any more and nothing has been deleted yet; what it raises keeps the session. If
-            it is left out, a folder that its owner closed to himself is opened.
+    `confirm` is called with both when nobody can use the session any more and nothing has been
+    deleted yet; what it raises keeps the session. Without it, a folder that its owner closed to
+    himself is opened.
 
     Raises:
         FileNotFoundError: there is no such folder, or another one took its place meanwhile, which
@@ -157,9 +150,8 @@ def _set_aside(root: Folder, name: str, workspace: Folder) -> str:
 def finish_removals(root: Folder) -> dict[str, OSError]:
     """Deletes what earlier removals left behind when they were cut short.
 
-    Returns:
-        What kept a session from being deleted, by its id. It has its id back, unless there is
-        another one of that id by now; then it stays aside for the next time.
+    Returns what kept a session from being deleted, by its id. It has its id back, unless there is
+    another one of that id by now; then it stays aside for the next time.
     """
     with os.scandir(root.fd) as listing:
         left = [found for entry in listing if (found := _LEFT.fullmatch(entry.name))]

@@ -27,20 +27,10 @@ from wasm_kernel.sessions.paths import SessionPathError, resolve
 
 
 class SessionsRoot:
-    """A folder of sessions. Any thread may use it.
+    """A folder of sessions, which need not be there. Any thread may use it.
 
-    Args:
-        named: Its path; it need not be there.
-        private_root: The folder that holds private folders; one of the user's by default.
-
-    Attributes:
-        named: The same.
-        path: Its real path.
-        private_root: The absolute path of the folder that was named; None if there is none.
-        privates: The private folders of its sessions.
-
-    Raises:
-        PlantedLinkError: one of the two is relative, and leads through a link.
+    `path` is its real path; `named` and `private_root` are absolute ones as they were given. Raises
+    `PlantedLinkError` if one of the two is relative, and leads through a link.
     """
 
     def __init__(self, named: Path | str, private_root: Path | str | None = None) -> None:
@@ -55,9 +45,7 @@ class SessionsRoot:
     def place_of(self, session_id: str) -> Path:
         """Returns the path of a session's folder, where there may be anything.
 
-        Raises:
-            SessionIdError: `session_id` is not a session id.
-            OverlapError: this folder and `private_root` overlap.
+        Raises `SessionIdError`, or `OverlapError` if this folder and `private_root` overlap.
         """
         name = ids.checked(session_id)
         if self.private_root is not None:  # what lies in the user's own folder is no session's
@@ -65,12 +53,7 @@ class SessionsRoot:
         return self.path / self.target_of(name)
 
     def find(self, session_id: str) -> Path:
-        """Returns the path of a session's folder, which is there.
-
-        Raises:
-            SessionIdError, OverlapError: as `place_of`.
-            FileNotFoundError: there is no such session.
-        """
+        """Returns the path of a session's folder, which is there; otherwise `FileNotFoundError`."""
         workspace = self.place_of(session_id)
         if workspace.is_symlink() or not workspace.is_dir():
             raise FileNotFoundError(errno.ENOENT, "There is no such session", session_id)
@@ -79,12 +62,7 @@ class SessionsRoot:
     def folders_of(self, name: str, workspace: Folder) -> SandboxFolders | None:
         """Returns the folders of a session that is there; None if it has no private folder.
 
-        Args:
-            name: The session's id.
-            workspace: The session's folder, which is opened once more.
-
-        Raises:
-            OSError: they can't be opened.
+        The workspace is opened once more.
         """
         found = self.privates.find(name, workspace)
         if found is None:
@@ -117,11 +95,7 @@ class SessionsRoot:
             return session_id
 
     def aliases(self) -> dict[str, list[str]]:
-        """Returns the links that lead to sessions, by the sessions' ids.
-
-        Raises:
-            OSError: the folder can't be read.
-        """
+        """Returns the links that lead to sessions, by the sessions' ids."""
         found: dict[str, list[str]] = {}
         with Folder.open(self.path) as folder, os.scandir(folder.fd) as listing:
             for name in sorted(entry.name for entry in listing if entry.is_symlink()):

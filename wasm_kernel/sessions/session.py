@@ -66,12 +66,10 @@ class Session(LastUse):
     Attributes:
         id: The session's id. If the folder of the id that was asked for is a link to a session in
             the same root, it is that one's.
-        root: The sessions' folder.
         workspace: The session's own folder, the one that the guest sees as `/app`, below the root
             as it was asked for.
         folders: It and the others of the session, open. A sandbox that lives here closes them.
         made: It was made just now.
-        logger: Gets the events.
     """
 
     def __init__(
@@ -86,13 +84,7 @@ class Session(LastUse):
     ) -> None:
         """Opens a session; makes it if it does not exist, for its owner alone.
 
-        Args:
-            root: The sessions' folder.
-            session_id: The session's id.
-            logger: Gets the events; silent by default.
-            new: The id is a new one, so there is nothing to find.
-            known: It was there before, and is not made again if it was deleted.
-            mounts: The folders of the host that its guest is to see.
+        A `new` id needs no search. A session that is `known` is not made again if it was deleted.
 
         Raises:
             OverlapError: a cell could reach folders that it must not.
@@ -197,11 +189,7 @@ class Session(LastUse):
             self._parent = None
 
     def new_session(self) -> NewSession:
-        """Makes a session beside this one, for a fork.
-
-        Raises:
-            WasmKernelError: it can't be made.
-        """
+        """Makes a session beside this one, for a fork."""
         root = SessionsRoot(self.root.path, self.root.privates.named)  # wherever the process is
         session = Session(root, ids.new(), self.logger, new=True)
         session._parent = self
@@ -262,11 +250,7 @@ def _is_known(found: PrivateFolder | None) -> bool:
 
 
 def _check_unseen(root: Path, name: str) -> None:
-    """Checks that no guest of a sandbox outside of sessions can have a folder open.
-
-    Raises:
-        SessionInUse: a guest may.
-    """
+    """Raises `SessionInUse` if a guest of a sandbox outside of sessions may have a folder open."""
     for above in (root, *root.parents):
         if above == root and ids.uuid_in(name):
             continue  # no guest sees such a name there
@@ -286,11 +270,7 @@ def _check_unseen(root: Path, name: str) -> None:
 def session_paths(folders: SandboxFolders, policy: ExecutionPolicy) -> KeptPaths:
     """Returns the paths that a process with one session goes on using when its walls are closed.
 
-    They are the session's own folders, its mounts, and what every guest is made of.
-
-    Args:
-        folders: The session's folders.
-        policy: Names the other folders that its guest sees.
+    They are the session's own folders, the policy's mounts, and what every guest is made of.
     """
     own = (folders.real, folders.private_path)
     writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]

@@ -36,17 +36,7 @@ def staged(
     """Yields the path of a session's folder until it has its name, the folder, and its private one.
 
     The session is there when the block has ended, and not if it fails. The block closes the private
-    folder.
-
-    Args:
-        root: The sessions' folder.
-        name: The session's id.
-        privates: The private folders of the sessions in the root.
-
-    Raises:
-        SessionExists: there is something of that name by now.
-        PrivateFolderError: there is no place for the private folder.
-        OSError: it can't be made.
+    folder. Raises `SessionExists` if there is something of that name by now.
     """
     aside, workspace = removal.new_aside(root, ids.new())
     with workspace, ExitStack() as undo:
@@ -66,11 +56,7 @@ def _discard(private: Path) -> None:
 
 @contextmanager
 def new_session(root: SessionsRoot, name: str) -> Iterator[SandboxFolders]:
-    """The folders of a session that is there when the block has ended, and not if it fails.
-
-    Raises:
-        SessionExists, PrivateFolderError, OSError: as `staged`.
-    """
+    """The folders of a session that is there when the block has ended, and not if it fails."""
     path, kept = root.path / name, root.private_root
     with (
         Folder.open(root.path) as top,
@@ -82,11 +68,7 @@ def new_session(root: SessionsRoot, name: str) -> Iterator[SandboxFolders]:
 
 
 def write_metadata(workspace: Folder, name: str) -> None:
-    """Writes the metadata of the session that a staged folder becomes; its lock is held already.
-
-    Raises:
-        OSError: it can't be written, and no part of it is there; or something else is.
-    """
+    """Writes the metadata of the session that a staged folder becomes; its lock is held already."""
     descriptor = workspace.open_regular(metadata.NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -98,11 +80,7 @@ def write_metadata(workspace: Folder, name: str) -> None:
 
 
 def publish(root: Folder, aside: str, name: str) -> bool:
-    """Gives a staged folder the session's name; returns False if there is something of that name.
-
-    Raises:
-        OSError: it can't be renamed.
-    """
+    """Gives a staged folder the session's name; returns False if something has it."""
     if take_name(root.fd, aside, name):
         return True
     if root.status(name) is not None:

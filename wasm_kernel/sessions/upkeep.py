@@ -69,14 +69,9 @@ _LEAVING = (
 
 
 class Record(Struct, frozen=True):
-    """The facts known of a session.
+    """The facts known of a session: its use of the disk, and its notebook if that is gone.
 
-    Attributes:
-        session_id: Its id.
-        use: What it takes on disk.
-        notebook: The path of its notebook, if its files may go because that is gone.
-        due: Since when they may, in seconds since 1970; 0 if not.
-        told: When a user was told; 0 if nobody was yet.
+    Files may go since `due`, and a user was told at `told`, in seconds since 1970; 0 if not.
     """
 
     session_id: str
@@ -151,11 +146,8 @@ def _weight(record: Record) -> float:
 class Upkeep:
     """The upkeep of one root, for one kernel.
 
-    Args:
-        root: The root.
-        most_bytes: What all sessions may take on disk together; 0 for no bound.
-        days: After so many days without use, histories go, and files whose notebook is gone; 0 for
-            never.
+    All sessions may take `most_bytes` together; 0 for no bound. After so many days without use,
+    histories go, and files whose notebook is gone; 0 for never.
     """
 
     def __init__(self, root: SessionsRoot, *, most_bytes: int, days: float) -> None:
@@ -193,8 +185,7 @@ class Upkeep:
     def round(self) -> None:
         """Looks at all sessions once, and at the cache of compiled code; removes what has to go.
 
-        Raises:
-            OSError: the records of earlier rounds can't be written.
+        Raises `OSError` if the records of earlier rounds can't be written.
         """
         place = in_state(UPKEEP, make=True)
         if place is None:
@@ -289,11 +280,7 @@ class Upkeep:
 
 
 class _Sessions:
-    """The sessions of a root, as one round finds them.
-
-    Attributes:
-        records: What is known of each by now.
-    """
+    """The sessions of a root, as one round finds them; `records` is what is known of each."""
 
     def __init__(self, top: Folder, root: SessionsRoot) -> None:
         self._top, self._root = top, root
@@ -312,10 +299,7 @@ class _Sessions:
                 yield workspace, private
 
     def look(self, name: str, known: Records) -> None:
-        """Finds out what a session takes; measures it only if that may have changed.
-
-        One of a living service is passed over.
-        """
+        """Finds out what a session takes, if that changed; not one of a living service."""
         with contextlib.suppress(OSError), self._opened(name) as folders:
             if folders is None or (self._is_served and folders[1].status(SERVED) is not None):
                 return

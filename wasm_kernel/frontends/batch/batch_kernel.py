@@ -67,12 +67,7 @@ class _OwnKernelSpec(KernelSpecManager):
 
 
 class BatchKernel:
-    """A kernel, and nbclient's client of it.
-
-    Args:
-        settings: The kernel's settings, by the names of its traits.
-        folder: The folder that it is started in.
-    """
+    """A kernel with some traits, started in a folder, and nbclient's client of it."""
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
         self._place = RunFolder()
@@ -97,11 +92,7 @@ class BatchKernel:
         self._errors, self._heard = -1, b""
 
     async def start(self, book: NotebookNode) -> CellClient:
-        """Starts the kernel; returns a client that runs the cells of a notebook in it.
-
-        Raises:
-            KernelLost: it does not come up.
-        """
+        """Starts the kernel; returns a client that runs a notebook's cells, or `KernelLost`."""
         errors = self._listen()
         try:
             await self._manager.start_kernel(
@@ -122,9 +113,6 @@ class BatchKernel:
 
         It answers when its outputs can be heard, too. jupyter_client's own way listens for further
         ones for a fifth of a second.
-
-        Raises:
-            KernelLost: it does not come up.
         """
         end = time.monotonic() + START_SECONDS
         kc = self._client.kc
@@ -144,8 +132,7 @@ class BatchKernel:
     async def ready(self) -> None:
         """Waits until a new session's guest is ready, of which no cell has been run.
 
-        Raises:
-            KernelLost: there will be none. The kernel itself stays, and would say so in each cell.
+        After `KernelLost` the kernel itself stays, and would say so in each cell.
         """
         reply = await self._reply(self._client.kc.execute("", silent=True))
         if reply["status"] != "ok":
@@ -154,11 +141,7 @@ class BatchKernel:
             raise KernelLost(_NOT_STARTED.format(why=why.removesuffix(".")))
 
     async def _reply(self, sent: str) -> dict[str, Any]:
-        """The content of the reply to a message.
-
-        Raises:
-            KernelLost: there is none.
-        """
+        """The content of the reply to a message; `KernelLost` if there is none."""
         reply = await self._client.async_wait_for_reply(sent)
         if reply is None:
             raise KernelLost("The kernel did not answer.")
@@ -219,11 +202,7 @@ class BatchKernel:
         return found
 
     async def close(self, *, kill: bool) -> None:
-        """Ends the kernel; its session stays.
-
-        Args:
-            kill: Whether it is not asked first; states that are not on disk yet are lost.
-        """
+        """Ends the kernel; its session stays. If killed, states not on disk yet are lost."""
         with suppress(RuntimeError, OSError, zmq.ZMQError):  # it is gone already
             await self._manager.shutdown_kernel(now=kill)
         if self._client is not None:
@@ -237,12 +216,7 @@ class BatchKernel:
 
 
 def verdict_of(limits: set[str], ename: str) -> Verdict:
-    """Returns the verdict on a cell that failed.
-
-    Args:
-        limits: The limits that it met.
-        ename: The class of its error, as the guest says.
-    """
+    """Returns the verdict on a cell that failed, by limits it met and the class of its error."""
     for limit, verdict in _VERDICTS.items():
         if limit in limits:
             return verdict

@@ -33,15 +33,9 @@ def session_id_of(output: Path) -> str:
 
 
 class BatchSession:
-    """The session of one executed notebook. Its methods take time: call them on a thread.
+    """The session of one executed notebook, whose place alone gives its id.
 
-    Args:
-        root: The folder that holds the sessions' folders.
-        output: Where the executed notebook lies.
-
-    Attributes:
-        id: Its id, which depends on `output` alone.
-        root: The same.
+    Its methods take time: call them on a thread.
     """
 
     def __init__(self, root: SessionsRoot, output: Path) -> None:
@@ -60,9 +54,7 @@ class BatchSession:
     def begin(self, inputs: Sequence[Path]) -> None:
         """Makes it anew, with copies of some files.
 
-        Raises:
-            BatchError: a file can't be copied.
-            WasmKernelError: it can't be made, or somebody uses it.
+        Raises `BatchError` if one can't be copied, `WasmKernelError` if somebody uses it.
         """
         self.delete()
         for file in inputs:
@@ -75,11 +67,7 @@ class BatchSession:
             )
 
     def delete(self) -> None:
-        """Deletes it, if it is there.
-
-        Raises:
-            WasmKernelError: somebody uses it, or something in it can't be deleted.
-        """
+        """Deletes it, if it is there; `WasmKernelError` if somebody uses it, or something stays."""
         if not self.exists:
             return
         end = time.monotonic() + _LEAVE_SECONDS
@@ -101,11 +89,7 @@ class BatchSession:
             self.delete()
 
     def wait_unused(self) -> None:
-        """Waits until nobody uses it: the kernel of a killed run ends a moment after it.
-
-        Raises:
-            SessionInUse: somebody goes on using it.
-        """
+        """Waits until nobody uses it: the kernel of a killed run ends a moment after it."""
         end = time.monotonic() + _LEAVE_SECONDS
         while self._is_used():
             if time.monotonic() > end:

@@ -79,14 +79,9 @@ def run_on_cluster(
 ) -> list[Outcome]:
     """Runs notebooks on a cluster; executed ones come back as they end, and are written here.
 
-    Args:
-        sources: The notebooks.
-        settings: How they are run. Its sessions are the workers'; `shared` says where they lie.
-        progress: Gets what happens.
-        cluster: The scheduler's address, or how many workers to start on this machine.
-
-    Raises:
-        BatchError: there is no such cluster, or it is not safe to use it.
+    The sessions are the workers'; `settings.shared` says where they lie. `cluster` is the
+    scheduler's address, or how many workers to start on this machine. `BatchError` if it is not
+    safe to use.
     """
     seconds = settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
     budgets = replace(settings.budgets, notebook_seconds=seconds)
@@ -101,11 +96,7 @@ def run_on_cluster(
 
 
 def checked(address: str) -> str:
-    """Returns a scheduler's address with its scheme.
-
-    Raises:
-        BatchError: it is not safe to use it.
-    """
+    """Returns a scheduler's address with its scheme; `BatchError` if it is not safe to use."""
     whole = address if "://" in address else f"tcp://{address}"
     found = urlsplit(whole)
     host = found.hostname or ""
@@ -118,11 +109,7 @@ def checked(address: str) -> str:
 
 
 def _security_of(address: str) -> distributed.Security | None:
-    """Returns the certificates that Dask's own configuration names; None without TLS.
-
-    Raises:
-        BatchError: it names none.
-    """
+    """Returns the certificates of Dask's own configuration, or `BatchError`; None without TLS."""
     if not address.startswith("tls://"):
         return None
     security = distributed.Security()
@@ -212,11 +199,7 @@ class _ClusterBatch:
     # -- the cluster
 
     def _connect(self) -> None:
-        """Connects to the scheduler, for the first time or once more.
-
-        Raises:
-            BatchError: it does not answer.
-        """
+        """Connects to the scheduler, or once more; `BatchError` if it does not answer."""
         if self._client is not None:
             self._client.close()
         try:
@@ -246,11 +229,7 @@ class _ClusterBatch:
                     attempt.future = self._client.submit(run_task, data, pure=False)
 
     def _task_of(self, attempt: _Attempt) -> bytes | None:
-        """The task of a notebook; None if an earlier run did it.
-
-        Raises:
-            NotebookRefused: it can't be run.
-        """
+        """The task of a notebook; None if an earlier run did it; or `NotebookRefused`."""
         settings, source = self._settings, attempt.source
         book = read_notebook(source)
         if settings.parameters:
@@ -335,8 +314,7 @@ class _ClusterBatch:
     def _written(self, source: Source, outcome: Outcome, executed: bytes) -> Outcome:
         """Writes an executed notebook, and compares it if it is to be.
 
-        Raises:
-            NotebookRefused: what the worker sent is no notebook.
+        Raises `NotebookRefused` if what the worker sent is no notebook.
         """
         if not executed:
             return outcome

@@ -49,7 +49,6 @@ class Task(Struct, frozen=True):
         notebook: The notebook, with its parameters.
         topic: Where the worker tells how far it is.
         attempt: How often it was given to a worker before.
-        budgets: What it may use.
         mounts: Folders of the worker's machine that cells see.
         inputs: Files that are copied into `/app` first, by name.
         deterministic: Whether two runs give the same outputs.
@@ -72,14 +71,7 @@ class Task(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """How far a worker is with a notebook.
-
-    Attributes:
-        name: The notebook.
-        attempt: The attempt that this is about.
-        done: How many code cells are done.
-        cells: How many there are.
-    """
+    """How far a worker is with an attempt at a notebook: code cells done, of how many."""
 
     name: str
     attempt: int
@@ -88,12 +80,7 @@ class Told(Struct, frozen=True):
 
 
 class Ran(Struct, frozen=True):
-    """What came of a notebook.
-
-    Attributes:
-        outcome: What became of it.
-        executed: The executed notebook; empty if there is none.
-    """
+    """What became of a notebook, and how it was executed; empty if there is none."""
 
     outcome: Outcome
     executed: bytes
@@ -120,10 +107,7 @@ def _alone(task: Task) -> Iterator[None]:
 
     A worker that was given up, as it lost the scheduler, goes on until its notebook ends, and then
     removes the place. The lock lies beside the place, so it is the same file for whoever waits.
-
-    Raises:
-        SessionInUse: another worker goes on for longer than a notebook may take.
-        OSError: the shared folder can't be written, or has no locks.
+    `SessionInUse` if another worker goes on for longer than a notebook may take.
     """
     shared = Path(task.shared)
     shared.mkdir(parents=True, exist_ok=True)

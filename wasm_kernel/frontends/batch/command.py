@@ -25,12 +25,7 @@ _ABOUT = (
 
 
 def add_run(commands: Any, root: Callable[[], Path]) -> None:
-    """Adds the command to those of `wasm-kernel`.
-
-    Args:
-        commands: The subparsers.
-        root: Returns the sessions' folder if no other is named.
-    """
+    """Adds the command to those of `wasm-kernel`; `root` is where sessions lie by default."""
     parser = commands.add_parser("run", help="run notebooks that nobody trusts", description=_ABOUT)
     parser.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
     parser.add_argument("-o", "--out", required=True, metavar="OUT", type=Path, help=_OUT)
@@ -174,11 +169,7 @@ _BUDGETS = {
 
 
 def budgets_of(options: argparse.Namespace, others: Budgets | None = None) -> Budgets:
-    """Returns the budgets that were named; `others` has those that were not.
-
-    Raises:
-        PolicyError: one can't be.
-    """
+    """Returns the budgets that were named, or else those of `others`; or `PolicyError`."""
     from msgspec.structs import replace
 
     from wasm_kernel.frontends.batch.outcome import Budgets

@@ -22,10 +22,7 @@ _DIFFERENCE_CHARACTERS = 20_000
 def difference(before: NotebookNode, after: NotebookNode, ignored: Collection[str]) -> str:
     """Returns how the outputs of two notebooks differ, as nbdime prints it; empty if they do not.
 
-    Args:
-        before: The notebook with its stored outputs.
-        after: The same notebook, executed.
-        ignored: Some of `IGNORABLE`.
+    Some of `IGNORABLE` may be ignored.
     """
     from nbdime import diff_notebooks
     from nbdime.prettyprint import PrettyPrintConfig, pretty_print_notebook_diff

@@ -26,12 +26,7 @@ _GRADES = "grades.csv"
 
 
 def add_grade(commands: Any, root: Callable[[], Path]) -> None:
-    """Adds the command to those of `wasm-kernel`.
-
-    Args:
-        commands: The subparsers.
-        root: Returns the sessions' folder if no other is named.
-    """
+    """Adds the command to those of `wasm-kernel`; `root` is where sessions lie by default."""
     parser = commands.add_parser("grade", help="grade notebooks by tests", description=_ABOUT)
     parser.add_argument("notebooks", nargs="+", metavar="SUBMISSION", help="as for `run`")
     parser.add_argument(

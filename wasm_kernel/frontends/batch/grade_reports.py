@@ -17,11 +17,7 @@ _FORGEABLE = "it ran beside the submission, which can fool it"
 
 
 def write_csv(file: Path, grades: Sequence[Grade]) -> None:
-    """Writes a row for each submission, with a column for each test.
-
-    Raises:
-        BatchError: the file can't be written.
-    """
+    """Writes a row for each submission, with a column for each test."""
     names = [test.name for test in grades[0].tests] if grades else []
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -41,11 +37,7 @@ def _cell(text: str) -> str:
 
 
 def write_feedback(file: Path, grade: Grade) -> None:
-    """Writes what a student is told: of hidden tests only whether they were passed.
-
-    Raises:
-        BatchError: the file can't be written.
-    """
+    """Writes what a student is told: of hidden tests only whether they were passed."""
     outcome = grade.outcome
     total = f"{grade.earned:g} of {grade.points:g} points{'' if grade.judged else _NOT_ALL}"
     lines = [f"# {_text(outcome.notebook)}", "", total, ""]
@@ -76,11 +68,7 @@ def _text(text: str) -> str:
 
 
 def write_grades_junit(file: Path, grades: Sequence[Grade]) -> None:
-    """Writes JUnit XML: one test case for each test of each submission.
-
-    Raises:
-        BatchError: the file can't be written.
-    """
+    """Writes JUnit XML: one test case for each test of each submission."""
     cases = [
         Case(test.name, grade.outcome.notebook, *_verdict(test))
         for grade in grades

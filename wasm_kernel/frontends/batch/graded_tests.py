@@ -25,12 +25,9 @@ _MOST = 10_000
 
 
 class Example(Struct, frozen=True):
-    """One example of a doctest.
+    """One example of a doctest, run in the mode of a prompt, and the output that it wants.
 
-    Attributes:
-        code: What is run, in the mode of a prompt.
-        want: The output that is expected.
-        error: The last line of the traceback that is expected; empty if none is.
+    `error` is the last line of the traceback that is expected; empty if none is.
     """
 
     code: str
@@ -67,23 +64,14 @@ class GradedTest(Struct, frozen=True):
 
 
 class TestFiles(Struct, frozen=True):
-    """The tests as they are in their files.
-
-    Attributes:
-        sources: Files of our own format, which a clean guest has to run.
-        tests: The tests of other formats.
-    """
+    """The tests in files: sources of our own format, for a clean guest, and tests of the others."""
 
     sources: tuple[str, ...] = ()
     tests: tuple[GradedTest, ...] = ()
 
 
 def read_tests(paths: Sequence[Path]) -> TestFiles:
-    """Reads files of tests, or all of a folder.
-
-    Raises:
-        BatchError: one can't be read, or is none.
-    """
+    """Reads files of tests, or all of a folder; `BatchError` if one is none."""
     sources: list[str] = []
     tests: list[GradedTest] = []
     for file in _files(paths):

@@ -18,11 +18,7 @@ _FAILED = "red"
 
 
 class LiveTable:
-    """A table of the notebooks that run now, and a line for each that ended.
-
-    Args:
-        console: Where it is shown; by default standard output.
-    """
+    """A table of the notebooks that run now, and a line for each that ended."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._running: dict[str, tuple[int, int, float]] = {}

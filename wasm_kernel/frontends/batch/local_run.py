@@ -26,16 +26,9 @@ _IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name
 def run_sources(
     sources: Sequence[Source], settings: RunSettings, jobs: int | None, progress: Progress
 ) -> list[Outcome]:
-    """Runs notebooks; returns what became of each.
+    """Runs `jobs` notebooks at a time, by default one a processor; returns what became of each.
 
-    Args:
-        sources: The notebooks.
-        settings: How they are run.
-        jobs: How many run at a time; by default as many as this process has processors.
-        progress: Gets what happens.
-
-    Raises:
-        BatchError: the run can't begin, or an executed notebook can't be written.
+    Raises `BatchError` if the run can't begin, or an executed notebook can't be written.
     """
     count = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if count < 1:
@@ -113,11 +106,7 @@ class _Batch:
 
 
 def check(sources: Sequence[Source], settings: RunSettings) -> None:
-    """Checks what would fail every notebook, before any is run.
-
-    Raises:
-        BatchError: the run can't begin.
-    """
+    """Checks what would fail every notebook, before any is run; raises `BatchError`."""
     if unknown := [*settings.hooks.keys() - {*HOOKS}]:
         raise BatchError(f"There is no hook {unknown[0]}; there are {', '.join(HOOKS)}.")
     for file in settings.inputs:

@@ -40,12 +40,7 @@ class TooMuchKept(WasmKernelError):
 
 
 class CellClient(NotebookClient):
-    """A client that runs the cells of a notebook.
-
-    Args:
-        book: The notebook.
-        options: The options of nbclient's.
-    """
+    """A client of nbclient's, with its options, that runs the cells of a notebook."""
 
     def __init__(self, book: NotebookNode, **options: Any) -> None:
         super().__init__(book, iopub_timeout=OUTPUT_SECONDS, raise_on_iopub_timeout=True, **options)
@@ -63,9 +58,7 @@ class CellClient(NotebookClient):
     ) -> NotebookNode | None:
         """Takes a message of the kernel; one of a widget that makes no sense changes nothing.
 
-        Raises:
-            CellExecutionComplete: the cell has ended.
-            TooMuchKept: it would take too much room.
+        Raises `CellExecutionComplete` when the cell has ended, `TooMuchKept` if there is no room.
         """
         try:
             return super().process_message(msg, cell, cell_index)

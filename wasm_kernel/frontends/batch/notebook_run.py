@@ -140,14 +140,7 @@ class _Ended(Exception):
 
 
 class NotebookRun:
-    """The run of one notebook.
-
-    Args:
-        source: The notebook.
-        settings: How it is run.
-        progress: Gets what happens.
-        stopping: Is set when the whole batch is to end.
-    """
+    """The run of one notebook; `stopping` is set when the whole batch is to end."""
 
     def __init__(
         self, source: Source, settings: RunSettings, progress: Progress, stopping: asyncio.Event
@@ -169,8 +162,7 @@ class NotebookRun:
     async def run(self) -> Outcome:
         """Runs the notebook; returns what became of it, whatever that is.
 
-        Raises:
-            BatchError: the executed notebook can't be written.
+        Raises `BatchError` if the executed notebook can't be written.
         """
         began = time.monotonic()
         try:
@@ -308,12 +300,7 @@ class NotebookRun:
             self._failed.append(ended)
 
     async def _run_cell(self, client: CellClient, place: int, cell: NotebookNode) -> None:
-        """Runs one cell.
-
-        Raises:
-            _Ended: the notebook does not go on.
-            KernelLost, DeadKernelError: the kernel is gone.
-        """
+        """Runs one cell; raises `_Ended`, or that the kernel is lost."""
         assert self._kernel is not None
         seconds = self._settings.budgets.cell_seconds
         most = math.inf if seconds is None else seconds + _SPARE_SECONDS
@@ -340,9 +327,7 @@ class NotebookRun:
     async def _limited(self, work: Coroutine[Any, Any, T], most: float = math.inf) -> T:
         """Waits for something as long as the notebook may take, and the batch is not to end.
 
-        Args:
-            work: What is waited for.
-            most: Seconds after which the kernel is taken for lost.
+        After `most` seconds the kernel is taken for lost.
         """
         left = self._end - time.monotonic()
         task = asyncio.ensure_future(work)

@@ -53,14 +53,9 @@ class NotebookRefused(WasmKernelError):
 
 
 class Source(Struct, frozen=True):
-    """A notebook to run.
+    """A notebook to run: a file, or what standard input held.
 
-    Attributes:
-        name: What people call it.
-        path: The file; None for standard input.
-        data: What standard input held.
-        output: Where the executed notebook is written.
-        folder: The notebook's own folder, in which its kernel is started.
+    The executed one is written to `output`. Its kernel is started in `folder`, the notebook's own.
     """
 
     name: str
@@ -74,17 +69,11 @@ class Source(Struct, frozen=True):
 
 
 def find_sources(named: Sequence[str], out: Path) -> list[Source]:
-    """Returns the notebooks that some names stand for, each once.
+    """Returns the notebooks that files, folders, globs or `-` stand for, each once.
 
     Executed notebooks lie in `out` as the notebooks lie below the deepest folder that holds all of
-    them. One notebook may also be written into a file that is named itself.
-
-    Args:
-        named: Files, folders, globs, or `-` for standard input.
-        out: The folder for executed notebooks, or the file for one.
-
-    Raises:
-        BatchError: a name stands for nothing, or an executed notebook would replace its source.
+    them. One notebook may also be written into a file that is named itself. Raises `BatchError` if
+    a name stands for nothing, or an executed notebook would replace its source.
     """
     is_file = out.suffix == SUFFIX and not out.is_dir()
     found: dict[Path | None, str] = {}
@@ -153,8 +142,7 @@ def _walk(folder: Path, out: Path) -> Iterable[Path]:
 def read_stored(source: Source) -> NotebookNode:
     """Returns a notebook as it is stored, with its outputs.
 
-    Raises:
-        NotebookRefused: it can't be read, is no notebook, or is in another language.
+    Raises `NotebookRefused` if it can't be read, is no notebook, or is in another language.
     """
     try:
         data = source.data
@@ -170,9 +158,7 @@ def read_stored(source: Source) -> NotebookNode:
 def _content(path: Path) -> bytes:
     """The content of a notebook's file, which others may have put where it lies.
 
-    Raises:
-        NotebookRefused: it is no file, or a link to a file of another folder.
-        OSError: it can't be read.
+    Raises `NotebookRefused` if it is no file, or a link to a file of another folder.
     """
     real = path.resolve(strict=True)
     if not real.is_relative_to(path.parent):
@@ -184,11 +170,7 @@ def _content(path: Path) -> bytes:
 
 
 def read_notebook(source: Source) -> NotebookNode:
-    """Returns a notebook as it is to be run: without outputs, and without what a run says of it.
-
-    Raises:
-        NotebookRefused: as `read_stored`.
-    """
+    """Returns a notebook as it is to be run: without outputs, and without what a run says of it."""
     book = read_stored(source)
     for cell in book.cells:
         if cell.cell_type == "code":
@@ -200,11 +182,7 @@ def read_notebook(source: Source) -> NotebookNode:
 
 
 def parse_notebook(data: bytes) -> NotebookNode:
-    """Returns the notebook in a file's content, in the newest format, each cell with an id.
-
-    Raises:
-        NotebookRefused: it is no notebook.
-    """
+    """Returns the notebook in a file's content, in the newest format, each cell with an id."""
     if len(data) > MOST_BYTES:
         raise NotebookRefused(f"The notebook has more than {MOST_BYTES:,} bytes.")
     try:
@@ -242,11 +220,7 @@ def _name_cells(cells: Sequence[Any]) -> None:
 
 
 def runtime_of(book: NotebookNode) -> RuntimeType:
-    """Returns the language that a notebook says it is in; Python if it says nothing.
-
-    Raises:
-        NotebookRefused: no sandbox runs it.
-    """
+    """Returns a notebook's own language, Python by default; or `NotebookRefused`."""
     info, spec = book.metadata.get("language_info", {}), book.metadata.get("kernelspec", {})
     language = str(info.get("name") or spec.get("language") or "python")
     if language.lower() in _PYTHON:
@@ -284,27 +258,14 @@ def merge_streams(cell: NotebookNode) -> None:
 
 
 def write_notebook(book: NotebookNode, output: Path, record: Mapping[str, Any]) -> None:
-    """Writes an executed notebook: as a whole, or not at all.
-
-    Args:
-        book: The notebook.
-        output: The file.
-        record: What its metadata say of the run.
-
-    Raises:
-        BatchError: it can't be written.
-    """
+    """Writes an executed notebook, with a record of the run: as a whole, or not at all."""
     book.metadata[METADATA] = dict(record)
     text = nbformat.v4.writes(book) + "\n"
     write_bytes(output, text.encode("utf-8", "replace"))
 
 
 def write_bytes(output: Path, data: bytes) -> None:
-    """Writes an executed notebook that is there in bytes: as a whole, or not at all.
-
-    Raises:
-        BatchError: it can't be written.
-    """
+    """Writes an executed notebook that is there in bytes: as a whole, or not at all."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with Folder.open(output.parent) as folder, folder.replacing(output.name) as file:
@@ -317,10 +278,7 @@ def write_bytes(output: Path, data: bytes) -> None:
 
 
 def read_executed(output: Path) -> tuple[NotebookNode, dict[str, Any]] | None:
-    """Returns the notebook that an earlier run wrote, and what its metadata say of that run.
-
-    None if there is none, or if it is not one of ours.
-    """
+    """Returns the notebook that an earlier run of ours wrote, if any, and its record."""
     try:
         book = parse_notebook(output.read_bytes())
     except (OSError, NotebookRefused):

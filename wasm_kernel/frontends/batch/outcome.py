@@ -114,11 +114,7 @@ class Budgets(Struct, frozen=True, kw_only=True):
 
 
 def size_of(text: str) -> int:
-    """Returns the bytes that a text such as `512M` or `1.5 GiB` stands for.
-
-    Raises:
-        ValueError: it stands for none.
-    """
+    """Returns the bytes that a text such as `512M` or `1.5 GiB` stands for, or `ValueError`."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a size such as 512M")

@@ -36,8 +36,7 @@ def value_of(text: str) -> Any:
 def read_parameters(files: Iterable[Path], pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Returns parameters by name; pairs go before files, and later ones before earlier.
 
-    Raises:
-        BatchError: a file can't be read, or holds no table.
+    Raises `BatchError` if a file can't be read, or holds no table.
     """
     import yaml
 
@@ -55,11 +54,7 @@ def read_parameters(files: Iterable[Path], pairs: Iterable[tuple[str, str]]) -> 
 
 
 def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any]) -> None:
-    """Checks that a notebook has such parameters: those of its cell tagged `parameters`.
-
-    Raises:
-        BatchError: it lacks one.
-    """
+    """Raises `BatchError` if a notebook's cell tagged `parameters` lacks one of these."""
     cell = _parameter_cell(book)
     known = [] if cell is None else _ASSIGNED.findall(cell.source)
     unknown = sorted(set(parameters) - set(known))
@@ -71,8 +66,7 @@ def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any
 def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
     """Returns the notebook with a cell that sets parameters, after the one that declares them.
 
-    Raises:
-        NotebookRefused: it is in a language whose parameters nobody writes.
+    Raises `NotebookRefused` if nobody writes parameters of its language.
     """
     from papermill.parameterize import parameterize_notebook
 

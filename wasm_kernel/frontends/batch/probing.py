@@ -69,12 +69,7 @@ Answer = Mapping[str, Any]
 class Copy:
     """A copy of a submission, in which one test has its probes run.
 
-    Args:
-        sandbox: The copy.
-        seconds: The seconds that all of the test may take, from when the copy is awake.
-
-    Raises:
-        WasmKernelError: it can't be woken.
+    All of the test may take so many seconds, from when the copy is awake.
     """
 
     def __init__(self, sandbox: RemoteSandbox, seconds: float) -> None:
@@ -122,11 +117,7 @@ def split_probe(probe: str) -> tuple[str, str]:
 
 
 def _check_probes(test: GradedTest) -> None:
-    """Checks that probes can be read, before anything runs.
-
-    Raises:
-        BatchError: one is no Python, such as a magic.
-    """
+    """Checks that probes can be read, before anything runs; `BatchError` if one is no Python."""
     for probe in test.probes:
         try:
             split_probe(probe)
@@ -166,13 +157,7 @@ def _text_in(told: Any) -> str:
 class CleanGuest:
     """A guest that holds the tests, and never a submission. One thread's own.
 
-    Args:
-        sandbox: A sandbox of its own.
-        files: The tests.
-        seconds: The seconds that judging one test may take.
-
-    Raises:
-        BatchError: the tests can't be loaded.
+    Judging one test may take so many seconds. `BatchError` if the tests can't be loaded.
     """
 
     def __init__(self, sandbox: RemoteSandbox, files: TestFiles, seconds: float) -> None:

@@ -52,15 +52,7 @@ _ROW = (
 
 
 class Case(Struct, frozen=True):
-    """A test case of JUnit XML.
-
-    Attributes:
-        name: Its name.
-        group: The class that it is shown under.
-        verdict: `ok`, or what became of it.
-        why: Why it is not `ok`.
-        seconds: How long it took.
-    """
+    """A test case of JUnit XML, in a group; why its verdict is not `ok`, and its seconds."""
 
     name: str
     group: str
@@ -70,11 +62,7 @@ class Case(Struct, frozen=True):
 
 
 def write_junit(file: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes the outcomes as JUnit XML: one test case for each notebook.
-
-    Raises:
-        BatchError: the file can't be written.
-    """
+    """Writes the outcomes as JUnit XML: one test case for each notebook."""
     cases = [
         Case(each.notebook, _SUITE, each.verdict, _why(each), each.seconds) for each in outcomes
     ]
@@ -100,11 +88,7 @@ def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
 
 
 def write_page(file: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes a page with all outcomes, links to the executed notebooks, and their first figures.
-
-    Raises:
-        BatchError: the file can't be written.
-    """
+    """Writes a page with all outcomes, links to the executed notebooks, and their first figures."""
     rows = "\n".join(_row(file, outcome) for outcome in outcomes)
     write_report(file, _PAGE.format(title=escape(summary(outcomes)), rows=rows).encode())
 
@@ -155,11 +139,7 @@ def _image(text: object, beginning: bytes) -> str:
 
 
 def write_report(file: Path, data: bytes) -> None:
-    """Writes a report, as a whole or not at all.
-
-    Raises:
-        BatchError: it can't be written.
-    """
+    """Writes a report, as a whole or not at all; `BatchError` if it can't be written."""
     try:
         file.absolute().parent.mkdir(parents=True, exist_ok=True)
         with Folder.open(file.absolute().parent) as folder, folder.replacing(file.name) as target:

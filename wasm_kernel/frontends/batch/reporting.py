@@ -13,11 +13,7 @@ from wasm_kernel.frontends.batch.outcome import VERDICTS, Outcome, cleaned, plai
 
 
 class Lines:
-    """One line for each notebook that has its verdict.
-
-    Args:
-        stream: Where lines are written.
-    """
+    """One line, on a stream, for each notebook that has its verdict."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -34,11 +30,7 @@ class Lines:
 
 
 class JsonLines:
-    """One JSON object a line for each thing that happens, for programs.
-
-    Args:
-        stream: Where lines are written.
-    """
+    """One JSON object a line, on a stream, for each thing that happens, for programs."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -36,11 +36,7 @@ def state_counts(cells: Sequence[NotebookNode]) -> list[int]:
 class Earlier:
     """The executed notebook of an earlier run, compared with the notebook as it is now.
 
-    Args:
-        executed: The code cells of the executed notebook.
-        done: How many of them ran as they should.
-        cells: The code cells of the notebook now.
-        was_ok: Whether its verdict was `ok`.
+    The first `done` code cells of the executed one ran as they should.
     """
 
     def __init__(

@@ -17,11 +17,7 @@ _LEFT_SECONDS = 600.0  # by then the kernels of a run that was killed have ended
 
 
 class RunFolder:
-    """A folder among temporary files, locked for as long as it is used.
-
-    Attributes:
-        path: Where it lies.
-    """
+    """A folder among temporary files, locked for as long as it is used."""
 
     def __init__(self) -> None:
         self._made = TemporaryDirectory(prefix=_PREFIX)

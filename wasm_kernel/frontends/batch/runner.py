@@ -94,11 +94,7 @@ def run_notebooks(
 
 
 def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | None) -> None:
-    """Checks that nothing is asked for that there is not on a cluster, or only there.
-
-    Raises:
-        BatchError: something is; nothing was run.
-    """
+    """Raises `BatchError` if something is asked for that a cluster lacks, or alone has."""
     if cluster is None:
         if settings.shared:
             raise BatchError("A shared folder is a cluster's, and none is named. Nothing was run.")

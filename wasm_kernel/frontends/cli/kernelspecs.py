@@ -56,11 +56,7 @@ class Installed:
 
 
 def source(runtime: RuntimeType) -> Path:
-    """Returns the folder of a language's kernelspec that comes with the package.
-
-    Raises:
-        KernelspecError: it is not there.
-    """
+    """Returns the folder of a language's kernelspec in the package, or `KernelspecError`."""
     checkout = Path(__file__).parents[3] / "kernelspec" / runtime.value
     if (checkout / "kernel.json").is_file():
         return checkout
@@ -83,8 +79,7 @@ def install(
 ) -> Path:
     """Installs a language's kernelspec that starts this interpreter; returns its folder.
 
-    Raises:
-        KernelspecError: the place can't be written, or the name is not valid.
+    Raises `KernelspecError` if the place can't be written, or the name is not valid.
     """
     with tempfile.TemporaryDirectory() as staging:
         staged = Path(staging, NAME)
@@ -113,8 +108,7 @@ def install(
 def uninstall(place: Place | None, name: str = NAME) -> Path:
     """Removes a kernelspec of ours from `place`, or from the place where Jupyter finds it first.
 
-    Raises:
-        KernelspecError: there is none, it is another kernel's, or it can't be removed.
+    Raises `KernelspecError` if there is none, it is another kernel's, or it can't be removed.
     """
     if place is None:
         try:
@@ -143,11 +137,7 @@ def installed() -> list[Installed]:
 
 
 def offered() -> Installed:
-    """Returns the kernelspec of ours that a new console or notebook is to have.
-
-    Raises:
-        KernelspecError: Jupyter offers none.
-    """
+    """Returns the kernelspec of ours for a new console or notebook; `KernelspecError` if none."""
     found = installed()
     if not found:
         raise KernelspecError(
@@ -158,11 +148,7 @@ def offered() -> Installed:
 
 
 def empty_notebook() -> str:
-    """Returns a notebook without cells, for the kernel that is offered.
-
-    Raises:
-        KernelspecError: Jupyter offers none.
-    """
+    """Returns a notebook without cells, for the kernel that is offered."""
     spec = offered()
     found = json.loads((spec.folder / "kernel.json").read_text(encoding="utf-8"))
     kernel = {"name": spec.name} | {key: found[key] for key in ("display_name", "language")}

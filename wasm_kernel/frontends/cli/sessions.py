@@ -34,12 +34,7 @@ _COMMANDS: dict[str, tuple[Command, str, tuple[Option, ...]]] = {}
 
 
 def add(commands_of: Any, root: Callable[[], Path]) -> None:
-    """Adds the command to those of `wasm-kernel`.
-
-    Args:
-        commands_of: The subparsers.
-        root: Returns the sessions' folder if no other is named.
-    """
+    """Adds the command to those of `wasm-kernel`; `root` is where sessions lie by default."""
     sessions = commands_of.add_parser("sessions", help="list, look into, move and delete sessions")
     _add_folders(sessions)
     kinds = sessions.add_subparsers(required=True, metavar="COMMAND")

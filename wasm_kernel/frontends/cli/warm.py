@@ -19,14 +19,9 @@ _THROTTLE = 5.0  # seconds between two lines about the same thing
 
 
 def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
-    """Compiles each guest and builds its base image if they are missing; `say`s the progress.
+    """Compiles each guest for a flavour and builds its base image if they are missing.
 
-    Args:
-        say: Called with one line at a time.
-        flavour: The name of the flavour that is prepared; each is compiled separately.
-
-    Raises:
-        WasmKernelError: it can't be prepared; the text says what to do.
+    `say` gets one line at a time. Raises `WasmKernelError`, which says what to do.
     """
     begun = time.monotonic()
     said: dict[str, float] = {}  # each topic, and when it was spoken of last
@@ -45,11 +40,7 @@ def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
 
 
 def export_archive(say: Callable[[str], None], target: Path, *, flavour: FlavourName) -> None:
-    """Writes the prepared guests into an archive, and `say`s how another machine takes it.
-
-    Raises:
-        OSError: it can't be written there.
-    """
+    """Writes the prepared guests into an archive, and `say`s how another machine takes it."""
     paths = (language.prepared.paths(FLAVOURS[flavour]) for language in languages())
     digest = write_archive(chain.from_iterable(paths), target)
     say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
@@ -57,12 +48,7 @@ def export_archive(say: Callable[[str], None], target: Path, *, flavour: Flavour
 
 
 def import_archive(say: Callable[[str], None], source: Path, sha256: str) -> None:
-    """Takes prepared guests from an archive of this digest.
-
-    Raises:
-        WasmKernelError: nothing can be taken from it; the text says why.
-        OSError: it can't be read.
-    """
+    """Takes prepared guests from an archive of this digest; `WasmKernelError` says why not."""
     known: dict[str, Check | None] = {}
     with ExitStack() as held:
         for language in languages():

@@ -99,9 +99,7 @@ _IPYTHON = {
 class WasmKernelApp(JupyterApp):
     """One kernel process. The main thread's own, except for `stop`.
 
-    Attributes:
-        serves: Whether a front end is answered from now on.
-        origin: How the process came to be.
+    A front end is answered once it `serves`. The origin is how the process came to be.
     """
 
     serves = False
@@ -440,12 +438,9 @@ def main(
     factory: SandboxFactory = create,
     origin: Origin | None = None,
 ) -> None:
-    """Runs a kernel in this process.
+    """Runs a kernel in this process, by the command line; by default, somebody started it.
 
-    Args:
-        argv: The command line, `sys.argv` by default.
-        factory: Makes the sandbox from a language, a session, a policy and when to resume.
-        origin: How the process came to be; by default, somebody started it.
+    The factory makes the sandbox from a language, a session, a policy and when to resume.
     """
     # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

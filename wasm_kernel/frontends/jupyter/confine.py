@@ -41,14 +41,8 @@ def open_broker(
 ) -> LocalBroker | ProcessBroker:
     """Makes the broker; if the process will be confined, in a process that is not.
 
-    Must come first: the broker should not have the files that the process opens later.
-
-    Args:
-        handlers: The requests that it serves.
-        confinement: The confinement of this process.
-        ending: Closes the broker.
-        begin: What its process does first.
-        at_end: What it does when the kernel has ended.
+    Must come first: the broker should not have the files that the process opens later. Its process
+    calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it.
     """
     if not confinement.is_closing:
         begin()
@@ -66,11 +60,7 @@ def kept_by(
 ) -> KeptPaths:
     """Returns the paths that a kernel's process goes on using.
 
-    Args:
-        folders: Its session's folders.
-        policy: Names the other folders that the guest sees.
-        file: The connection file.
-        config: The kernel's address, if the file does not say it.
+    The connection file is among them, or the kernel's address if the file does not say it.
     """
     kept = session_paths(folders, policy)
     made: tuple[Path, ...] = ()

@@ -59,11 +59,7 @@ class Connection(ConnectionFileMixin):
         return _LOOPBACK if self.transport == "tcp" else str(super()._ip_default())
 
     def open(self, *, allow_unsigned: bool) -> None:
-        """Reads the connection file, or prepares to write one.
-
-        Raises:
-            ConnectionFileError: it can't be read, or holds no key and `allow_unsigned` is not set.
-        """
+        """Reads the connection file, or prepares to write one; or `ConnectionFileError`."""
         self.session = Session(parent=self.parent)
         path = Path(self.connection_file)
         if not path.exists():
@@ -187,11 +183,7 @@ class HeartbeatThread(Heartbeat):
         )
 
     def start(self) -> None:
-        """Listens and answers.
-
-        Raises:
-            ListenError: the address can't be listened on.
-        """
+        """Listens and answers, or raises `ListenError`."""
         super().start()
         try:
             self._listens.result()
@@ -253,8 +245,7 @@ class KernelSockets:
     def start(self) -> None:
         """Answers on the control and heartbeat channels; nothing more is bound afterwards.
 
-        Raises:
-            ListenError: the heartbeat's address can't be listened on.
+        Raises `ListenError` if the heartbeat's address can't be listened on.
         """
         self.control_thread.start()
         self._heartbeat.start()
@@ -356,11 +347,7 @@ class StdinChannel:
         ident: Any,
         interrupted: Interrupted,
     ) -> str:
-        """Asks the client behind `ident` for a line, and waits for it.
-
-        Raises:
-            InputInterrupted: `interrupted` became true before an answer came.
-        """
+        """Asks the client behind `ident` for a line, and waits; or `InputInterrupted`."""
         self._own()
         while self._socket.poll(0):
             # a reply to an earlier question that nobody waits for any more

@@ -85,10 +85,7 @@ class _LaterBroker:
 class Forked:
     """An `Origin`: this process was forked for a launcher, to be its kernel.
 
-    Args:
-        link: The connection to the launcher.
-        languages: The loaded languages.
-        broker: The broker of those languages.
+    Its languages are loaded, with a broker of theirs.
     """
 
     def __init__(
@@ -181,12 +178,7 @@ class _Kernel(Struct, frozen=True):
 
 
 class Forker:
-    """The forker's loop. Its process has no other thread.
-
-    Args:
-        folder: The folder of the forkers' sockets.
-        name: The name of this one there.
-    """
+    """The forker's loop, for a name in the sockets' folder. Its process has no other thread."""
 
     def __init__(self, folder: int, name: str) -> None:
         self._path = f"/proc/self/fd/{folder}/{name}"
@@ -217,8 +209,7 @@ class Forker:
     def run(self) -> socket.socket | None:
         """Forks kernels until it is idle for long.
 
-        Returns:
-            In a forked process, the connection to its launcher; at the end of the forker, None.
+        Returns the connection to its launcher in a forked process, None at the end of the forker.
         """
         until = time.monotonic() + IDLE_SECONDS
         while self._kernels or (self._listening and time.monotonic() < until):
@@ -366,10 +357,8 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
     """Loads what kernels need; no thread is started.
 
     The base image is not mapped for them: a fork with its page tables takes 3 ms longer, and so
-    does that of the kernel's broker, while the kernel wins less by it.
-
-    Raises:
-        WasmKernelError: no guest is in the cache.
+    does that of the kernel's broker, while the kernel wins less by it. Raises `WasmKernelError` if
+    no guest is in the cache.
     """
     with startup.without("ssl"):
         importlib.import_module("asyncio")
@@ -410,11 +399,7 @@ def _practise(languages: Iterable[RuntimeType]) -> None:
 
 
 def _opened_place() -> int:
-    """Opens the folder of the forkers' sockets, which is made if it is not there.
-
-    Raises:
-        OSError: it can't be.
-    """
+    """Opens the folder of the forkers' sockets, which is made if it is not there."""
     path = Path(launcher.place())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
@@ -424,9 +409,8 @@ def _opened_place() -> int:
 def main(name: str, lock: int) -> None:
     """Runs the forker, and in forked processes the kernels.
 
-    Args:
-        name: What launchers expect. Where this process would have another one, it ends.
-        lock: A descriptor. Who waits for its lock starts no other forker while this one loads.
+    It ends if it would have another name than launchers expect. Who waits for the lock of the
+    descriptor starts no other forker while this one loads.
     """
     if launcher.forker_name() != name or os.fork():
         os._exit(0)  # whoever started it need not wait for its end

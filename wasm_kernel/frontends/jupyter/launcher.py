@@ -72,11 +72,7 @@ def place() -> str:
 
 
 def open_place() -> int:
-    """Opens the folder of the forkers' sockets.
-
-    Raises:
-        OSError: it does not exist, or others may change what lies in it.
-    """
+    """Opens the folder of the forkers' sockets; `OSError` if others may change what lies in it."""
     folder = os.open(place(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -86,11 +82,7 @@ def open_place() -> int:
 
 
 def connect(name: str) -> _socket.socket:
-    """Connects to a forker.
-
-    Raises:
-        OSError: there is none of that name.
-    """
+    """Connects to a forker."""
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         link.settimeout(_SECONDS)
@@ -126,11 +118,7 @@ def running() -> list[int]:
 
 
 def circumstances(process: int | str = "self") -> bytes:
-    """What a process has from its parent and passes on to its children.
-
-    Raises:
-        OSError: it is gone.
-    """
+    """What a process has from its parent and passes on to its children."""
     folder = f"/proc/{process}"
     stat = _read(f"{folder}/stat").rpartition(b")")[2].split()
     kept = [stat[_NICE], stat[_POLICY]]
@@ -190,10 +178,8 @@ def _integer(raw: bytes) -> int:
 def launch() -> str:
     """Has the kernel forked, and ends as it does.
 
-    Returns only if this process is to be the kernel.
-
-    Returns:
-        The name of the forker that is missing; empty if there is to be none.
+    Returns only if this process is to be the kernel: the name of the forker that is missing; empty
+    if there is to be none.
     """
     if os.environ.get(SETTING) == "0":
         return ""
@@ -227,11 +213,7 @@ def _forked(name: str) -> tuple[_socket.socket, int] | None:
 
 
 def _wake(forker: int) -> None:
-    """Has a forker go on that somebody has stopped: it would answer nobody.
-
-    Raises:
-        OSError: it is gone.
-    """
+    """Has a forker go on that somebody has stopped: it would answer nobody."""
     state = _read(f"/proc/{forker}/stat").rpartition(b")")[2].split()[0]
     if state == _STOPPED:
         os.kill(forker, _signal.SIGCONT)
@@ -240,11 +222,7 @@ def _wake(forker: int) -> None:
 
 
 def _hand_over(link: _socket.socket) -> int:
-    """Asks for a kernel; returns a descriptor of its process.
-
-    Raises:
-        OSError: there is none.
-    """
+    """Asks for a kernel; returns a descriptor of its process, or raises `OSError`."""
     arguments = [os.fsencode(word) for word in sys.argv[1:]]
     variables = [b"=".join(pair) for pair in os.environb.items()]
     body = b"\0".join([b"%d" % len(arguments), *arguments, *variables])

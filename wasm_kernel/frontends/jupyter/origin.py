@@ -54,8 +54,7 @@ class Origin(Protocol):
 class Started:
     """An `Origin`: Jupyter started this process, or a person did.
 
-    Args:
-        forker: The name of the forker that is missing; empty if there is to be none.
+    The name of the forker that is missing is empty if there is to be none.
     """
 
     def __init__(self, forker: str = "") -> None:
@@ -114,11 +113,7 @@ class Started:
 
 
 def _lock() -> int:
-    """Waits for other forkers that are being started; returns the descriptor that holds the lock.
-
-    Raises:
-        OSError: this user can have no forker.
-    """
+    """Waits for other forkers that are being started; returns the lock's descriptor."""
     folder = Path(launcher.place()).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

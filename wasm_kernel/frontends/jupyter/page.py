@@ -43,13 +43,8 @@ class Page:
     """The page, as a kernel reaches it.
 
     What sends and cleans is called on the guest's thread, everything else on the main thread's
-    loop.
-
-    Attributes:
-        sandbox: The kernel's sandbox.
-        stdin: Asks its user.
-        mode: How much of rich outputs is shown.
-        is_ending: Whether a cell asked its kernel to end.
+    loop. The mode is how much of rich outputs is shown. It `is_ending` once a cell asked its kernel
+    to end.
     """
 
     def __init__(
@@ -120,8 +115,7 @@ class Page:
     def parse(self, frames: list[zmq.Frame], *, content: bool = True) -> Content:
         """Returns a message with its signature checked.
 
-        Raises:
-            Exception: it is not a message of this session, or was received before.
+        Raises an error if it is not a message of this session, or was received before.
         """
         _, parts = self._session.feed_identities(frames, copy=False)
         parsed: Content = self._session.deserialize(parts, content=content, copy=False)
@@ -135,14 +129,10 @@ class Page:
             return ""
 
     def offer(self, frames: list[zmq.Frame], cell: Content) -> OfferedMessage | None:
-        """Offers a comm message to the cell that runs, which may take it while it awaits something.
+        """Offers a comm message to the running cell, which may take it while it awaits something.
 
-        Args:
-            frames: The message.
-            cell: The message that runs the cell.
-
-        Returns:
-            The offer; None if it is another message, or one that the guest may not get.
+        Returns None if it is another message, or one that the guest may not get. `cell` is the
+        cell's.
         """
         try:
             parent = self.parse(frames, content=False)
@@ -163,9 +153,7 @@ class Page:
     async def deliver(self, parent: Content, is_up: Callable[[], Any]) -> None:
         """Hands a message of the page to the guest; closes a comm that nobody answers.
 
-        Args:
-            parent: The message.
-            is_up: Waits a moment for the guest; returns whether it is there.
+        `is_up` waits a moment for the guest; it returns whether it is there.
         """
         message, listener = message_of(parent), KernelListener(self, parent)
         if message is None:
@@ -200,11 +188,7 @@ class Page:
 class KernelListener:
     """A `Listener`: cleans what is said under a message of the page, and sends it there.
 
-    Args:
-        page: The page.
-        parent: The message.
-        ident: The front end that sent it.
-        may_ask: Whether that takes input.
+    `ident` is the front end that sent it; `may_ask` whether that takes input.
     """
 
     collects = False
@@ -270,9 +254,7 @@ class KernelListener:
         self.page.is_ending = True
 
     def finish(self) -> None:
-        """Sends what the streams held back, and tells the guest that comms which the page does not
-        know are closed. All has been said.
-        """
+        """Sends what streams held back, and tells the guest of closed comms. All is said."""
         for name, stream in self._streams.items():
             text = stream.finish()
             if text:
@@ -283,12 +265,7 @@ class KernelListener:
 
 
 class ServedMessage:
-    """A `Sender`: tells the page when a message that a cell has taken is served.
-
-    Args:
-        listener: Gets what the guest says while it serves the message.
-        cell: The message that runs the cell.
-    """
+    """A `Sender`: tells the page when a message that a cell has taken is served."""
 
     def __init__(self, listener: KernelListener, cell: Content) -> None:
         self._listener = listener

@@ -53,12 +53,7 @@ class KernelNotStarted(WasmKernelError):
 
 
 def reason(problem: BaseException, app: Application) -> str:
-    """Returns why a kernel could not be started, in sentences.
-
-    Args:
-        problem: What was raised.
-        app: Has the settings, as far as they were read.
-    """
+    """Returns why a kernel could not be started, in sentences, with the settings as far as read."""
     match problem:
         case SystemExit():
             return _COMMAND_LINE

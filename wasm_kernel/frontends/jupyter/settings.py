@@ -249,11 +249,7 @@ class _Session(Configurable):
 
     @property
     def root(self) -> SessionsRoot:
-        """The sessions' folder.
-
-        Raises:
-            PlantedLinkError: its path is relative, and leads through a link.
-        """
+        """The sessions' folder; `PlantedLinkError` if a relative path leads through a link."""
         private = _named(self.private_root) if self.private_root else None
         return SessionsRoot(_named(self.workspace_root), private)
 
@@ -268,11 +264,7 @@ class _Session(Configurable):
         return bool(self.folder == "write")
 
     def publishable(self) -> PublishableNames:
-        """Decides which names of files may be published.
-
-        Raises:
-            PolicyError: a suffix is not one of data.
-        """
+        """Decides which names of files may be published; or `PolicyError`."""
         try:
             return PublishableNames(self.publish_suffixes)
         except SuffixError as problem:
@@ -281,10 +273,8 @@ class _Session(Configurable):
     def published_into(self) -> tuple[str, ...]:
         """The names that lead from the folder of this process to the one for published files.
 
-        None if neither the settings nor Jupyter's server say it.
-
-        Raises:
-            PolicyError: the folder that is named lies elsewhere.
+        None if neither the settings nor Jupyter's server say it. `PolicyError` if it lies
+        elsewhere.
         """
         if not self.publish_folder:
             return folder_of_notebook(os.environ)
@@ -302,21 +292,13 @@ class _Session(Configurable):
         return _absolute("event_log", self.event_log) if self.event_log else None
 
     def opening(self, connection_file: Path) -> Opening:
-        """Returns the session that is named, or the notebook's, or the connection file's.
-
-        Raises:
-            PlantedLinkError: the root's path is relative, and leads through a link.
-        """
+        """Returns the session that is named, or the notebook's, or the connection file's."""
         notebook = notebook_of(os.environ) if self.reopen and not self.session_id else None
         session = self.session_id or session_of_file(connection_file)
         return opening(self.root, session, notebook)
 
     def policy(self) -> ExecutionPolicy:
-        """The limits that the traits describe.
-
-        Raises:
-            PolicyError: a trait breaks its field's rule; the error names the trait.
-        """
+        """The limits that the traits describe; `PolicyError` names the trait that breaks a rule."""
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()
@@ -327,11 +309,7 @@ class _Session(Configurable):
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
 
     def _passed(self) -> dict[str, str]:
-        """The environment variables of this process that cells see.
-
-        Raises:
-            PolicyError: one that is named may hold a key of Jupyter's.
-        """
+        """The environment variables that cells see, without keys of Jupyter's (`PolicyError`)."""
         for name in self.pass_env:
             if name.startswith(_JUPYTERS):
                 raise PolicyError(
@@ -343,11 +321,7 @@ class _Session(Configurable):
         return {name: os.environ[name] for name in named if name in os.environ}
 
     def _written(self) -> dict[str, Any]:
-        """The limits in the policy's file that no trait sets.
-
-        Raises:
-            PolicyError: the file can't be read, or holds a limit that can't be.
-        """
+        """The limits in the policy's file that no trait sets; `PolicyError` if one can't be."""
         file = _absolute("policy_file", self.policy_file)
         try:
             limits = ExecutionPolicy.from_toml(file)
@@ -361,11 +335,7 @@ class _Session(Configurable):
 
 
 def _named(text: str) -> Path:
-    """A folder as an absolute path.
-
-    Raises:
-        PlantedLinkError: it is relative, and leads through a link in the notebook's folder.
-    """
+    """A folder as an absolute path; no relative one may lead through a link."""
     path = Path(text).expanduser()
     return path if path.is_absolute() else real_path(path)
 
@@ -401,11 +371,7 @@ KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits(
 
 
 def check_names(config: Config) -> None:
-    """Checks that there are such settings: a limit with a slip in its name must not get lost.
-
-    Raises:
-        TraitError: there is none of that name.
-    """
+    """Raises `TraitError` for names of no setting: a limit with a slip must not get lost."""
     known = KernelSettings.class_trait_names(config=True)
     for name in sorted(set(config.get(SECTION, {})) - set(known)):
         import difflib

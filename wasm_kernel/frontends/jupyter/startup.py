@@ -141,11 +141,7 @@ class StartProgress:
                 self._is_long.set_result(None)
 
     async def wait(self, ended: Future[None] | asyncio.Task[Any]) -> bool:
-        """Waits until something has ended, but not for a start that takes long.
-
-        Returns:
-            Whether it has ended.
-        """
+        """Waits for an end, but not for a start that takes long; returns whether it has ended."""
         import asyncio
 
         if not ended.done():

@@ -33,10 +33,7 @@ _KEYS = {"token", "admin", "owners"}
 class Share:
     """The part that one request and its reply hold of the memory that its client may take at once.
 
-    Args:
-        held: How many bytes the requests of each client hold.
-        client: The client.
-        reading: Has the client's other requests wait that read a file.
+    `held` is by client. `reading` has the client's other requests wait that read a file.
     """
 
     def __init__(self, held: Counter[str], client: str, reading: asyncio.Semaphore) -> None:
@@ -84,12 +81,7 @@ class Caller(Struct, frozen=True):
 
 
 def caller_of(context: ServerRequestContext[Any, Any], local: Caller) -> Caller:
-    """Returns who makes a request.
-
-    Args:
-        context: The request.
-        local: Who speaks to a server that has one client alone, over stdio.
-    """
+    """Returns who makes a request; over stdio that is `local`."""
     request = context.request
     if request is None:
         return local
@@ -112,12 +104,7 @@ def connection_scope(session_header: str) -> str:
 class Tokens:
     """The bearer tokens that a server takes: a `TokenVerifier` of the SDK.
 
-    Args:
-        known: What each token stands for, by the SHA-256 of the token: looking one up takes no
-            longer for a token that begins rightly.
-
-    Attributes:
-        has_admin: Whether there is a token for administrators.
+    They are known by their SHA-256: looking one up takes no longer for a token that begins rightly.
     """
 
     def __init__(self, known: dict[bytes, AccessToken]) -> None:
@@ -128,8 +115,7 @@ class Tokens:
     def from_file(cls, path: Path) -> Self:
         """Returns the tokens of a TOML file: `token`, `admin`, and a table `owners`.
 
-        Raises:
-            PolicyError: the file can't be read, or a token in it can't be used.
+        Raises `PolicyError` if the file can't be read, or a token in it can't be used.
         """
         found = read_toml(path)
         for key in found.keys() - _KEYS:

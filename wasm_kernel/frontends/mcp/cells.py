@@ -49,11 +49,8 @@ async def run_cell(
 ) -> SandboxResult:
     """Runs a cell and returns its result, whatever the code does.
 
-    If it is cancelled, the cell is interrupted, and its end awaited.
-
-    Raises:
-        LimitReached: the session's queue is full, or it can't be woken.
-        WasmKernelError: the guest could not be started.
+    If it is cancelled, the cell is interrupted, and its end awaited. Raises `LimitReached` if the
+    session's queue is full, or it can't be woken.
     """
     line, sandbox = LastLine(), session.sandbox
     waking: asyncio.Task[None] | None = None

@@ -111,11 +111,7 @@ def _add_limits(mcp: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until the client leaves, or a signal comes.
-
-    Raises:
-        WasmKernelError: an option can't be used, or packages are missing.
-    """
+    """Serves until the client leaves, or a signal comes; `WasmKernelError` if it can't."""
     for name in ("token_file", "allow_host"):
         if getattr(options, name) and not options.http:
             raise PolicyError(_option(name), "is for --http alone")
@@ -172,11 +168,7 @@ def _run_http(options: argparse.Namespace, limits: ServiceLimits, policy: Execut
 
 
 def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimits:
-    """Returns the limits of the service.
-
-    Raises:
-        PolicyError: one can't be used.
-    """
+    """Returns the limits of the service; `PolicyError` if one can't be used."""
     from wasm_kernel.linux.memory import available_memory
     from wasm_kernel.service.limits import ServiceLimits
 

@@ -49,12 +49,7 @@ Path = Annotated[
 
 
 class FileTools:
-    """The tools for files.
-
-    Args:
-        sessions: The sessions of all clients.
-        caller: Returns who calls.
-    """
+    """The tools for files; `caller` returns who calls."""
 
     def __init__(self, sessions: AgentSessions, caller: Callable[[], Caller]) -> None:
         self._sessions = sessions
@@ -178,11 +173,7 @@ class FileTools:
         return [_TEMPLATE]
 
     async def read_resource(self, uri: str) -> Iterable[ReadResourceContents]:
-        """Returns the content of a file.
-
-        Raises:
-            ResourceError: there is no such file, or it can't be read.
-        """
+        """Returns the content of a file, or raises `ResourceError`."""
         scheme, _, rest = uri.partition("://")
         handle, _, quoted = rest.partition("/")
         path = unquote(quoted, errors="surrogateescape")
@@ -204,12 +195,7 @@ class FileTools:
 
 
 async def _content(session: AgentSession, path: str) -> bytes:
-    """Returns the content of a file.
-
-    Raises:
-        LimitReached: the client has too many large replies under way.
-        OSError, WasmKernelError: it can't be read.
-    """
+    """Returns the content of a file; `LimitReached` if too many large replies are under way."""
     share = SHARE.get()
     if share is None:
         return await session.sandbox.read_file(path, max_bytes=_READ_BYTES)

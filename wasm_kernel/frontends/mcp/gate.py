@@ -71,11 +71,7 @@ class _Refusal(Exception):
 class Gate:
     """The checks that every request passes before the SDK's application.
 
-    Args:
-        app: The SDK's application.
-        sessions: The sessions of all clients.
-        tokens: The tokens that it takes; who shows none of them is known by the address.
-        metrics: Counts what is refused.
+    Who shows none of the tokens is known by the address. Metrics count what is refused.
     """
 
     def __init__(
@@ -115,11 +111,7 @@ class Gate:
 
     @staticmethod
     async def _read(share: Share, headers: Headers, receive: Receive) -> bytes:
-        """Returns the content of a request.
-
-        Raises:
-            _Refusal: it is too large, comes too slowly, or the client sends too much at once.
-        """
+        """Returns a request's content; `_Refusal` if too large, too slow, or too much at once."""
         told = headers.get("content-length", "")
         too_large = _Refusal(
             413, "request_bytes", f"A request may have {REQUEST_BYTES // MIB} MiB. Send less."
@@ -179,13 +171,9 @@ class Gate:
             await self._sessions.end_scope(connection_scope(header))
 
     async def _end_unused(self, own: OrderedDict[str, None], scope: Scope) -> None:
-        """Ends a client's connection without a session, on behalf of that client.
+        """Ends a client's connection without a session, on behalf of a request of that client.
 
         The one that is used next is told that it is gone, and begins another.
-
-        Args:
-            own: The client's connections.
-            scope: A request of the same client's.
         """
         has_session = self._sessions.has_automatic
         unused = next((each for each in own if not has_session(connection_scope(each))), None)

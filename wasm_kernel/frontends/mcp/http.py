@@ -40,13 +40,7 @@ _Page = Callable[[Request], Awaitable[Response]]
 
 
 class Address(Struct, frozen=True):
-    """Where to listen.
-
-    Attributes:
-        host: The host.
-        port: The port; 0 for any that is free.
-        names: Further names that clients reach it by.
-    """
+    """Where to listen; port 0 is any that is free, `names` are further ones that clients use."""
 
     host: str
     port: int
@@ -54,11 +48,9 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, names: tuple[str, ...], *, has_tokens: bool) -> Address:
-        """Returns the address that `HOST:PORT` says.
+        """Returns the address that `HOST:PORT` says, or raises `PolicyError`.
 
-        Raises:
-            PolicyError: the text is not of that form; or other machines reach the address, and
-                there is no token.
+        It does so as well if other machines reach the address, and there is no token.
         """
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isdecimal() and int(port) < 2**16):
@@ -68,11 +60,7 @@ class Address(Struct, frozen=True):
         return cls(host, int(port), names)
 
     def listening(self) -> socket.socket:
-        """Returns a socket that listens there.
-
-        Raises:
-            OSError: the address can't be had.
-        """
+        """Returns a socket that listens there."""
         host = self.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, self.port), family=family)
@@ -117,12 +105,7 @@ class Line(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that waits for no cell when it is told to end.
-
-    Args:
-        config: Its configuration.
-        sessions: The sessions of all clients.
-    """
+    """A server that waits for no cell when it is told to end."""
 
     def __init__(self, config: uvicorn.Config, sessions: AgentSessions) -> None:
         super().__init__(config)
@@ -142,14 +125,9 @@ async def serve_http(
     idle_seconds: float | None,
     listener: socket.socket,
 ) -> None:
-    """Serves until a signal ends it.
+    """Serves until a signal ends it, with tokens if there are some.
 
-    Args:
-        sessions: The sessions of all clients.
-        address: Where it listens.
-        tokens: The tokens that it takes; None for no token.
-        idle_seconds: After so long without a request, a connection of the older protocol ends.
-        listener: The socket.
+    After `idle_seconds` without a request, a connection of the older protocol ends.
     """
     own = AnyHttpUrl(f"http://{address.host}:{listener.getsockname()[1]}")
     secured: dict[str, Any] = {}
@@ -178,12 +156,9 @@ async def serve_http(
 
 
 def add_pages(server: WorkspaceServer, opened: Address | None, *, needs_admin: bool) -> None:
-    """Adds `/healthz` and `/metrics`.
+    """Adds `/healthz` and `/metrics`, which take the admin token if `needs_admin`.
 
-    Args:
-        server: The server.
-        opened: Its address, if it takes no tokens: then a web page could rebind its name to it.
-        needs_admin: Whether they take the admin token.
+    If the server takes no tokens, its address is given: a web page could rebind its name to it.
     """
     security = TransportSecurityMiddleware(None if opened is None else opened.security)
 

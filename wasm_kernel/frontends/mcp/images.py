@@ -88,11 +88,7 @@ def image_block(picture: Picture) -> ImageContent:
 async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture | None:
     """Returns an image that clients can show: itself, or a smaller one; None if there is none.
 
-    Args:
-        session: The session, whose guest makes it smaller; if no cell runs there that it had to
-            wait for.
-        picture: The image.
-        path: The session's file that holds it; empty if there is none.
+    The session's guest makes the file at `path` smaller, if no cell runs that it had to wait for.
     """
     if picture.is_fit:
         return picture

@@ -59,11 +59,7 @@ class Metrics:
         self._refusals.labels(limit).inc()
 
     def page(self, infos: list[SessionInfo]) -> bytes:
-        """Returns the page that Prometheus reads.
-
-        Args:
-            infos: What the service knows of its sessions now.
-        """
+        """Returns the page that Prometheus reads, of what the service knows of its sessions now."""
         self._infos = infos
         return generate_latest(self._registry)
 

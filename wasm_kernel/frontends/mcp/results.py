@@ -98,12 +98,7 @@ def mime_type_of(path: str) -> str:
 
 
 class CellReply:
-    """Makes the reply to a cell.
-
-    Args:
-        session: The session that it ran in.
-        result: Its result.
-    """
+    """Makes the reply to a cell, from its result and the session that it ran in."""
 
     def __init__(self, session: AgentSession, result: SandboxResult) -> None:
         self._left = REPLY_CHARACTERS

@@ -58,14 +58,7 @@ _FEWER_SESSIONS = " list_sessions shows yours, destroy_session ends one."
 
 
 class WorkspaceServer(MCPServer[None]):
-    """The server of all clients.
-
-    Args:
-        sessions: The sessions of all clients.
-        metrics: Counts cells and refusals.
-        local: Who calls over stdio.
-        options: Further options of the SDK's server.
-    """
+    """The server of all clients; `local` calls over stdio. Metrics count refusals, too."""
 
     def __init__(
         self, sessions: AgentSessions, metrics: Metrics, local: Caller, **options: Any
@@ -132,11 +125,7 @@ class WorkspaceServer(MCPServer[None]):
             )
 
     async def _check_names(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Refuses arguments that the tool does not have: the SDK would drop them.
-
-        Raises:
-            ToolError: there are some.
-        """
+        """Raises `ToolError` for arguments that the tool does not have: the SDK would drop them."""
         if not self._arguments:
             tools = await super().list_tools()
             self._arguments = {each.name: [*each.input_schema["properties"]] for each in tools}

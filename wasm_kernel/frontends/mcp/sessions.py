@@ -60,14 +60,10 @@ class NoSuchSession(WasmKernelError):
 
 
 class CellRecord(Struct, frozen=True):
-    """What is remembered of a cell.
+    """What is remembered of a cell: its number (0 if it is none, such as an undo) and first line.
 
-    Attributes:
-        number: Its execution count; 0 for what is no cell, such as an undo.
-        code: Its first line.
-        outcome: `ok`, or the name of its error.
-        seconds: How long it took.
-        at: When it ended, in seconds since 1970.
+    The outcome is `ok`, or the name of its error. It took some seconds and ended at `at`, in
+    seconds since 1970.
     """
 
     number: int
@@ -78,13 +74,7 @@ class CellRecord(Struct, frozen=True):
 
 
 class AgentSession:
-    """A session of a client.
-
-    Args:
-        caller: Who made it.
-        language: Its language.
-        sandbox: What its cells run in.
-        is_automatic: Whether it ends with its client.
+    """A session of a client, its `caller`; an automatic one ends with that.
 
     Attributes:
         handle: What calls name it by.
@@ -134,14 +124,9 @@ class AgentSession:
         self.seen = NOTHING_SEEN
 
     async def write(self, path: str, data: bytes) -> None:
-        """Writes a file, if the session may have one more of that size.
+        """Writes a file, if the session may have one more of that size; else `LimitReached`.
 
         The quota of the guest's own calls does not see what the host writes.
-
-        Raises:
-            LimitReached: it may not.
-            SessionPathError: the path can't be used.
-            OSError: the file can't be written.
         """
         await on_thread(_check_room, self.sandbox.sync, len(data))
         await self.sandbox.write_file(path, data)
@@ -155,10 +140,8 @@ class AgentSession:
 class AgentSessions:
     """The sessions of all clients of a server. Its event loop uses it.
 
-    Args:
-        opening: Ends with the service that they live in.
-        policy: The limits of each session.
-        keep: Whether sessions stay on disk when the server ends.
+    `opening` ends with the service that they live in. With `keep`, sessions stay on disk when the
+    server ends.
     """
 
     def __init__(self, opening: Future[Service], policy: ExecutionPolicy, *, keep: bool) -> None:
@@ -170,11 +153,7 @@ class AgentSessions:
         self._creating: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def service(self) -> AsyncService:
-        """Returns the service, when it is open.
-
-        Raises:
-            WasmKernelError: it can't be opened.
-        """
+        """Returns the service, when it is open, or raises why it can't be."""
         return AsyncService(await asyncio.shield(asyncio.wrap_future(self._opening)))
 
     # -- one session
@@ -182,15 +161,9 @@ class AgentSessions:
     async def of(self, caller: Caller, handle: str | None, language: str = "") -> AgentSession:
         """Returns the session that a call is for; makes an automatic one if there is none.
 
-        Args:
-            caller: Who calls.
-            handle: The session that the call names; it wins over everything else.
-            language: The language of an automatic session; by default that of the one used last.
-
-        Raises:
-            NoSuchSession: the handle is not known, not the caller's, or of another language.
-            LimitReached: there may be no further session.
-            ValueError: there is no such language.
+        A handle wins over everything else. The language of an automatic session is by default that
+        of the one used last. Raises `NoSuchSession` if the handle is not known, not the caller's,
+        or of another language; `LimitReached`; or `ValueError` if there is no such language.
         """
         language = language and _language(language)
         found = self.known(caller, handle, language)
@@ -220,17 +193,12 @@ class AgentSessions:
     async def to_look_at(self, caller: Caller, handle: str | None) -> AgentSession:
         """Returns the session of a call that only looks: as `of`, if that would be found again.
 
-        Raises:
-            NoSuchSession: nothing tells which session is the caller's.
+        Raises `NoSuchSession` if nothing tells which session is the caller's.
         """
         return await (self.of if caller.scope else self.existing)(caller, handle)
 
     async def existing(self, caller: Caller, handle: str | None) -> AgentSession:
-        """Returns the session that a call is for; makes none.
-
-        Raises:
-            NoSuchSession: there is none.
-        """
+        """Returns the session that a call is for, or raises `NoSuchSession`; makes none."""
         found = self.known(caller, handle)
         if found is None:
             raise NoSuchSession(_NONE_YET if caller.scope else _UNBOUND)
@@ -239,8 +207,7 @@ class AgentSessions:
     def known(self, caller: Caller, handle: str | None, language: str = "") -> AgentSession | None:
         """Returns the session of a handle, or the caller's automatic one; None if there is none.
 
-        Raises:
-            NoSuchSession: the handle is not known, or not the caller's.
+        Raises `NoSuchSession` if the handle is not known, or not the caller's.
         """
         if not handle:  # models give an empty text for what they leave out
             own = [
@@ -277,12 +244,7 @@ class AgentSessions:
     async def create(
         self, caller: Caller, language: str, *, is_automatic: bool = False
     ) -> AgentSession:
-        """Makes a session.
-
-        Raises:
-            LimitReached: there may be no further one.
-            ValueError: there is no such language.
-        """
+        """Makes a session; raises `LimitReached`, or `ValueError` if there is no such language."""
         self._forget_gone()
         language = _language(language)
         try:
@@ -299,12 +261,9 @@ class AgentSessions:
         return await service.create(language, owner=owner, policy=self.policy, pip=True)
 
     async def _make_room(self, caller: Caller, refusal: LimitReached) -> bool:
-        """Deletes the automatic session of the same credential that was left longest ago.
+        """Deletes the sleeping automatic session of the same credential left longest ago, if any.
 
         Many a client leaves without a word, and its sessions would be in the way for a day.
-
-        Returns:
-            Whether there was one; only those that sleep are taken.
         """
         left = [
             each
@@ -321,10 +280,8 @@ class AgentSessions:
     async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
         """Makes sessions that begin with the variables and files of another one.
 
-        Raises:
-            ForkError: they can't be made; none was.
-            LimitReached: there may be no further ones.
-            ValueError: `count` is less than 1.
+        Raises `ForkError` or `LimitReached`, with none made, or `ValueError` if `count` is less
+        than 1.
         """
         made = []
         for sandbox in await parent.sandbox.fork(count):
@@ -335,11 +292,7 @@ class AgentSessions:
         return made
 
     async def destroy(self, session: AgentSession, why: str = _DESTROYED) -> None:
-        """Deletes a session, its variables and its files. A running cell is stopped.
-
-        Raises:
-            WasmKernelError: something in its folder can't be deleted.
-        """
+        """Deletes a session, its variables and its files. A running cell is stopped."""
         self._sessions.pop(session.handle, None)
         for key in [key for key, each in self._automatic.items() if each is session]:
             del self._automatic[key]
@@ -365,8 +318,8 @@ class AgentSessions:
     def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
         """Returns the sessions that a caller may be told of: those of the same owner.
 
-        Raises:
-            NoSuchSession: the handle is not the caller's; or nothing tells whose a session is.
+        Raises `NoSuchSession` if the handle is not the caller's, or nothing tells whose a session
+        is.
         """
         if not caller.owner:
             found = self.known(caller, handle) if handle else None
@@ -412,11 +365,7 @@ class AgentSessions:
 
 
 def _language(name: str) -> str:
-    """Returns the language of a name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Returns the language of a name, or raises `ValueError`."""
     word = name.strip().lower()
     return RuntimeType.checked(_LANGUAGES.get(word, word)).value
 

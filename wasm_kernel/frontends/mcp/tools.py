@@ -65,13 +65,7 @@ class Refused(WasmKernelError):
 
 
 class CellTools:
-    """The tools for cells and sessions.
-
-    Args:
-        sessions: The sessions of all clients.
-        caller: Returns who calls.
-        metrics: Counts cells.
-    """
+    """The tools for cells and sessions; `caller` returns who calls."""
 
     def __init__(
         self, sessions: AgentSessions, caller: Callable[[], Caller], metrics: Metrics
@@ -267,11 +261,7 @@ class CellTools:
         return _said(f"Made {len(made)}, with the same variables and files:\n{handles}")
 
     async def _quiet(self, handle: str | None) -> AgentSession:
-        """Returns a session that no cell runs in.
-
-        Raises:
-            Refused: one does; a call would wait for it without a word.
-        """
+        """Returns a session that no cell runs in: a call would wait for that without a word."""
         found = await self._sessions.existing(self._caller(), handle)
         if found.is_busy:
             raise Refused(_BUSY)

@@ -89,14 +89,10 @@ Text = Annotated[str, Meta(max_length=_CHARACTERS)]
 
 
 class Seen(Struct, frozen=True):
-    """What a session holds, as of a cell.
+    """What a session holds, as of a cell, or of before if it `is_stale`.
 
-    Attributes:
-        variables: Name, type, and size or value of variables, the newest first.
-        count: How many variables there are.
-        modules: The names of modules that were imported.
-        packages: What was installed in the session, with versions.
-        is_stale: Whether something happened since.
+    Of `count` variables, the newest first, there are name, type, and size or value. `packages` were
+    installed in the session, with versions.
     """
 
     variables: Annotated[tuple[tuple[Text, Text, Text], ...], Meta(max_length=_MOST)] = ()

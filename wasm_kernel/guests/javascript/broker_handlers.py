@@ -61,8 +61,7 @@ def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], Done]:
 def install(wanted: Sequence[str], folder: Path, task: Task) -> None:
     """Puts packages and what they need into `node_modules` of an empty folder.
 
-    Raises:
-        PackageError: one is not there or can't be reached, or `task` was cancelled; in words.
+    Raises `PackageError`, in words, if one can't be had, or `task` was cancelled.
     """
     (folder / "package.json").write_text('{"private": true}')
     task.report(f"Fetching {', '.join(wanted)}")
@@ -97,11 +96,7 @@ class _Lock(Struct):
 
 
 def _check_sources(folder: Path) -> None:
-    """Checks that all packages are the registry's: others may be files of this machine.
-
-    Raises:
-        PackageError: some are not, or npm does not tell.
-    """
+    """Raises `PackageError` unless all packages are the registry's: others may be local files."""
     try:
         packages = msgspec.json.decode((folder / _LOCK).read_bytes(), type=_Lock).packages
     except (OSError, msgspec.MsgspecError):
@@ -129,8 +124,7 @@ def _why(said: str, wanted: Sequence[str]) -> str:
 def _check(folder: Path) -> None:
     """Checks that packages are files that the guest can run; links are removed.
 
-    Raises:
-        PackageError: some are compiled, or there are too many files.
+    Raises `PackageError` if some are compiled, or there are too many files.
     """
     count = 0
     for here, folders, names in os.walk(folder):

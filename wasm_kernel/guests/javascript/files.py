@@ -29,13 +29,10 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 class GuestFiles(Struct, frozen=True):
-    """The guest's files.
+    """The guest's files: the interpreter, QuickJS-NG, and what takes types out of TypeScript.
 
-    Attributes:
-        key: Names this combination of interpreter and agent.
-        interpreter: QuickJS-NG.
-        stripper: Takes types out of TypeScript.
-        modules: The sources of the agent and of built-in modules, by their names.
+    The key names this combination of interpreter and agent. `modules` are sources of the agent and
+    of built-in modules, by name.
     """
 
     key: str
@@ -45,11 +42,7 @@ class GuestFiles(Struct, frozen=True):
 
 
 def guest_files() -> GuestFiles:
-    """Finds the guest's files.
-
-    Raises:
-        BundleError: some are missing; the text says what to install.
-    """
+    """Finds the guest's files; `BundleError` says what to install."""
     folder = guest_folder()
     try:
         lines = (folder / "SHA256SUMS").read_text().splitlines()

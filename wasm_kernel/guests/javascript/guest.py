@@ -54,9 +54,8 @@ class Addresses(Struct, frozen=True):
 class Interrupts:
     """The way to interrupt one guest: a `Signals`. The interpreter asks now and then.
 
-    Attributes:
-        taken: Whether the interpreter has met an interrupt since this was last cleared.
-        is_held: Whether an interrupt has to wait until the host has answered the interpreter.
+    It has `taken` an interrupt since this was last cleared. One that `is_held` has to wait until
+    the host has answered the interpreter.
     """
 
     def __init__(self) -> None:
@@ -89,10 +88,8 @@ class Interrupts:
 class HostImports:
     """What the interpreter imports besides WASI: a `HostFunctions`. It never raises across.
 
-    Attributes:
-        calls: Answers the agent; set once there is an instance.
-        loader: Finds modules; set at the same time.
-        stopped: How the guest was stopped in a call that was made for one of these.
+    `calls` answers the agent and `loader` finds modules; both are set once there is an instance.
+    `stopped` is how the guest was stopped in a call that was made for one of these.
     """
 
     imports: Mapping[Import, str] = {
@@ -233,9 +230,7 @@ class JavaScriptGuest:
     def without_types(self, source: str) -> str:
         """Returns a module's text without its types, each piece on its line, in a cell's midst.
 
-        Raises:
-            TypeScriptError: it can't be read.
-            GuestStopped: the cell's time or fuel is over.
+        Raises `TypeScriptError` if it can't be read, `GuestStopped` if time or fuel are over.
         """
         marked = self._laid("mark", source)
         stripped = self._strippers.strip(marked, self.instance, self.interrupts)

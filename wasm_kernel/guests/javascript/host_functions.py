@@ -34,14 +34,7 @@ _ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252"})
 class AgentCalls:
     """Answers the agent of one guest. Only the guest's thread uses it.
 
-    Args:
-        engine: The interpreter.
-        send: Answers a frame of the protocol.
-        devices: What the guest prints to, by the numbers 1 and 2.
-        loader: Finds modules.
-        files: Returns the guest's files.
-        should_stop: Whether a call that takes long must end.
-        random: Returns so many random bytes.
+    `send` answers a frame of the protocol. The guest prints to `devices` 1 and 2.
     """
 
     def __init__(

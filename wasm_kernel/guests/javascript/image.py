@@ -47,25 +47,13 @@ _TRACKER = 609  # in the table of functions: guest/javascript.py has added it
 
 
 class ImageBuilder:
-    """Builds a base image; runs a guest, so on a guest thread.
-
-    Args:
-        compiled: The interpreter's code, of any flavour.
-        files: The guest's files.
-    """
+    """Builds a base image with code of any flavour; runs a guest, so on a guest thread."""
 
     def __init__(self, compiled: Compiled, files: GuestFiles) -> None:
         self._compiled, self._files = compiled, files
 
     def build(self, cache: Cache, name: str) -> ImageRecord:
-        """Boots a guest, and writes its memory to the cache under a name.
-
-        Returns:
-            What else must be known of the image.
-
-        Raises:
-            ImageError: the guest does not boot.
-        """
+        """Boots a guest, writes its memory to the cache under a name; or `ImageError`."""
         allocator = self._find_allocator()
         with self._raw() as (instance, host), instance.turn():
             slot = QuickJs.new_slot(instance)
@@ -140,14 +128,7 @@ class ImageBuilder:
 
 
 def limit_stack(memory: GuestMemory) -> int:
-    """Has the interpreter throw an error before its stack ends.
-
-    Returns:
-        Where the limit lies.
-
-    Raises:
-        ImageError: the place was not found.
-    """
+    """Has the interpreter throw an error before its stack ends; returns where the limit lies."""
     whole = memory.read(0, memory.size)
     found, at = [], whole.find(struct.pack("<I", _GC_THRESHOLD))
     while at >= 0:
@@ -166,9 +147,6 @@ def track_rejections(memory: GuestMemory, limit: int) -> None:
     """Has the interpreter call the function that was added to it for promises that are rejected.
 
     Its place is found by the list of jobs behind it, which is empty: it names itself.
-
-    Raises:
-        ImageError: the place was not found.
     """
     for at in range(limit + 12, limit + 128, 4):
         is_list = memory.read_word(at) == memory.read_word(at + 4) == at

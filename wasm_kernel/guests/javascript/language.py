@@ -56,12 +56,10 @@ _LINE = re.compile(r"[^\r\n]+")
 
 
 class JavaScriptLanguage:
-    """The JavaScript guests of one process: a `GuestLanguage`. Guest threads prepare it; any of
-    them may then use it.
+    """The JavaScript guests of one process: a `GuestLanguage`.
 
-    Args:
-        cache: Where what takes long is kept; this user's by default.
-        broker: Makes what is missing there, if this process may not.
+    Guest threads prepare it; any of them may then use it. What is missing in the cache, by default
+    this user's, the broker makes if this process may not.
     """
 
     name = "javascript"

@@ -58,15 +58,9 @@ class ModuleProblem(Exception):
 class ModuleLoader:
     """Finds the modules of one guest. Only its thread uses it.
 
-    Args:
-        built_in: The sources of the agent's modules and of built-in ones, by name.
-        files: Returns the guest's files.
-        strip: Takes the types out of a text.
-        should_stop: Whether a search that takes long must end.
-
-    Attributes:
-        folder: The folder that paths in cells begin at.
-        problem: Why the last module could not be had, as a sentence.
+    Sources of the agent's modules and of `built_in` ones are by name; `strip` takes types out of a
+    text. Paths in cells begin at `folder`. `problem` is why the last module could not be had, as a
+    sentence.
     """
 
     def __init__(
@@ -81,15 +75,7 @@ class ModuleLoader:
         self._should_stop = should_stop
 
     def resolve(self, base: str, name: str) -> str:
-        """Returns the full name of a module.
-
-        Args:
-            base: The full name of the module, or of the script, that imports it.
-            name: What stands there.
-
-        Raises:
-            ModuleProblem: there is no such module.
-        """
+        """Returns the full name of what the module or script `base` imports, or `ModuleProblem`."""
         try:
             return self._resolved(base, name)
         except ModuleProblem as problem:
@@ -211,11 +197,7 @@ class ModuleLoader:
     # -- sources
 
     def load(self, name: str) -> bytes:
-        """Returns the source of a module by its full name.
-
-        Raises:
-            ModuleProblem: it can't be read.
-        """
+        """Returns the source of a module by its full name, or raises `ModuleProblem`."""
         found = self._built_in.get(name)
         if found is not None:
             return found

@@ -27,12 +27,7 @@ _WANTED = re.compile(
 
 
 class FetchPackages(Struct, frozen=True):
-    """Packages are to be put into a folder of the sandbox's private one, with all they need.
-
-    Attributes:
-        wanted: The packages, such as `lodash` or `lodash@^4.17`.
-        into: The folder's name.
-    """
+    """Packages such as `lodash@^4.17`, with all they need, go to a folder of the private one."""
 
     wanted: tuple[str, ...]
     into: str
@@ -41,8 +36,7 @@ class FetchPackages(Struct, frozen=True):
 def checked(wanted: str) -> str:
     """Returns the name and version of a package, if they are ones of the registry.
 
-    Raises:
-        PackageError: npm would take it for a path, an address or an option.
+    Raises `PackageError` if npm would take it for a path, an address or an option.
     """
     is_file = wanted.lower().endswith((".tgz", ".tar", ".tar.gz"))
     if _WANTED.fullmatch(wanted) is None or wanted.startswith("-") or is_file:
@@ -53,9 +47,7 @@ def checked(wanted: str) -> str:
 class NpmCommand:
     """Installs and removes the packages of one session. Called on its sandbox's own thread.
 
-    Args:
-        folder: The session's folder for packages, which the guest reads.
-        fetched: Where packages lie meanwhile, out of the guest's sight.
+    The guest reads `folder`; packages lie in `fetched` meanwhile, out of its sight.
     """
 
     def __init__(self, folder: Path, fetched: Path) -> None:
@@ -64,9 +56,7 @@ class NpmCommand:
     def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
         """Does what a `%npm` line says; returns what is to be said of it.
 
-        Raises:
-            PackageError: it can't be done; nothing was changed.
-            Cancelled: the cell was interrupted; nothing was changed.
+        Raises `PackageError` or `Cancelled`; nothing was changed then.
         """
         verb, *words = line.line.split() or ["list"]
         asked = self._asked()

@@ -44,10 +44,8 @@ class Exports(Protocol):
 class QuickJs:
     """The interpreter in one instance. Only the guest's thread uses it.
 
-    Args:
-        exports: Calls its exports.
-        slot: What `new_slot` returned for this memory.
-        script_name: Where the name lies that scripts have in stacks.
+    `slot` is what `new_slot` returned for this memory; the name of scripts in stacks lies at
+    `script_name`.
     """
 
     def __init__(self, exports: Exports, slot: int, script_name: int = 0) -> None:
@@ -61,15 +59,10 @@ class QuickJs:
         return _given(exports.call("qjs_alloc", _SLOT_BYTES))
 
     def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
-        """Evaluates a script that may use `await`.
+        """Evaluates a script, named so in stacks by `NAME_BYTES`, that may use `await`.
 
-        Args:
-            source: The script.
-            name: Its name in stacks, of `NAME_BYTES`.
-
-        Returns:
-            `OK` and a promise of `{value}`, or `FAILED` if the script can't be compiled; then
-            `exception` returns why.
+        Returns `OK` and a promise of `{value}`, or `FAILED` if the script can't be compiled; then
+        `exception` returns why.
         """
         self._memory.write(self._script_name, name.encode()[:NAME_BYTES])
         with _Given(self._call, self._memory, source) as at:

@@ -43,13 +43,7 @@ class _StrippersClock(Clock):
 
 
 class StripperFactory:
-    """Takes types out of the texts of one guest.
-
-    Args:
-        compiled: Returns the code of the guest that does it.
-        clock: The deadlines of the cell.
-        memory_bytes: The most that its memory may grow to.
-    """
+    """Takes types out of the texts of one guest, in another of `memory_bytes` at most."""
 
     def __init__(self, compiled: Callable[[], Compiled], clock: Clock, memory_bytes: int) -> None:
         self._compiled, self._clock, self._memory_bytes = compiled, clock, memory_bytes
@@ -57,14 +51,8 @@ class StripperFactory:
     def strip(self, source: str, cell: Instance, signals: Signals) -> str:
         """Returns a text without its types; comments in front of statements stay.
 
-        Args:
-            source: The text.
-            cell: The instance that waits for it; its fuel is used.
-            signals: The cell's interrupts.
-
-        Raises:
-            TypeScriptError: the text can't be read.
-            GuestStopped: the cell's time or fuel is over.
+        The fuel and the interrupts are those of the cell that waits. Raises `TypeScriptError` if
+        the text can't be read, `GuestStopped` if time or fuel are over.
         """
         clock = _StrippersClock(self._clock, signals)
         options = InstanceOptions(self._memory_bytes)

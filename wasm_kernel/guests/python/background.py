@@ -44,12 +44,8 @@ def _process(flavour: Flavour) -> str:
 def begin(cache: Cache, flavour: Flavour) -> None:
     """Starts the process for a flavour, unless there is one for this cache.
 
-    Whoever has taken over a confined process can ask for it without an end: this process has one
-    at a time.
-
-    Args:
-        cache: The cache.
-        flavour: A flavour that the baseline compiler's code is used in place of.
+    Whoever has taken over a confined process can ask for it without an end: this process has one at
+    a time. The baseline compiler's code is used in place of the flavour.
     """
     own = cache.path(_lock(flavour))
     with _guard:

@@ -6,13 +6,7 @@ from msgspec import Struct
 
 
 class FetchWheels(Struct, frozen=True):
-    """Wheels are to be put into a folder of the sandbox's private one.
-
-    Attributes:
-        requirements: The packages, such as `rich>=13`.
-        into: The folder's name.
-        pre: Whether pre-releases will do.
-    """
+    """Wheels of packages such as `rich>=13` go to a folder of the private one, or pre-releases."""
 
     requirements: tuple[str, ...]
     into: str

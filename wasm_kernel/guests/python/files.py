@@ -115,11 +115,7 @@ class GuestFolders(msgspec.Struct, frozen=True):
 
 
 def guest_files(cache: Cache) -> GuestFiles:
-    """Returns the guest's sources, remembered or found.
-
-    Raises:
-        BundleError: something is missing; the text says what to install.
-    """
+    """Returns the guest's sources, remembered or found; `BundleError` says what to install."""
     stamp = _stamp()
     known = _recall(cache, stamp)
     if known is not None:
@@ -177,14 +173,7 @@ def _stamp() -> str:
 
 
 def find(cache: Cache) -> GuestFiles:
-    """Finds the guest's sources the slow way.
-
-    Args:
-        cache: Where a base image may have been installed.
-
-    Raises:
-        BundleError: something is missing; the text says what to install.
-    """
+    """Finds the guest's sources the slow way; the cache may have an installed base image."""
     folder = guest_folder()
     try:
         manifest = (folder / "MANIFEST").read_text().splitlines()
@@ -220,11 +209,7 @@ def _installed_packages(cache: Cache, binary: str, stdlib: str) -> dict[str, str
 
 
 def added_packages() -> dict[str, str]:
-    """Returns the packages of this environment that are added to the guest's own, with versions.
-
-    Raises:
-        BundleError: one is missing; the text says what to install.
-    """
+    """Returns the packages of this environment that are added to the guest's own, with versions."""
     return {_distribution(package): _version(package) for package in PACKAGES + _STAND_INS}
 
 
@@ -277,11 +262,7 @@ def guest_folder() -> Path:
 
 
 def agent_files() -> list[tuple[str, Path]]:
-    """Returns the agent's files: names inside the guest's bundle, and where they lie.
-
-    Raises:
-        BundleError: there are none.
-    """
+    """Returns the agent's files: names inside the guest's bundle, and where they lie."""
     folder = runtimes_folder() / "python"
     found = sorted(folder.rglob("*.py"))
     if not found:
@@ -290,11 +271,7 @@ def agent_files() -> list[tuple[str, Path]]:
 
 
 def lay_out(files: GuestFiles, cache: Cache) -> GuestFolders:
-    """Returns the laid-out files, made if they are not there yet.
-
-    Raises:
-        BundleError: a package that the agent needs is not installed.
-    """
+    """Returns the laid-out files, made if they are not there yet."""
     cache.prepare()
     name = folder_name(files)
     folder = cache.path(name)

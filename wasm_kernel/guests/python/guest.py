@@ -141,9 +141,6 @@ class HostChannel:
     """The guest's `host.call`: it hands over bytes and gets bytes back. It never raises across.
 
     What numpy asks of the host comes the same way, as a module can't be given more imports.
-
-    Args:
-        answer: Answers a request, on the guest's thread.
     """
 
     imports: Mapping[Import, str] = {("host", "call"): "iiii"}
@@ -201,8 +198,7 @@ class PythonGuest:
     def run(self, source: bytes, fuel: int | None = None) -> bool:
         """Runs Python source in the guest's `__main__`; returns whether it raised nothing.
 
-        Raises:
-            GuestStopped: the guest did not come back; it is of no more use.
+        After `GuestStopped` it is of no more use.
         """
         self.files.begin_turn()
         with self.instance.turn(fuel):
@@ -267,11 +263,9 @@ _PLAUSIBLE = 1 << 24
 
 
 class ImageBuilder:
-    """Builds a base image; runs guests, so on a guest thread.
+    """Builds a base image with code of any flavour; runs guests, so on a guest thread.
 
-    Args:
-        compiled: The guest's code, of any flavour.
-        preopens: Its library, and empty folders in place of a session's.
+    The preopens are its library, and empty folders in place of a session's.
     """
 
     def __init__(self, compiled: Compiled, preopens: Preopens) -> None:
@@ -281,11 +275,7 @@ class ImageBuilder:
     def build(self, cache: Cache, name: str) -> ImageRecord:
         """Boots a guest, and writes its memory to the cache under a name.
 
-        Returns:
-            What else must be known of the image.
-
-        Raises:
-            ImageError: the guest does not boot, or can't be interrupted.
+        Raises `ImageError` if it does not boot, or can't be interrupted.
         """
         addresses = Addresses(
             self._find_signal_words(), self._find_sqlite_prngs(), self._find_allocator()
@@ -410,9 +400,7 @@ def signal_candidates(before: bytes, after: bytes, rest: bytes) -> dict[int, int
 
 
 def find_sqlite_prngs(before: bytes, after: bytes) -> list[int]:
-    """Returns where a generator can lie: the state is as it was, and there are as many bytes less
-    as were drawn.
-    """
+    """Returns where a generator can lie: the same state, less the bytes that were drawn."""
     found, at = [], before.find(PRNG_CONSTANT)
     while at >= 0 and at + PRNG_LEFT < min(len(before), len(after)):
         same = before[at : at + PRNG_LEFT] == after[at : at + PRNG_LEFT]

@@ -97,11 +97,8 @@ class HostNumpy:
     def answer(self, request: int, first: int, second: int, third: int) -> int:
         """Does what a guest asks for; returns 0 if it is done, or if the guest's call ends.
 
-        Args:
-            request: The number of the request.
-            first: The address of a product's arguments, or of the numbers to sort.
-            second: How many numbers there are, or the address of their order.
-            third: How many numbers there are, if `second` is an address.
+        `first` is the address of a product's arguments, or of the numbers to sort; `second` is how
+        many there are, or the address of their order, and then `third` is how many.
         """
         if not self._looked_for:
             self._looked_for, self._numpy = True, _import_numpy()

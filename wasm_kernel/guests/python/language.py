@@ -56,12 +56,10 @@ _HELP_LINKS = (
 
 
 class PythonLanguage:
-    """The Python guests of one process: a `GuestLanguage`. Guest threads prepare it; any of them
-    may then use it.
+    """The Python guests of one process: a `GuestLanguage`.
 
-    Args:
-        cache: Where what takes long is kept; this user's by default.
-        broker: Makes what is missing there, if this process may not.
+    Guest threads prepare it; any of them may then use it. What is missing in the cache, by default
+    this user's, the broker makes if this process may not.
     """
 
     name = "python"
@@ -238,9 +236,7 @@ class PythonLanguage:
             return builder.build(self.cache, self.prepared.image_name)
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
-        """Returns its library, `/app`, `/tmp`, an empty `/`, packages, mounts, and the notebook's
-        folder.
-        """
+        """Returns its library, `/app`, `/tmp`, empty `/`, packages, mounts, the notebook's."""
         folders.packages.enter(SITE, make=True).close()
         return self._preopens(
             folders.app, folders.scratch, folders.packages, folders.preopened(policy.mounts)

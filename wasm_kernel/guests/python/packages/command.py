@@ -36,10 +36,7 @@ _BUILT_IN = (
 class PipCommand:
     """Installs and removes the packages of one session. Called on its sandbox's own thread.
 
-    Args:
-        site: The session's packages.
-        folder: Where wheels lie meanwhile, out of the guest's sight.
-        files: The guest: its Python and what is built in.
+    Wheels lie in `folder` meanwhile, out of the guest's sight.
     """
 
     def __init__(self, site: SitePackages, folder: Path, files: GuestFiles) -> None:
@@ -55,9 +52,7 @@ class PipCommand:
     def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
         """Does what a `%pip` line says; returns the names of what came and what went.
 
-        Raises:
-            PackageError: it can't be done; nothing was changed.
-            Cancelled: the cell was interrupted; nothing was changed.
+        Raises `PackageError` or `Cancelled`; nothing was changed then.
         """
         asked = requirements.parse(line.line)
         if asked.verb == "uninstall":

@@ -55,8 +55,7 @@ class Pip:
     def download(self, requirements: Sequence[str], folder: Path, *, pre: bool, task: Task) -> None:
         """Puts a universal wheel for each requirement, such as `rich>=13`, into an empty folder.
 
-        Raises:
-            PackageError: one is not there or can't be reached, or `task` was cancelled; in words.
+        Raises `PackageError`, in words, if one can't be had, or `task` was cancelled.
         """
         wanted = [str(requirement(each)) for each in requirements]
         words = [*_DOWNLOAD, "--python-version", self._version, *(["--pre"] if pre else [])]
@@ -114,11 +113,7 @@ class _Probe:
 
 
 def _run(words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
-    """Runs pip; returns its output and exit status. What it fetches is reported on the way.
-
-    Raises:
-        PackageError: it was stopped, or fetched too much.
-    """
+    """Runs pip; returns its output and exit status. What it fetches is reported on the way."""
 
     def report(line: str) -> None:
         found = _FOUND.match(line)

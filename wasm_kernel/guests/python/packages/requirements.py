@@ -55,11 +55,7 @@ class PipLine:
 
 
 def parse(line: str) -> PipLine:
-    """Reads what `line`, the words behind `%pip`, asks for.
-
-    Raises:
-        PackageError: it can't be done; the text says why.
-    """
+    """Reads what `line`, the words behind `%pip`, asks for; `PackageError` says why not."""
     if len(line) > _LINE_CHARACTERS:
         raise PackageError("this %pip line is too long.")
     try:
@@ -81,8 +77,7 @@ def parse(line: str) -> PipLine:
 def requirement(word: str) -> Requirement:
     """Returns the requirement that `word` is: a name, extras, versions, and nothing else.
 
-    Raises:
-        PackageError: it is not one, or could be read as a file's name.
+    Raises `PackageError` if it is not one, or could be read as a file's name.
     """
     try:
         found = Requirement(word[: _WORD_CHARACTERS + 1])
@@ -159,9 +154,8 @@ def wanted(
 ) -> dict[str, NeededPackage]:
     """Returns everything that `roots` come to, as far as `known` packages tell what they need.
 
-    Raises:
-        PackageError: it can't be met: a built-in package of another version is needed, a
-            requirement can't be read or points to an address, or there are too many.
+    Raises `PackageError` if a built-in package of another version is needed, a requirement can't be
+    read or points to an address, or there are too many.
     """
     found: dict[str, NeededPackage] = {}
     waiting = [(root, "you") for root in roots]
@@ -214,8 +208,7 @@ def missing(
 ) -> list[NeededPackage]:
     """Returns what is to be fetched next; nothing if everything is met.
 
-    Raises:
-        PackageError: what was fetched already does not meet what others want of it.
+    Raises `PackageError` if what was fetched does not meet what others want of it.
     """
     open_ = [
         want

@@ -32,10 +32,9 @@ _SITE, _NEW, _OLD = "site-packages", "new", "old"
 
 
 class SitePackages:
-    """The packages of one session. Used by its sandbox's own thread alone.
+    """The packages of one session, in a folder. Used by its sandbox's own thread alone.
 
-    Args:
-        folder: The session's folder for packages; `site-packages` in it is what the guest sees.
+    The guest sees `site-packages` in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,14 +55,8 @@ class SitePackages:
     ) -> None:
         """Puts `wheels` in place, older versions of them and what `without` names out of it.
 
-        Args:
-            wheels: What to install.
-            without: Canonical names of what goes.
-            asked: Canonical names of what the user asked for, not merely needed by others.
-
-        Raises:
-            PackageError: a wheel is not as it should be, or there would be too much; nothing was
-                changed.
+        Both are canonical names, as are those `asked` for by the user, not merely needed by others.
+        After `PackageError` nothing was changed.
         """
         self._recover()
         coming = list(wheels)

@@ -59,8 +59,7 @@ class Wheel:
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yields what is installed: paths below the folder for packages, and their content.
 
-        Raises:
-            PackageError: a file is not what the wheel's record says.
+        Raises `PackageError` if a file is not what the wheel's record says.
         """
         record = self._record()
         with zipfile.ZipFile(self.path) as archive:
@@ -93,11 +92,7 @@ class Wheel:
 
 
 def open_wheel(path: Path) -> Wheel:
-    """Returns the wheel at `path`.
-
-    Raises:
-        PackageError: it is not one that may be installed; the text says why.
-    """
+    """Returns the wheel at `path`; `PackageError` says why it may not be installed."""
     try:
         name, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename:
@@ -118,11 +113,7 @@ def open_wheel(path: Path) -> Wheel:
 
 
 def _check_directory(path: Path) -> None:
-    """Checks how long the archive's own list of files is, before it is read.
-
-    Raises:
-        ValueError: it is longer than any wheel's, or in a form that only huge archives need.
-    """
+    """Raises `ValueError` if the archive's own list of files is too long to be read."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 65_557))  # the longest comment, and the end record
         tail = file.read()
