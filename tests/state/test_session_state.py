@@ -300,17 +300,35 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.execute("x = 1; y = 1")
+    sandbox.checkpoints()  # its commit is taken behind its result
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "read_ranges", _no_memory)
-        result = sandbox.execute("x = 2")
-    assert result.success
-    assert "In[2] (x = 2) could not be kept" in result.stderr
-    assert sandbox.execute("y = 2").stderr == ""
+        assert sandbox.execute("x = 2").stderr == ""
+        sandbox.checkpoints()
+    assert "In[2] (x = 2) could not be kept" in sandbox.execute("y = 2").stderr
+    assert sandbox.execute("pass").stderr == ""
     sandbox.execute(TRAP)
     assert says(sandbox, "print(x, y)") == "2 2"
 
 
-def _no_memory(*args: object) -> bytes:
+def test_a_result_does_not_wait_for_its_commit(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.execute("x = 1")
+    sandbox.checkpoints()
+    copy, has_result = memory.read_ranges, threading.Event()
+
+    def copy_later(*args: Any) -> bytearray:
+        return copy(*args) if has_result.wait(10) else _no_memory()
+
+    monkeypatch.setattr(memory, "read_ranges", copy_later)
+    assert sandbox.execute("x = 2").success
+    has_result.set()
+    sandbox.undo()
+    assert says(sandbox, "print(x)") == "1"
+
+
+def _no_memory(*args: object) -> bytearray:
     raise MemoryError
 
 

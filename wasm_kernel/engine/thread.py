@@ -6,12 +6,14 @@ callbacks come on top, and on a default thread a deep recursion would end the wh
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+_LOG = logging.getLogger("wasm_kernel.engine")
 STACK_BYTES = 64 * 1024 * 1024
 
 T = TypeVar("T")
@@ -32,10 +34,11 @@ class GuestThread:
             finally:
                 threading.stack_size(before)
 
-    def submit(self, job: Callable[[], T]) -> Future[T]:
+    def submit(self, job: Callable[[], T], then: Callable[[], object] | None = None) -> Future[T]:
         """Returns the future of `job`, which runs after those before it.
 
-        A job whose future is cancelled before its turn does not run.
+        A job whose future is cancelled before its turn does not run. `then` runs when its future
+        is done, and before the next job.
         """
         future: Future[T] = Future()
 
@@ -48,6 +51,11 @@ class GuestThread:
                 future.set_exception(problem)
             else:
                 future.set_result(result)
+            if then is not None:
+                try:
+                    then()
+                except Exception:  # nobody waits for it, and the next job must run
+                    _LOG.exception("what follows a job has failed")
 
         self._jobs.put(run)
         return future

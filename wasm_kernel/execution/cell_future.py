@@ -76,11 +76,16 @@ class QueuedCell(CellFuture):
         self._guard = threading.Lock()
         self._is_interrupted = self._is_over = False
 
-    def queue(self, jobs: GuestJobs, run: Callable[[], SandboxResult]) -> None:
-        """Queues the job that runs the cell."""
+    def queue(
+        self,
+        jobs: GuestJobs,
+        run: Callable[[], SandboxResult],
+        then: Callable[[], object] | None = None,
+    ) -> None:
+        """Queues the job that runs the cell; `then` runs once its result is known."""
         self._clock.expect(1)
         try:
-            self._job = jobs.submit(lambda: self._run(run), is_cell=True)
+            self._job = jobs.submit(lambda: self._run(run), then, is_cell=True)
         except SandboxClosed:
             self._clock.expect(-1)
             raise

@@ -138,6 +138,11 @@ class HostCommands:
         """Has an action run when the cell has finished."""
         self._actions.append(action)
 
+    @property
+    def wants_state(self) -> bool:
+        """True if something is to be done to the state that the cell leaves."""
+        return bool(self.travel.target or self.travel.here or self._actions)
+
     def run_actions(self, turn: RunningTurn, clock: Clock) -> None:
         """Does what is to be done after the cell, when everything else was done.
 

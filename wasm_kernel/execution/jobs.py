@@ -42,17 +42,23 @@ class GuestJobs:
                 started = self._started = self._thread.submit(lambda: self._begin(tell))
             return started
 
-    def submit(self, job: Callable[[], T], *, is_cell: bool = False) -> Future[T]:
+    def submit(
+        self,
+        job: Callable[[], T],
+        then: Callable[[], object] | None = None,
+        *,
+        is_cell: bool = False,
+    ) -> Future[T]:
         """Returns the future of a job, which runs after those before it; or `SandboxClosed`.
 
-        If the host's system fails the job, its future says so in words. `cancel_cells` may cancel a
-        cell.
+        If the host's system fails the job, its future says so in words. `then` runs when that is
+        done, before the next job. `cancel_cells` may cancel a cell.
         """
         with self._guard:
             self._check_open()
             assert self._thread is not None, "it was started before"
             self._jobs += 1
-            future = self._thread.submit(_in_words(job))
+            future = self._thread.submit(_in_words(job), then)
             if is_cell:
                 self._cells.add(future)
         future.add_done_callback(self._ended)

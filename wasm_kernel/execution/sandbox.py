@@ -102,7 +102,7 @@ class LocalSandbox(BaseSandbox):
         queued = QueuedCell(
             self._runner.clock, lambda: never_ran(self.folders.real, self.session_id)
         )
-        queued.queue(self._jobs, lambda: self._execute(started, cell, page))
+        queued.queue(self._jobs, lambda: self._execute(started, cell, page), self._turns.keep)
         return queued
 
     def _execute(

@@ -7,7 +7,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from wasm_kernel import events
@@ -45,6 +46,7 @@ class GuestTurns:
         self._runner = runner
         self._notices = notices
         self._missed: deque[tuple[int, str]] = deque(maxlen=_MISSED_CELLS)
+        self._unkept: Callable[[], bool] | None = None
 
     # -- cells
 
@@ -92,7 +94,7 @@ class GuestTurns:
             return
         began = time.monotonic()
         self._finish_cell(turn, ran=is_wanted and travels is None)
-        _LOG.debug("%.1f ms: the cell's effects are kept", (time.monotonic() - began) * 1000)
+        _LOG.debug("%.1f ms: what the cell asked for is done", (time.monotonic() - began) * 1000)
         self._tell_notices(turn)
 
     def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
@@ -123,7 +125,7 @@ class GuestTurns:
         turn.end(self._runner.next_count, ename="KeyboardInterrupt")
 
     def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
-        """Makes the cell's effects a commit, and does what the cell asked for.
+        """Does what the cell asked for, and has `keep` make its effects a commit.
 
         A cell that was done without the guest has no effects: the state is still that of the cell
         before.
@@ -132,15 +134,18 @@ class GuestTurns:
         cell = runner.next_count if turn.is_counted else runner.next_count - 1
         if turn.count:
             runner.next_count = turn.count + 1
-        is_left = not ran or (travel.target is not None and not travel.here)
-        if is_left or runner.state.commit(
-            runner.guest.instance,
-            cell=cell,
-            count=runner.next_count,
-            code=turn.code,
-            counted=turn.is_counted,
-        ):
+        if ran and (travel.target is None or travel.here):
+            self._unkept = partial(
+                runner.state.commit,
+                runner.guest.instance,
+                cell=cell,
+                count=runner.next_count,
+                code=turn.code,
+                counted=turn.is_counted,
+            )
+        if runner.commands.wants_state and self.keep():
             travel.give_names(travel.here, turn)
+        runner.state.tell_files()
         if ran:
             self._missed.clear()
         if travel.target is not None:
@@ -149,6 +154,15 @@ class GuestTurns:
         runner.commands.run_actions(turn, runner.clock)
         runner.commands.files_changed(runner.changes, turn, runner.clock)
         runner.commands.begin_cell(runner.next_count)
+
+    def keep(self) -> bool:
+        """Makes the effects of the last cell a commit, if they are none yet. Its result has left.
+
+        Returns:
+            Whether they are one.
+        """
+        unkept, self._unkept = self._unkept, None
+        return unkept is None or unkept()
 
     def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
         """Starts another guest that stands where memory was before the turn, or before that state
@@ -189,6 +203,7 @@ class GuestTurns:
 
         If a cell waits for it, that is refused if the guest can't begin.
         """
+        self.keep()
         turn = self._runner.new_turn(request, listener)
         try:
             self._runner.run(turn, seconds)

@@ -1,10 +1,10 @@
 """The recorder: takes a commit of the living memory after each cell, and has it written behind.
 
-Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting
+Taking one is a look at which pages changed and a copy of those, before the next cell. Sorting
 out pages of zeros and writing happen on the recorder's own thread. How far that may be behind
 follows the memory that is left on this machine; a cell waits if it would be more. What is larger
-than that by itself is not copied, but written to disk from the guest's memory, in the cell's own
-time.
+than that by itself is not copied, but written to disk from the guest's memory, before the next
+cell.
 
 What the guest's allocator holds free after a cell goes back to the system, once it is a few
 megabytes: the commit says that zeros are there, so it is neither written nor read again.

@@ -55,8 +55,7 @@ class SessionState:
     """The memory and files of one sandbox, from its first cell to its end; the guest's thread's.
 
     `files` are their earlier versions. It `is_untried` until a guest has run in the state of an
-    earlier process, and `is_saving` once the session is over, and its last commits are being
-    written.
+    earlier process, and `is_saving` while a commit is taken, or the last ones are being written.
     """
 
     def __init__(
@@ -320,16 +319,20 @@ class SessionState:
         return not self._live().has_uncommitted_changes or self.commit_between(instance)
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
+        self.is_saving = True
         try:
             self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
         except (OSError, MemoryError) as problem:
             self._notices.tell(texts.untaken(cell, label, problem), error=describe(problem))
             return False
+        finally:
+            self.is_saving = False
         history, tree = self.history, self.tree
         needed = {*tree.names.values(), *tree.undone}
         if tree.undone and not folding.can_fit(history, needed, self._policy.history_bytes):
             history.forget_undone()
         self._note_files()
+        self.tell_files()
         if self._folders.removed and not self._removal_told:
             self._removal_told = True
             self._notices.tell(texts.REMOVED, error="the workspace folder was removed")
@@ -342,6 +345,10 @@ class SessionState:
             files.sweep(tree.unlinked_files)
         if tree.last in tree.commits:
             files.trim(Tree({tree.last: tree.commits[tree.last]}).unlinked_files)
+
+    def tell_files(self) -> None:
+        """Tells which files could not be kept as they were before the cell changed them."""
+        files = self.files
         not_kept, files.not_kept = files.not_kept, []
         new = {path: why for path, why in not_kept if path not in self._not_kept}
         if new:

@@ -371,7 +371,7 @@ class WasmKernelApp(JupyterApp):
     ) -> WasmKernel:
         from zmq.eventloop.zmqstream import ZMQStream
 
-        from wasm_kernel.frontends.jupyter.connection import ports_of
+        from wasm_kernel.frontends.jupyter.connection import ShellChannel, ports_of
         from wasm_kernel.frontends.jupyter.kernel import WasmKernel
 
         kernel = WasmKernel(
@@ -381,7 +381,7 @@ class WasmKernelApp(JupyterApp):
             runtime=self.settings.runtime,
             parent=self,
             session=connection.session,
-            shell_stream=ZMQStream(sockets.shell),
+            shell_stream=ShellChannel(sockets.shell),
             control_stream=ZMQStream(sockets.control, sockets.control_thread.io_loop),
             control_thread=sockets.control_thread,
             iopub_socket=sockets.iopub,

@@ -20,11 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import zmq
 from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
 from jupyter_client.connect import ConnectionFileMixin
-from jupyter_client.session import Session, new_id_bytes
+from jupyter_client.jsonutil import json_default
+from jupyter_client.session import Session, json_packer, json_unpacker, new_id_bytes
+from tornado.ioloop import IOLoop
 from traitlets import Bytes, TraitError, Type
 
 from wasm_kernel.errors import WasmKernelError
@@ -61,6 +64,8 @@ class Connection(ConnectionFileMixin):
     def open(self, *, allow_unsigned: bool) -> None:
         """Reads the connection file, or prepares to write one; or `ConnectionFileError`."""
         self.session = Session(parent=self.parent)
+        if self.session.packer == "json":
+            self.session.pack, self.session.unpack = _pack, _unpack
         path = Path(self.connection_file)
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,6 +96,22 @@ class Connection(ConnectionFileMixin):
             self.cleanup_ipc_files()
 
 
+def _pack(value: Any) -> bytes:
+    """Returns JSON; what msgspec refuses, such as half a character, Jupyter's own way."""
+    try:
+        return msgspec.json.encode(value, enc_hook=json_default)
+    except (TypeError, ValueError):
+        return json_packer(value)
+
+
+def _unpack(data: bytes) -> Any:
+    """Returns what JSON says; what msgspec refuses, such as `NaN`, as Jupyter reads it."""
+    try:
+        return msgspec.json.decode(data)
+    except ValueError:
+        return json_unpacker(data)
+
+
 def ports_of(connection: Connection) -> dict[str, int]:
     """The ports by name, as `connect_request` asks for them."""
     names = ("shell", "iopub", "stdin", "hb", "control")
@@ -102,6 +123,7 @@ def ports_of(connection: Connection) -> dict[str, int]:
 LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
 # the first byte of what an XPUB socket receives of a client that subscribes or ends a subscription
 _SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
+_READABLE = int(zmq.POLLIN)  # an enumeration's own operators take longer than a look at a socket
 _TRIES = 100
 # Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
 # Meanwhile another connection of this machine may have one for a moment.
@@ -110,6 +132,42 @@ _SECONDS_IN_USE = 3.0
 
 class ListenError(WasmKernelError):
     """An address of the connection file that can't be listened on; no kernel was started."""
+
+
+class ShellChannel:
+    """The shell channel, on the main thread's loop: requests come in, replies leave at once.
+
+    A ROUTER socket never waits: what it can't send is dropped. A `ZMQStream` would queue a reply,
+    and spend a tenth of a tiny cell on looking when it can be sent.
+
+    Attributes:
+        io_loop: The loop; the base class asks for it.
+    """
+
+    def __init__(self, socket: zmq.Socket[Any]) -> None:
+        self.io_loop = IOLoop.current()
+        self._socket = socket
+        self._receive: Callable[[list[zmq.Frame]], object] = lambda message: None
+
+    def on_recv(self, receive: Callable[[list[zmq.Frame]], object], **_: Any) -> None:
+        """Hands messages to `receive` from now on."""
+        self._receive = receive
+        asyncio.get_event_loop().add_reader(self._socket.fileno(), self.flush)
+
+    def send_multipart(self, parts: Sequence[Any], **options: Any) -> None:
+        """Sends a message, once those that have come are handed on: they came before it left."""
+        self.flush()
+        self._socket.send_multipart(parts, **options)
+        if self._is_readable():  # the send may have swallowed the wake-up of a request
+            self.io_loop.add_callback(self.flush)
+
+    def flush(self, _: int = 0) -> None:
+        """Hands on the messages that have come; none waits to be sent."""
+        while not self._socket.closed and self._is_readable():
+            self._receive(self._socket.recv_multipart(copy=False))
+
+    def _is_readable(self) -> bool:
+        return bool(int(self._socket.get(zmq.EVENTS)) & _READABLE)
 
 
 class Publisher:
@@ -151,7 +209,7 @@ class Publisher:
                 self._welcome()
 
     def _welcome(self) -> None:
-        while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+        while int(self._socket.get(zmq.EVENTS)) & _READABLE:
             event, *_ = self._socket.recv_multipart()
             if event[:1] == _UNSUBSCRIBES:
                 self._socket.set(zmq.UNSUBSCRIBE, event[1:])

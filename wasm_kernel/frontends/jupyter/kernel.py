@@ -62,6 +62,7 @@ class WasmKernel(Kernel):
     """
 
     profile_dir = AnyTrait(help="IPython's, which the base class would import to check it.")
+    shell_stream = AnyTrait(help="A `ShellChannel`.")
 
     def __init__(
         self,
@@ -181,8 +182,7 @@ class WasmKernel(Kernel):
         # is kept in it. Only the task is made here, so that the mark below can queue among them.
         self._messages = copy_context()
         self._subscribed = asyncio.Event()
-        assert self.shell_stream is not None
-        self.shell_stream.on_recv(self._enter, copy=False)
+        self.shell_stream.on_recv(self._enter)
 
     def subscribed(self) -> None:
         """Notes that a client listens on IOPub; any thread."""
@@ -206,12 +206,10 @@ class WasmKernel(Kernel):
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Aborts the cells that came behind a failed one before its reply left.
 
-        This loop has received them already, so they wait as tasks for the lock that the failed cell
-        holds. The mark that ends the aborting queues behind them.
+        The shell channel has handed them on already, so they wait as tasks for the lock that the
+        failed cell holds. The mark that ends the aborting queues behind them.
         """
-        assert self.shell_stream is not None
         self._aborting = True
-        self.shell_stream.flush(zmq.POLLIN)
         if self.stop_on_error_timeout:
             self.io_loop.call_later(self.stop_on_error_timeout, self._enter, [STOP_ABORTING])
         else:
