@@ -54,7 +54,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("code", sampled(FLOODS, 2))
+@pytest.mark.parametrize("code", sampled(FLOODS, 4))
 def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, code: str) -> None:
     flooded = victim_of(comm_count=5000, comm_bytes=64 << 20)
     page, peak = Page(), Peak()

@@ -11,6 +11,7 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.faces import open_files
 from tests.peak import MB, Peak
+from tests.sampled import sampled
 
 DEEP = """
 import sys
@@ -66,21 +67,21 @@ def test_case_06_exit_of_the_process_is_one_clear_error(victim: Victim) -> None:
     assert victim.says("print(mine)") == "6"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import os; os.abort()",
-        "import faulthandler; faulthandler._sigsegv()",
-        "import faulthandler; faulthandler._sigabrt()",
-        "import faulthandler; faulthandler._stack_overflow()",
-        "import faulthandler; faulthandler._fatal_error_c_thread()",
-        "import sys; sys.exit(3)",
-        "raise SystemExit",
-        "import ctypes; ctypes.string_at(0)",
-        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-        "import _testcapi; _testcapi.crash_no_current_thread()",
-    ],
-)
+ENDS = [
+    "import os; os.abort()",
+    "import faulthandler; faulthandler._sigsegv()",
+    "import faulthandler; faulthandler._sigabrt()",
+    "import faulthandler; faulthandler._stack_overflow()",
+    "import faulthandler; faulthandler._fatal_error_c_thread()",
+    "import sys; sys.exit(3)",
+    "raise SystemExit",
+    "import ctypes; ctypes.string_at(0)",
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "import _testcapi; _testcapi.crash_no_current_thread()",
+]
+
+
+@pytest.mark.parametrize("code", sampled({code: code for code in ENDS}, 2))
 def test_case_06_every_other_end_of_the_interpreter_is_survived(victim: Victim, code: str) -> None:
     victim.says("mine = 6")
     victim.run(code)

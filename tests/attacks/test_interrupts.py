@@ -77,9 +77,14 @@ def test_case_01_what_else_a_destructor_raises_is_told_and_ignored(victim: Victi
         "7**10**8",
         "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",
         "import numpy as np; a = np.ones((1500, 1500)); a @ a @ a @ a",
-        "sorted(range(3 * 10**6, 0, -1), key=lambda x: -x)",
-        "sum(range(10**12))",
-        "import numpy as np; np.sort(np.random.rand(6 * 10**6), kind='heapsort')",
+        *(
+            pytest.param(code, marks=pytest.mark.soak)
+            for code in (
+                "sorted(range(3 * 10**6, 0, -1), key=lambda x: -x)",
+                "sum(range(10**12))",
+                "import numpy as np; np.sort(np.random.rand(6 * 10**6), kind='heapsort')",
+            )
+        ),
     ],
 )
 def test_case_02_a_long_call_into_c_ends_within_the_bound(victim: Victim, code: str) -> None:

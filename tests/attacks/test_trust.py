@@ -73,7 +73,7 @@ BREAKING = {
 }
 
 
-@pytest.mark.parametrize("code", sampled(BREAKING, 2))
+@pytest.mark.parametrize("code", sampled(BREAKING, 4))
 def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: str) -> None:
     broken = victim_of(cell_timeout=4.0)
     broken.says("mine = 17")

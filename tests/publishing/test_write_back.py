@@ -282,11 +282,12 @@ def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPa
     os._exit(0)
 
 
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("act", ["wrote", "deleted", "undone"])
 def test_a_broker_that_is_killed_at_any_step_loses_no_file(
-    one: Writing, monkeypatch: pytest.MonkeyPatch, act: str
+    one: Writing, monkeypatch: pytest.MonkeyPatch, act: str, every: int
 ) -> None:
-    for step in range(1, 500):
+    for step in range(1, 500, every):
         if act == "undone":
             assert one.wrote("mine.csv", "theirs") == {}
         killed = killed_at(step, lambda: getattr(one, act)("mine.csv"), monkeypatch)
