@@ -127,6 +127,7 @@ def shared():
 Confinement("required").close_calls()
 for one in (
     lambda: os.chmod(name, 0o777),
+    lambda: os.chmod(name, 0o777, dir_fd=fd),
     lambda: os.chown(name, os.getuid(), os.getgid()),
     lambda: os.setxattr(name, "user.x", b""),
     lambda: os.utime(name),
@@ -136,7 +137,7 @@ for one in (
     lambda: os.fchmod(fd, 0o600),
 ): print(tried(one))
 """
-    assert said_by(code) == ["PermissionError"] * 6 + ["done"] * 2
+    assert said_by(code) == ["PermissionError"] * 7 + ["done"] * 2
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

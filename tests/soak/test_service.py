@@ -157,7 +157,8 @@ if __name__ == "__main__":
                 else:
                     code = f"ran = [*globals().get('ran', []), {step}]; print(ran)"
                     result = sandbox.execute(code)
-                    print(sandbox.session_id, result.stdout.strip(), flush=True)
+                    line = f"{sandbox.session_id} {result.stdout.strip()}\\n"
+                    print(line, end="", flush=True)  # in one piece: others print, too
         for number in range(3):
             threading.Thread(target=live, args=(number,), daemon=True).start()
         threading.Event().wait()
