@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,22 @@ from hypothesis import strategies as st
 
 from tests.faces import A_UUID, says, wait_for
 from tests.linux.inside import needs_walls
+from tests.local import create_sandbox as create_local
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import BASELINE_SETTING
 from wasm_kernel.errors import FrameError, HostFailed, TravelError, WasmKernelError, WorkerLost
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import fork_process, fork_server, messages
+from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.create import create_sandbox
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
 from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox
 from wasm_kernel.service.service import Service
+from wasm_kernel.service.worker import _Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = "print('begun', flush=True)\nwhile True: pass"
@@ -117,6 +122,31 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
             assert "its limit of 0.5 seconds" in error.evalue
             assert error.evalue.endswith("Raise timeout_seconds to allow more.")
         assert says(sandbox, "print(x, 'lost' in dir())") == "41 False"
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, its process was ended at once, and a large cell before it was lost."""
+    ours, theirs = socket.socketpair()
+    may_store = threading.Event()
+    there, here = (Channel(Connection(each.detach())) for each in (ours, theirs))
+    with closing(there), closing(here), create_local(workspace=tmp_path) as sandbox:
+        says(sandbox, "x = 1")
+        history = sandbox._runner.state.history
+        store = history.store
+        monkeypatch.setattr(history, "store", lambda one: may_store.wait(5) and store(one))
+        says(sandbox, "x = 2")
+        worker = object.__new__(_Worker)
+        worker._sandbox, worker._channel = sandbox, here
+        reason = StopReason("grace", 1.0)
+        ending = threading.Thread(target=worker.kill, args=(reason,))
+        ending.start()
+        assert there.is_quiet(0.2)
+        may_store.set()
+        assert messages.read_report(there.receive()) == messages.Stuck(reason)
+        ending.join()
 
 
 def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> None:

@@ -291,6 +291,10 @@ class LocalSandbox(BaseSandbox):
         memory.trim()
         return True
 
+    def wait_written(self, seconds: float) -> None:
+        """Waits until the state before the running cell is on disk, but so long at most."""
+        self._runner.state.wait_written(seconds)
+
     def retire(self, why: str) -> bool:
         """As `BaseSandbox`."""
         if not self._jobs.refuse_further(why, unless_busy=True):

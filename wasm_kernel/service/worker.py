@@ -12,7 +12,6 @@ import logging
 import os
 import queue
 import threading
-import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, TypeVar, assert_never
@@ -151,9 +150,7 @@ class _Worker:
 
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
-        end = time.monotonic() + _SAVE_SECONDS
-        while not self._sandbox.facts.all().get("history_is_saved") and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)
+        self._sandbox.wait_written(_SAVE_SECONDS)
         self._send(messages.Stuck(reason))
 
     def _next(self) -> messages.Request:

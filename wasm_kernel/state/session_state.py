@@ -457,7 +457,11 @@ class SessionState:
         if self.head is None:
             raise ForkError("its beginning could not be kept")
         copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
-        self._live().wait_written(_SAVE_SECONDS if copies is None else copied)
+        self.wait_written(_SAVE_SECONDS if copies is None else copied)
+
+    def wait_written(self, seconds: float) -> None:
+        """Waits until the commits are on disk, but so long at most, and not if they can't be."""
+        self._live().wait_written(seconds)
 
     # -- notices
 
