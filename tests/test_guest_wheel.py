@@ -135,7 +135,7 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Histories stand on the base image: it is memory, which does not depend on wasmtime."""
-    language = shared_language()
+    language = shared_language(None)
     names = []
     for version in ("50.0.1", "50.0.2"):
         monkeypatch.setattr(wasmtime_api, "VERSION", version)

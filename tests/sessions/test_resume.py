@@ -166,7 +166,7 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     first.end()
     from wasm_kernel.guests.python.language import shared_language
 
-    language = shared_language()
+    language = shared_language(None)
     real = language.prepare(EPOCH, lambda text: None).id
     another = "0" * len(real)
     with Folder.open(history) as folder:
@@ -186,7 +186,7 @@ def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_ove
     first.end()
     from wasm_kernel.guests.python.language import shared_language
 
-    language = shared_language()
+    language = shared_language(None)
     image = language.prepare(EPOCH, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
     monkeypatch.setattr(language.prepared, "_image", another)

@@ -193,7 +193,6 @@ class GuestRunner:
 
     @property
     def _flavour(self) -> Flavour:
-        """The flavour of the code that a guest is started with."""
         return self.language.code_for(THIS_PROCESS.flavour(metered=self.policy.metered))
 
     @property
@@ -331,7 +330,8 @@ class GuestRunner:
                 self.close_guest()
                 raise
             else:
-                _LOG.debug("%s: a guest has its memory and files", _since(began))
+                taken = (time.monotonic() - began) * 1000
+                _LOG.debug("%.1f ms: a guest has its memory and files", taken)
                 return
 
     def _send_start(self, guest: Guest, *, fresh: bool = True, reseed: bool = False) -> None:
@@ -389,8 +389,3 @@ class GuestRunner:
         if self._turn is None:
             return protocol.encode({"refused": "no turn is running"})
         return self._turn.answer(data)
-
-
-def _since(began: float) -> str:
-    """The time since `began`, for the log."""
-    return f"{(time.monotonic() - began) * 1000:.1f} ms"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -24,8 +24,9 @@ from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime with it
     from wasm_kernel.engine.clock import Clock, Signals
-    from wasm_kernel.engine.compiler import Progress
+    from wasm_kernel.engine.compiler import Compiled, Progress
     from wasm_kernel.engine.flavours import Flavour
+    from wasm_kernel.engine.host_calls import HostFunctions
     from wasm_kernel.engine.instance import Instance
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
@@ -152,6 +153,26 @@ class GuestSetup(Struct, frozen=True):
     flavour: Flavour
     clock_before: int = 0
     deterministic: bool = False
+
+    def instance(
+        self, compiled: Compiled, image: BaseImage, host: HostFunctions, argv: Sequence[str] = ()
+    ) -> Instance:
+        """Returns an instance with the memory of an image."""
+        from wasm_kernel.engine.instance import Instance, InstanceOptions
+
+        options = InstanceOptions(
+            self.memory_bytes,
+            argv,
+            clock_before=self.clock_before,
+            deterministic=self.deterministic,
+        )
+        with contextlib.ExitStack() as held:
+            held.callback(self.files.close)
+            made = Instance(compiled, (self.files, host), options, self.clock, self.streams)
+            held.callback(made.close)
+            image.attach(made)
+            held.pop_all()
+        return made
 
 
 class Guest(Protocol):
@@ -308,7 +329,7 @@ class CompileInBackground(Struct, frozen=True):
     flavour: FlavourName
 
 
-def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, Task], Done]:
+def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
     """Returns the broker's handler for a language, which is loaded when it is first needed."""
 
     def prepare_guest(request: PrepareGuest, task: Task) -> Done:
@@ -316,7 +337,7 @@ def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, 
         from wasm_kernel.engine.flavours import named
 
         try:
-            prepare_on_own_thread(language(), named(request.flavour), task.report)
+            prepare_on_own_thread(load(runtime), named(request.flavour), task.report)
         except OSError as problem:
             if isinstance(problem, WasmKernelError):
                 raise
@@ -328,9 +349,13 @@ def preparing(language: Callable[[], GuestLanguage]) -> Callable[[PrepareGuest, 
 
 @contextlib.contextmanager
 def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
-    """Opens the folder of a sandbox that a broker puts packages into, and returns a second one,
-    which the sandbox's process can't change. `PackageError` if there is none.
+    """Opens the folder of a sandbox that a broker puts packages into, and makes another one.
+
+    Programs that go by paths work in that: the sandbox's process can't put links in their way.
+    Raises `PackageError` if there is no such folder.
     """
+    from tempfile import TemporaryDirectory
+
     from wasm_kernel.folders.folders import FETCHED
 
     with contextlib.ExitStack() as held:
@@ -341,7 +366,8 @@ def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]
             place = held.enter_context(folder.enter(FETCHED, name))
         except OSError:
             raise PackageError("there is no such folder for packages.") from None
-        yield place, path.parent
+        beside = TemporaryDirectory(prefix=".fetched-", dir=path.parent)
+        yield place, Path(held.enter_context(beside))
 
 
 def runtimes_folder() -> Path:

@@ -71,7 +71,6 @@ def _output(
     most: int,
     on_line: Callable[[str], None],
 ) -> str:
-    """Returns all that the program says until it ends."""
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     said, line, measured = "", "", time.monotonic()

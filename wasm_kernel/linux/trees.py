@@ -86,7 +86,6 @@ class _Copying:
         self.left_out: list[LeftOut] = []
 
     def run(self, names: list[str]) -> None:
-        """Copies what has these names, and what is in it."""
         todo = [iter(names)]
         while todo:
             name = next(todo[-1], None)
@@ -181,7 +180,6 @@ def _reading() -> Iterator[None]:
 
 
 def _dress(fd: int, like: os.stat_result) -> None:
-    """Gives a copy the permissions and times of what it is a copy of."""
     os.fchmod(fd, like.st_mode & _PERMISSIONS)
     os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
 

@@ -178,7 +178,6 @@ def _svg(content: Any, removals: Removals) -> Any:
 
 
 def _rendered(content: Any, removals: Removals) -> str | None:
-    """The HTML of Markdown that is not plain."""
     from wasm_kernel.outputs import markdown
 
     if not isinstance(content, str) or markdown.is_plain(content):
@@ -261,7 +260,6 @@ _SCRIPTS += " application/ecmascript text/ecmascript"
 
 
 def _each(kind: str, parts: Iterable[str], why: str, clean: Clean) -> dict[str, MimeRule]:
-    """One rule for several types."""
     return {kind % part: MimeRule(why, clean) for part in parts}
 
 

@@ -184,7 +184,6 @@ class _Parts:
         self._open = [""]  # the part that each open element stands in
 
     def take(self, tag: re.Match[str]) -> None:
-        """Goes on by one tag."""
         if tag["end"]:
             if len(self._open) > 1:
                 self._open.pop()

@@ -26,7 +26,7 @@ from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk, is_plain_name
 from wasm_kernel.publishing.names import PublishError
-from wasm_kernel.wasi_files.preopens import Hidden, is_hidden_folder
+from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN, Hidden, is_hidden_folder
 
 T = TypeVar("T", bound=Struct)
 
@@ -220,6 +220,15 @@ def entered(
             if hidden.hides_folders and hidden.hides_folder(walk.fd, walk.depth - 1):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         yield Folder(walk.fd), name
+
+
+def status_of(root: Folder, path: str) -> os.stat_result | None:
+    """Returns the status of what a path leads to, no link followed; None if it can't be had."""
+    try:
+        with entered(root.fd, path, NOTHING_HIDDEN) as (folder, name):
+            return folder.status(name)
+    except OSError:
+        return None
 
 
 def take(here: Folder, draft: str, name: str) -> None:

@@ -208,6 +208,12 @@ def _published(workspace: Folder, path: str, into: PublishedFolder) -> str:
     return ""
 
 
+def batches(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yields paths in as many pieces as requests to the broker are needed."""
+    for at in range(0, len(paths), AT_ONCE):
+        yield tuple(paths[at : at + AT_ONCE])
+
+
 @contextmanager
 def workspace_of(place: PublishPlace) -> Iterator[Folder]:
     """The workspace of the session, open."""
@@ -280,9 +286,8 @@ class PublishCommand:
 
     def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> Published:
         done = Published({}, {})
-        for at in range(0, len(paths), AT_ONCE):
-            asked = PublishFiles(tuple(paths[at : at + AT_ONCE]))
-            answer = broker.call(asked, Published, task)
+        for some in batches(paths):
+            answer = broker.call(PublishFiles(some), Published, task)
             done.links.update(answer.links)
             done.refused.update(answer.refused)
         self.links.update(done.links)
@@ -350,13 +355,9 @@ class UnpublishedNotice:
         context.say(_IN_SESSION.format(path=path, way=way), "stderr")
 
     def _is_there(self, path: str) -> bool:
-        from wasm_kernel.publishing.folder_beside import entered
+        from wasm_kernel.publishing.folder_beside import status_of
 
-        try:
-            with entered(self._workspace.fd, path, NOTHING_HIDDEN) as (folder, name):
-                there = folder.status(name)
-        except OSError:
-            return False
+        there = status_of(self._workspace, path)
         return there is not None and stat.S_ISREG(there.st_mode)
 
 

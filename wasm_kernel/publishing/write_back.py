@@ -22,8 +22,8 @@ from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.publishing.names import PublishableNames, PublishError
-from wasm_kernel.publishing.publish import AT_ONCE, PublishPlace, workspace_of
-from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN, covered_by
+from wasm_kernel.publishing.publish import AT_ONCE, PublishPlace, batches, workspace_of
+from wasm_kernel.wasi_files.preopens import covered_by
 
 if TYPE_CHECKING:
     from wasm_kernel.publishing.written_folder import WrittenFolder
@@ -173,7 +173,7 @@ class WriteBack:
                 self._note((), broker.call(AdoptFiles(None), WrittenFiles, context))
                 self._looked = True
             changed = [path for path, was in self._there.items() if self._status(path) != was]
-            for some in _batches(changed):
+            for some in batches(sorted(changed)):
                 self._note(some, broker.call(AdoptFiles(some), WrittenFiles, context))
         except (WasmKernelError, Cancelled):
             return  # it is tried again before the next cell
@@ -186,7 +186,7 @@ class WriteBack:
             return
         refused = dict[str, str]()
         try:
-            for some in _batches(waiting):
+            for some in batches(waiting):
                 done = context.broker.call(WriteFiles(some), WrittenFiles, context)
                 self._note(some, done)
                 self._there.update(dict.fromkeys(done.refused.keys() & done.known, _UNLIKE))
@@ -211,13 +211,9 @@ class WriteBack:
 
     def _status(self, path: str) -> tuple[int, ...] | None:
         """Returns what changes with a file beside the notebook; None if there is none."""
-        from wasm_kernel.publishing.folder_beside import entered
+        from wasm_kernel.publishing.folder_beside import status_of
 
-        try:
-            with entered(self._folder.fd, path, NOTHING_HIDDEN) as (folder, name):
-                there = folder.status(name)
-        except OSError:
-            return None
+        there = status_of(self._folder, path)
         return there and (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns)
 
     def _tell(self, refused: dict[str, str], context: ActionContext) -> None:
@@ -237,12 +233,6 @@ class WriteBack:
         A file that the running cell has written lies there when the cell is over.
         """
         return None if self._names.refusal(line.line) else line.line
-
-
-def _batches(paths: Collection[str]) -> Iterator[tuple[str, ...]]:
-    listed = sorted(paths)
-    for at in range(0, len(listed), AT_ONCE):
-        yield tuple(listed[at : at + AT_ONCE])
 
 
 def _is_public(path: str) -> bool:

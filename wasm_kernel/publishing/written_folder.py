@@ -173,7 +173,6 @@ class WrittenFolder(Closing):
         return False
 
     def _status(self, path: str) -> os.stat_result | None:
-        """Returns the status of what lies at a path beside the notebook; None for nothing."""
         try:
             with self._beside.entered(path) as (here, name):
                 return here.status(name)
@@ -192,7 +191,6 @@ class WrittenFolder(Closing):
             self._uncover(path)  # else an undo finds what it is to bring back by this
 
     def _put(self, path: str, source: int) -> None:
-        """Copies the session's file to a path."""
         with self._beside.entered(path, make=True) as (here, name):
             there = here.status(name)
             mode = None if there is None else _checked(there).st_mode
@@ -210,7 +208,6 @@ class WrittenFolder(Closing):
                     self._record.files[path] = WrittenFile(same, theirs=True)
 
     def _delete(self, path: str) -> None:
-        """Deletes what lies at a path."""
         with self._beside.entered(path) as (here, name):
             there = here.status(name)
             if there is not None:

@@ -167,6 +167,5 @@ class _LoopListener(NoListener):
 
 
 def _interrupt(submitting: asyncio.Future[CellFuture]) -> None:
-    """Interrupts a cell that nobody waits for any more."""
     if submitting.exception() is None:
         submitting.result().interrupt()

@@ -458,7 +458,6 @@ def error_of(failed: Failed) -> WasmKernelError:
 
 
 def _family(kind: type[WasmKernelError]) -> dict[str, type[WasmKernelError]]:
-    """The errors of this package that are loaded, by name."""
     found = {kind.__name__: kind} if kind.__module__.startswith("wasm_kernel.") else {}
     for child in kind.__subclasses__():
         found |= _family(child)

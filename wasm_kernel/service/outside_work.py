@@ -37,7 +37,6 @@ class _RemoteTask:
             self._worker.channel.send(answer)
 
     def report(self, text: str) -> None:
-        """Tells the worker how far it is."""
         self.tell(messages.Answer(self._number, progress=text[:_PROGRESS_CHARACTERS]))
 
 

@@ -279,7 +279,6 @@ class Service:
         return limits
 
     def _note(self, name: str, owner: str, language: RuntimeType) -> None:
-        """Notes whom a session belongs to, for later services."""
         try:
             self._records.write(name, SessionRecord(owner, language.value))
         except OSError as problem:

@@ -332,7 +332,6 @@ class SessionWorker:
         end()
 
     def _log(self, event: messages.Event | messages.Logged) -> None:
-        """Sends an event on, if it is one of ours, or logs what the worker logged."""
         if isinstance(event, messages.Logged):
             _LOG.log(event.level, "a worker: %s", ascii(event.text))
             return

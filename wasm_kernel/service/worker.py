@@ -309,7 +309,6 @@ class _Page:
             self._send(messages.Text(self._call, name, output.text[at : at + most]))
 
     def comm(self, message: CommMessage) -> None:
-        """Sends a message to the page on."""
         self._send(messages.Said(self._call, message))
 
     def ask(self, prompt: str, password: bool) -> str:
@@ -404,7 +403,6 @@ class _LogHandler(logging.Handler):
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Sends a record, with its traceback."""
         text = self.format(record)[:_LOG_CHARACTERS]
         with contextlib.suppress(Exception):
             self._channel.send(messages.Logged(record.levelno, text))

@@ -356,7 +356,9 @@ class Pattern:
         if parts[-1] == _ANY_FOLDERS:
             parts.append("*")
         once = [one for one, after in pairwise([*parts, ""]) if one != after or one != _ANY_FOLDERS]
-        self._names = [None if part == _ANY_FOLDERS else _regex(part) for part in once]
+        self._names = [
+            None if part == _ANY_FOLDERS else re.compile(fnmatch.translate(part)) for part in once
+        ]
 
     def matches(self, path: tuple[str, ...]) -> bool:
         """Returns whether the pattern matches the whole of a path."""
@@ -385,7 +387,3 @@ class Pattern:
                 at += 1
                 found.add(at)
         return found
-
-
-def _regex(part: str) -> re.Pattern[str]:
-    return re.compile(fnmatch.translate(part))

@@ -124,7 +124,6 @@ def remove_links(root: Folder, names: Sequence[str]) -> None:
 
 
 def _is_session(root: Folder, name: str) -> bool:
-    """Returns whether there is a session's folder of that name."""
     there = root.status(name)
     if there is None or not stat.S_ISDIR(there.st_mode):
         return False

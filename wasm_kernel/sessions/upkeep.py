@@ -312,7 +312,6 @@ class _Sessions:
             self.records[key] = before
 
     def evict(self, key: str, why: str, seconds: float) -> None:
-        """Removes the history of a session, unless somebody uses it by now."""
         record, gone = self.records[key], False
         with contextlib.suppress(OSError), self._opened(record.session_id) as folders:
             if folders is not None and folders[1].path.name == key:

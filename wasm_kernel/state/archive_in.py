@@ -409,7 +409,6 @@ class _MemoryReader:
         return rebased
 
     def close(self) -> None:
-        """Closes its folder. Safe to call twice."""
         self._folder.close()
 
 

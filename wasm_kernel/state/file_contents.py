@@ -61,7 +61,6 @@ class _NumberedFiles:
             return []
 
     def close(self) -> None:
-        """Closes the folder. Safe to call twice."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None

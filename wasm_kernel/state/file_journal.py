@@ -207,7 +207,6 @@ def _line(record: FileRecord | Beginning, before: bytes) -> tuple[bytes, bytes]:
 
 
 def _decoded(line: bytes, before: bytes, kind: Any) -> tuple[Any, bytes]:
-    """Returns the record of a line, and its digest."""
     digest, _, text = line.partition(b" ")
     try:
         if digest == _digest(text, before):

@@ -146,13 +146,11 @@ class _FileRestore:
                 self._restored.removed.append(path)
 
     def make_folder(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        """Makes a folder that was there."""
         if _found(name, folder) is None:
             self._versions.before_creation(path)
             os.mkdir(name, dir_fd=folder)
 
     def put(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        """Puts a file or a link in its place."""
         found = _found(name, folder)
         if isinstance(was, KeptLink):
             is_link = found is not None and stat.S_ISLNK(found.st_mode)

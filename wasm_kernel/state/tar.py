@@ -175,12 +175,10 @@ class _Bounded(io.RawIOBase):
         self.begin_header()
 
     def begin_header(self) -> None:
-        """Notes that a header is read next."""
         self._headers: int | None = _HEADERS_MOST  # bytes that may still be read; None in content
         self._expected = "header"
 
     def begin_content(self) -> None:
-        """Notes that a member's content is read next."""
         self._headers = None
 
     def read(self, size: int = -1) -> bytes:

@@ -238,9 +238,7 @@ class _NoGuest:
         self.memory = memory
 
     def call(self, export: str, *args: int) -> int:
-        """No file call calls back."""
         raise NotImplementedError
 
     def count_work(self, fuel: int) -> bool:
-        """No file call burns fuel."""
         raise NotImplementedError

@@ -194,7 +194,6 @@ class ContentCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _keep(self, opened: OpenDescriptor) -> None:
-        """A file is about to change."""
         if opened.key is not None:
             self.history.before_write(opened.unlinked or opened.path, opened.key, opened.fd)
 

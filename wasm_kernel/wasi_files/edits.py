@@ -269,7 +269,6 @@ class EditCalls(FileCalls, frozen=True):
         self.history.before_change(path, folder, name, found, Change.MOVE)
 
     def _drop(self, unlinked: str) -> None:
-        """Notes that a name was not lost after all."""
         if unlinked:
             self.history.drop_unlinked(unlinked)
 

@@ -72,7 +72,6 @@ class LookupCalls(FileCalls, frozen=True):
         return part or b""
 
     def _listing_of(self, opened: OpenDescriptor) -> Listing:
-        """Reads the folder that is open."""
         entries: Iterable[FolderEntry] = self.until_stopped(self._entries(opened))
         if self.listings.sorts:
             entries = sorted(entries, key=lambda entry: entry.name)
@@ -150,7 +149,6 @@ class LookupCalls(FileCalls, frozen=True):
 
 
 def _status_of(opened: OpenDescriptor) -> os.stat_result:
-    """Returns the status of what is open."""
     if opened.is_merged and not opened.gone:
         with contextlib.suppress(Refused, OSError), resolve(opened.preopen, ".", start=opened) as p:
             return p.required_status()

@@ -325,7 +325,6 @@ class Reopener:
             os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
 
     def _open_by_name(self, wanted: OpenFile) -> OpenDescriptor | None:
-        """Opens what has the name that the file had, whichever file that is now."""
         preopen = self._preopens.at(wanted.guest)
         if preopen is None or wanted.path is None:
             return None

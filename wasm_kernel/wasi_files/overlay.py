@@ -86,7 +86,6 @@ class _Layer:
         self.missing -= 1
 
     def leave(self) -> None:
-        """Goes back up."""
         if self.missing:
             self.missing -= 1
         else:
@@ -102,7 +101,6 @@ class _Layer:
             return None
 
     def close(self) -> None:
-        """Closes what was opened on the way. Safe to call twice."""
         self._walk.close()
 
 

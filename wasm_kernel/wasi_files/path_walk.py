@@ -148,7 +148,6 @@ class PathWalk:
         return self.preopen.hidden.hides_name(depth, name)
 
     def _place(self, name: str, *, is_folder: bool) -> GuestPath:
-        """Returns the place of a name in the folder that the walk stands in."""
         hidden = self.preopen.hidden
         below = name != "." and self._hides_folders
         if below and is_hidden_folder(hidden, self.fd, name, len(self.parts)):

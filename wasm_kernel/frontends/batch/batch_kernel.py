@@ -62,7 +62,6 @@ class _OwnKernelSpec(KernelSpecManager):
         self._spec = spec
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """Returns it, whatever the name."""
         return self._spec
 
 
@@ -231,7 +230,6 @@ def stopping_limit(limits: set[str]) -> str:
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:
-    """The kernel's command line."""
     listed = {
         name: value if isinstance(value, tuple) else (value,) for name, value in settings.items()
     }

@@ -174,7 +174,6 @@ class _ClusterBatch:
         self._client: Any = None
 
     def run(self, sources: Sequence[Source]) -> list[Outcome]:
-        """Runs all of them."""
         for source in sources:
             self._attempts[source.name] = _Attempt(source)
         try:

@@ -42,19 +42,12 @@ _TAKEN = "Another worker goes on with this notebook in the shared folder. Nothin
 
 
 class Task(Struct, frozen=True):
-    """A notebook to run.
+    """A notebook to run, with its parameters; what is not explained is as in `run_notebooks`.
 
     Attributes:
-        name: What people call it.
-        notebook: The notebook, with its parameters.
         topic: Where the worker tells how far it is.
         attempt: How often it was given to a worker before.
-        mounts: Folders of the worker's machine that cells see.
-        inputs: Files that are copied into `/app` first, by name.
-        deterministic: Whether two runs give the same outputs.
-        shared: A folder that all workers share; empty if there is none.
-        place: The name of the notebook's own folder in it.
-        resume: Whether to go on where an earlier run ended, which needs a shared folder.
+        place: The name of the notebook's own folder in the shared one, which `resume` needs.
     """
 
     name: str
@@ -168,11 +161,9 @@ class _Relay:
         self._task = task
 
     def began(self, name: str, cells: int) -> None:
-        """Tells that the notebook began."""
         self.cell_ended(name, 0, cells)
 
     def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """Tells how many cells are done."""
         told = Told(name, self._task.attempt, done, cells)
         self._worker.log_event(self._task.topic, msgspec.msgpack.encode(told))
 

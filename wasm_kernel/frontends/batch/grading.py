@@ -144,7 +144,6 @@ class _Grading:
         self._made: list[str] = []
 
     def close(self) -> None:
-        """Deletes the sessions of clean guests."""
         self._threads.shutdown(cancel_futures=True)
         for name in self._made:
             self._service.delete(name)

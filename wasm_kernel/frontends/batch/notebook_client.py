@@ -130,7 +130,6 @@ class _OutputArea(OutputWidget):
     """
 
     def sync_state(self) -> None:
-        """Notes that its outputs have changed."""
         self.executor.changed.add(self)
 
     def tell(self) -> None:

@@ -75,26 +75,14 @@ T = TypeVar("T")
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
-    """How notebooks are run.
+    """How notebooks are run; what is not explained here is as in `run_notebooks`.
 
     Attributes:
-        root: The folder that holds the sessions' folders.
-        budgets: What each notebook may use.
-        folder: What cells see of the notebook's folder: `none`, `read` or `write`.
-        mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
-        inputs: Files that are copied into `/app` first.
-        parameters: Values for the cell that is tagged `parameters`.
-        resume: Whether what an earlier run did is not done again.
-        compare: Whether outputs must be those that the notebook was stored with.
-        ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
-        deterministic: Whether two runs give the same outputs, as far as that can be.
         pip: Whether cells may install packages.
         languages: The languages of notebooks that are run; others are refused.
-        hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`.
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well.
         lasts: Whether a later run finds the session, to go on in it.
-        shared: A folder that all workers of a cluster share; empty if there is none.
     """
 
     root: SessionsRoot
@@ -228,7 +216,6 @@ class NotebookRun:
         await asyncio.to_thread(write_notebook, self._book, self._source.output, record)
 
     async def _run_all(self, earlier: Earlier | None) -> None:
-        """Runs all cells that an earlier run did not do."""
         try:
             client = await self._open(earlier)
             self._end = time.monotonic() + (self._settings.budgets.notebook_seconds or math.inf)

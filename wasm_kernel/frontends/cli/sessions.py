@@ -382,7 +382,6 @@ def _print(options: argparse.Namespace, facts: Any, text: str) -> None:
 
 
 def _print_moved(options: argparse.Namespace, facts: dict[str, Any], made: Any, text: str) -> None:
-    """Prints what became of an archive, with what is not in it."""
     names = ("files", "states", "left_out", "note")
     _print(options, facts | {name: getattr(made, name) for name in names}, text)
     if not options.json:
@@ -414,7 +413,6 @@ def table(*rows: Row) -> str:
 
 
 def _when(time: datetime | None) -> str:
-    """A time in this machine's zone."""
     return "unknown" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
@@ -428,7 +426,6 @@ def _age(time: datetime | None) -> str:
 
 
 def _notes_on(session: Overview) -> str:
-    """Returns what a person should know of a session."""
     notes = [
         ("open", session.in_use),
         ("variables were removed to make room", session.evicted == "room"),

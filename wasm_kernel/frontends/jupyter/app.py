@@ -239,7 +239,6 @@ class WasmKernelApp(JupyterApp):
         return "shown as /notebook, never changed"
 
     def _publish_place(self, opening: Opening, policy: ExecutionPolicy) -> PublishPlace:
-        """Returns where results are published, and which."""
         return PublishPlace(
             root=self.settings.root,
             session_id=opening.session_id,

@@ -73,7 +73,6 @@ class _LaterBroker:
     broker: Broker | None = None
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Hands a request on; the forker itself has nothing prepared."""
         if self.broker is None:
             raise WasmKernelError("the guest is not in the cache")
         return self.broker.call(request, reply, task)

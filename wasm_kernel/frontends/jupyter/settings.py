@@ -244,7 +244,6 @@ class _Session(Configurable):
 
     @property
     def runtime(self) -> RuntimeType:
-        """The language of the cells."""
         return RuntimeType(self.language)
 
     @property
@@ -288,7 +287,6 @@ class _Session(Configurable):
 
     @property
     def event_file(self) -> Path | None:
-        """The file for events, if there is one."""
         return _absolute("event_log", self.event_log) if self.event_log else None
 
     def opening(self, connection_file: Path) -> Opening:
@@ -298,7 +296,6 @@ class _Session(Configurable):
         return opening(self.root, session, notebook)
 
     def policy(self) -> ExecutionPolicy:
-        """The limits that the traits describe; `PolicyError` names the trait that breaks a rule."""
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()

@@ -168,7 +168,6 @@ def _run_http(options: argparse.Namespace, limits: ServiceLimits, policy: Execut
 
 
 def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimits:
-    """Returns the limits of the service; `PolicyError` if one can't be used."""
     from wasm_kernel.linux.memory import available_memory
     from wasm_kernel.service.limits import ServiceLimits
 

@@ -179,7 +179,6 @@ class CellReply:
         self._say(f"[{label}]\n{shown.rstrip()}")
 
     async def _add_other(self, data: Mapping[str, Any]) -> None:
-        """Saves what no client shows, such as an interactive figure."""
         for mime_type, value in data.items():
             if mime_type == "text/plain" and len(data) > 1:
                 continue

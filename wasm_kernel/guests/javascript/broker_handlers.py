@@ -17,11 +17,12 @@ from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import GuestLanguage, PrepareGuest, fetch_place, preparing
+from wasm_kernel.guests.base import PrepareGuest, fetch_place, preparing
 from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.javascript.npm import MODULES, FetchPackages, checked
 from wasm_kernel.linux.broker import Done, Handlers, tied_command
 from wasm_kernel.linux.task import Task
+from wasm_kernel.policy import RuntimeType
 
 BYTES_MOST = 300 * 1024 * 1024
 FILES_MOST = 30_000
@@ -41,18 +42,12 @@ def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], Done]:
     """Returns the broker's handler for one sandbox."""
 
     def fetch_packages(request: FetchPackages, task: Task) -> Done:
-        from tempfile import TemporaryDirectory
-
         if len(request.wanted) > _PACKAGES_MOST:
             raise PackageError("these are too many packages.")
         wanted = [checked(each) for each in request.wanted]
-        # npm goes by paths: it works where whoever is inside can't put links in its way
-        with (
-            fetch_place(private, request.into) as (place, beside),
-            TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
-        ):
-            install(wanted, Path(own), task)
-            os.rename(Path(own, MODULES), MODULES, dst_dir_fd=place.fd)
+        with fetch_place(private, request.into) as (place, own):
+            install(wanted, own, task)
+            os.rename(own / MODULES, MODULES, dst_dir_fd=place.fd)
         return Done()
 
     return fetch_packages
@@ -142,11 +137,5 @@ def _check(folder: Path) -> None:
 
 def broker_handlers(private: OpenPrivate, *, pip: bool = True) -> Handlers:
     """Returns what the broker does for the guest of one sandbox, with `pip` also fetch packages."""
-    handlers: Handlers = {PrepareGuest: preparing(_language)}
+    handlers: Handlers = {PrepareGuest: preparing(RuntimeType.JAVASCRIPT)}
     return {**handlers, FetchPackages: fetching(private)} if pip else handlers
-
-
-def _language() -> GuestLanguage:
-    from wasm_kernel.guests.javascript.language import shared_language
-
-    return shared_language()

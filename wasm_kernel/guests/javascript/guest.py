@@ -203,7 +203,6 @@ class JavaScriptGuest:
         return action is not None
 
     def _do(self, action: str) -> str | None:
-        """Does what the agent asked for; returns what is to be done next, or None if it failed."""
         match action[0]:
             case "e":
                 return self._evaluate(action[1 : NAME_BYTES + 1], action[NAME_BYTES + 1 :])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,7 +12,6 @@ from msgspec import Struct
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import FLAVOURS, Flavour
-from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.guests.base import (
@@ -155,20 +153,12 @@ class JavaScriptLanguage:
         base, addresses = self.prepared.image_at_hand(), self.prepared.addresses
         if base is None or addresses is None:
             raise ImageError("the JavaScript guest was not prepared")
-        options = InstanceOptions(
-            setup.memory_bytes,
-            clock_before=setup.clock_before,
-            deterministic=setup.deterministic,
-        )
         interrupts = Interrupts()
         host = HostImports(interrupts)
-        compiled = self.compiler.module(self.files.interpreter, setup.flavour, _quietly)
-        with contextlib.ExitStack() as held:
-            held.callback(setup.files.close)
-            instance = Instance(compiled, (setup.files, host), options, setup.clock, setup.streams)
-            held.callback(instance.close)
-            base.attach(instance)
-            held.pop_all()
+        interpreter, quietly = self.files.interpreter, lambda text: None
+        instance = setup.instance(
+            self.compiler.module(interpreter, setup.flavour, quietly), base, host
+        )
         strippers = StripperFactory(self._stripper(setup.flavour), setup.clock, setup.memory_bytes)
         guest = JavaScriptGuest(
             instance, addresses, host, setup, strippers=strippers, interrupts=interrupts
@@ -188,7 +178,7 @@ class JavaScriptLanguage:
         return guest
 
     def _stripper(self, flavour: Flavour) -> Callable[[], Compiled]:
-        return lambda: self.compiler.module(self.files.stripper, flavour, _quietly)
+        return lambda: self.compiler.module(self.files.stripper, flavour, lambda text: None)
 
     def parse_cell(self, code: str) -> JavaScriptCell:
         """Reads a cell's text."""
@@ -246,11 +236,7 @@ def _access(setup: GuestSetup) -> Callable[[], FileAccess]:
     return cache(lambda: FileAccess(setup.files))
 
 
-def _quietly(text: str) -> None:
-    pass
-
-
 @cache
-def shared_language(broker: Broker | None = None) -> JavaScriptLanguage:
+def shared_language(broker: Broker | None) -> JavaScriptLanguage:
     """Returns the one that the sandboxes of this process with this broker share."""
     return JavaScriptLanguage(broker=broker)

@@ -231,7 +231,6 @@ class ModuleLoader:
             raise
 
     def _is_common(self, path: str, source: bytes) -> bool:
-        """Returns whether a file is a CommonJS module."""
         if path.endswith((".cjs", ".cts")):
             return True
         if not path.endswith(".js") or _ES_MODULE.search(source):

@@ -77,7 +77,6 @@ class NpmCommand:
         raise PackageError(f"the words are {_USAGE}.")
 
     def _asked(self) -> dict[str, str]:
-        """Returns what cells asked for, by name."""
         if not (self._folder / MODULES).is_dir() and (self._folder / "old").is_dir():
             (self._folder / "old").rename(self._folder / MODULES)  # a kernel was killed
         try:

@@ -32,13 +32,11 @@ class _StrippersClock(Clock):
         self._of_cell, self._interrupts = of_cell, interrupts
 
     def on_epoch(self) -> bool:
-        """As `Clock` has it."""
         is_over = self._of_cell.on_epoch()
         self.reason = self._of_cell.reason
         return is_over or self._interrupts.pending()
 
     def watch(self) -> StopReason | None:
-        """As `Clock` has it."""
         return self._of_cell.watch()
 
 

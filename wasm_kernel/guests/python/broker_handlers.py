@@ -7,13 +7,11 @@ versions, which are checked again here, and the name of a folder in the session'
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import (
     CompileInBackground,
-    GuestLanguage,
     PrepareGuest,
     fetch_place,
     preparing,
@@ -23,6 +21,7 @@ from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
+from wasm_kernel.policy import RuntimeType
 
 _PACKAGES_MOST = 100
 
@@ -30,7 +29,7 @@ _PACKAGES_MOST = 100
 def broker_handlers(private: OpenPrivate, *, pip: bool = True) -> Handlers:
     """Returns what the broker does for the guest of one sandbox, with `pip` also fetch wheels."""
     handlers: Handlers = {
-        PrepareGuest: preparing(_language),
+        PrepareGuest: preparing(RuntimeType.PYTHON),
         CompileInBackground: _compile_in_background,
     }
     return {**handlers, FetchWheels: _fetching(private)} if pip else handlers
@@ -45,29 +44,16 @@ def _compile_in_background(request: CompileInBackground, _: Task) -> Done:
     return Done()
 
 
-def _language() -> GuestLanguage:
-    from wasm_kernel.guests.python.language import shared_language
-
-    return shared_language()
-
-
 def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:
     def fetch_wheels(request: FetchWheels, task: Task) -> Done:
-        from tempfile import TemporaryDirectory
-
         from wasm_kernel.guests.python.language import shared_language
         from wasm_kernel.guests.python.packages.pip import Pip
 
         if len(request.requirements) > _PACKAGES_MOST:
             raise PackageError("these are too many packages.")
-        pip = Pip(shared_language().files.python_version)
-        # pip goes by paths: it works where whoever is inside can't put links in its way
-        with (
-            fetch_place(private, request.into) as (place, beside),
-            TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
-            Folder.open(own) as folder,
-        ):
-            pip.download(request.requirements, Path(own), pre=request.pre, task=task)
+        pip = Pip(shared_language(None).files.python_version)
+        with fetch_place(private, request.into) as (place, own), Folder.open(own) as folder:
+            pip.download(request.requirements, own, pre=request.pre, task=task)
             for name in folder.names():
                 if name.endswith(".whl"):
                     link_or_copy(folder.fd, name, name, place.fd)

@@ -104,7 +104,6 @@ class _Reader:
         self._formatted: list[int] = []  # where f-strings stand in it, innermost last
 
     def commands(self) -> Iterator[CommandLine]:
-        """The magics at top level."""
         while self._at < len(self._text):
             start = _START.match(self._text, self._at)
             assert start is not None

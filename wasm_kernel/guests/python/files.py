@@ -100,8 +100,6 @@ class GuestFiles(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct):
-    """The cache's note on the guest's sources."""
-
     stamp: str
     files: GuestFiles
 
@@ -214,7 +212,6 @@ def added_packages() -> dict[str, str]:
 
 
 def _distribution(package: str) -> str:
-    """The name under which a package is installed."""
     return package.lower().replace("_", "-")
 
 
@@ -232,7 +229,6 @@ def _version(package: str) -> str:
 
 
 def _built_in(stdlib: Path) -> dict[str, str]:
-    """Returns the packages in the guest's own zip, with their versions."""
     import zipfile
 
     with zipfile.ZipFile(stdlib) as bundle:

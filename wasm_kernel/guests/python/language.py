@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
@@ -11,7 +10,6 @@ from typing import Any
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour, may_run_baseline
-from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.guests.base import (
@@ -261,20 +259,8 @@ class PythonLanguage:
         base, addresses = self.prepared.image_at_hand(), self.prepared.addresses
         if base is None or addresses is None:
             raise ImageError("the Python guest was not prepared")
-        options = InstanceOptions(
-            setup.memory_bytes,
-            ARGV,
-            clock_before=setup.clock_before,
-            deterministic=setup.deterministic,
-        )
-        hosts = (setup.files, HostChannel(setup.answer))
         compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
-        with contextlib.ExitStack() as held:
-            held.callback(setup.files.close)
-            instance = Instance(compiled, hosts, options, setup.clock, setup.streams)
-            held.callback(instance.close)
-            base.attach(instance)
-            held.pop_all()
+        instance = setup.instance(compiled, base, HostChannel(setup.answer), ARGV)
         return PythonGuest(instance, setup.files, addresses, setup.flavour)
 
     def parse_cell(self, code: str) -> PythonCell:
@@ -298,6 +284,6 @@ class PythonLanguage:
 
 
 @cache
-def shared_language(broker: Broker | None = None) -> PythonLanguage:
+def shared_language(broker: Broker | None) -> PythonLanguage:
     """Returns the one that the sandboxes of this process with this broker share."""
     return PythonLanguage(broker=broker)

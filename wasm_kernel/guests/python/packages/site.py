@@ -76,7 +76,6 @@ class SitePackages:
         return map(PathDistribution, sorted(self._site.glob("*.dist-info")))
 
     def _kept(self, leaving: set[str]) -> list[str]:
-        """The files of all packages that stay."""
         gone: set[str] = set()
         for each in self._distributions():
             if canonicalize_name(each.metadata["Name"] or "") in leaving:
@@ -115,7 +114,6 @@ class _Filling:
         self.folder.mkdir(mode=0o700)
 
     def link(self, source: Path, place: str) -> None:
-        """A file that stays as it is."""
         target = self._room(place, source.stat().st_size)
         try:
             os.link(source, target)
