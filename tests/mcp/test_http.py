@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -16,6 +17,7 @@ from tests.mcp.clients import Agents, HttpServer, Wire, serving
 from wasm_kernel import PolicyError
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.frontends.mcp.callers import Tokens
+from wasm_kernel.frontends.mcp.http import Address
 
 TOKENS = """
 admin = "an admin's token, long"
@@ -175,6 +177,16 @@ def test_tokens_are_checked(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(PolicyError, match=r"tokens\.toml"):
             Tokens.from_file(file)
+
+
+def test_no_part_of_a_reply_waits_for_an_acknowledgement() -> None:
+    """Before, replies took 40 ms more."""
+    with (
+        Address("127.0.0.1", 0).listening() as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as line,
+    ):
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_the_command_loads_the_sdk_only_for_its_server() -> None:

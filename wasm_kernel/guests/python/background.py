@@ -68,14 +68,15 @@ def begin(cache: Cache, flavour: Flavour) -> None:
 
 def running(cache: Cache, flavour: Flavour) -> int:
     """Returns the number of the process that compiles a flavour; 0 if there is none."""
+    try:
+        process = int(cache.path(_process(flavour)).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0  # there was none yet, or it begins just now
     lock = FileLock(cache.path(_lock(flavour)))
     if lock.acquire():
         lock.release()
         return 0
-    try:
-        return int(cache.path(_process(flavour)).read_text())
-    except (FileNotFoundError, ValueError):
-        return 0  # it begins just now
+    return process
 
 
 def compile_alone(compiler: Compiler, binary: GuestBinary, flavour: Flavour) -> None:
