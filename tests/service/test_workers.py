@@ -138,6 +138,7 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         store = history.store
         monkeypatch.setattr(history, "store", lambda one: may_store.wait(5) and store(one))
         says(sandbox, "x = 2")
+        sandbox.checkpoints()  # the commit is taken by now, as before a next cell
         worker = object.__new__(_Worker)
         worker._sandbox, worker._channel = sandbox, here
         reason = StopReason("grace", 1.0)
