@@ -25,7 +25,8 @@ NOTICE = "[wasm-kernel]"
 ALIKE = {"seaborn", "networkx", "statsmodels", "sympy", "sympy_matrix", "sizes", "hatched_svg"}
 ALIKE |= {"dataframe_wide", "dataframe_index", "series", "pretty", "code", "pre", "columns"}
 ALIKE |= {"tqdm", "tqdm_notebook", "progress", "math", "markdown", "html_svg", "image_sized"}
-ALIKE |= {"styler_sticky", "boxes", "folded"}
+ALIKE |= {"styler_sticky", "styler_bars", "boxes", "folded", "fields", "captured", "image_html"}
+ALIKE |= {"sklearn"}
 QUICK = {name: source for name, source in GALLERY.items() if name not in ALIKE}
 # Told apart by Python 3.15, whose places in a line are finer.
 DIFFERENT = {"error"}

@@ -113,17 +113,17 @@ def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: LocalSandb
 
 
 def test_a_timeout_lowers_the_limit_of_one_call(sandbox: LocalSandbox) -> None:
-    result = sandbox.execute("while True: pass", timeout_seconds=0.5)
+    result = sandbox.execute("while True: pass", timeout_seconds=0.2)
     assert result.error is not None
     assert (result.error.ename, result.success) == ("CellTimeout", False)
-    assert "its limit of 0.5 seconds" in result.error.evalue
+    assert "its limit of 0.2 seconds" in result.error.evalue
     assert result.error.evalue.endswith("Raise timeout_seconds to allow more.")
-    slept = sandbox.execute("import time\ntime.sleep(1)")
+    slept = sandbox.execute("import time\ntime.sleep(0.3)")
     assert slept.success
 
 
 def test_a_timeout_never_raises_the_limit(opened: Opening) -> None:
-    error = opened(cell_timeout=1).execute("while True: pass", timeout_seconds=60).error
+    error = opened(cell_timeout=0.3).execute("while True: pass", timeout_seconds=60).error
     assert error is not None
-    assert "its limit of 1 second." in error.evalue
+    assert "its limit of 0.3 seconds." in error.evalue
     assert error.evalue.endswith("Raise cell_timeout to allow more.")
