@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
 _LOG = logging.getLogger("wasm_kernel.engine")
+_POLITE_SECONDS = 0.00015  # a result is on its way through the same interpreter
 STACK_BYTES = 64 * 1024 * 1024
 
 T = TypeVar("T")
@@ -52,6 +54,8 @@ class GuestThread:
             else:
                 future.set_result(result)
             if then is not None:
+                if self._jobs.empty():
+                    time.sleep(_POLITE_SECONDS)
                 try:
                     then()
                 except Exception:  # nobody waits for it, and the next job must run
