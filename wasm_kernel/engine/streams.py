@@ -188,9 +188,8 @@ class OutputStreams:
 
     def wants(self, name: str) -> bool:
         """Returns whether anything that is written to a stream is still shown or kept."""
-        return self._left.get(name, -1) >= 0 or self._keeps(name)
-
-    def _keeps(self, name: str) -> bool:
+        if self._left.get(name, -1) >= 0:
+            return True
         return self._overflow is not None and self._overflow.takes(name)
 
     def feed(self, name: str, data: bytes) -> None:

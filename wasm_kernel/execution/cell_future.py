@@ -157,7 +157,7 @@ class CellOutput:
 def _as_result(output: protocol.Output) -> result.Output:
     match output:
         case protocol.Display():
-            kind = "update" if output.is_update else "display"
+            kind = "update" if isinstance(output, protocol.UpdateDisplay) else "display"
             return result.Output(kind, output.data, output.metadata, output.transient)
         case protocol.Result():
             return result.Output("result", output.data, output.metadata)

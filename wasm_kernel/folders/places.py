@@ -115,7 +115,10 @@ class Notes:
 
     @property
     def folder(self) -> Path | None:
-        """The folder that holds them, which may become another one; a confined kernel reads it."""
+        """The folder that holds them, which changes if there is another one.
+
+        A confined kernel may read it, and no other part of the state folder but its own.
+        """
         state = state_folder()
         return None if state is None else state / self._name
 

@@ -58,11 +58,6 @@ class Display(_Frame, frozen=True, tag="display"):
     metadata: Object = {}
     transient: Object = {}
 
-    @property
-    def is_update(self) -> bool:
-        """True if it replaces an earlier output with the same display id."""
-        return isinstance(self, UpdateDisplay)
-
 
 class UpdateDisplay(Display, frozen=True, tag="update_display"):
     """New content for an output that is shown already."""

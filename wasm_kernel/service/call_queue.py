@@ -29,7 +29,10 @@ class CallQueue:
     # -- calls come
 
     def add(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
-        """Adds a call, whose message `make` makes of its number; returns that."""
+        """Adds a call, whose message `make` makes of its number; returns that.
+
+        Raises `LimitReached` if too many cells wait.
+        """
         cells = sum(call.is_cell for call in self._calls.values())
         if pending.is_cell and cells > self._most:
             raise LimitReached(

@@ -59,7 +59,10 @@ class Metadata(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes, session_id: str) -> Metadata:
-        """Returns the metadata in a file, or raises `MetadataCorrupted`. Times are in UTC."""
+        """Returns the metadata in a file, or raises `MetadataCorrupted`.
+
+        Times without a zone are taken as UTC.
+        """
         try:
             fields = json.loads(data, parse_constant=_refused)
         except (ValueError, RecursionError) as problem:

@@ -161,11 +161,8 @@ class FileAccess:
 
     def link(self, path: str, target: str) -> None:
         """Gives a file another name."""
-        self._call("path_link", *self._linked(path), *self._place(target, _OTHER))
-
-    def _linked(self, path: str) -> tuple[int, int, int, int]:
         fd, at, length = self._place(path, _TEXT)
-        return fd, 0, at, length
+        self._call("path_link", fd, 0, at, length, *self._place(target, _OTHER))
 
     def make_link(self, text: str, path: str) -> None:
         """Makes a symbolic link that holds `text`."""

@@ -37,7 +37,7 @@ _READ_BYTES = 32 * MIB
 CONTENT_CHARACTERS = 32 * MIB
 """The most characters that a call may write into a file."""
 _LISTED = 500
-_TEMPLATE = ResourceTemplate(
+TEMPLATE = ResourceTemplate(
     uri_template=f"{SCHEME}://{{session}}/{{+path}}",
     name="workspace file",
     description="A file in /app of a session; links in results have this form.",
@@ -167,18 +167,13 @@ class FileTools:
             for path in paths[:_LISTED]
         ]
 
-    @staticmethod
-    def templates() -> list[ResourceTemplate]:
-        """Returns the form of the addresses of files."""
-        return [_TEMPLATE]
-
     async def read_resource(self, uri: str) -> Iterable[ReadResourceContents]:
         """Returns the content of a file, or raises `ResourceError`."""
         scheme, _, rest = uri.partition("://")
         handle, _, quoted = rest.partition("/")
         path = unquote(quoted, errors="surrogateescape")
         if scheme != SCHEME or not path:
-            raise ResourceNotFoundError(f"Files are {_TEMPLATE.uri_template}, not {uri[:200]!r}.")
+            raise ResourceNotFoundError(f"Files are {TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:
             found = await self._sessions.existing(self._caller(), handle)
             data = await _content(found, path)

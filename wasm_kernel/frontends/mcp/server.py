@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from wasm_kernel import __version__
 from wasm_kernel.errors import LimitReached, WasmKernelError
 from wasm_kernel.frontends.mcp.callers import SHARE, SHARE_KEY, Caller, caller_of
-from wasm_kernel.frontends.mcp.file_tools import FileTools
+from wasm_kernel.frontends.mcp.file_tools import TEMPLATE, FileTools
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.results import cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
@@ -142,7 +142,7 @@ class WorkspaceServer(MCPServer[None]):
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """Returns the form of the addresses of files."""
-        return self._files.templates()
+        return [TEMPLATE]
 
     async def read_resource(
         self, uri: Any, context: Context[None, Any] | None = None

@@ -77,11 +77,6 @@ def _binary(path: Path, sums: Mapping[str, str], title: str) -> GuestBinary:
     return GuestBinary(path, sums[path.name], title, _STACK_BYTES, _REINSTALL)
 
 
-def _declares(source: bytes, name: bytes) -> bool:
-    """Returns whether a module has something of its own of this name."""
-    return re.search(rb"\bclass %b\b" % name, source) is not None
-
-
 def _modules() -> dict[str, bytes]:
     folder = runtimes_folder() / "javascript"
     found = {f"{AGENT}{path.stem}": path.read_bytes() for path in sorted(folder.glob("*.js"))}
@@ -89,7 +84,8 @@ def _modules() -> dict[str, bytes]:
         raise BundleError(f"the guest agent's files are missing. {_REINSTALL}")
     names = re.findall(rb"\w+", found[_GLOBALS].partition(b"{")[2].partition(b"}")[0])
     for name in found.keys() - {_GLOBALS}:
-        others = b", ".join(each for each in names if not _declares(found[name], each))
+        own = re.findall(rb"\bclass (\w+)", found[name])
+        others = b", ".join(each for each in names if each not in own)
         found[name] = b'import { %b } from "%b"; ' % (others, _GLOBALS.encode()) + found[name]
     for path in sorted((folder / "node").rglob("*.js")):
         name = path.relative_to(folder / "node").with_suffix("").as_posix()
