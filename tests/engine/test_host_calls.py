@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.tiny import Guest
+from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import OutOfBounds
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
@@ -39,6 +42,22 @@ def test_nothing_is_written_outside(guest: Guest, at: int) -> None:
 def test_memory_that_grew_is_in_reach(guest: Guest) -> None:
     guest.call("grow", 1)
     assert guest.instance.memory.read(SIZE, 65_536) == bytes(65_536)
+
+
+def test_each_guest_has_its_own_host_whichever_was_closed_before(tmp_path: Path) -> None:
+    """The next guest gets what a closed one had of the host; one that lives shares it with none."""
+    made = {}
+    for name in ("first", "second", "third", "fourth"):
+        (tmp_path / name).mkdir()
+        made[name] = Guest(tmp_path / name)
+        if name == "second":
+            made["first"].close()
+    del made["first"]
+    for name, guest in made.items():
+        assert guest.make(name) == abi.SUCCESS
+    assert {path.name: path.parts[-3] for path in tmp_path.glob("*/app/*")} == {n: n for n in made}
+    for guest in made.values():
+        guest.close()
 
 
 def test_too_many_buffers_are_refused(guest: Guest) -> None:

@@ -105,7 +105,9 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     service: Service, how: str
 ) -> None:
     """With epochs or without: then its process is ended, and that is all."""
-    swallows = f"lost = True; {BEGIN}\nwhile True:\n  try:\n    while True: pass\n  except: pass"
+    swallows = (
+        f"lost = True\nwhile True:\n  try:\n    {BEGIN}\n    while True: pass\n  except: pass"
+    )
     with service.create(policy=ExecutionPolicy(grace_seconds=0.2)) as sandbox:
         keep(sandbox, "x = 41")
         cell = sandbox.submit(swallows, timeout_seconds=0.5 if how == "timeout" else None)

@@ -74,6 +74,11 @@ class Polling:
         return user, kind, timeout
 
 
+FIRST: Mapping[Import, str] = {(abi.WASI, "poll_oneoff"): abi.SHAPES["poll_oneoff"]}
+LATER = {**FIRST, (abi.WASI, "clock_time_get"): abi.SHAPES["clock_time_get"]}
+"""What a guest imports of its clock: one that begins, and one that goes on where another ended."""
+
+
 class GuestClock:
     """The time of one instance: a `HostFunctions`. Only the guest's thread uses it.
 
@@ -90,8 +95,7 @@ class GuestClock:
     @property
     def imports(self) -> Mapping[Import, str]:
         """The sleep; the clock only if wasmtime's own is not the right one: it is faster."""
-        names = ("poll_oneoff", "clock_time_get") if self._before else ("poll_oneoff",)
-        return {(abi.WASI, name): abi.SHAPES[name] for name in names}
+        return LATER if self._before else FIRST
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""

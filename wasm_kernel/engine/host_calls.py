@@ -6,6 +6,7 @@ arguments as plain unsigned numbers and answer with an error number.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import struct
@@ -118,34 +119,49 @@ class HostFunctions(Protocol):
 
 
 class Dispatcher:
-    """The host functions of one instance, which must not outlive it.
+    """The host functions of one instance at a time: a linker has them before there is an instance.
 
-    They are defined before there is an instance, and find their handlers by name once `bind` was
-    called. `is_in_host` while the guest waits for one. `after_call` is called once, on the guest's
-    thread, when the call is over that runs now.
+    They find their handlers by name once `bind` was called. To define them takes a millisecond, so
+    the next instance of the engine gets them when one is closed. `is_in_host` while the guest waits
+    for one. `after_call` is called once, on the guest's thread, when the running call is over.
     """
 
-    def __init__(self, linker: wasmtime.Linker, hosts: Iterable[HostFunctions]) -> None:
+    def __init__(self, engine: wasmtime.Engine, shapes: Mapping[Import, str]) -> None:
         self.is_in_host = False
         self.after_call: Callable[[], None] | None = None
-        self._hosts = tuple(hosts)
+        self.linker = wasmtime.Linker(engine)
+        self.linker.define_wasi()
+        self.linker.allow_shadowing = True
+        self._engine, self._shapes = engine, shapes
         self._handlers: dict[Import, Handler] = {}
         self._kinds: dict[str, wasmtime.FuncType] = {}  # of one engine: no other may see them
-        self._kept = [
-            self._define(linker, key, shape)
-            for host in self._hosts
-            for key, shape in host.imports.items()
-        ]
+        self._kept = [self._define(self.linker, key, shape) for key, shape in shapes.items()]
 
-    def bind(self, guest: BoundGuest) -> None:
+    @classmethod
+    def of(cls, engine: wasmtime.Engine, hosts: Iterable[HostFunctions]) -> Dispatcher:
+        """Returns one for an instance with these parts of the host; `release` it."""
+        shapes = {key: shape for host in hosts for key, shape in host.imports.items()}
+        for unused in [*_unused]:
+            if unused._serves(engine, shapes):
+                with contextlib.suppress(ValueError):  # another thread was faster
+                    _unused.remove(unused)
+                    return unused
+        return cls(engine, shapes)
+
+    def _serves(self, engine: wasmtime.Engine, shapes: Mapping[Import, str]) -> bool:
+        return self._engine is engine and self._shapes == shapes
+
+    def bind(self, guest: BoundGuest, hosts: Iterable[HostFunctions]) -> None:
         """Lets the hosts answer for this guest from now on."""
-        for host in self._hosts:
+        for host in hosts:
             self._handlers.update(host.bind(guest))
 
-    def close(self) -> None:
-        """Lets go of the handlers and the callbacks, after the store was closed."""
+    def release(self) -> None:
+        """Lets go of the handlers, after the store was closed; another instance may come."""
         self._handlers.clear()
-        self._kept.clear()
+        self.is_in_host, self.after_call = False, None
+        if not any(one._serves(self._engine, self._shapes) for one in _unused):
+            _unused.append(self)
 
     def _define(self, linker: wasmtime.Linker, key: Import, shape: str) -> object:
         handlers, size = self._handlers, wasmtime_api.SLOT * len(shape)
@@ -169,3 +185,7 @@ class Dispatcher:
         if shape not in self._kinds:
             self._kinds[shape] = wasmtime.FuncType([_TYPES[c] for c in shape], [_TYPES["i"]])
         return wasmtime_api.define(linker, *key, self._kinds[shape], function)
+
+
+_unused: list[Dispatcher] = []
+"""Those that the next instances get: one at most of an engine and the same imports."""

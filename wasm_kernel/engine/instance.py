@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import wasmtime
 from msgspec import Struct, field
 
-from wasm_kernel.engine import wasmtime_api
+from wasm_kernel.engine import guest_clock, wasmtime_api
 from wasm_kernel.engine.clock import TICKER, Clock, StopReason
 from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.engine.guest_clock import GuestClock
-from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions
+from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions, Import
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
@@ -59,6 +59,15 @@ class InstanceOptions(Struct, frozen=True):
     clock_before: int = 0
     own_code: bool = False
     deterministic: bool = False
+
+
+def define_early(compiled: Compiled, hosts: Sequence[Mapping[Import, str]]) -> None:
+    """Defines what a first instance imports of the host, for processes that fork from this one."""
+    for clock in (guest_clock.FIRST, guest_clock.LATER):
+        shapes = dict(clock)
+        for each in hosts:
+            shapes.update(each)
+        Dispatcher(compiled.engine, shapes).release()
 
 
 class Instance:
@@ -97,12 +106,10 @@ class Instance:
             self.random = self._time.random
         self._store = self._make_store(options)
         self._epochs = wasmtime_api.watch_epochs(self._store, self._on_epoch)
-        self._linker = wasmtime.Linker(self._engine)
-        self._linker.define_wasi()
-        self._linker.allow_shadowing = True
-        self._dispatcher = Dispatcher(self._linker, (self._time, *hosts))
+        hosts = (self._time, *hosts)
+        self._dispatcher = Dispatcher.of(self._engine, hosts)
         try:
-            self._instantiate(compiled)
+            self._instantiate(compiled, hosts)
         except BaseException as problem:
             self.close()
             if isinstance(problem, wasmtime.WasmtimeError):
@@ -123,14 +130,14 @@ class Instance:
         self._time.started(earliest)
         return store
 
-    def _instantiate(self, compiled: Compiled) -> None:
-        instance = self._linker.instantiate(self._store, compiled.module)
+    def _instantiate(self, compiled: Compiled, hosts: Sequence[HostFunctions]) -> None:
+        instance = self._dispatcher.linker.instantiate(self._store, compiled.module)
         exports: Any = instance.exports(self._store)
         self._exports: Mapping[str, Any] = exports
         self._context = wasmtime_api.context_of(self._store)
         self._memory: Any = self._exports["memory"]
         self.memory = GuestMemory(wasmtime_api.RawMemory(self._context, self._memory))
-        self._dispatcher.bind(self)
+        self._dispatcher.bind(self, hosts)
 
     def _on_epoch(self) -> bool:
         self._streams.on_tick()
@@ -252,8 +259,7 @@ class Instance:
         if not self._closed:
             self._closed = True
             self._store.close()
-            self._linker.close()
-            self._dispatcher.close()
+            self._dispatcher.release()
             self._epochs = None
 
     def __del__(self) -> None:

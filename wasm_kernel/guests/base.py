@@ -252,6 +252,12 @@ class GuestLanguage(Protocol):
         to. Raises `WasmKernelError`, which says what to do.
         """
 
+    def define_early(self, flavour: Flavour) -> None:
+        """Does what the first guest of each process needs that is forked from this one.
+
+        It was prepared. Nothing of a guest runs.
+        """
+
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour of the code that a guest is started with now.
 

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import landlock, seccomp
-from wasm_kernel.linux.landlock import Access
+from wasm_kernel.linux.landlock import Access, Ruleset
 
 _SYSTEM = (
     *("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"),
@@ -111,7 +111,10 @@ class Confinement:
             return
         try:
             places = import_places(kept.packages)
-            known = landlock.restrict(_allowed(kept, places))
+            with _ready.pop() if _ready else _ruleset(places) as ruleset:
+                for path, access in _of(kept):
+                    ruleset.allow(path, access)
+                known = ruleset.restrict()
             seccomp.give_up_rights()
         except OSError as problem:
             self.is_closing = False
@@ -153,22 +156,38 @@ def possible() -> ConfinementState:
     return ConfinementState(files, about_calls, known >= landlock.LEAST and calls)
 
 
-def _allowed(kept: KeptPaths, places: ImportPlaces) -> dict[Path, Access]:
-    allowed: dict[Path, Access] = {}
-    groups = (
-        (map(Path, _SYSTEM), landlock.READ),
-        (places.folders, landlock.READ),
-        (places.packages, landlock.READ),
-        (kept.readable, landlock.READ),
-        (map(Path, _DEVICES), landlock.READ | Access.WRITE_FILE | Access.IOCTL_DEV),
-        (kept.writable, landlock.WRITE),
-        (kept.files, landlock.READ | Access.WRITE_FILE | Access.TRUNCATE),
-        (kept.sockets, landlock.SOCKETS),
-    )
-    for paths, access in groups:
-        for path in paths:
-            allowed[path] = allowed.get(path, Access(0)) | access
-    return allowed
+_ready: list[Ruleset] = []
+
+
+def get_ready(packages: tuple[str, ...]) -> None:
+    """Begins what `close_files` does with these packages, before it is known what else is kept."""
+    with contextlib.suppress(OSError):  # whoever closes the wall says what is wrong
+        _ready.append(_ruleset(import_places(packages)))
+
+
+def _ruleset(places: ImportPlaces) -> Ruleset:
+    """Returns a ruleset with what each process keeps."""
+    ruleset = Ruleset()
+    try:
+        for path in (*map(Path, _SYSTEM), *places.folders, *places.packages):
+            ruleset.allow(path, landlock.READ)
+        for path in map(Path, _DEVICES):
+            ruleset.allow(path, landlock.READ | Access.WRITE_FILE | Access.IOCTL_DEV)
+    except BaseException:
+        ruleset.close()
+        raise
+    return ruleset
+
+
+def _of(kept: KeptPaths) -> Iterator[tuple[Path, Access]]:
+    for path in kept.readable:
+        yield path, landlock.READ
+    for path in kept.writable:
+        yield path, landlock.WRITE
+    for path in kept.files:
+        yield path, landlock.READ | Access.WRITE_FILE | Access.TRUNCATE
+    for path in kept.sockets:
+        yield path, landlock.SOCKETS
 
 
 _FINDERS = {BuiltinImporter, FrozenImporter, PathFinder}  # editable installs may add others

@@ -15,7 +15,7 @@ from enum import IntFlag
 from pathlib import Path
 
 from wasm_kernel.linux import libc
-from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.folders import Closing
 from wasm_kernel.linux.libc import INT, LONG, checked, system_call
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
@@ -66,23 +66,39 @@ def version() -> int:
     return max(0, system_call(_CREATE, None, 0, _ASK_VERSION))
 
 
-def restrict(allowed: Mapping[Path, Access]) -> int:
-    """Gives up, in this thread and those it starts from now on, all that is not allowed.
+class Ruleset(Closing):
+    """The files that a process may go on using; close it.
 
-    Connections over TCP and signals to other processes are given up too, if the kernel can. Paths
-    that are not there are left out. Returns the Landlock version that it was done with: 4 and later
-    also guard TCP, 6 signals. After an `OSError`, nothing was given up.
+    An `OSError` if the kernel has no Landlock, or one too old.
     """
-    known = version()
-    if known < LEAST:
-        raise OSError("this kernel has no Landlock, or one too old")
-    handled = _handled(known)
-    with closing_fd(_ruleset(handled, known)) as ruleset:
-        for path, access in allowed.items():
-            _allow(ruleset, path, access & handled)
+
+    def __init__(self) -> None:
+        self._known = version()
+        if self._known < LEAST:
+            raise OSError("this kernel has no Landlock, or one too old")
+        self._handled = _handled(self._known)
+        self._fd = _ruleset(self._handled, self._known)
+
+    def allow(self, path: Path, access: Access) -> None:
+        """Allows this to be done to a file, or to a folder and below; nothing if it is missing."""
+        _allow(self._fd, path, access & self._handled)
+
+    def restrict(self) -> int:
+        """Gives up, in this thread and those it starts from now on, all that is not allowed.
+
+        Connections over TCP and signals to other processes are given up too, if the kernel can.
+        Returns the Landlock version that it was done with: 4 and later also guard TCP, 6 signals.
+        After an `OSError`, nothing was given up.
+        """
         no_new_privileges()
-        checked(system_call(_RESTRICT, ruleset, 0))
-    return known
+        checked(system_call(_RESTRICT, self._fd, 0))
+        return self._known
+
+    def close(self) -> None:
+        """Closes it; what was given up is. Safe to call twice."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
 
 def no_new_privileges() -> None:

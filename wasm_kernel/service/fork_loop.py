@@ -116,6 +116,7 @@ class ForkLoop:
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._broker)
             base = language.prepare(named(request.flavour), lambda text: None)
+            language.define_early(named(request.flavour))
             check_alone()
             memory.trim()
             gc.freeze()

@@ -33,6 +33,7 @@ from wasm_kernel.folders.hiding import guarded, lies_in_session
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.linux import confinement
 from wasm_kernel.linux.broker import BrokerError
 from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.linux.folders import Folder
@@ -83,6 +84,7 @@ def _get_ready() -> None:
     A process that was just forked copies each page of memory when it first writes to it.
     """
     top = Path("/")
+    confinement.get_ready(PACKAGES)
     guarded()
     lies_in_session(top)
     with Folder.open(top) as folder:

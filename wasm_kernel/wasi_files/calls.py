@@ -36,6 +36,8 @@ class WasiFiles:
     descriptors below the preopened folders. `sorts` lists folders in the order of their names.
     """
 
+    imports: Mapping[Import, str] = {(abi.WASI, name): abi.SHAPES[name] for name in _CALLS}
+
     def __init__(
         self,
         preopens: Preopens,
@@ -56,11 +58,6 @@ class WasiFiles:
         self._open_files = OpenFiles(preopens, open_files, quota, changes, devices)
         self._listings = Listings(sorts=sorts)
         self._reopener = Reopener(preopens, self._open_files, history)
-
-    @property
-    def imports(self) -> Mapping[Import, str]:
-        """The calls, with their shapes."""
-        return {(abi.WASI, name): abi.SHAPES[name] for name in _CALLS}
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""

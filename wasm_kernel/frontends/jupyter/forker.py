@@ -372,6 +372,7 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
         with contextlib.suppress(WasmKernelError):
             language = load(runtime, broker)
             language.prepare(EPOCH, lambda text: None)
+            language.define_early(EPOCH)
             languages[runtime] = language
     if not languages:
         raise WasmKernelError("no guest is in the cache")

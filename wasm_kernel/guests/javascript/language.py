@@ -43,6 +43,7 @@ from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.access import FileAccess
+from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 _HELP_LINKS = (
@@ -130,6 +131,13 @@ class JavaScriptLanguage:
             return self.prepared.image_at_hand() or self.prepared.build_image(
                 lambda: builder.build(self.cache, name), "JavaScript", progress
             )
+
+    def define_early(self, flavour: Flavour) -> None:
+        """Defines the host functions; as `GuestLanguage` has it."""
+        from wasm_kernel.engine.instance import define_early
+
+        compiled = self.compiler.module(self.files.interpreter, flavour, lambda text: None)
+        define_early(compiled, (WasiFiles.imports, HostImports.imports))
 
     def _is_prepared(self, flavour: Flavour) -> bool:
         try:

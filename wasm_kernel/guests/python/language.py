@@ -42,6 +42,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.pages import check_pages
+from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 _HELP_LINKS = (
@@ -181,6 +182,13 @@ class PythonLanguage:
             if flavour.until is not None:
                 self._improve(flavour.until)
             return base
+
+    def define_early(self, flavour: Flavour) -> None:
+        """Defines the host functions; as `GuestLanguage` has it."""
+        from wasm_kernel.engine.instance import define_early
+
+        compiled = self.compiler.module(self.files.wasm, flavour, lambda text: None)
+        define_early(compiled, (WasiFiles.imports, HostChannel.imports))
 
     def _improve(self, flavour: Flavour) -> None:
         """Has the code compiled that the baseline compiler's is used in place of."""
