@@ -152,7 +152,7 @@ def _spot_at(path: Path) -> Spot | None:
 def check(what: str, spot: Spot, guards: Iterable[tuple[str, Spot]]) -> None:
     """Raises `OverlapError` if a folder leads a guest to one of `guards`.
 
-    `what` the folder is for begins the sentence.
+    The error's sentence begins with `what`, which names the folder.
     """
     for kept, other in guards:
         if spot.overlaps(other):

@@ -86,8 +86,7 @@ class PreparedFiles(Generic[_Addresses]):
     ) -> BaseImage:
         """Returns the base image, built if no other process does that meanwhile.
 
-        `build` writes the image to the cache, and returns its record. `what` it is of is for
-        whoever waits.
+        `build` writes the image to the cache, and returns its record; `what` names it for people.
         """
         waiting = every_second(
             lambda seconds: progress(

@@ -52,7 +52,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
                 raise PolicyError(name, f"must be above 0{none}, not {value!r}")
 
     def check_sessions(self, known: int, own: int, more: int) -> None:
-        """Raises `LimitReached` unless there may be so many more than `known` and `own`."""
+        """Raises `LimitReached` unless `more` may come to all that are known and the owner's."""
         if self.sessions is not None and known + more > self.sessions:
             raise LimitReached(
                 "sessions",
@@ -67,7 +67,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
             )
 
     def check_disk(self, taken: int, more: int, root: Path) -> None:
-        """Raises `LimitReached` unless so many more bytes than `taken` fit, and on the disk."""
+        """Raises `LimitReached` unless `more` bytes fit within the limit and on the disk."""
         if self.disk_bytes is not None and taken + more > self.disk_bytes:
             raise LimitReached(
                 "disk_bytes",

@@ -239,7 +239,7 @@ class WorkerSandbox(BaseSandbox):
     def _put_away_anew(self, why: str = "") -> None:
         """Has the next worker begin anew; one that falls asleep or dies meanwhile tells it nothing.
 
-        `why` no further call is taken is empty if the next one wakes the session.
+        With `why`, no further call is taken; otherwise the next one wakes the session.
         """
         resets = self.worker.resets
         for _ in range(_TRIES):

@@ -299,7 +299,7 @@ class _Sessions:
                 yield workspace, private
 
     def look(self, name: str, known: Records) -> None:
-        """Finds out what a session takes, if that changed; not one of a living service."""
+        """Measures a session, if it may have changed and no living service has it."""
         with contextlib.suppress(OSError), self._opened(name) as folders:
             if folders is None or (self._is_served and folders[1].status(SERVED) is not None):
                 return

@@ -254,7 +254,7 @@ class KernelListener:
         self.page.is_ending = True
 
     def finish(self) -> None:
-        """Sends what streams held back, and tells the guest of closed comms. All is said."""
+        """Sends what streams held back, and tells the guest of closed comms; called last."""
         for name, stream in self._streams.items():
             text = stream.finish()
             if text:

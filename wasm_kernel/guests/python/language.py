@@ -242,7 +242,7 @@ class PythonLanguage:
             return builder.build(self.cache, self.prepared.image_name)
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
-        """Returns its library, `/app`, `/tmp`, empty `/`, packages, mounts, the notebook's."""
+        """Returns library, `/app`, `/tmp`, `/`, packages, mounts and the notebook's folder."""
         folders.packages.enter(SITE, make=True).close()
         return self._preopens(
             folders.app, folders.scratch, folders.packages, folders.preopened(policy.mounts)
