@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from tests.faces import PATIENCE, happens, wait_for
 from tests.peak import Peak
+from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell, NoListener
@@ -240,6 +241,17 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     assert "has ended, or was killed" in lost(lambda: sandbox.query(A_QUERY).result(PATIENCE))
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_error_of_a_guest_that_must_be_ended_says_what_is_kept(
+    homes: Making, is_kept: bool
+) -> None:
+    stuck = messages.Stuck(StopReason("grace", 1.0), is_kept)
+    error = homes(says(messages.Opened(), stuck)).session().execute("x").error
+    assert error is not None
+    assert error.ename == "Interrupted"
+    assert ("before this cell" if is_kept else "the last cell that was kept") in error.evalue
 
 
 def test_a_cell_that_its_worker_never_ends_has_an_end(homes: Making) -> None:

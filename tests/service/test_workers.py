@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faces import A_UUID, says, wait_for
+from tests.faces import A_UUID, PATIENCE, happens, says, wait_for
 from tests.linux.inside import needs_walls
 from tests.local import create_sandbox as create_local
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
@@ -148,8 +148,14 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         ending.start()
         assert there.is_quiet(0.2)
         may_store.set()
-        assert messages.read_report(there.receive()) == messages.Stuck(reason)
+        assert messages.read_report(there.receive()) == messages.Stuck(reason, True)
         ending.join()
+        may_store.clear()
+        says(sandbox, "x = 3")
+        naming = sandbox.naming("three")  # nor does a name go with what it was given to
+        assert not happens(naming.done, 0.2)
+        may_store.set()
+        naming.result(PATIENCE)
 
 
 def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> None:

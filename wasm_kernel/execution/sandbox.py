@@ -291,9 +291,9 @@ class LocalSandbox(BaseSandbox):
         memory.trim()
         return True
 
-    def wait_written(self, seconds: float) -> None:
-        """Waits until the state before the running cell is on disk, but so long at most."""
-        self._runner.state.wait_written(seconds)
+    def wait_written(self, seconds: float) -> bool:
+        """Waits until the state before the running cell is on disk; returns whether it is."""
+        return self._runner.state.wait_written(seconds)
 
     def retire(self, why: str) -> bool:
         """As `BaseSandbox`."""

@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import (
     CellTimeout,
     FrameError,
@@ -32,6 +31,10 @@ from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.service import messages
 from wasm_kernel.service.messages import CellResult, Figures, Report
 
+LAST_KEPT = (
+    "The variables are as they were after the last cell that was kept: the next cell gets another "
+    "process, and says which one that was. The files in /app are as the cell left them."
+)
 _ENDED = "ended before this cell began"
 _NOT_RUN = "The cell was not run; send it again."
 _MARGIN_BYTES = 128 * MIB  # of a call's messages, beyond what the policy lets a cell show
@@ -62,12 +65,12 @@ def most_memory(policy: Mapping[str, Any]) -> int:
     return int(3 * policy["memory_bytes"] + policy["display_bytes"] + 4 * text + _OWN_BYTES)
 
 
-def stuck(reason: StopReason) -> GuestStopped:
+def stuck(report: messages.Stuck) -> GuestStopped:
     """Returns the error of a guest that only the end of its worker could stop."""
     from wasm_kernel.state import texts
 
-    error = reason.error()
-    error.kept = texts.FILES_KEPT if isinstance(error, GuestClosed) else texts.KEPT
+    error, kept = report.reason.error(), texts.KEPT if report.is_kept else LAST_KEPT
+    error.kept = texts.FILES_KEPT if isinstance(error, GuestClosed) else kept
     return error
 
 

@@ -330,9 +330,14 @@ class Event(_Message, frozen=True, tag="event"):
 
 
 class Stuck(_Message, frozen=True, tag="stuck"):
-    """The guest can't be stopped but by ending the worker, and must be for this reason."""
+    """The guest can't be stopped but by ending the worker, and must be for this reason.
+
+    Attributes:
+        is_kept: Whether the state before the running cell is on disk.
+    """
 
     reason: StopReason
+    is_kept: bool
 
 
 class Opened(_Message, frozen=True, tag="opened"):

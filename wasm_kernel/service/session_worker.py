@@ -32,7 +32,7 @@ from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
 from wasm_kernel.service.call_queue import CallQueue
-from wasm_kernel.service.calls import START_SECONDS, PendingCall, most_memory, stuck
+from wasm_kernel.service.calls import LAST_KEPT, START_SECONDS, PendingCall, most_memory, stuck
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
 from wasm_kernel.service.outside_work import OutsideWork
@@ -57,10 +57,6 @@ _LARGE = "took more memory than its session's limits allow, and was ended"
 _BROKE = "sent what it must not, and was ended"
 _FAILED = "was ended, as its service failed; the log says more"
 _RESET = "this session was put away before the call began; try again"
-_KEPT = (
-    "The variables are as they were after the last cell that was kept: the next cell gets another "
-    "process, and says which one that was. The files in /app are as the cell left them."
-)
 
 
 class SandboxHome(Protocol):
@@ -259,15 +255,17 @@ class SessionWorker:
             while True:
                 self._take(*line.hear(), line)
         except (EOFError, OSError):
-            return WorkerLost(line.why_ended or _ENDED, _KEPT) if self._leaving is None else None
+            if self._leaving is not None:
+                return None
+            return WorkerLost(line.why_ended or _ENDED, LAST_KEPT)
         except FrameError as broken:
             _LOG.error("a worker broke the protocol: %s", ascii(str(broken)))
-            return WorkerLost(_BROKE, _KEPT)
+            return WorkerLost(_BROKE, LAST_KEPT)
         except WasmKernelError as failure:  # stuck, or the session can't be opened
             return failure
         except Exception as failure:
             log_failure("a session", failure)
-            return WorkerLost(_FAILED, _KEPT)
+            return WorkerLost(_FAILED, LAST_KEPT)
 
     def _progress(self, text: str) -> None:
         for pending in self._calls.all():
@@ -283,7 +281,7 @@ class SessionWorker:
             case messages.Pong():
                 pass
             case messages.Stuck():
-                raise stuck(report.reason)
+                raise stuck(report)
             case messages.Opened():
                 line.count(size)
                 line.has_guest, self._killed = True, 0

@@ -152,8 +152,8 @@ class _Worker:
 
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
-        self._sandbox.wait_written(_SAVE_SECONDS)
-        self._send(messages.Stuck(reason))
+        is_kept = self._sandbox.wait_written(_SAVE_SECONDS)
+        self._send(messages.Stuck(reason, is_kept))
 
     def _next(self) -> messages.Request:
         while self._channel.is_quiet(_QUIET_SECONDS):

@@ -266,11 +266,16 @@ class Recorder:
         """Waits until everything is written, or can't be."""
         self._jobs.join()
 
-    def wait_written(self, seconds: float) -> None:
-        """Waits until the commits are on disk, but so long at most, and not if they can't be."""
+    def wait_written(self, seconds: float) -> bool:
+        """Waits until the commits are on disk, but so long at most, and not if they can't be.
+
+        Returns:
+            Whether they are.
+        """
         until = time.monotonic() + seconds
         while self.history.waiting and not self._troubled and time.monotonic() < until:
             time.sleep(_WAIT_SECONDS / 4)
+        return self.saves and not self.history.waiting
 
     def save(self) -> None:
         """Writes what the index does not say yet; if it can't be written, that is told."""

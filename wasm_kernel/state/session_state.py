@@ -441,6 +441,7 @@ class SessionState:
         for name in names:
             self.history.name(name, self.tree.head)
             self._notices.log(events.MEMORY_CHECKPOINT, name=name, cell=self._cell)
+        self.wait_written(_SAVE_SECONDS)  # a name of what a crash has taken would go with it
         self._live().save()
         self._live().sync()
 
@@ -459,9 +460,9 @@ class SessionState:
         copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
         self.wait_written(_SAVE_SECONDS if copies is None else copied)
 
-    def wait_written(self, seconds: float) -> None:
-        """Waits until the commits are on disk, but so long at most, and not if they can't be."""
-        self._live().wait_written(seconds)
+    def wait_written(self, seconds: float) -> bool:
+        """As `Recorder.wait_written`."""
+        return self._live().wait_written(seconds)
 
     # -- notices
 
