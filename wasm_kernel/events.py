@@ -120,11 +120,11 @@ class SandboxLogger:
 
         Paths and enum members become plain values; a field that is None is left out.
         """
-        merged = {**self.fields, **fields}
-        plain = {name: _plain(value) for name, value in merged.items() if value is not None}
         try:
             logger = self._logger or _configured_logger()
             if logger is not None:
+                merged = {**self.fields, **fields}
+                plain = {name: _plain(value) for name, value in merged.items() if value is not None}
                 _send(logger, event, plain)
         except Exception as problem:  # the application's own code
             _lost(event, problem)

@@ -23,6 +23,7 @@ from tests.private import folders_of
 from wasm_kernel import prune_sessions
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.metadata import Written
 
 YEAR = timedelta(days=366)
 
@@ -39,10 +40,12 @@ def cell_cost(root: Path, rounds: int) -> str:
     name, with_metadata = create_session_sandbox(workspace_root=root)
     touch, inside = metadata.touch, list[float]()
 
-    def timed_touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
+    def timed_touch(
+        workspace: Folder, session_id: str, private: Folder | None, before: Written | None = None
+    ) -> Written | None:
         begun = time.perf_counter()
         try:
-            return touch(workspace, session_id, private)
+            return touch(workspace, session_id, private, before)
         finally:
             if session_id == name:
                 inside.append(time.perf_counter() - begun)

@@ -32,8 +32,9 @@ from pathlib import Path
 from wasm_kernel.sessions import metadata
 from wasm_kernel.linux.folders import Folder
 name, folder, private = Path(sys.argv[1]).name, Folder.open(sys.argv[1]), Folder.open(sys.argv[2])
+written = None
 for _ in range(200):
-    metadata.touch(folder, name, private)
+    written = metadata.touch(folder, name, private, written)
     time.sleep(0.002)
 """
 
@@ -51,11 +52,13 @@ def private(tmp_path: Path, request: pytest.FixtureRequest) -> Path | None:
     return tmp_path / "private" if request.param == "near" else None
 
 
-def touch(workspace: Path, private: Path | None) -> bool:
+def touch(
+    workspace: Path, private: Path | None, before: metadata.Written | None = None
+) -> metadata.Written | None:
     with ExitStack() as held:
         folder = held.enter_context(Folder.open(workspace))
         spare = None if private is None else held.enter_context(Folder.open(private))
-        return metadata.touch(folder, ID, spare)
+        return metadata.touch(folder, ID, spare, before)
 
 
 def create(workspace: Path) -> None:
@@ -104,6 +107,19 @@ def test_time_goes_forward_also_where_the_clock_steps_back(
         seen.append(datetime.fromisoformat(fields_in(file)["updated_at"]))
     assert seen == sorted(set(seen))
     assert fields_in(file)["created_at"] == THEN.isoformat(timespec="microseconds")
+
+
+def test_what_others_change_between_two_cells_is_kept(
+    file: Path, workspace: Path, private: Path | None
+) -> None:
+    written = touch(workspace, private)
+    file.write_text(json.dumps({**fields_in(file), "note": "kept"}))
+    written = touch(workspace, private, written)
+    assert fields_in(file)["note"] == "kept"
+    before = fields_in(file)["updated_at"]
+    assert touch(workspace, private, written)
+    assert fields_in(file)["note"] == "kept"
+    assert fields_in(file)["updated_at"] > before
 
 
 def test_two_processes_lose_nothing_and_go_forward(
@@ -200,7 +216,7 @@ def test_what_is_no_file_is_left_as_it_is(
 
 
 def test_a_session_without_metadata_gets_none(workspace: Path, private: Path | None) -> None:
-    assert touch(workspace, private) is False
+    assert touch(workspace, private) is None
     assert not (workspace / ".metadata.json").exists()
 
 

@@ -25,6 +25,7 @@ class LastUse(SessionHooks):
 
     def __init__(self) -> None:
         self._told = ""
+        self._written: metadata.Written | None = None
 
     @classmethod
     def of(cls, session_id: str, folders: SandboxFolders, logger: SandboxLogger) -> LastUse:
@@ -45,7 +46,8 @@ class LastUse(SessionHooks):
     def executed(self) -> None:
         """Notes the end of a cell in the metadata, if the session has any."""
         try:
-            metadata.touch(self.folders.workspace, self.id, self._spare)
+            folders, before = self.folders, self._written
+            self._written = metadata.touch(folders.workspace, self.id, self._spare, before)
         except MetadataCorrupted as problem:
             self._warn(events.METADATA_CORRUPTED, str(problem))
         except OSError as problem:

@@ -86,9 +86,11 @@ class Metadata(Struct, frozen=True):
         """The file's content; times are ISO 8601 in UTC with microseconds."""
         times = {"created_at": _text(self.created_at), "updated_at": _text(self.updated_at)}
         try:
-            return json.dumps({**self.fields, **times}, indent=2, allow_nan=False).encode() + b"\n"
+            # with an indent, json would not use its code in C
+            text = json.dumps({**self.fields, **times}, allow_nan=False, separators=(",\n  ", ": "))
         except (ValueError, RecursionError) as problem:
             raise MetadataCorrupted(f"it can't be written again ({problem})") from None
+        return f"{{\n  {text[1:-1]}\n}}\n".encode()
 
 
 def _refused(constant: str) -> Any:
@@ -116,19 +118,39 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
-    """Notes that a cell ended; False if the session has no metadata.
+class Written(Struct, frozen=True):
+    """Metadata as this process wrote them, and what tells that the file is still that one."""
 
-    The private folder is None if it lies in another file system. What is not metadata of this
-    session is left as it is: `MetadataCorrupted`.
+    metadata: Metadata
+    stamp: tuple[int, ...]
+
+
+def touch(
+    workspace: Folder, session_id: str, private: Folder | None, before: Written | None = None
+) -> Written | None:
+    """Notes that a cell ended; None if the session has no metadata.
+
+    The private folder is None if it lies in another file system. What was written `before` is not
+    read again. What is not metadata of this session is left as it is: `MetadataCorrupted`.
     """
     with workspace.enter() as folder:
         alone = _lock(folder.fd)
-        found = read(folder, session_id)
+        if before is not None and before.stamp == _stamp(folder):
+            found: Metadata | None = before.metadata
+        else:
+            found = read(folder, session_id)
         if found is None:
-            return False
-        _write(folder, private if alone else None, found.touched(now()).render())
-        return True
+            return None
+        later = found.touched(now())
+        _write(folder, private if alone else None, later.render())
+        return Written(later, _stamp(folder))
+
+
+def _stamp(folder: Folder) -> tuple[int, ...]:
+    status = folder.status(NAME)
+    if status is None:
+        return ()
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def read(folder: Folder, session_id: str) -> Metadata | None:

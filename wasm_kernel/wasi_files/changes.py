@@ -116,6 +116,8 @@ class FileChanges:
         The latter is None for a folder or nothing.
         """
         before = self._before
+        if not (before or self._written):
+            return
         with Lookup(self._workspace.folder.fd) as lookup:
             for path in sorted(before, key=lambda path: path.split("/")):
                 yield path, before[path], _file_at(lookup, path)
