@@ -167,27 +167,24 @@ class GuestPages:
         """Lays the pages of a commit; `HistoryError` if they don't fit, or its file is cut off."""
         begun = done = 0  # what lies side by side in the file is read at once
         targets: list[memoryview] = []
-        for first, pages, at in places(commit):
-            for start, end in self._free(first, pages):
-                begin, size = at + (start - first) * PAGE, (end - start) * PAGE
-                if source.map(self._address + start * PAGE, size, begin):
-                    self.mapped.append((start * PAGE, end * PAGE))
-                    continue
-                if begin != done:
-                    source.read(begun, *targets)
-                    begun, targets = begin, []
-                targets.append(self._view[start * PAGE : end * PAGE])
-                done = begin + size
+        for start, end, before in self._laid.take(commit.runs):
+            begin, size = before * PAGE, (end - start) * PAGE
+            if source.map(self._address + start * PAGE, size, begin):
+                self.mapped.append((start * PAGE, end * PAGE))
+                continue
+            if begin != done:
+                source.read(begun, *targets)
+                begun, targets = begin, []
+            targets.append(self._view[start * PAGE : end * PAGE])
+            done = begin + size
         source.read(begun, *targets)
-        for first, pages in commit.zeros:
-            for start, end in self._free(first, pages):
-                self.clear([(start * PAGE, end * PAGE)])
+        self.clear((start * PAGE, end * PAGE) for start, end, _ in self._laid.take(commit.zeros))
 
     def clear(self, ranges: Iterable[Range]) -> None:
         """Has ranges hold zeros, which takes no memory where they are long or were never used."""
         for start, end in ranges:
-            used = self._used.free(start // PAGE, (end - start) // PAGE)
-            emptied = [self._take_back(first * PAGE, last * PAGE) for first, last in used]
+            used = self._used.take([(start // PAGE, (end - start) // PAGE)])
+            emptied = [self._take_back(first * PAGE, last * PAGE) for first, last, _ in used]
             if all(emptied):
                 self.cleared.append((start, end))
 
@@ -199,12 +196,6 @@ class GuestPages:
                 return True
         ctypes.memset(self._address + start, 0, end - start)
         return False
-
-    def _free(self, first: int, pages: int) -> list[tuple[int, int]]:
-        """The stretches of a run that no newer commit has laid, which count as laid from now on."""
-        if not self._laid.holds(first, pages):
-            raise HistoryError("a commit has pages outside of the memory")
-        return list(self._laid.free(first, pages))
 
 
 def _stamp(status: os.stat_result) -> Stamp:
@@ -409,12 +400,10 @@ def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
     pieces: list[Piece] = []
     covered = PageSet(line[0].size // PAGE)
     for commit in line:
-        for first, pages, at in places(commit):
-            for start, end in covered.free(first, pages):
-                runs.append((start, end - start))
-                pieces.append(Piece(commit.id, at + (start - first) * PAGE, (end - start) * PAGE))
-        for first, pages in commit.zeros:
-            zeros += [(start, end - start) for start, end in covered.free(first, pages)]
+        for start, end, before in covered.take(commit.runs):
+            runs.append((start, end - start))
+            pieces.append(Piece(commit.id, before * PAGE, (end - start) * PAGE))
+        zeros += [(start, end - start) for start, end, _ in covered.take(commit.zeros)]
     cells = sum(commit.cells for commit in line)
     whole = replace(line[0], parent=line[-1].parent, cells=cells)
     return replace(whole, runs=tuple(runs), zeros=tuple(zeros), content=""), pieces

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Protocol
 
-from wasm_kernel.errors import ImageError
+from wasm_kernel.errors import HistoryError, ImageError
 from wasm_kernel.linux.libc import checked, system_call
 from wasm_kernel.linux.memory import Range
 
@@ -83,25 +83,29 @@ class PageSet:
         for start, end in free or ():
             self._flags[start // PAGE : end // PAGE] = bytes((end - start) // PAGE)
 
-    def holds(self, first: int, pages: int) -> bool:
-        """Returns whether a run lies inside the memory."""
-        return first >= 0 and pages >= 0 and first + pages <= len(self._flags)
-
     def has_free(self, first: int, pages: int) -> bool:
         """Returns whether a page of a run is not covered."""
         return self._flags.find(b"\0", first, first + pages) >= 0
 
-    def free(self, first: int, pages: int) -> Iterator[tuple[int, int]]:
-        """Start and end of the stretches of a run that are not covered; afterwards they are."""
-        at, end = first, first + pages
-        while at < end:
-            begin = self._flags.find(b"\0", at, end)
-            if begin < 0:
-                break
-            stop = self._flags.find(b"\1", begin, end)
-            at = end if stop < 0 else stop
-            yield begin, at
-        self._flags[first:end] = b"\1" * pages
+    def take(self, runs: Iterable[Run]) -> Iterator[tuple[int, int, int]]:
+        """Yields the stretches of runs that are not covered; afterwards they are.
+
+        With start and end comes how many pages the runs have before it. `HistoryError` for a run
+        outside of the memory. Of an old commit's runs, nearly all are covered: they take one call.
+        """
+        flags, before = self._flags, 0
+        for first, pages in runs:
+            end = first + pages
+            if not 0 <= first <= end <= len(flags):
+                raise HistoryError("a commit has pages outside of the memory")
+            begin = flags.find(0, first, end)
+            while begin >= 0:
+                found = flags.find(1, begin, end)
+                stop = end if found < 0 else found
+                flags[begin:stop] = b"\1" * (stop - begin)
+                yield begin, stop, before + begin - first
+                begin = flags.find(0, stop, end)
+            before += pages
 
 
 def merge(ranges: Iterable[Range]) -> list[Range]:
