@@ -37,6 +37,8 @@ CONTENTS = "contents"
 
 STEP = 1024 * 1024  # other threads of this interpreter wait for the length of one
 _BLOCK = 4 * 1024 * 1024
+_SCRATCH = memoryview(bytearray(8 * PAGE))  # for pages read in vain: a call less is worth eight
+
 _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
 _DAMAGED = "a commit is damaged"
 _CUT = "a commit is cut off"
@@ -165,14 +167,16 @@ class GuestPages:
 
     def lay(self, commit: Commit, source: Source) -> None:
         """Lays the pages of a commit; `HistoryError` if they don't fit, or its file is cut off."""
-        begun = done = 0  # what lies side by side in the file is read at once
+        begun = done = 0  # what lies side by side in the file, or nearly so, is read at once
         targets: list[memoryview] = []
         for start, end, before in self._laid.take(commit.runs):
             begin, size = before * PAGE, (end - start) * PAGE
             if source.map(self._address + start * PAGE, size, begin):
                 self.mapped.append((start * PAGE, end * PAGE))
                 continue
-            if begin != done:
+            if targets and 0 < begin - done <= len(_SCRATCH):
+                targets.append(_SCRATCH[: begin - done])
+            elif begin != done:
                 source.read(begun, *targets)
                 begun, targets = begin, []
             targets.append(self._view[start * PAGE : end * PAGE])
