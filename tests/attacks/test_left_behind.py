@@ -101,7 +101,11 @@ def end_it(kernel: Started) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [pytest.param(kill_the_group, marks=pytest.mark.soak), kill_the_kernel, end_it]
+    "end",
+    [
+        kill_the_kernel,
+        *(pytest.param(end, marks=pytest.mark.soak) for end in (kill_the_group, end_it)),
+    ],
 )
 def test_a_first_compilation_ends_with_its_kernel(
     start: Callable[..., Started], tmp_path: Path, end: Callable[[Started], None]
