@@ -133,20 +133,9 @@ class Model:
         found = ast.literal_eval(result.stdout.strip())
         if is_broken or "after a break" in result.stderr:
             assert any(found == each[: len(found)] for each in may_be), (found, may_be)
-            self.forget_lost_names(found)
         else:
             assert found == may_be[-1]
         self.ran = found
-
-    def forget_lost_names(self, found: list[int]) -> None:
-        """Forgets the named states that were not on disk yet; none is lost if a later state is."""
-        while True:
-            with suppress(WorkerLost):
-                kept = {each.name for each in self.sandbox.checkpoints()}
-                break
-        for name in self.names.keys() - kept:
-            ran = self.names.pop(name)
-            assert len(found) <= len(ran) or found[: len(ran)] != ran, (found, name, ran)
 
 
 MARK = "WASM_KERNEL_SOAK_ROOT"
