@@ -12,13 +12,15 @@ ADDRESS_BYTES = 5
 
 I32_EQ, I32_ADD, I32_AND, I32_OR = b"\x46", b"\x6a", b"\x71", b"\x72"
 I32_EQZ, I32_GT_S, I64_GT_S, I64_MUL = b"\x45", b"\x4a", b"\x55", b"\x7e"
+I32_SUB, I32_MUL, I32_GE_S = b"\x6b", b"\x6c", b"\x4e"
 I64_EXTEND_I32_S = b"\xac"
 I32_WRAP_I64, I64_XOR = b"\xa7", b"\x85"
 F64_ABS, F64_SUB, F64_LT, F64_GE = b"\x99", b"\xa1", b"\x63", b"\x66"
 F64_PROMOTE_F32 = b"\xbb"
 SELECT = b"\x1b"
-F64 = b"\x7c"  # the type
-IF, END, RETURN = b"\x04\x40", b"\x0b", b"\x0f"
+I32, F64, V128 = b"\x7f", b"\x7c", b"\x7b"  # types
+BLOCK, LOOP, IF = b"\x02\x40", b"\x03\x40", b"\x04\x40"
+END, RETURN, DROP = b"\x0b", b"\x0f", b"\x1a"
 
 
 def unsigned(number: int, width: int = 1) -> bytes:
@@ -54,6 +56,21 @@ def i64_const(number: int) -> bytes:
 def call(function: int) -> bytes:
     """Calls a function, by its index."""
     return b"\x10" + unsigned(function)
+
+
+def br(depth: int) -> bytes:
+    """Goes to a block's end, or a loop's beginning: `depth` blocks further out."""
+    return b"\x0c" + unsigned(depth)
+
+
+def br_if(depth: int) -> bytes:
+    """The same if the number on the stack is not 0."""
+    return b"\x0d" + unsigned(depth)
+
+
+def vector(number: int) -> bytes:
+    """Encodes an instruction for vectors of 128 bits, by its number."""
+    return b"\xfd" + unsigned(number)
 
 
 def f64_const(number: float) -> bytes:

@@ -47,7 +47,7 @@ def edits(module: WasmModule) -> Iterator[Edit]:
         source, unsigned, target = found.groups()
         is_single, is_wide = source in ("float", "cfloat", "half"), target == "longlong"
         old = trunc_sat(is_wide=is_wide, is_double=not is_single, is_unsigned=bool(unsigned))
-        value, declared = module.further_local(function, F64, _WHY)
+        value, declared = module.further_locals(function, F64, _WHY)
         new = _cast(target, bool(unsigned), value)
         if is_single:
             new = F64_PROMOTE_F32 + new

@@ -16,7 +16,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from guest import float_casts, host_numpy, int64
+from guest import float_casts, host_numpy, int64, matrix_products
 from guest.pinned import (
     SUMS,
     GuestFilesError,
@@ -58,6 +58,7 @@ class Patch:
 PATCHES = (
     Patch("int64", "numpy's default integer has 64 bits", int64.EDITS, int64.DATA_EDITS),
     Patch("float_casts", "numpy's loops cast floats as on x86-64", find=float_casts.edits),
+    Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),
     Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),
 )  # fmt: skip
 

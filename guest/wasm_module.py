@@ -111,8 +111,18 @@ class WasmModule:
         """Returns the names of the functions that a regular expression matches as a whole."""
         return sorted(filter(re.compile(pattern).fullmatch, self._names))
 
-    def further_local(self, function: str, kind: bytes, why: str) -> tuple[int, list[Edit]]:
-        """Returns the index of one more local variable, and the edits that declare it."""
+    def index(self, function: str) -> int:
+        """Returns a function's index, by which it is called."""
+        return self._number(function) + self._imported
+
+    def further_locals(self, function: str, kinds: bytes, why: str) -> tuple[int, list[Edit]]:
+        """Returns the index of the first of more local variables, and the edits that declare them.
+
+        Args:
+            function: The function's name.
+            kinds: Their types, each of one byte.
+            why: What the edit changes for people.
+        """
         number = self._number(function)
         span = self._bodies[number]
         groups, position = self._unsigned(span.start)
@@ -120,8 +130,9 @@ class WasmModule:
         for _ in range(groups):
             count, position = self._unsigned(position)
             index, position = index + count, position + 1
-        more = Edit(function, 0, unsigned(groups), unsigned(groups + 1), why)
-        return index, [more, Edit(function, START, b"", unsigned(1) + kind, why)]
+        more = Edit(function, 0, unsigned(groups), unsigned(groups + len(kinds)), why)
+        declared = b"".join(unsigned(1) + bytes([kind]) for kind in kinds)
+        return index, [more, Edit(function, START, b"", declared, why)]
 
     def _parameters(self, number: int) -> int:
         """How many parameters a function has."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import put_back
+from tests.faces import put_back, says
 from tests.local import LocalSandbox
 
 RECORDED = Path(__file__).with_name("native_numbers.txt")
@@ -53,6 +53,30 @@ FAR = [
     "p = np.argsort(np.arange(70_000)).astype(int) ** 2",
     "i = np.full(3, 2**31 - 1, dtype='int32'); j = np.where(i)",
 ]
+
+
+PRODUCTS = """
+import numpy as np
+
+draw = np.random.default_rng(1)
+def whole(*shape): return draw.integers(-9, 9, shape)
+wrong = []
+for m, n, k in draw.integers(1, 21, (200, 3)):
+    a, b = whole(m, k), whole(k, n)
+    for kind in ("f8", "f4"):
+        if (a.astype(kind) @ b.astype(kind) != a @ b).any():
+            wrong.append((kind, m, n, k))
+for n in range(1, 60, 7):  # here products are taken off what is there
+    a, x = draw.random((n, n)) + n * np.eye(n), draw.random((n, n))
+    if not np.allclose(np.linalg.solve(a, a @ x), x):
+        wrong.append(n)
+print(wrong)
+"""
+
+
+def test_products_of_every_shape_are_right(module_sandbox: LocalSandbox) -> None:
+    """Whole numbers, which floats add up without error; numpy multiplies integers by itself."""
+    assert says(module_sandbox, PRODUCTS) == "[]"
 
 
 def test_numbers_are_those_of_native_python(module_sandbox: LocalSandbox) -> None:

@@ -50,7 +50,7 @@ def test_what_was_edited_runs(module: WasmModule) -> None:
 
 def test_a_function_gets_a_further_local_variable(module: WasmModule) -> None:
     """`seven` has a parameter and three variables of its own."""
-    index, declared = module.further_local("seven", b"\x7d", "an f32")
+    index, declared = module.further_locals("seven", b"\x7d\x7f", "an f32 and an i32")
     assert index == 4
     keep = b"\x43" + bytes(4) + local_set(index)
     at = module.body("seven").index(SEVEN)
