@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.conftest import Starting
-from wasm_kernel.errors import LimitReached, TravelError
+from wasm_kernel.errors import LimitReached, SandboxClosed, TravelError
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.service.async_session import AsyncSession
 from wasm_kernel.service.limits import ServiceLimits
@@ -46,7 +46,7 @@ def test_a_service_makes_sessions_whose_calls_are_awaited(starting: Starting) ->
             assert (await again.execute("print(x)")).stdout == "1\n"
             await service.delete(session.session_id)
             assert not session.workspace.exists()
-        with pytest.raises(LimitReached, match="closed"):
+        with pytest.raises(SandboxClosed, match="service is closed"):
             await service.create()
 
     asyncio.run(main())
