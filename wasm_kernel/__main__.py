@@ -7,9 +7,12 @@ if __name__ == "__main__":
     # would otherwise run outside the sandbox, with all rights.
     if not sys.flags.safe_path:
         del sys.path[0]
+    from wasm_kernel.frontends.jupyter.ports import listen
+
+    ports = listen(sys.argv[1:])  # first of all: a client is about to connect
     from wasm_kernel.frontends.jupyter.launcher import launch
 
-    missing = launch()  # returns only if this process is to be the kernel
+    missing = launch(ports)  # returns only if this process is to be the kernel
 
     import gc
 
@@ -21,4 +24,4 @@ if __name__ == "__main__":
     from wasm_kernel.frontends.jupyter.app import main
     from wasm_kernel.frontends.jupyter.origin import Started
 
-    main(origin=Started(missing))
+    main(origin=Started(missing, ports))

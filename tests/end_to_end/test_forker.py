@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.end_to_end.test_jupyter_kernel_test import TestProtocol
 from tests.faces import PATIENCE, wait_for
 from tests.linux.inside import needs_walls
 from tests.linux.test_kernel_process import REACHABLE
+from tests.ports import write_connection
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.frontends.jupyter import launcher
 
@@ -220,9 +222,57 @@ def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: 
     wait_for(lambda: is_gone(kernel))
 
 
+@needs_walls
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_who_connects_while_it_loads_is_heard_and_its_broker_listens_nowhere(
+    forker: Forker, tmp_path: Path, is_forked: bool
+) -> None:
+    file = tmp_path / "connection.json"
+    write_connection(file)
+    ports = [each for name, each in json.loads(file.read_text()).items() if name.endswith("_port")]
+    env = forker.env | {launcher.SETTING: str(int(is_forked))}
+    before = forker.kernels()
+    command = [sys.executable, "-P", "-m", "wasm_kernel", "-f", str(file)]
+    with subprocess.Popen(command, env=env) as process:
+        try:
+            for port in ports:
+                with _connected(port) as client:
+                    assert client.recv(1) == b"\xff"  # a kernel's greeting, on this connection
+            (kernel,) = forker.kernels() - before if is_forked else {process.pid}
+            (broker,) = map(int, Path(f"/proc/{kernel}/task/{kernel}/children").read_text().split())
+            assert len(_listening(ports) & opened_by(kernel)) == len(ports)
+            wait_for(lambda: not _listening(ports) & opened_by(broker))
+        finally:
+            process.terminate()
+
+
+def _listening(ports: list[int]) -> set[str]:
+    """The sockets that listen on ports of this machine, as `opened_by` names them."""
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if state == "0A" and int(local.partition(":")[2], 16) in ports:
+            found.add(f"socket:[{inode}]")
+    return found
+
+
+def _connected(port: int) -> socket.socket:
+    """A connection to a port as soon as somebody listens on it."""
+    found: list[socket.socket] = []
+
+    def is_made() -> bool:
+        with suppress(ConnectionRefusedError):
+            found.append(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
+        return bool(found)
+
+    wait_for(is_made)
+    return found[0]
+
+
 def test_a_launcher_that_gives_up_leaves_no_kernel(forker: Forker, tmp_path: Path) -> None:
-    asked = "import sys; from wasm_kernel.frontends.jupyter import launcher"
-    asked += "; name = sys.argv.pop(1); launcher._hand_over(launcher.connect(name))"
+    asked = "import sys; from wasm_kernel.frontends.jupyter import launcher, ports"
+    asked += "; link = launcher.connect(sys.argv.pop(1))"
+    asked += "; launcher._hand_over(link, ports.listen(sys.argv))"
     before = forker.kernels()
     file = tmp_path / "connection.json"
     command = [sys.executable, "-P", "-c", asked, forker.name, "-f", str(file)]
@@ -232,8 +282,10 @@ def test_a_launcher_that_gives_up_leaves_no_kernel(forker: Forker, tmp_path: Pat
 
 
 def test_who_would_pass_on_something_else_gets_no_kernel_of_the_forker(forker: Forker) -> None:
-    asked = "import os, sys; os.umask(0o027); from wasm_kernel.frontends.jupyter import launcher"
-    asked += "; link = launcher.connect(sys.argv[1]); print(launcher._hand_over(link))"
+    asked = "import os, sys; os.umask(0o027)"
+    asked += "; from wasm_kernel.frontends.jupyter import launcher, ports"
+    asked += "; link = launcher.connect(sys.argv[1])"
+    asked += "; print(launcher._hand_over(link, ports.Ports()))"
     command = [sys.executable, "-P", "-c", asked, forker.name]
     done = subprocess.run(command, env=forker.env, capture_output=True, text=True, check=False)
     last = done.stderr.splitlines()[-1]  # it hangs up, before or after all is sent

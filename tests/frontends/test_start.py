@@ -24,6 +24,7 @@ SLOW_HEARTBEAT = """
 import socket, time
 from ipykernel.heartbeat import Heartbeat
 from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+from wasm_kernel.frontends.jupyter.ports import Ports
 
 its_own = Heartbeat._try_bind_socket
 def slowly(heartbeat):
@@ -32,7 +33,7 @@ def slowly(heartbeat):
 Heartbeat._try_bind_socket = slowly
 
 connection = Connection(ip="127.0.0.1")
-sockets = KernelSockets(connection)
+sockets = KernelSockets(connection, Ports())
 sockets.start()
 socket.create_connection(("127.0.0.1", connection.hb_port), timeout=5).close()
 sockets.close()
@@ -80,13 +81,14 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 TAKEN_PORT = """
 import os, socket, sys, threading
 from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+from wasm_kernel.frontends.jupyter.ports import Ports
 
 taken = socket.create_server(("127.0.0.1", 0))
 port = taken.getsockname()[1]
 connection = Connection(connection_file=sys.argv[1], shell_port=port)
 connection.open(allow_unsigned=False)
 threading.Timer(0.3, taken.close).start()
-KernelSockets(connection)
+KernelSockets(connection, Ports())
 os._exit(connection.shell_port != port)
 """
 

@@ -191,7 +191,12 @@ class WasmKernelApp(JupyterApp):
             opening.ended()
             self.origin.end()
 
-        broker = open_broker(handlers, confinement, ending, self._begin_beside, end)
+        def begin() -> None:
+            if confinement.is_closing:  # this is the broker's process
+                self.origin.ports.close()
+            self._begin_beside()
+
+        broker = open_broker(handlers, confinement, ending, begin, end)
         logger = self._logger(ending)
         session = Session(place.root, session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
@@ -353,7 +358,7 @@ class WasmKernelApp(JupyterApp):
 
         connection = Connection(parent=self, connection_file=str(path))
         connection.open(allow_unsigned=self.settings.allow_unsigned)
-        sockets = KernelSockets(connection)
+        sockets = KernelSockets(connection, self.origin.ports)
         try:
             connection.save()
             self._loop(self._kernel(sandbox, starting, connection, sockets), sockets, confinement)
@@ -464,7 +469,9 @@ def _refuse(problem: BaseException, app: WasmKernelApp, words: Sequence[str]) ->
     print(f"wasm-kernel: {why}", file=sys.stderr)  # noqa: T201 - there may be no other place
     if app.serves or path is None:
         sys.exit(1)
+    refusing = WasmKernelApp()
+    refusing.origin = app.origin
     try:
-        WasmKernelApp().refuse(why, path)
+        refusing.refuse(why, path)
     except (WasmKernelError, ImportError):
         sys.exit(1)

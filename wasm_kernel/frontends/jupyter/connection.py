@@ -32,6 +32,7 @@ from traitlets import Bytes, TraitError, Type
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import InputInterrupted
+from wasm_kernel.frontends.jupyter.ports import Ports
 
 # -- the connection file
 
@@ -231,8 +232,9 @@ class Publisher:
 class HeartbeatThread(Heartbeat):
     """The heartbeat's thread, which binds its own socket; `start` returns when it listens."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, ports: Ports) -> None:
         self._listens: Future[None] = Future()
+        self._ports = ports
         super().__init__(
             zmq.Context(),  # a context of its own, so that nothing else delays it
             (connection.transport, connection.ip, connection.hb_port),
@@ -258,6 +260,7 @@ class HeartbeatThread(Heartbeat):
             self._listens.set_exception(problem)  # `start` raises it
 
     def _bind_socket(self) -> None:
+        _take_over(self._ports, self.socket, *self.addr)
         _when_free(super()._bind_socket)
         self._listens.set_result(None)
 
@@ -284,10 +287,15 @@ class RequestThread(ControlThread):
 
 
 class KernelSockets:
-    """All sockets of one kernel. Made, opened and closed by the main thread."""
+    """All sockets of one kernel. Made, opened and closed by the main thread.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    Args:
+        connection: Names their addresses.
+        ports: Those on which this process listens already.
+    """
+
+    def __init__(self, connection: Connection, ports: Ports) -> None:
+        self._connection, self._ports = connection, ports
         self._context: zmq.Context[Any] = zmq.Context()
         self.shell = self._bound(zmq.ROUTER, "shell")
         self.stdin = self._bound(zmq.ROUTER, "stdin")
@@ -297,7 +305,7 @@ class KernelSockets:
             socket.router_handover = 1
         self.iopub = Publisher(self._bound(zmq.XPUB, "iopub"), connection.session)
         self.control_thread = RequestThread(daemon=True)
-        self._heartbeat = HeartbeatThread(connection)
+        self._heartbeat = HeartbeatThread(connection, ports)
         connection.hb_port = self._heartbeat.port
 
     def start(self) -> None:
@@ -307,6 +315,7 @@ class KernelSockets:
         """
         self.control_thread.start()
         self._heartbeat.start()
+        self._ports.close()  # addresses that are not the kernel's
 
     def close(self) -> None:
         """Sends the last messages, then closes all sockets and threads."""
@@ -343,9 +352,17 @@ class KernelSockets:
             socket.bind(f"ipc://{ip}-{number}")
             return number
         if port > 0:
+            _take_over(self._ports, socket, ip, port)
             _when_free(lambda: socket.bind(f"tcp://{ip}:{port}"))
             return port
         return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
+
+
+def _take_over(ports: Ports, socket: zmq.Socket[Any], ip: str, port: int) -> None:
+    """Has `socket`, when it is bound, listen where this process does already."""
+    descriptor = ports.take(ip, port)
+    if descriptor is not None:
+        socket.setsockopt(zmq.USE_FD, descriptor)  # and closes it
 
 
 def _when_free(bind: Callable[[], object]) -> None:

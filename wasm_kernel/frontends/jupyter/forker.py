@@ -31,6 +31,7 @@ from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import confine, launcher, messages, startup
 from wasm_kernel.frontends.jupyter.origin import create
+from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import Broker, ProcessBroker, check_alone
@@ -96,19 +97,21 @@ class Forked:
         self._link = link
         self._languages = languages
         self._broker = broker
+        self.ports = Ports()
 
     def take_over(self) -> bool:
         """Takes the launcher's arguments, folder, variables and streams; False if it gave up."""
         self._link.settimeout(_HANDSHAKE_SECONDS)
+        most = launcher.DESCRIPTORS + len(CHANNELS)
         try:
-            head, descriptors, _, _ = socket.recv_fds(
-                self._link, 8, launcher.DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
+            head, found, _, _ = socket.recv_fds(self._link, 8, most, socket.MSG_CMSG_CLOEXEC)
             count, *words = self._received(int.from_bytes(head, "big")).split(b"\0")
         except OSError:
             return False
+        descriptors = found[: launcher.DESCRIPTORS]
         if len(descriptors) != launcher.DESCRIPTORS:
             return False
+        self.ports = Ports(found[launcher.DESCRIPTORS :])
         os.fchdir(descriptors[0])
         for number, descriptor in enumerate(descriptors[1:]):
             os.dup2(descriptor, number)

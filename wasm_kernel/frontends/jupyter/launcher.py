@@ -29,6 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from wasm_kernel.frontends.jupyter.ports import Ports
+
 SETTING = "WASM_KERNEL_FORKER"
 """The environment variable that forbids (`0`) to fork kernels from a loaded process."""
 
@@ -45,7 +47,7 @@ GO = b"g"
 """What a launcher answers once it has the kernel: from then on it is this one or none."""
 
 DESCRIPTORS = 4
-"""How many descriptors come with a request: the folder, and the standard streams."""
+"""How many descriptors come with a request, before those of ports: the folder, and the streams."""
 
 _SECONDS = 3.0  # for the forker to answer, to say how a kernel ended, or for a kernel to end
 _KEPT = (
@@ -175,7 +177,7 @@ def _integer(raw: bytes) -> int:
 # -- a kernel
 
 
-def launch() -> str:
+def launch(ports: Ports) -> str:
     """Has the kernel forked, and ends as it does.
 
     Returns only if this process is to be the kernel: the name of the forker that is missing; empty
@@ -188,12 +190,13 @@ def launch() -> str:
         name = forker_name()
     except OSError:  # no /proc, say
         return ""
-    if name and (forked := _forked(name)) is not None:
+    if name and (forked := _forked(name, ports)) is not None:
+        ports.close()
         _stay(*forked)
     return name
 
 
-def _forked(name: str) -> tuple[_socket.socket, int] | None:
+def _forked(name: str, ports: Ports) -> tuple[_socket.socket, int] | None:
     """Returns the connection to a forker, and a descriptor of the kernel that it forked.
 
     None if there is no forker, or if it ends just now, or does not answer.
@@ -204,7 +207,7 @@ def _forked(name: str) -> tuple[_socket.socket, int] | None:
         return None
     try:
         _wake(peer_of(link)[0])
-        kernel = _hand_over(link)
+        kernel = _hand_over(link, ports)
         link.sendall(GO)
     except OSError:
         link.close()  # a kernel that is not wanted any more ends by itself
@@ -221,15 +224,16 @@ def _wake(forker: int) -> None:
         os.write(2, b"It was told to go on.\n")
 
 
-def _hand_over(link: _socket.socket) -> int:
+def _hand_over(link: _socket.socket, ports: Ports) -> int:
     """Asks for a kernel; returns a descriptor of its process, or raises `OSError`."""
     arguments = [os.fsencode(word) for word in sys.argv[1:]]
     variables = [b"=".join(pair) for pair in os.environb.items()]
     body = b"\0".join([b"%d" % len(arguments), *arguments, *variables])
     folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        handed = b"".join(fd.to_bytes(_INTEGER, sys.byteorder) for fd in (folder, 0, 1, 2))
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handed)]
+        handed = (folder, 0, 1, 2, *ports.descriptors)
+        data = b"".join(fd.to_bytes(_INTEGER, sys.byteorder) for fd in handed)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, data)]
         link.sendmsg([len(body).to_bytes(8, "big")], rights)
     finally:
         os.close(folder)

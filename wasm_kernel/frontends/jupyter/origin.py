@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import launcher
+from wasm_kernel.frontends.jupyter.ports import Ports
 from wasm_kernel.frontends.jupyter.settings import LAUNCHER
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import Broker, ProcessBroker
@@ -39,7 +40,13 @@ _END_SECONDS = 0.3  # a broker has little time at its end
 
 
 class Origin(Protocol):
-    """How a kernel's process came to be."""
+    """How a kernel's process came to be.
+
+    Attributes:
+        ports: Those on which it listens already.
+    """
+
+    ports: Ports
 
     def begin(self) -> None:
         """Begins what goes on beside the kernel. In the broker's process, if there is one."""
@@ -57,8 +64,9 @@ class Started:
     The name of the forker that is missing is empty if there is to be none.
     """
 
-    def __init__(self, forker: str = "") -> None:
+    def __init__(self, forker: str = "", ports: Ports | None = None) -> None:
         self._forker = forker
+        self.ports = ports or Ports()
         self._variables = launcher.variables()  # before this process adds to them
         self._is_over, self._is_begun = threading.Event(), threading.Event()
 
