@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ from wasm_kernel.service import fork_loop, worker
 def spoil(private: Path) -> None:
     """Writes over all that the worker's session has in its private folder; times stay."""
     for path in private.rglob("*"):
-        found = path.lstat()
-        if stat.S_ISREG(found.st_mode) and found.st_size:
-            with path.open("rb") as file:
-                os.fchmod(file.fileno(), 0o600)
-            with path.open("r+b") as file:
-                file.write(b"spoilt" * (found.st_size // 6))
-                file.flush()
-                os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+        with suppress(FileNotFoundError):  # a commit is written just now
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size:
+                with path.open("rb") as file:
+                    os.fchmod(file.fileno(), 0o600)
+                with path.open("r+b") as file:
+                    file.write(b"spoilt" * (found.st_size // 6))
+                    file.flush()
+                    os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def probed(folders: SandboxFolders, **options: Any) -> LocalSandbox:
