@@ -157,10 +157,9 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
     victim = fresh_victim_of()
     victim.says("x = 1")
     shutil.rmtree(victim.app)
-    told = victim.run("x = 2").stderr
-    assert "removed the workspace folder" in told
+    told = victim.run("x = 2").stderr + victim.run("x = 3").stderr  # as its commit is taken
+    assert told.count("removed the workspace folder") == 1
     assert "variables are kept" in told
-    assert victim.run("x = 3").stderr == ""
     assert victim.fails("open('f', 'w')") == "FileNotFoundError"
     assert victim.fails("import os; os._exit(1)") == "GuestExited"
     assert victim.says("print(x)") == "3"
