@@ -7,7 +7,7 @@ GALLERY := build/gallery-venv
 WHEELS := build/wheels-venv
 # A test that fails once in some runs shows itself in a few; more would make a soak take a day.
 SOAK_ROUNDS ?= 3
-WORKERS ?= 3
+WORKERS ?= 5
 RECIPE := $(wildcard guest/*.py)
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 
@@ -40,8 +40,9 @@ demo: $(INSTALLED)
 	$(BIN)/jupyter execute --kernel_name=wasm-python --output=$(CURDIR)/build/1-tour notebooks/1-tour.ipynb
 	@echo "The executed notebook is build/1-tour.ipynb; open it with any Jupyter."
 
-# The workers and mypy share the processors; a temporary folder of its own, so that runs never meet.
-# It lies in memory if there is room: thousands of files come and go. `make soak` works on the disk.
+# More workers than processors, because tests wait for processes; mypy runs beside them. A temporary
+# folder of its own, so that runs never meet. It lies in memory if there is room: thousands of files
+# come and go. `make soak` works on the disk.
 test: $(EDITABLE)
 	@free=$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1); \
 	[ "$${free:-0}" -gt 4000000 ] && place=/dev/shm || place=$${TMPDIR:-/tmp}; \
