@@ -104,7 +104,10 @@ class HostFailed(WasmKernelError):
 
 
 class OutOfDescriptors(HostFailed):
-    """This process may not open `needed` more files, which another sandbox takes."""
+    """This process may not open as many files as another sandbox takes.
+
+    `used` is how many it has open, `limit` how many it may, `needed` how many more it takes.
+    """
 
     def __init__(self, used: int, limit: int, needed: int) -> None:
         super().__init__(f"{used:,} of {limit:,} file descriptors are in use")

@@ -86,11 +86,17 @@ class EventLogger(Protocol):
 class SandboxLogger:
     """Sends events to a logger; immutable, so every thread may use it.
 
-    The logger is one of structlog, anything with its `info` and `warning`, or one of the `logging`
-    module, whose records get the attributes `event` and `fields`; else `TypeError`. Without one it
-    speaks through structlog once the application has configured that, and is silent before. A
-    logger that raises loses the event and stops nothing; the logger `wasm_kernel` of the `logging`
-    module reports it. Every event carries `fields`, such as `session_id`.
+    Without a logger of its own it speaks through structlog once the application has configured
+    that, and is silent before. A logger that raises loses the event and stops nothing; the logger
+    `wasm_kernel` of the `logging` module reports it.
+
+    Args:
+        logger: A structlog logger, anything with its `info` and `warning`, or a logger of the
+            `logging` module, whose records get the attributes `event` and `fields`.
+        fields: Fields that every event carries, such as `session_id`.
+
+    Raises:
+        TypeError: `logger` is none of these.
     """
 
     def __init__(
@@ -108,7 +114,11 @@ class SandboxLogger:
 
     @classmethod
     def of(cls, logger: SandboxLogger | EventLogger | None) -> SandboxLogger:
-        """Returns the logger of a call: silent if there is none, wrapped if it is not ours."""
+        """Returns the logger of a call: silent if there is none, wrapped if it is not ours.
+
+        Raises:
+            TypeError: It is not a logger.
+        """
         return logger if isinstance(logger, SandboxLogger) else cls(logger)
 
     def bind(self, **fields: Any) -> SandboxLogger:

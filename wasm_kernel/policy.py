@@ -29,7 +29,11 @@ class RuntimeType(str, Enum):
 
     @classmethod
     def checked(cls, runtime: RuntimeType | str) -> RuntimeType:
-        """Returns the language of a name; `ValueError` lists those that exist."""
+        """Returns the language of a name.
+
+        Raises:
+            ValueError: No sandbox runs it; the text names those that exist.
+        """
         try:
             return cls(runtime)
         except ValueError:
@@ -47,7 +51,11 @@ class Mount:
 
     @classmethod
     def parse(cls, text: str) -> Mount:
-        """Returns the mount that `HOST:GUEST`, `HOST:GUEST:rw` or `:ro` describes."""
+        """Returns the mount that a text describes, `HOST:GUEST`, `HOST:GUEST:rw` or `:ro`.
+
+        Raises:
+            PolicyError: The text is not of that form.
+        """
         rest, writable = text, False
         for ending, answer in ((":rw", True), (":ro", False)):
             if text.endswith(ending):
@@ -59,7 +67,11 @@ class Mount:
 
     @classmethod
     def from_table(cls, table: Any) -> Mount:
-        """Returns the mount that a table (`host`, `guest`, `writable`) describes."""
+        """Returns the mount that a table of `host`, `guest` and `writable` describes.
+
+        Raises:
+            PolicyError: A key is missing or unknown, or a value is of the wrong type.
+        """
         if not isinstance(table, Mapping) or not {"host", "guest"} <= table.keys():
             raise PolicyError(
                 "mounts", f"takes HOST:GUEST, or a table of host and guest, not {table}"
@@ -74,8 +86,9 @@ class Mount:
     def check(self) -> None:
         """Checks the mount.
 
-        Raises `PolicyError` if the guest's path is not plain or is the guest's own, or the host's
-        folder does not exist.
+        Raises:
+            PolicyError: The guest's path is not plain or is the guest's own, or the host's folder
+                does not exist.
         """
         parts = self.guest.split("/")
         if parts[0] != "" or len(parts) < 2 or any(p in ("", ".", "..") for p in parts[1:]):
@@ -224,8 +237,14 @@ class ExecutionPolicy:
     def from_values(cls, values: Mapping[str, Any], folder: Path | None = None) -> ExecutionPolicy:
         """Returns the policy that plain values describe, as they come from a file or from traits.
 
-        A value of 0 stands for None. A mount may also be a table of `host`, `guest` and `writable`,
-        its host relative to `folder` or the current one. Raises `PolicyError`.
+        A value of 0 stands for None. A mount may also be a table of `host`, `guest` and `writable`.
+
+        Args:
+            values: The values by field; a field that is left out has its default.
+            folder: The folder that hosts of mounts are relative to; by default the current one.
+
+        Raises:
+            PolicyError: A field is unknown, or a value breaks its rule.
         """
         for name in values:
             if name not in POLICY_FIELDS:

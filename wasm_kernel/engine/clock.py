@@ -256,7 +256,7 @@ class Clock:
             return self._should_stop()
 
     def wait_in_host(self, seconds: float) -> bool:
-        """Waits so many seconds for the guest, or until `should_stop`; returns the latter."""
+        """Waits so many seconds for the guest. Returns True early if `should_stop` says so."""
         until = time.monotonic() + seconds
         with self._changed:
             while not self._should_stop() and (left := until - time.monotonic()) > 0:
@@ -291,8 +291,8 @@ class Clock:
         """Looks at the time for a guest without epochs, while it runs.
 
         The ticker's thread does it, or the guest's after a call of the host. A guest whose time is
-        over gets an interrupt, and its grace to come back. If it did not, the reason is returned
-        why the process must end.
+        over gets an interrupt, and its grace to come back. Returns the reason why the process must
+        end, if the guest did not come back.
         """
         with self._changed:
             signals, now = self._signals, time.monotonic()

@@ -139,7 +139,7 @@ class Dispatcher:
 
     @classmethod
     def of(cls, engine: wasmtime.Engine, hosts: Iterable[HostFunctions]) -> Dispatcher:
-        """Returns one for an instance with these parts of the host; `release` it."""
+        """Returns the dispatcher of an instance with these parts of the host; `release` it."""
         shapes = {key: shape for host in hosts for key, shape in host.imports.items()}
         for unused in [*_unused]:
             if unused._serves(engine, shapes):

@@ -170,8 +170,8 @@ class Instance:
         """Burns fuel for work that the host does in the guest's place, and looks at the clock.
 
         For a guest without epochs the ticker's thread does that, as while it computes by itself;
-        its work is not broken off before its process ends. If not to be done, the guest's next
-        check ends it.
+        its work is not broken off before its process ends. Returns whether to do it. If not, fuel
+        or time are over, and the guest's next check ends it.
         """
         left = self.fuel_left
         if left is not None:

@@ -28,7 +28,10 @@ NAMES = {1: "stdout", 2: "stderr"}
 
 
 class StreamLimit(Struct, frozen=True):
-    """The number of bytes of a stream that are shown, and the setting's name; `reached` beyond."""
+    """The number of bytes of a stream that are shown.
+
+    `setting` names the limit; `reached` is what the user is told beyond it.
+    """
 
     bytes: int
     setting: str

@@ -163,7 +163,11 @@ class BaseSandbox(Sandbox):
         """As `checkpoints`, without waiting for it."""
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
-        """Takes back what the last cells did to variables, with `files` also in the workspace.
+        """Takes back what the last cells did to variables.
+
+        Args:
+            cells: How many.
+            files: Whether the files in the workspace are to be as they were, too.
 
         Raises:
             TravelError: there are not so many; nothing was changed.
@@ -173,7 +177,8 @@ class BaseSandbox(Sandbox):
     def redo(self, *, files: bool = False) -> Travelled:
         """Takes back the last undo or restore, as long as no cell ran since.
 
-        With `files`, those are to be as they were before it, too.
+        Args:
+            files: Whether the files in the workspace are to be as they were before it, too.
 
         Raises:
             TravelError: there is nothing to redo.
@@ -181,7 +186,11 @@ class BaseSandbox(Sandbox):
         return self.travel(TravelRequest("redo", files=files)).result()
 
     def restore(self, where: str | int, *, files: bool = False) -> Travelled:
-        """Brings variables, and `files` if wanted, back to a named checkpoint or a cell's number.
+        """Brings variables back as they were at a named checkpoint, or after a cell's number.
+
+        Args:
+            where: The name or the number.
+            files: Whether the files in the workspace are to be as they were, too.
 
         Raises:
             TravelError: there is no such state; nothing was changed.
@@ -191,8 +200,9 @@ class BaseSandbox(Sandbox):
     def rollback(self, *, files: bool = False) -> Travelled:
         """Brings variables back as they were after the last cell, in a new guest.
 
-        `files` are to be as they were, too: those that a cell that failed, or somebody else, has
-        changed since.
+        Args:
+            files: Whether the files in the workspace are to be as they were, too: those that a cell
+                that failed, or somebody else, has changed since.
         """
         return self.travel(TravelRequest("rollback", files=files)).result()
 
@@ -232,8 +242,10 @@ class BaseSandbox(Sandbox):
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Takes other limits and another logger, which hold from the next cell on.
 
-        The variables stay. None leaves what is there. A mount that can't be had raises
-        `PolicyError`.
+        The variables stay. None leaves what is there.
+
+        Raises:
+            PolicyError: a mount can't be had; nothing was changed.
         """
 
     @abstractmethod
@@ -247,14 +259,19 @@ class BaseSandbox(Sandbox):
 
     @abstractmethod
     def retire(self, why: str) -> bool:
-        """Closes the sandbox unless it is busy, and returns that; later calls raise `why`."""
+        """Closes the sandbox, unless it is busy; returns whether it is closed.
+
+        Args:
+            why: The error text of later calls.
+        """
 
     @abstractmethod
     def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
         """Stops what runs and frees the sandbox's resources. Safe to call twice, from any thread.
 
-        With `anew`, whoever opens the session next begins without its variables. Later calls raise
-        `why`.
+        Args:
+            anew: Whether whoever opens the session next begins without its variables, always.
+            why: The error text of later calls.
         """
 
     def __enter__(self) -> Self:

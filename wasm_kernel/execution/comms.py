@@ -79,7 +79,7 @@ class Comms:
         return {"op": "comms", "open": sorted(self._open) if self._is_known else None}
 
     def sync(self, reply: Mapping[str, Any]) -> list[str]:
-        """Takes over what the guest believes in; returns the comms that only the page has."""
+        """Takes over what the guest believes in; returns the ids of comms only the page has."""
         self.out_of_sync, self._is_known = False, True
         believed = dict(_pairs(reply.get("comms")))
         targets = reply.get("targets")

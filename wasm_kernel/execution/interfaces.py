@@ -78,10 +78,14 @@ class Listener(Protocol):
         """A message on a comm, for the front end's page; as quick as `emit`."""
 
     def ask(self, prompt: str, password: bool) -> str:
-        """The line that the user answers with, or `InputRefused`.
+        """The line that the user answers with.
 
-        The wait must end soon after `Sandbox.interrupt` was called, with `InputInterrupted`: poll,
-        and look at `Sandbox.interrupted`.
+        The wait must end soon after `Sandbox.interrupt` was called: poll, and look at
+        `Sandbox.interrupted`.
+
+        Raises:
+            InputInterrupted: the wait ended by an interrupt.
+            InputRefused: the front end takes no input.
         """
 
     def terminate(self) -> None:
@@ -182,7 +186,11 @@ class Sandbox(Protocol):
 
     @abstractmethod
     def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
-        """Queues a cell; its future ends with its result, whatever the code does."""
+        """Queues a cell; its future ends with its result, whatever the code does.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+        """
 
     @abstractmethod
     def interrupt(self) -> bool:

@@ -243,7 +243,7 @@ class LocalSandbox(BaseSandbox):
             raise
 
     def check_fork(self) -> None:
-        """Raises `ForkError` if a fork can't be planned. For host commands within a cell."""
+        """Raises `ForkError` if no fork can be planned. For host commands within a cell."""
         if not self._runner.state.history.on_disk:
             raise ForkError(NOT_SAVED)
 

@@ -196,7 +196,10 @@ class Turn:
             self._parts.fuel.lower(limit.fuel)
 
     def show(self, output: protocol.Output, size: int) -> None:
-        """Takes a rich output of so many bytes; `FrameError` if it may not come, or not now."""
+        """Takes a rich output of so many bytes.
+
+        Raises `FrameError` if it is over a limit, or comes after the cell's end.
+        """
         self._check_running()
         if isinstance(output, protocol.Error):
             self.error = output

@@ -156,7 +156,9 @@ class GuestTurns:
         runner.commands.begin_cell(runner.next_count)
 
     def keep(self) -> bool:
-        """Makes the effects of the last cell a commit, if they are none yet. Its result has left.
+        """Makes the effects of the last cell a commit, if they are none yet.
+
+        The cell's result has left by then, unless something is to be done to the state first.
 
         Returns:
             Whether they are one.

@@ -187,8 +187,9 @@ class SandboxFolders:
     ) -> Self | None:
         """Opens a workspace's private folder, and tells others that the workspace is in use.
 
-        `workspace` stays the caller's. Returns None if it, which `is_there` tells, or the private
-        folder was deleted in this moment. Raises `SessionInUse`, `PrivateFolderError` or `OSError`.
+        `workspace` stays the caller's; `is_there` returns whether it still has its name. Returns
+        None if it or the private folder was deleted in this moment. Raises `SessionInUse`,
+        `PrivateFolderError` or `OSError` if they can't be opened.
         """
         with contextlib.ExitStack() as held:
             found = privates.open(real.name, workspace)

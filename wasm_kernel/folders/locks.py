@@ -75,7 +75,10 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, private: Folder) -> Holder:
-        """Returns what a private folder says; what can't be read was cut short: a crash."""
+        """Returns what a private folder says.
+
+        What can't be read was perhaps cut short with the machine: that is taken for a crash.
+        """
         try:
             return msgspec.json.decode(private.read(HOLDER, _HOLDER_BYTES), type=cls)
         except FileNotFoundError:
@@ -146,8 +149,8 @@ class HistoryLock:
     def release(self, *, ended: bool = True) -> None:
         """Gives the lock back. Safe to call twice.
 
-        If not all that is on disk says so (`ended`), or if the history was never `settled`, the
-        next holder finds it as after a crash.
+        With `ended`, all that is on disk says that it is complete. Without, or if the history was
+        never `settled`, the next holder finds it as after a crash.
         """
         if self.held:
             self.held = False

@@ -113,7 +113,10 @@ def _is(path: Path, mark: FileMark) -> bool:
 
 
 def sweep(seconds: float | None = None) -> list[Orphan]:
-    """Removes private folders that are due and not used, for so many seconds; returns them."""
+    """Removes private folders that are due and not used; returns them.
+
+    It takes so many seconds at most; as long as it takes if that is None.
+    """
     until = None if seconds is None else time.monotonic() + seconds
     removed = []
     for place in places():
@@ -133,7 +136,10 @@ def sweep(seconds: float | None = None) -> list[Orphan]:
 
 
 def sweep_now_and_then() -> None:
-    """Sweeps for a moment, once a day: a service never prunes its sandboxes."""
+    """Sweeps for a moment, once a day: a service never prunes its sandboxes.
+
+    It looks for the workspaces of this user wherever they lie, which may take long.
+    """
     state = state_folder()
     if state is None:
         return

@@ -360,6 +360,7 @@ def check_alone() -> None:
 def tied_command(code: str) -> list[str]:
     """The command of a Python that runs `code`, and is killed when the calling thread has ended.
 
-    It imports nothing from the folder that it is started in. The system sends the signal.
+    It imports nothing from the folder that it is started in. The system sends the signal, so it
+    also comes if this process is killed.
     """
     return [sys.executable, "-P", "-c", _TIE.format(parent=os.getpid()) + code]

@@ -62,9 +62,10 @@ class KeptPaths(Struct, frozen=True):
 
 
 class ConfinementState(Struct, frozen=True):
-    """What stands of the second wall's two parts, each as a phrase for people.
+    """The two parts of the second wall: that each stands, or why it does not, as a phrase.
 
-    `files` also speaks of outgoing connections, `calls` of sockets, programs and other processes.
+    `files` is about files and outgoing connections, `calls` about sockets, programs and other
+    processes. It `is_complete` if both stand.
     """
 
     files: str
@@ -89,8 +90,8 @@ class ConfinementError(WasmKernelError):
 class Confinement:
     """The second wall of this process, which is never opened again. The main thread's own.
 
-    Wanted `off`, `required` (which raises `ConfinementError` if this machine has none), or `auto`,
-    which closes what can be closed. While `is_closing`, a broker must stay outside.
+    `wanted` is `off`, `required` (which raises `ConfinementError` if this machine has none), or
+    `auto`, which closes what can be closed. If it `is_closing`, a broker must stay outside.
     """
 
     def __init__(self, wanted: str) -> None:

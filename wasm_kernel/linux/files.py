@@ -204,8 +204,8 @@ class FileMark(Struct, frozen=True):
 
     The number of an inode is given again as soon as its file is gone, so the time of birth belongs
     to it, which statx(2) alone tells. If a file system keeps no time of birth, `born` is the
-    generation of an inode (`FS_IOC_GETVERSION`); empty if there is neither. `device` counts within
-    one `boot`.
+    generation of an inode (`FS_IOC_GETVERSION`); empty if there is neither. `device` is a number
+    that holds until the machine is started again, so `boot` belongs to it.
     """
 
     number: int

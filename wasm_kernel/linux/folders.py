@@ -101,7 +101,7 @@ class Folder(Closing):
         return Folder(fd)
 
     def names(self, most: int | None = None) -> list[str]:
-        """Returns the names in the folder in no order, so many at most."""
+        """Returns the names in the folder in no order, `most` of them at most."""
         if self.fd < 0:  # which scandir takes for the current folder
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         with os.scandir(self.fd) as entries:

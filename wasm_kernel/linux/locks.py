@@ -15,8 +15,8 @@ _POLL_SECONDS = 0.0005
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Locks an open file or folder, at once or not at all; `OSError` if there are no locks.
 
-    The lock ends when the descriptor is closed, also by the end of the process. `shared` ones go
-    together.
+    The lock ends when the descriptor is closed, also by the end of the process. Others may hold a
+    `shared` one, too, as long as theirs are shared.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -53,7 +53,8 @@ def map_for_forks(size: int, descriptor: int) -> int:
 
     Without that, each page costs a fault when it is first looked at. A forked process gets the page
     tables of a mapping of a file only if something was written there. Holes of the file are left
-    out: few pages of them are ever looked at, and each would take memory. `move_mapping` takes it.
+    out: few pages of them are ever looked at, and each would take memory. Returns the address, for
+    `move_mapping` in a forked process.
     """
     room = _mmap(None, size + _HUGE, _NO_ACCESS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if room in (None, _FAILED):
@@ -88,9 +89,10 @@ def move_mapping(source: int, target: int, size: int) -> None:
 
 
 def clear(address: int, size: int, *, mapped: bool) -> None:
-    """Gives whole pages of ours back to the system, also `mapped` files: they hold zeros then.
+    """Gives whole pages of ours back to the system; they hold zeros from now on.
 
-    After an `OSError` the memory is as it was.
+    Files may be `mapped` into them, which would show again otherwise. After an `OSError` the memory
+    is as it was.
     """
     if mapped:
         access, how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -88,7 +88,10 @@ class FolderWalk(Closing):
             self._open[far] = -1
 
     def leave(self) -> str:
-        """Goes back up; returns the name it left. `OSError` if the folder above was moved."""
+        """Goes back up; returns the name of the folder that was left.
+
+        Raises `OSError` if somebody moved a folder that leads to the one above.
+        """
         if self._open[-2] < 0:
             self._open[-2] = self._parent()
         os.close(self._open.pop())

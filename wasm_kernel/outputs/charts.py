@@ -71,7 +71,10 @@ def clean_plotly(figure: Any, removals: Removals) -> Any:
 
 
 def _without_maps(layout: Any) -> Any:
-    """A layout without its template's parts for other traces: figures bring all kinds."""
+    """A layout without the parts of its template for kinds of traces that are not drawn here.
+
+    Every figure brings a template with looks for all kinds, maps included.
+    """
     template = layout.get("template") if isinstance(layout, dict) else None
     if not isinstance(template, dict) or not isinstance(template.get("data"), dict):
         return layout

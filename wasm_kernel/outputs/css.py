@@ -385,7 +385,10 @@ _QUERY = re.compile(r"[A-Za-z0-9 ,():.%-]{1,300}\Z")
 
 
 def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
-    """The harmless rules of `css`, each behind the class `scope`, without `<` and `&`."""
+    """The harmless rules of `css`, each behind the class `scope`.
+
+    What comes out holds neither `<` nor `&`: it ends no element, and is the same text in XML.
+    """
     cleaned = _clean_sheet if len(css) <= REMEMBERED_SHEET else _clean_sheet.__wrapped__
     rules, phrases = cleaned(css)
     removals.update(phrases)

@@ -155,11 +155,12 @@ _REPEATING = "an image whose parts repeat each other"
 
 
 def check_repetition(text: str) -> None:
-    """Refuses a document, as nh3 writes it, that becomes much larger when it is drawn.
+    """Refuses a document that becomes much larger when it is drawn.
 
     A few lines that use a part ten times, which uses another one ten times, and so on, are more
     than any browser can draw; the page that shows them never answers again. A document that uses a
-    part of another output is refused as well.
+    part of another output is refused as well. The text is as nh3 writes it: no `>` stands in an
+    attribute.
     """
     if "<use" not in text and "url(" not in text:
         return

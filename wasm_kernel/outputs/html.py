@@ -270,9 +270,10 @@ def scope_of(document: str) -> str:
 
 
 def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = False) -> str:
-    """HTML or SVG as nh3 writes it, whose style sheets apply below the class `scope` alone.
+    """HTML or SVG whose style sheets apply below the class `scope` alone.
 
-    `escaped`: the style sheets' text is escaped, as it is in XML.
+    `html` is as nh3 writes it: no `<` stands in an attribute. If `escaped`, the style sheets' text
+    is escaped, as it is in XML.
     """
     left = SHEETS_MOST
 
@@ -337,7 +338,11 @@ _ALLOWED = frozenset(name.lower() for name in HTML_ELEMENTS | SVG_ELEMENTS)
 
 
 def note_removals(document: str, removals: Removals) -> None:
-    """Adds a phrase for all that nh3 will remove and somebody may miss; decides nothing."""
+    """Adds a phrase for everything that nh3 will remove and somebody may miss.
+
+    This decides nothing; the lists above and nh3 do. It looks at the text alone, so it may name
+    something that was never more than text.
+    """
     text = _without_comments(document.lower())
     # browsers ignore an element with a namespace of its own (Inkscape's, RDF's)
     opened = {found[1] for found in stoppable(_OPENED.finditer(text))}

@@ -100,7 +100,11 @@ def _formula_inline(state: Any, silent: bool) -> bool:
 
 
 def _formula_block(state: Any, start: int, stop: int, silent: bool) -> bool:
-    """Reads a formula of several full lines: from `$$` or `begin` to the line that ends it."""
+    """Reads a formula of several lines: from `$$` or `begin` to the line that ends it.
+
+    None of these lines is empty. A formula that is only a part of its line is left to the inline
+    rule.
+    """
     text = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]].rstrip()
     environment = _ENVIRONMENT.match(text)
     if state.is_code_block(start) or not (environment or text.startswith("$$")):

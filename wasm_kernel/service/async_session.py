@@ -92,8 +92,11 @@ class AsyncSession(Async[RemoteSandbox]):
         """Runs a cell, and returns its result, whatever the code does.
 
         Cancelling it interrupts the cell and waits for its end, which may take `grace_seconds`.
-        `on_output` is called in the event loop with what the cell shows, as it happens. The options
-        are those of `RemoteSandbox.submit`, such as `timeout_seconds`.
+
+        Args:
+            code: The cell's source, with its magics.
+            on_output: Called in the event loop with what the cell shows, as it happens.
+            options: Those of `RemoteSandbox.submit`, such as `timeout_seconds`.
 
         Raises:
             SandboxClosed, LimitReached, TypeError, ValueError: as `RemoteSandbox.submit`.
@@ -114,6 +117,9 @@ class AsyncSession(Async[RemoteSandbox]):
 
     async def start(self, progress: Callable[[str], object] | None = None) -> None:
         """Wakes the session, and comes back when its guest is ready.
+
+        Args:
+            progress: Called in the event loop with plain sentences about what takes long.
 
         Raises:
             SandboxClosed, LimitReached: as `RemoteSandbox.start`.

@@ -29,7 +29,7 @@ class CallQueue:
     # -- calls come
 
     def add(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
-        """Adds a call, whose message `make` makes of its number; returns that.
+        """Adds a call, whose message `make` makes of its number; returns the number.
 
         Raises `LimitReached` if too many cells wait.
         """
@@ -100,9 +100,9 @@ class CallQueue:
         return self._unsent.popleft() if self._unsent else None
 
     def send_again(self) -> bool:
-        """Has all calls sent again, to another worker; returns whether there is one to be sent.
+        """Has all calls sent again, to another worker; returns whether there are any.
 
-        Not if one was interrupted: it may be one that waits, whose end is not to be lost.
+        None is if one was interrupted: that may be one that waits, and it must end as interrupted.
         """
         if self._interrupted in self._calls:
             return False

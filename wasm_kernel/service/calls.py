@@ -202,7 +202,7 @@ class PendingCall:
             self.future.set_exception(problem)
 
     def lost(self, problem: GuestStopped, *, began: bool) -> None:
-        """Ends it, as its worker is gone; it may have begun."""
+        """Ends it, as its worker is gone for this reason; `began` if it may have begun."""
         self.refuse(problem)
 
     def _finish(self, value: Any, figures: Figures) -> None:
@@ -213,7 +213,8 @@ class PendingCall:
 class PendingCell(PendingCall):
     """A cell; its result holds what it showed, if its listener wants that.
 
-    Its result is `nothing` if nothing is known of it. `timeout` is what its caller set, if any.
+    Its result is `nothing` if nothing is known of it. `timeout` is the limit in seconds that its
+    caller set, if any.
     """
 
     def __init__(

@@ -34,14 +34,20 @@ def create_session_sandbox(
     pip: bool = False,
     isolation: Isolation = "worker",
 ) -> tuple[str, BaseSandbox]:
-    """Makes a new session and its sandbox; the arguments are those of `create_sandbox`.
+    """Makes a new session and its sandbox.
 
-    The session's folder lies in `workspace_root`, which is made if it is not there. Each event has
-    the session's id.
+    Args:
+        runtime: The guest's language, or its name.
+        policy: The limits; the defaults fit a notebook.
+        workspace_root: The folder that holds the sessions' folders, made if it is not there.
+        logger: Gets the events, each with the session's id; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
+        pip: Whether cells may install packages, as `offer_pip` says.
+        isolation: Where the guest lives, as `create_sandbox`.
 
     Returns:
-        The session's id, a random UUID, and the sandbox. The guest starts with the first cell or
-            with `start`.
+        The session's id, a random UUID, and the sandbox. The guest starts with the first cell
+        or with `start`.
 
     Raises:
         WorkspaceError: the session's folder can't be made.
@@ -72,13 +78,24 @@ def get_session_sandbox(
     """Returns the sandbox of a session, with the session's files and variables.
 
     If the session is open in this process, this is the sandbox that is open. `policy` and `logger`
-    then apply to it from the next cell on, for everybody who has it; without them it keeps its own.
-    Its variables stay, and so do `isolation` and a permission to install packages. A session that
-    does not exist is made, empty. The other arguments are those of `create_sandbox`.
+    then apply to it from the next cell on, for everybody who has it; its variables stay. A session
+    that does not exist is made, empty.
 
     `close()` ends the sandbox for everybody who has it, a `with` block only if nobody else has it;
     sandboxes that are still open are closed when the process ends. Nothing is lost in any case: the
     next one who gets the session goes on with its files and variables.
+
+    Args:
+        session_id: Letters, digits and hyphens.
+        runtime: The guest's language, or its name.
+        policy: The limits; by default those of the open sandbox, or limits that fit a notebook.
+        workspace_root: The folder that holds the sessions' folders.
+        logger: Gets the events, each with the session's id; by default that of the open sandbox, or
+            nobody.
+        private_root: The folder that holds private folders; one of the user's by default.
+        pip: Whether cells may install packages, as `offer_pip` says. An open sandbox where they
+            may goes on allowing it.
+        isolation: Where the guest lives, as `create_sandbox`. An open sandbox stays where it is.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).

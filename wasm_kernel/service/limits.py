@@ -52,7 +52,10 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
                 raise PolicyError(name, f"must be above 0{none}, not {value!r}")
 
     def check_sessions(self, known: int, own: int, more: int) -> None:
-        """Raises `LimitReached` unless `more` may come to all that are known and the owner's."""
+        """Raises `LimitReached` unless there may be `more` sessions.
+
+        All together are `known`, and those of the owner `own`.
+        """
         if self.sessions is not None and known + more > self.sessions:
             raise LimitReached(
                 "sessions",

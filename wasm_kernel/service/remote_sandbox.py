@@ -85,7 +85,11 @@ class WorkerSandbox(BaseSandbox):
         return future
 
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
-        """As `BaseSandbox`; a session that sleeps is woken; `LimitReached` if the queue is full."""
+        """As `BaseSandbox`; a session that sleeps is woken.
+
+        Raises:
+            LimitReached: the queue is full.
+        """
         sent, future = replace(cell, code=without_surrogates(cell.code)), RemoteCell(self.worker)
         nothing = never_ran(Path(self.worker.opened.workspace), self.session_id)
         pending = PendingCell(future, listener, self.policy, cell.timeout_seconds, nothing)
@@ -218,8 +222,8 @@ class WorkerSandbox(BaseSandbox):
     def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
         """As `BaseSandbox`; files and variables stay.
 
-        With `anew`, raises `WasmKernelError` if the session can't be woken for that; it is as it
-        was.
+        Raises:
+            WasmKernelError: with `anew`, the session can't be woken for that; it is as it was.
         """
         if not self._is_copy:
             if anew and not self.closed:
@@ -231,8 +235,9 @@ class WorkerSandbox(BaseSandbox):
     def reset(self) -> None:
         """Begins anew: variables and history go, files stay. What runs or waits is stopped.
 
-        Raises `SandboxClosed`, or `WasmKernelError` if the session can't be woken for that; it is
-        as it was.
+        Raises:
+            SandboxClosed: the sandbox is closed.
+            WasmKernelError: the session can't be woken for that; it is as it was.
         """
         self._put_away_anew()
 
@@ -294,7 +299,8 @@ class RemoteSandbox(WorkerSandbox):
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[RemoteSandbox]:
         """As `BaseSandbox`; the forks sleep until they are called, and belong to the same owner.
 
-        Raises `LimitReached`, with none made, if the service takes no more sessions.
+        Raises:
+            LimitReached: the service takes no more sessions; none was made.
         """
         return [*self._service.fork(self, at_least_one(n), reseed=not deterministic)]
 
@@ -306,7 +312,8 @@ class RemoteSandbox(WorkerSandbox):
     def info(self) -> SessionInfo:
         """Returns what the service knows of it, with what it takes on disk.
 
-        Raises `FileNotFoundError` if it was deleted.
+        Raises:
+            FileNotFoundError: it was deleted.
         """
         return self._service.info(self.session_id)
 

@@ -186,7 +186,11 @@ class Service:
         return [each.info() for each in entries if owner is None or each.owner == owner]
 
     def info(self, session_id: str) -> SessionInfo:
-        """Returns what is known of a session, and of its disk use; or `FileNotFoundError`."""
+        """Returns what is known of a session, with what it takes on disk.
+
+        Raises:
+            FileNotFoundError: the service does not know it.
+        """
         from wasm_kernel.sessions.overview import session_in
 
         entry = self._registry.known(session_id)
@@ -195,9 +199,13 @@ class Service:
     def delete(self, session_id: str, why: str = "the service deleted this session") -> None:
         """Deletes a session: its variables, its files, its folder. A running cell is stopped.
 
-        Later calls raise `why`. Raises `SessionInUse`, with the session closed and nothing deleted,
-        if another process uses it, too; `WorkspaceError` if something in its folder can't be
-        deleted.
+        Args:
+            session_id: The session.
+            why: The error text of later calls.
+
+        Raises:
+            SessionInUse: another process uses it, too; it was closed, and nothing was deleted.
+            WorkspaceError: something in its folder can't be deleted.
         """
         from wasm_kernel.sessions.lifecycle import delete_session_workspace
 

@@ -32,8 +32,9 @@ SILENT = "did not answer for {seconds:g} seconds, and was ended"
 class WorkerLine:
     """The line to one worker. The session's thread hears; any may look whether it is well.
 
-    `why_ended` is empty if it was not; it `has_guest` if the worker may have begun a call. While it
-    `is_hearing`, the session's thread waits for the worker, and not for what it tells.
+    `why_ended` says in words why the worker was ended; empty if it was not. It `has_guest` if the
+    worker may have begun a call. While it `is_hearing`, the session's thread waits for the worker,
+    and not for what it tells.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -94,7 +95,10 @@ class WorkerLine:
             return self._pings
 
     def end(self, why: str) -> None:
-        """Kills the worker; the session's thread hears why, as the end of a sentence about it."""
+        """Kills the worker; the session's thread hears of it.
+
+        `why` is the end of a sentence about the session's process.
+        """
         if not self.why_ended:
             self.why_ended = why
             _LOG.warning("a session's process %s", why)

@@ -2,9 +2,6 @@
 
 The public functions can be imported from here as well as from `wasm_kernel`; each is loaded when it
 is first asked for.
-
-They take `workspace_root`, the folder that holds the sessions' folders; `private_root`, the folder
-for private state, one of the user's by default; and a `logger` for events, silent by default.
 """
 
 from __future__ import annotations

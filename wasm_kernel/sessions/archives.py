@@ -56,13 +56,20 @@ def export_session(
     """Writes a session into one file, which `import_session` brings back to life elsewhere.
 
     The session stays as it is. Links are kept as links, holes as holes; what is neither file,
-    folder nor link is left out, and so are earlier versions of files. With `files_only` the
-    variables are left out as well; the session may then be in use.
+    folder nor link is left out, and so are earlier versions of files.
+
+    Args:
+        session_id: The session. A link to one in the same root is that session.
+        target: The archive, which must not be there yet; a `.tar.gz`.
+        workspace_root: The folder that holds the sessions' folders.
+        files_only: Leave the variables out; the session may then be in use.
+        logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is not an id (a `ValueError`).
         FileNotFoundError: there is no such session.
-        FileExistsError: `target`, a `.tar.gz`, is there already.
+        FileExistsError: `target` is there already.
         ArchiveError: `target` lies in the session itself (a `ValueError`).
         SessionInUse: somebody has the session open.
         OSError: the archive can't be written; nothing of it is left.
@@ -130,12 +137,19 @@ def import_session(
 
     Its variables come along if the sandbox here is of the same version; files that they had open
     are open again if they are in the archive, and closed otherwise. Whoever opens the session goes
-    on with them. An archive may be a stranger's: what is in it is checked, and its code and memory
-    stay in the sandbox.
+    on with them. An archive may be a stranger's: what is in it is checked, and its code and
+    memory stay in the sandbox.
 
-    The session gets the id `session_id`, a new one by default, or with `same_id` the one that it
-    had. At most `max_bytes` may come out of the archive, and may it become on disk meanwhile: the
-    first state of the memory is written twice.
+    Args:
+        source: The archive.
+        workspace_root: The folder that holds the sessions' folders, made if it is not there.
+        session_id: The id that the session gets; a new one by default.
+        same_id: Let it keep the id that it had.
+        max_bytes: The most bytes that may come out of the archive, and that it may become on disk
+            meanwhile: the first state of the memory is written twice.
+        progress: Hears plain sentences about what takes long.
+        logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         ArchiveError: it is another file, is damaged, or holds what it may not (a `ValueError`).

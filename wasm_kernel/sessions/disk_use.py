@@ -34,8 +34,8 @@ _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's
 class DiskUse(Struct, frozen=True):
     """The disk space of one session, in bytes.
 
-    It was measured when `stamp_of` said the stamp. `history` may be removed while nobody uses the
-    session; `files` are all else: the workspace, `/tmp`, packages.
+    `stamp` is what `stamp_of` said before it was measured. `history` may be removed while nobody
+    uses the session; `files` are all else: the workspace, `/tmp`, packages.
     """
 
     stamp: tuple[int, ...]

@@ -63,8 +63,15 @@ def list_session_files(
 
     Files in folders are listed, the folders themselves are not. A link is listed if it leads to a
     file of the session, and never walked. Pipes, sockets and devices are left out, and so is
-    everything below more than 2,000 folders. In a glob, `*`, `?` and `[...]` stand for a part of a
-    name, `**` goes across folders.
+    everything below more than 2,000 folders.
+
+    Args:
+        session_id: The session.
+        workspace_root: The folder that holds the sessions' folders.
+        pattern: A glob: `*`, `?` and `[...]` within a name, `**` across folders. By default
+            everything.
+        logger: Gets the events; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -92,7 +99,13 @@ def read_session_file(
 ) -> bytes:
     """Returns the content of a file of a session.
 
-    A file of more than `max_bytes` is refused: a guest can make one of terabytes in no time.
+    Args:
+        session_id: The session.
+        relative_path: The file's path in the workspace.
+        workspace_root: The folder that holds the sessions' folders.
+        max_bytes: A larger file is refused: a guest can make a file of terabytes in no time.
+        logger: Gets the events; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -125,8 +138,17 @@ def write_session_file(
     """Writes a file of a session, as a whole: nobody ever sees a part of it.
 
     Folders that are missing are made, and so is a session that does not exist. A file that is
-    replaced keeps its permissions; a guest that has it open goes on with the old one. Text is
-    written as UTF-8. A link is followed if it stays inside the workspace.
+    replaced keeps its permissions; a guest that has it open goes on with the old one.
+
+    Args:
+        session_id: The session.
+        relative_path: The file's path in the workspace. A link is followed if it stays inside.
+        data: The content; text is written as UTF-8.
+        workspace_root: The folder that holds the sessions' folders.
+        overwrite: Replaces a file that is there already.
+        logger: Gets the events; silent by default.
+        private_root: The folder that holds private folders, for a session that begins; one of the
+            user's by default.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -194,7 +216,15 @@ def delete_session_path(
     """Deletes a file or a folder of a session.
 
     A link that stays inside the workspace is deleted itself, not what it leads to. A folder is
-    deleted with the links in it, wherever they lead; it must be empty unless `recursive`.
+    deleted with the links in it, wherever they lead.
+
+    Args:
+        session_id: The session.
+        relative_path: The path in the workspace.
+        workspace_root: The folder that holds the sessions' folders.
+        recursive: Deletes a folder with everything in it.
+        logger: Gets the events; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).

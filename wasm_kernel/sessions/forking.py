@@ -52,7 +52,7 @@ _LOST = "the cell did not come to its end."
 class ForkSession(Struct, frozen=True):
     """A session is to be forked, which waits with everything on disk.
 
-    The new one has the id; its guest draws other random numbers with `reseed`.
+    `session_id` is that of the new one; its guest draws other random numbers with `reseed`.
     """
 
     session_id: str

@@ -34,6 +34,12 @@ def delete_session_workspace(
     deleted, and what they lead to is not touched. If the id is that of a link to a session in the
     same root, that session is deleted with all links to it.
 
+    Args:
+        session_id: Letters, digits and hyphens.
+        workspace_root: The folder that holds the sessions' folders.
+        logger: Gets the events; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
+
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionInUse: another process uses the session; nothing was deleted.

@@ -79,7 +79,15 @@ def prune_sessions(
     why. If a session can't be deleted, the others are, and it keeps its id. If the clock went back,
     a session that seems to come from the future is not old.
 
-    With 0 hours all go. A `dry_run` changes nothing. The logger gets `session.prune.*`.
+    Args:
+        older_than_hours: Sessions that were last used longer ago than this go; 0 means all.
+        workspace_root: The folder that holds the sessions' folders.
+        dry_run: Says what would be deleted; nothing is changed.
+        logger: Gets `session.prune.*`; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
+
+    Returns:
+        The sessions that were deleted, skipped or spared, the errors, and the freed bytes.
 
     Raises:
         PruneError: `older_than_hours` is not a number of hours.

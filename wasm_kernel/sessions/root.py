@@ -29,8 +29,9 @@ from wasm_kernel.sessions.paths import SessionPathError, resolve
 class SessionsRoot:
     """A folder of sessions, which need not be there. Any thread may use it.
 
-    `path` is its real path; `named` and `private_root` are absolute ones as they were given. Raises
-    `PlantedLinkError` if one of the two is relative, and leads through a link.
+    `named` is its path as it was given, `path` the real one. `private_root` is the absolute path of
+    the folder for private folders, if one was named. Raises `PlantedLinkError` if one of the two is
+    relative, and leads through a link.
     """
 
     def __init__(self, named: Path | str, private_root: Path | str | None = None) -> None:

@@ -126,8 +126,12 @@ def read_manifest(data: bytes) -> Manifest:
 class Imported:
     """The outcome of an import.
 
-    `states` are those of its memory; without any, its variables begin fresh, and `note` says why in
-    a sentence. `left_out` is what of the archive is not in it, and why, by path.
+    Attributes:
+        session_id: The id of the session that is there now.
+        files: How many files it has.
+        states: How many states of its memory; with none, its variables begin fresh.
+        left_out: What of the archive is not in it, and why, by path.
+        note: Why the variables are not there, as a sentence; empty if they are.
     """
 
     session_id: str
@@ -161,7 +165,7 @@ class ArchiveReader:
     def opened(cls, source: BinaryIO, max_bytes: int) -> Iterator[Self]:
         """Opens an archive, and reads its manifest; `ArchiveError` if it is damaged or none.
 
-        At most `max_bytes` may come out of it, and may it become on disk.
+        At most `max_bytes` may come out of it, and it may take no more on disk.
         """
         with members(source, max_bytes) as found:
             reader = cls(found, max_bytes)

@@ -249,8 +249,13 @@ def identities_here(
 class Exported:
     """The outcome of an export.
 
-    `states` are those of the memory; if some or all are not in it, `note` says why in a sentence.
-    `left_out` is what else is not in it, and why, by path.
+    Attributes:
+        session_id: The session.
+        files: How many files are in it.
+        states: How many states of the memory.
+        left_out: What is not in it, and why, by path.
+        note: Why the variables or a part of their states are not in it, as a sentence; empty if
+            all are.
     """
 
     session_id: str

@@ -268,7 +268,10 @@ class UnlinkedFiles(_NumberedFiles):
         self.fresh: set[str] = set()
 
     def keep(self, folder: int, name: str, found: os.stat_result) -> str:
-        """Keeps a file that loses its last name; returns its unlinked name, empty if it can't."""
+        """Keeps a file that is about to lose its name.
+
+        Returns its unlinked name, by which it is known from now on; empty if it can't be kept.
+        """
         try:
             here = self._folder(make=True)
             self._last = (self._last or max(self._numbers(), default=0)) + 1

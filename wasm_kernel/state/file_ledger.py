@@ -70,9 +70,9 @@ class FileLedger:
         self.at_commit, self.known_from = last, last if known else last + 1
 
     def load(self, last: int, *, crashed: bool) -> bool:
-        """Goes on with the journal on disk, up to the last commit, if there is a whole one.
+        """Goes on with the journal on disk, up to the last commit; returns whether it is whole.
 
-        One whose last holder did not crash says that it ends.
+        If the last holder did not crash, the journal says that it ends.
         """
         self.begin(last, known=False)
         try:

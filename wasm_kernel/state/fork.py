@@ -38,7 +38,7 @@ _OWN = (APP, TMP)
 
 
 class Fork(Struct, frozen=True):
-    """The beginning of a fork: its open history, and why files could not be copied."""
+    """The beginning of a fork: its open history, and by path why files could not be copied."""
 
     history: History
     left_out: Mapping[str, str]

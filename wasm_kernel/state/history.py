@@ -283,6 +283,9 @@ class History:
     def fill(self, instance: Instance) -> GuestPages:
         """Lays the pages of the head over an instance that has the base image's memory.
 
+        Returns:
+            What was laid.
+
         Raises:
             Unreadable: a content is not there, or is not as it was written.
             OSError: the system can't read one now, which says nothing of the commit.

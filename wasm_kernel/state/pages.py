@@ -140,7 +140,7 @@ def without(ranges: Iterable[Range], gone: Sequence[Range]) -> list[Range]:
 
 
 def check_pages() -> None:
-    """Checks that this machine's pages are not larger than those that memory is kept in.
+    """Raises `ImageError` if this machine's pages are larger than those that memory is kept in.
 
     What is mapped and looked at here would be something else.
     """

@@ -155,7 +155,10 @@ class ArchiveBudget:
             )
 
     def take_bytes(self, size: int = 1) -> None:
-        """Counts what is going to be written, in whole blocks of the disk; may be too much."""
+        """Counts what is going to be written, in whole blocks of the disk.
+
+        Raises `ArchiveError` if it is more than what is left.
+        """
         self._bytes -= -(-size // _DISK_BLOCK) * _DISK_BLOCK
         if self._bytes < 0:
             raise ArchiveError(f"The archive holds more than {self._most_bytes:,} bytes.")
@@ -205,7 +208,10 @@ class _Bounded(io.RawIOBase):
             self._expected = _FOLLOWS.get(kind, "map")
 
     def drain(self) -> None:
-        """Reads what is left, nothing but zeros; the compression's own checksum is last."""
+        """Reads what is left, which is nothing but zeros; the compression's own checksum is last.
+
+        Raises `ArchiveError` if there is more.
+        """
         self.begin_content()
         while data := self.read(_CHUNK):
             if data.count(0) != len(data):
@@ -249,7 +255,8 @@ Member = tuple[tarfile.TarInfo, IO[bytes] | None]
 def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
     """The members of an archive in their order, each with its content if it is a file.
 
-    At most `most` bytes may come out of it, gzip or not; else, or if damaged, `ArchiveError`.
+    The archive may be compressed by gzip. Raises `ArchiveError` if more than `most` bytes come out
+    of it, or if it is damaged.
     """
     try:
         compressed = source.read(2) == b"\x1f\x8b"

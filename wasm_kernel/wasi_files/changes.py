@@ -39,7 +39,8 @@ class Comparison(Struct, frozen=True):
 class FileChanges:
     """The paths that the guest's calls touch, and what stood there before the cell.
 
-    Comparing looks at those paths alone, so it takes no longer for a large workspace.
+    Comparing looks at those paths alone, so it takes no longer for a large workspace. Only the
+    guest's thread uses it.
     """
 
     def __init__(self, workspace: Preopen) -> None:

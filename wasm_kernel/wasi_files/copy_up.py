@@ -165,7 +165,10 @@ def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) ->
 
 
 def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
-    """Makes the file that a copy goes to, locked, so that no other kernel removes it."""
+    """Makes the file that a copy goes to, locked, so that no other kernel removes it.
+
+    Returns its name, and its descriptor.
+    """
     for number in itertools.count():
         name = f"{_PART}{number or ''}"
         try:

@@ -63,7 +63,10 @@ class FileHistory(Protocol):
         """Notes that a path holds nothing now; what came and went since a commit is forgotten."""
 
     def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
-        """Keeps a file that loses its last name; returns its unlinked name, empty if it can't."""
+        """Keeps a file that is about to lose its last name.
+
+        Returns its unlinked name, by which it is known from now on; empty if it can't be kept.
+        """
 
     def drop_unlinked(self, name: str) -> None:
         """Lets an unlinked file go that nobody has open any more, unless a commit knows it."""

@@ -102,7 +102,10 @@ class OpenDescriptor(Struct, eq=False):
         return self.is_folder and self.preopen.beneath is not None
 
     def identify(self) -> str:
-        """Returns the file's identity: empty if none is replaced there, `another` if it is gone."""
+        """Returns the file's identity; empty if nobody replaces files there.
+
+        A file that has no name any more gets an identity that no file has.
+        """
         if self.gone:
             return _ANOTHER
         told_apart = self.preopen.tells_files_apart and self.parts and not self.is_merged

@@ -61,7 +61,11 @@ class _Layer:
         return self._walk.fd
 
     def enter(self, name: str, depth: int) -> str | None:
-        """Goes down into a folder: empty if it did, a link's text, or None for nothing."""
+        """Goes down into a folder; returns an empty text if it did.
+
+        If there is a link, it returns the link's text, and None for nothing. Raises `HiddenName` if
+        the folder does not exist for the guest.
+        """
         fd = self.here
         if fd is None:
             return None

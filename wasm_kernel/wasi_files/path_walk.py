@@ -71,7 +71,7 @@ class GuestPath(Closing):
     def status(self) -> os.stat_result | None:
         """Returns the status of what is there now, links not followed; None for nothing.
 
-        Refuses if the path asks for a folder, and something else is there.
+        Raises `Refused` if the path asks for a folder, and something else is there.
         """
         try:
             return self.required_status()

@@ -73,7 +73,7 @@ class Told(Struct, frozen=True):
 
 
 class Ran(Struct, frozen=True):
-    """What became of a notebook, and how it was executed; empty if there is none."""
+    """What became of a notebook, and the executed notebook; empty if there is none."""
 
     outcome: Outcome
     executed: bytes

@@ -71,7 +71,10 @@ class TestFiles(Struct, frozen=True):
 
 
 def read_tests(paths: Sequence[Path]) -> TestFiles:
-    """Reads files of tests, or all of a folder; `BatchError` if one is none."""
+    """Reads files of tests, or all of a folder.
+
+    Raises `BatchError` if one can't be read, or is not a file of tests.
+    """
     sources: list[str] = []
     tests: list[GradedTest] = []
     for file in _files(paths):

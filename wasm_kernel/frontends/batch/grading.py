@@ -37,10 +37,16 @@ BUDGETS = Budgets(cell_seconds=60.0, notebook_seconds=300.0)
 
 
 class TestGrade(Struct, frozen=True):
-    """What a submission earned with one test, of how many points, and why some are missing.
+    """What a submission earned with one test.
 
-    Students are not told the message if the test is `hidden`. It is `forgeable` if it ran beside
-    the submission, which can fool it. If not `judged`, the message says why nothing is known.
+    Attributes:
+        name: The test's name.
+        earned: The points that it earned.
+        points: The points that it could earn.
+        message: Why points are missing.
+        hidden: Whether students are not told the message.
+        forgeable: Whether the test ran beside the submission, which can fool it.
+        judged: Whether it is known what the submission earned; `message` says why not.
     """
 
     __test__ = False
@@ -55,7 +61,12 @@ class TestGrade(Struct, frozen=True):
 
 
 class Grade(Struct, frozen=True):
-    """What became of a submission, and what it earned with each test."""
+    """What became of a submission.
+
+    Attributes:
+        outcome: What became of its notebook.
+        tests: What it earned with each test.
+    """
 
     outcome: Outcome
     tests: tuple[TestGrade, ...] = ()
@@ -92,9 +103,22 @@ def grade_notebooks(
     """Runs submissions in sandboxes, and each test in a copy of the state that they reached.
 
     Cells that fail do not end a submission. No test sees what another one did. Tests that judge
-    probes do so in a guest that never held a submission. The arguments are those of
-    `run_notebooks`, but for `tests`, files of tests or folders of them, and the seconds that a test
-    may take. Raises `BatchError` if the tests can't be read, or the run can't begin.
+    probes do so in a guest that never held a submission.
+
+    Args:
+        tests: Files of tests, or folders of them.
+        submissions: Notebooks, as `run_notebooks` takes them.
+        out: The folder for executed notebooks.
+        workspace_root: The folder that holds the sessions in which notebooks run.
+        private_root: The folder that holds their private folders; one of the user's by default.
+        jobs: How many run at a time; by default as many as this process has processors.
+        progress: Gets what happens to the notebooks.
+        budgets: What each submission may use.
+        test_seconds: The seconds that a test may take.
+        inputs: Files that are copied into `/app` first.
+
+    Raises:
+        BatchError: the tests can't be read, or the run can't begin.
     """
     files = read_tests([Path(each) for each in tests])
     count = jobs or len(os.sched_getaffinity(0))

@@ -98,7 +98,7 @@ class Connection(ConnectionFileMixin):
 
 
 def _pack(value: Any) -> bytes:
-    """Returns JSON; what msgspec refuses, such as half a character, Jupyter's own way."""
+    """Returns JSON; what msgspec refuses, such as a lone surrogate, Jupyter's own way."""
     try:
         return msgspec.json.encode(value, enc_hook=json_default)
     except (TypeError, ValueError):
@@ -178,7 +178,8 @@ class Publisher:
     between them. ipykernel has a thread of its own for this instead: to wake it up for each message
     takes longer than to send it.
 
-    A subscription counts from the look at it on, so that a client's first message is its welcome.
+    A client is subscribed once `look` or a send has welcomed it, so its first message is that
+    welcome, however much is published meanwhile.
     """
 
     def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:

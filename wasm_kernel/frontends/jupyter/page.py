@@ -132,7 +132,7 @@ class Page:
         """Offers a comm message to the running cell, which may take it while it awaits something.
 
         Returns None if it is another message, or one that the guest may not get. `cell` is the
-        cell's.
+        message that runs the cell.
         """
         try:
             parent = self.parse(frames, content=False)

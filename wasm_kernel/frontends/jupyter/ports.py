@@ -66,7 +66,7 @@ def _named(arguments: Sequence[str]) -> str:
 
 
 class _Plain:
-    """What the scanner of JSON is told: nothing is special."""
+    """The settings of JSON's scanner, without any hook."""
 
     strict, object_hook, object_pairs_hook = True, None, None
     parse_float, parse_int, parse_constant = float, int, str

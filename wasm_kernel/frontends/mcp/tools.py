@@ -261,7 +261,10 @@ class CellTools:
         return _said(f"Made {len(made)}, with the same variables and files:\n{handles}")
 
     async def _quiet(self, handle: str | None) -> AgentSession:
-        """Returns a session that no cell runs in: a call would wait for that without a word."""
+        """Returns a session that no cell runs in, or raises `Refused`.
+
+        A call would wait for the running one without a word.
+        """
         found = await self._sessions.existing(self._caller(), handle)
         if found.is_busy:
             raise Refused(_BUSY)

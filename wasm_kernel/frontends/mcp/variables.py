@@ -89,7 +89,7 @@ Text = Annotated[str, Meta(max_length=_CHARACTERS)]
 
 
 class Seen(Struct, frozen=True):
-    """What a session holds, as of a cell, or of before if it `is_stale`.
+    """What a session holds, as of a cell; it `is_stale` if something happened since.
 
     Of `count` variables, the newest first, there are name, type, and size or value. `packages` were
     installed in the session, with versions.

@@ -27,7 +27,10 @@ _WANTED = re.compile(
 
 
 class FetchPackages(Struct, frozen=True):
-    """Packages such as `lodash@^4.17`, with all they need, go to a folder of the private one."""
+    """Packages are to be put into a folder of the sandbox's private one, with all they need.
+
+    `wanted` are names such as `lodash` or `lodash@^4.17`; `into` is the folder's name.
+    """
 
     wanted: tuple[str, ...]
     into: str

@@ -59,7 +59,7 @@ class QuickJs:
         return _given(exports.call("qjs_alloc", _SLOT_BYTES))
 
     def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
-        """Evaluates a script, named so in stacks by `NAME_BYTES`, that may use `await`.
+        """Evaluates a script that may use `await`; its name in stacks has `NAME_BYTES`.
 
         Returns `OK` and a promise of `{value}`, or `FAILED` if the script can't be compiled; then
         `exception` returns why.

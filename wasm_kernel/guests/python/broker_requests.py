@@ -6,7 +6,11 @@ from msgspec import Struct
 
 
 class FetchWheels(Struct, frozen=True):
-    """Wheels of packages such as `rich>=13` go to a folder of the private one, or pre-releases."""
+    """Wheels are to be put into a folder of the sandbox's private one.
+
+    `requirements` are such as `rich>=13`; `into` is the folder's name; with `pre`, pre-releases
+    will do.
+    """
 
     requirements: tuple[str, ...]
     into: str

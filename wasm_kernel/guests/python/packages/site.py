@@ -55,8 +55,8 @@ class SitePackages:
     ) -> None:
         """Puts `wheels` in place, older versions of them and what `without` names out of it.
 
-        Both are canonical names, as are those `asked` for by the user, not merely needed by others.
-        After `PackageError` nothing was changed.
+        `without` and `asked` are canonical names; `asked` is what the user asked for, and others do
+        not merely need. After `PackageError` nothing was changed.
         """
         self._recover()
         coming = list(wheels)
