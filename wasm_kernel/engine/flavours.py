@@ -90,7 +90,7 @@ class ProcessOwner(Protocol):
 
 
 class ThisProcess:
-    """What this process may do with its guests; its owner may kill it if one does not stop."""
+    """The rights of this process over its guests; its owner may kill it if one does not stop."""
 
     def __init__(self) -> None:
         self.owner: ProcessOwner | None = None

@@ -76,7 +76,7 @@ class Polling:
 
 FIRST: Mapping[Import, str] = {(abi.WASI, "poll_oneoff"): abi.SHAPES["poll_oneoff"]}
 LATER = {**FIRST, (abi.WASI, "clock_time_get"): abi.SHAPES["clock_time_get"]}
-"""What a guest imports of its clock: one that begins, and one that goes on where another ended."""
+"""The clock's imports for a guest that begins, and for one that goes on where another ended."""
 
 
 class GuestClock:

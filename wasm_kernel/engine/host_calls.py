@@ -188,4 +188,4 @@ class Dispatcher:
 
 
 _unused: list[Dispatcher] = []
-"""Those that the next instances get: one at most of an engine and the same imports."""
+"""The dispatchers that the next instances get: one at most of an engine and the same imports."""

@@ -21,7 +21,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 
 NO_INPUT = "This needs a front end that takes input; there is none here."
-"""Why a question of a cell is refused."""
+"""The reason why a question of a cell is refused."""
 
 Provider = Callable[[], Mapping[str, Any]]
 
@@ -271,7 +271,7 @@ class NewSession(Struct, frozen=True):
 
 
 class SessionHooks:
-    """What a session does for its sandbox; by default nothing.
+    """The duties of a session towards its sandbox; by default none.
 
     `logger_changed`, `executed` and `new_session` are called on the sandbox's own thread, the rest
     on any.

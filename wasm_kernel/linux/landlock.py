@@ -102,7 +102,7 @@ class Ruleset(Closing):
 
 
 def no_new_privileges() -> None:
-    """From now on no program that is started gains rights by being setuid."""
+    """Keeps all programs that are started from now on from gaining rights by being setuid."""
     checked(_prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
 
 

@@ -51,7 +51,7 @@ class AwakeSessions:
             self._changed.notify_all()
 
     def _missing(self, session: SessionWorker) -> int:
-        """How many bytes are missing for a session, and for those that waited before it."""
+        """The bytes that are missing for a session, and for those that waited before it."""
         if self._most is None:
             return 0
         ahead = 0

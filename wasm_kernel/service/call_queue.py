@@ -77,7 +77,7 @@ class CallQueue:
 
     @property
     def forks(self) -> int:
-        """How many forks the calls make."""
+        """The number of forks that the calls make."""
         return sum(call.forks for call in self._calls.values())
 
     def find(self, number: int) -> PendingCall | None:

@@ -48,7 +48,7 @@ Reply = TypeVar("Reply", bound=Struct)
 
 
 class _Unprepared(WasmKernelError):
-    """What a language needs is not in the cache."""
+    """A language lacks something in the cache."""
 
 
 class _NoPreparing:

@@ -281,7 +281,7 @@ class CellResult(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """What a worker says of its sandbox with each answer; fuel is that of a cell, if counted."""
+    """The figures of a sandbox in each answer of its worker; fuel is a cell's, if counted."""
 
     next_count: Annotated[int, Meta(ge=1, lt=2**31)] = 1
     memory_bytes: Annotated[int, Meta(ge=0, le=2**32)] = 0
@@ -355,7 +355,7 @@ class Closed(_Message, frozen=True, tag="closed"):
 
 
 class Logged(_Message, frozen=True, tag="logged"):
-    """What the worker logged for whoever looks after the service."""
+    """A record that the worker logged for whoever looks after the service."""
 
     level: LogLevel
     text: LogText

@@ -99,7 +99,7 @@ atexit.register(lambda: own_workers().close())
 
 
 class OwnHome:
-    """What this process does for one of its sandboxes, as `SandboxHome`. Any thread."""
+    """The `SandboxHome` of a sandbox of this process. Any thread."""
 
     def __init__(self, new: NewSession) -> None:
         self.new = new

@@ -32,7 +32,7 @@ _BROKEN = (
 
 
 class SessionRecord(Struct, frozen=True):
-    """What a later service has to know of a session: its owner, and its guest's language."""
+    """The record of a session for a later service: its owner, and its guest's language."""
 
     owner: str
     language: str

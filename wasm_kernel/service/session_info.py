@@ -8,7 +8,7 @@ from wasm_kernel.service.session_worker import SessionWorker, State
 
 
 class SessionInfo(Struct, frozen=True):
-    """What a service knows of a session.
+    """The facts that a service knows of a session.
 
     Attributes:
         created: When the service made or opened it, in seconds since 1970.

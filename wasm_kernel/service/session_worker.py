@@ -60,7 +60,7 @@ _RESET = "this session was put away before the call began; try again"
 
 
 class SandboxHome(Protocol):
-    """What a service does for the sessions in it. Any thread may call it."""
+    """The duties of a service towards its sessions. Any thread may call it."""
 
     def release(self, session: SessionWorker) -> None:
         """Notes that a session is asleep."""
@@ -73,7 +73,7 @@ class SandboxHome(Protocol):
 
 
 class Usage(Struct):
-    """What a session has used since the service knows it.
+    """The resources that a session has used since the service knows it.
 
     `fuel` is that of cells, if counted. `ended_seconds` is the processor time of workers that have
     ended, `cpu_seconds` that of all, as of the last call that ended. The figures came last.
@@ -365,7 +365,7 @@ class SessionWorker:
 
     @property
     def state(self) -> State:
-        """Whether it is asleep, starting, busy or idle."""
+        """The state: asleep, starting, busy or idle."""
         with self._changed:
             if self._thread is None:
                 return "asleep"
@@ -381,12 +381,12 @@ class SessionWorker:
 
     @property
     def why_closed(self) -> str:
-        """Why no further call is taken; empty if they are."""
+        """The reason why no further call is taken; empty if they are."""
         return self._why_closed
 
     @property
     def leaving_seconds(self) -> float:
-        """How long it has been falling asleep; below 0 if it is not."""
+        """The seconds for which it has been falling asleep; below 0 if it is not."""
         leaving = self._leaving
         return -1.0 if leaving is None else time.monotonic() - leaving.since
 

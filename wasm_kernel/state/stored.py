@@ -315,7 +315,7 @@ class StateFolder:
 
 
 def _prefix(image: str) -> str:
-    """What the names begin with that are set aside for a base image."""
+    """The beginning of the names that are set aside for a base image."""
     return f"{hashlib.sha256(image.encode()).hexdigest()[:16]}-"
 
 

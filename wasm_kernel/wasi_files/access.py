@@ -27,7 +27,7 @@ _READ = abi.RIGHT_READ | abi.RIGHT_READDIR
 
 
 class FileStatus(Struct, frozen=True):
-    """What is known of a file. Its times (read, content changed, anything changed) are nanoseconds.
+    """The status of a file. Its times (read, content changed, anything changed) are nanoseconds.
 
     The kind is `file`, `folder`, `link` or `other`; `links` is how many names it has.
     """
@@ -229,7 +229,7 @@ class _Scratch(GuestMemory):
 
 
 class _NoGuest:
-    """What the calls are bound to: they need nothing but memory."""
+    """The guest that the calls are bound to: they need nothing but memory."""
 
     def __init__(self, memory: GuestMemory) -> None:
         self.memory = memory

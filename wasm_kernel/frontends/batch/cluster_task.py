@@ -1,4 +1,4 @@
-"""What a worker of a cluster does: one notebook a task, bytes in and bytes out.
+"""The task of a cluster's worker: one notebook a task, bytes in and bytes out.
 
 What crosses is msgpack of the Structs here, so results are checked when they are read. Nothing of
 a notebook is ever unpickled.
@@ -64,7 +64,7 @@ class Task(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """How far a worker is with an attempt at a notebook: code cells done, of how many."""
+    """The progress of a worker with an attempt at a notebook: code cells done, of how many."""
 
     name: str
     attempt: int
@@ -73,7 +73,7 @@ class Told(Struct, frozen=True):
 
 
 class Ran(Struct, frozen=True):
-    """What became of a notebook, and the executed notebook; empty if there is none."""
+    """The outcome of a notebook, and the executed notebook; empty if there is none."""
 
     outcome: Outcome
     executed: bytes

@@ -191,7 +191,7 @@ def roots_of(options: argparse.Namespace, root: Callable[[], Path]) -> tuple[Pat
 
 @contextmanager
 def progress_of(options: argparse.Namespace) -> Iterator[Progress]:
-    """What tells how far a run is: a table on a terminal, lines elsewhere."""
+    """Returns the display of a run's progress: a table on a terminal, lines elsewhere."""
     from wasm_kernel.frontends.batch.reporting import JsonLines, Lines
 
     if options.json:

@@ -37,7 +37,7 @@ BUDGETS = Budgets(cell_seconds=60.0, notebook_seconds=300.0)
 
 
 class TestGrade(Struct, frozen=True):
-    """What a submission earned with one test.
+    """The points that a submission earned with one test.
 
     Attributes:
         name: The test's name.
@@ -61,7 +61,7 @@ class TestGrade(Struct, frozen=True):
 
 
 class Grade(Struct, frozen=True):
-    """What became of a submission.
+    """The outcome of a submission.
 
     Attributes:
         outcome: What became of its notebook.

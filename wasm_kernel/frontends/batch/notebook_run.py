@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
-    """How notebooks are run; what is not explained here is as in `run_notebooks`.
+    """The settings of a run of notebooks; what is not explained here is as in `run_notebooks`.
 
     Attributes:
         pip: Whether cells may install packages.
@@ -355,7 +355,7 @@ def compared(
 
 
 def _reason(verdict: Verdict, problem: CellExecutionError) -> str:
-    """Why a cell failed. What a kernel says of a limit goes on with advice for its own user."""
+    """The reason of a failure. What a kernel says of a limit goes on with advice for its user."""
     if verdict in ("timeout", "out-of-fuel"):
         return plain(problem.evalue).partition(". ")[0] + "."
     return plain(f"{problem.ename}: {problem.evalue}")

@@ -1,4 +1,4 @@
-"""What runs beside a submission, in a copy of it, and what a clean guest makes of the answers.
+"""The probes, which run in a copy of a submission, and a clean guest that judges their answers.
 
 A submission can replace every builtin and watch every call, so nothing that runs beside it is
 believed: a copy of it answers probes with plain data, and a guest that never held it judges them.

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: plain lines for people, JSON lines for programs."""
+"""The progress of a run: plain lines for people, JSON lines for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of a course import: `test`, `inside` and `ProbeError`.
+"""The names that tests of a course import: `test`, `inside` and `ProbeError`.
 
 This runs in a clean guest, which never held a submission. `wasm-kernel grade` puts it there, with
 the tests; the answers to their probes come as JSON.

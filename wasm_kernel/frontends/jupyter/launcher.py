@@ -47,7 +47,7 @@ GO = b"g"
 """What a launcher answers once it has the kernel: from then on it is this one or none."""
 
 DESCRIPTORS = 4
-"""How many descriptors come with a request, before those of ports: the folder, and the streams."""
+"""The number of descriptors of a request, before those of ports: the folder, and the streams."""
 
 _SECONDS = 3.0  # for the forker to answer, to say how a kernel ended, or for a kernel to end
 _KEPT = (
@@ -120,7 +120,7 @@ def running() -> list[int]:
 
 
 def circumstances(process: int | str = "self") -> bytes:
-    """What a process has from its parent and passes on to its children."""
+    """The circumstances that a process has from its parent and passes on to its children."""
     folder = f"/proc/{process}"
     stat = _read(f"{folder}/stat").rpartition(b")")[2].split()
     kept = [stat[_NICE], stat[_POLICY]]
@@ -282,7 +282,7 @@ def _await(kernel: int) -> None:
 
 
 def _told(link: _socket.socket) -> bytes:
-    """What the forker says of how the kernel ended; empty if it is gone."""
+    """The forker's word on how the kernel ended; empty if it is gone."""
     try:
         return link.recv(_INTEGER)
     except OSError:

@@ -1,4 +1,4 @@
-"""How a kernel's process came to be: Jupyter started it, or it was forked from one that has
+"""The origin of a kernel's process: Jupyter started it, or it was forked from one that has
 everything loaded. What differs between the two is here and in `forker.py`.
 """
 
@@ -40,7 +40,7 @@ _END_SECONDS = 0.3  # a broker has little time at its end
 
 
 class Origin(Protocol):
-    """How a kernel's process came to be.
+    """The way in which a kernel's process came to be.
 
     Attributes:
         ports: Those on which it listens already.

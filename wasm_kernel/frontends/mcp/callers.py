@@ -64,7 +64,7 @@ SHARE: ContextVar[Share | None] = ContextVar("share", default=None)
 
 
 class Caller(Struct, frozen=True):
-    """Who makes a call.
+    """The client that makes a call.
 
     Attributes:
         scope: What their automatic sessions are bound to; empty if nothing tells that two calls

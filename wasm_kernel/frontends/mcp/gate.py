@@ -39,7 +39,7 @@ _OF_REQUEST = (SESSION_HEADER.encode(), b"mcp-protocol-version", b"content-lengt
 
 
 class Rates:
-    """How many requests clients have sent lately."""
+    """The number of requests that clients have sent lately."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()

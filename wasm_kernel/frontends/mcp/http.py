@@ -40,7 +40,7 @@ _Page = Callable[[Request], Awaitable[Response]]
 
 
 class Address(Struct, frozen=True):
-    """Where to listen; port 0 is any that is free, `names` are further ones that clients use."""
+    """The address to listen on; port 0 is any that is free, `names` are further ones of clients."""
 
     host: str
     port: int

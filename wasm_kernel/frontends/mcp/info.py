@@ -1,4 +1,4 @@
-"""What is told of sessions and runtimes, as text for a model."""
+"""The description of sessions and runtimes, as text for a model."""
 
 from __future__ import annotations
 

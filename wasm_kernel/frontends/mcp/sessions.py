@@ -60,7 +60,7 @@ class NoSuchSession(WasmKernelError):
 
 
 class CellRecord(Struct, frozen=True):
-    """What is remembered of a cell: its number (0 if it is none, such as an undo) and first line.
+    """The record of a cell: its number (0 if it is none, such as an undo) and first line.
 
     The outcome is `ok`, or the name of its error. It took some seconds and ended at `at`, in
     seconds since 1970.
@@ -101,7 +101,7 @@ class AgentSession:
 
     @property
     def why_gone(self) -> str:
-        """Why no call can use it any more; empty if it is there."""
+        """The reason why no call can use it any more; empty if it is there."""
         return self.sandbox.sync.worker.why_closed
 
     @property

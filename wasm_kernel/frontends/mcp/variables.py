@@ -1,4 +1,4 @@
-"""What is in a session's variables: told by the guest after each cell, in the cell's own turn."""
+"""The contents of variables: told by the guest after each cell, in the cell's own turn."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ Text = Annotated[str, Meta(max_length=_CHARACTERS)]
 
 
 class Seen(Struct, frozen=True):
-    """What a session holds, as of a cell; it `is_stale` if something happened since.
+    """The content of a session as of a cell; it `is_stale` if something happened since.
 
     Of `count` variables, the newest first, there are name, type, and size or value. `packages` were
     installed in the session, with versions.

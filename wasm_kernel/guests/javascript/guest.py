@@ -86,7 +86,7 @@ class Interrupts:
 
 
 class HostImports:
-    """What the interpreter imports besides WASI: a `HostFunctions`. It never raises across.
+    """The interpreter's imports besides WASI: a `HostFunctions`. It never raises across.
 
     `calls` answers the agent and `loader` finds modules; both are set once there is an instance.
     `stopped` is how the guest was stopped in a call that was made for one of these.

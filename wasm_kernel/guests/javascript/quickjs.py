@@ -31,7 +31,7 @@ _ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4
 
 
 class Exports(Protocol):
-    """What calls a guest's exports: an instance, or a guest as its host functions see it."""
+    """The caller of a guest's exports: an instance, or a guest as its host functions see it."""
 
     @property
     def memory(self) -> GuestMemory:
