@@ -41,7 +41,7 @@ class PolicyError(WasmKernelError, ValueError):
 
 
 class SandboxClosed(WasmKernelError):
-    """A sandbox was used after `close()`."""
+    """A sandbox or a service was used after `close()`, or in a forked copy of its process."""
 
 
 class SessionInUse(WasmKernelError):

@@ -143,7 +143,8 @@ class BaseSandbox(Sandbox):
     def checkpoint(self, name: str) -> None:
         """Names the state that memory is in now; it is kept as long as the session.
 
-        This and all that go back wait until the running cell is over.
+        Comes back when the state is on disk; a kill right after it does not lose the name. This and
+        all that go back wait until the running cell is over.
 
         Raises:
             TravelError: the name can't be used.
