@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from tests.benchmarks.sides import PATIENCE, Kernel
 
@@ -239,5 +238,5 @@ def _processor_seconds_at_rest(pid: int) -> float:
 
 
 def _processor_seconds(pid: int) -> float:
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
+    """The time of all its threads, also of those that have ended."""
+    return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it

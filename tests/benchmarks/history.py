@@ -1,4 +1,4 @@
-"""What the memory history costs by itself, in milliseconds, against DESIGN.md's aims."""
+"""What the memory history costs by itself, in milliseconds, against its aims."""
 
 from __future__ import annotations
 

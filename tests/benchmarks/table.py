@@ -1,4 +1,4 @@
-"""The measurements as a table: medians, their ratio, and DESIGN.md's aim beside it."""
+"""The measurements as a table: medians, their ratio, and the aim beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Line(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: the samples of both sides in `unit`, and the ratio that DESIGN.md allows."""
+    """One comparison: the samples of both sides in `unit`, and the ratio that is aimed at."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("what", "wasm-kernel", "native", "ratio", "aim", "")
 
