@@ -21,6 +21,7 @@ from wasm_kernel.frontends.jupyter.connection import (
     Publisher,
     RequestThread,
 )
+from wasm_kernel.frontends.jupyter.ports import listen
 from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file
 
 UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
@@ -68,6 +69,15 @@ def test_a_file_without_a_key_is_taken_where_that_is_allowed(tmp_path: Path) -> 
     opened = connection(path)
     opened.open(allow_unsigned=True)
     assert opened.shell_port == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "[" * 100_000, '{"transport": "tcp", "ip": "a.host", "shell_port": 9999}']
+)
+def test_a_file_that_names_no_address_is_left_to_the_kernel(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    assert listen(["-f", str(path)]).descriptors == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"ip": 3}'])

@@ -51,8 +51,8 @@ def listen(arguments: Sequence[str]) -> Ports:
     """
     try:
         return Ports(_listening(_content(_named(arguments))))
-    except (OSError, ValueError, LookupError, StopIteration):
-        return Ports()  # there is no file to be read
+    except Exception:  # the kernel reads the file again, and says what is wrong
+        return Ports()
 
 
 def _named(arguments: Sequence[str]) -> str:
@@ -66,9 +66,9 @@ def _named(arguments: Sequence[str]) -> str:
 
 
 class _Plain:
-    """The settings of JSON's scanner, without any hook."""
+    """The settings of JSON's scanner, without any hook; Python 3.15 asks for `array_hook`."""
 
-    strict, object_hook, object_pairs_hook = True, None, None
+    strict, object_hook, object_pairs_hook, array_hook = True, None, None, None
     parse_float, parse_int, parse_constant = float, int, str
 
 
