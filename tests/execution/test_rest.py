@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.execution.conftest import Opening
 from tests.faces import full_disk, open_files, says, wait_for
 from tests.local import LocalSandbox
+from wasm_kernel.linux import memory
 
 BEFORE = """
 import asyncio, os, time
@@ -64,6 +66,30 @@ def test_a_resting_session_is_undone_checked_and_forked_as_any(
     with fork:
         assert says(fork, "print(y)") == "[3]"
     assert says(parent, "print(y)") == "[3]"
+
+
+def test_who_asks_for_a_rest_does_not_wait_for_a_commit(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's main thread asks: while it waited, it did not say that the worker is well."""
+    says(sandbox, "x = 1")
+    wait_for(sandbox.rest)
+    copy, is_taken, goes_on, ended = memory.read_ranges, *(threading.Event() for _ in range(3))
+
+    def copy_slowly(*args: Any) -> bytearray:
+        is_taken.set()
+        goes_on.wait(5)
+        ended.set()
+        return copy(*args)
+
+    monkeypatch.setattr(memory, "read_ranges", copy_slowly)
+    sandbox.execute("x = 2")
+    is_taken.wait()
+    assert not sandbox.rest()
+    assert not ended.is_set()
+    goes_on.set()
+    wait_for(sandbox.rest)
+    assert says(sandbox, "print(x)") == "2"
 
 
 def test_a_guest_does_not_rest_while_a_cell_runs_or_its_state_is_not_on_disk(

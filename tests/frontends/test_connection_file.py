@@ -20,6 +20,7 @@ from wasm_kernel.frontends.jupyter.connection import (
     ConnectionFileError,
     Publisher,
     RequestThread,
+    ShellChannel,
 )
 from wasm_kernel.frontends.jupyter.ports import listen
 from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file
@@ -119,6 +120,37 @@ def test_a_request_that_is_under_way_when_the_control_channel_ends_ends_too() ->
     thread.stop()
     thread.join(60)
     assert told == ["quick done", "slow cancelled"]
+
+
+def test_a_client_that_sends_without_end_does_not_keep_the_loop_from_all_else() -> None:
+    """Before, a client without the key held the kernel until it was killed, and took its memory."""
+    most, context, turns = 200, zmq.Context(), list[int]()
+
+    async def take() -> None:
+        received, all_there, loop = list[object](), asyncio.Event(), asyncio.get_running_loop()
+
+        def receive(message: object) -> None:
+            received.append(message)
+            loop.call_soon(lambda: turns.append(len(received)))
+            if len(received) == most:
+                all_there.set()
+
+        socket, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        with closing(socket), closing(client):
+            socket.bind("inproc://shell")
+            client.connect("inproc://shell")
+            for _ in range(most):
+                client.send(b"")
+            channel = ShellChannel(socket)
+            channel.on_recv(receive)
+            await asyncio.wait_for(all_there.wait(), PATIENCE)
+            loop.remove_reader(socket.fileno())
+
+    try:
+        asyncio.run(take())
+    finally:
+        context.destroy(linger=0)
+    assert len(set(turns)) > most / 2
 
 
 def test_a_clients_first_message_is_its_welcome_however_much_is_published() -> None:

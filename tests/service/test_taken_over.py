@@ -243,6 +243,32 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     assert "has ended, or was killed" in lost(lambda: sandbox.query(A_QUERY).result(PATIENCE))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        messages.failure(0, WasmKernelError("the session is gone")),
+        messages.Text(1, "stdout", "half a cell"),
+        messages.Stuck(StopReason("grace", 1.0), is_kept=True),
+        messages.Closed({}),
+    ],
+    ids=["refusal", "output", "stuck", "rubbish"],
+)
+def test_no_other_worker_gets_the_calls_of_one_that_said_why_or_tells_of_a_call(
+    homes: Making, said: Any
+) -> None:
+    """Before, three workers were forked for a session that can't be opened or was taken over."""
+    begun = []
+
+    def is_gone_soon(channel: Channel) -> None:
+        begun.append(request(channel))
+        request(channel)
+        channel.send(said)
+
+    cell = homes(is_gone_soon).session(ExecutionPolicy(cell_timeout=PATIENCE)).submit("x")
+    wait_for(cell.done)
+    assert len(begun) == 1
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_the_error_of_a_guest_that_must_be_ended_says_what_is_kept(
     homes: Making, is_kept: bool

@@ -285,6 +285,7 @@ class LocalSandbox(BaseSandbox):
         if (
             not self._jobs.is_started
             or self.busy
+            or self._runner.state.is_saving  # a commit may take as long as the disk needs
             or not self._jobs.submit(self._runner.rest).result()
         ):
             return False

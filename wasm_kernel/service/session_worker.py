@@ -49,6 +49,7 @@ _DISK_SPEED = 16 * MIB  # a second; what is left to write is no more than the me
 _LEAVE_SECONDS = 5.0  # for a worker to be gone that was killed
 _LOOK_SECONDS = 0.25
 _KILLED_MOST = 2  # workers in a row that were killed before they began a call
+_OF_NO_CALL = (messages.Pong, messages.Event, messages.Logged)  # said before there is a guest
 _VERIFIED_MOST = 2_000  # contents that are remembered of a session that sleeps
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
@@ -223,21 +224,24 @@ class SessionWorker:
                 problem = self._serve(line)
                 self.usage.ended_seconds = self.usage.cpu_seconds
                 worker.close()
-                is_called = self._begins_again(line) or self._asleep(problem)
+                is_called = self._begins_again(line, problem) or self._asleep(problem)
 
-    def _begins_again(self, line: WorkerLine) -> bool:
+    def _begins_again(self, line: WorkerLine, problem: WasmKernelError | None) -> bool:
         """Leaves the calls to another worker, if this one was killed before it began one of them.
 
         Returns:
             Whether it does so; it does not if that happens all the time.
         """
+        if not isinstance(problem, WorkerLost) or line.has_guest or line.why_ended:
+            return False  # it has said why, or might have begun a call
         self._killed += 1
-        if line.has_guest or line.why_ended or self._killed > _KILLED_MOST:
+        if self._killed > _KILLED_MOST:
             return False
         with self._changed:
             if self._leaving is not None or not self._calls.send_again():
                 return False
             self._line = None
+        self._outside.cancel_all()
         self._home.release(self)
         return True
 
@@ -257,15 +261,15 @@ class SessionWorker:
         except (EOFError, OSError):
             if self._leaving is not None:
                 return None
-            return WorkerLost(line.why_ended or _ENDED, LAST_KEPT)
         except FrameError as broken:
             _LOG.error("a worker broke the protocol: %s", ascii(str(broken)))
-            return WorkerLost(_BROKE, LAST_KEPT)
+            line.why_ended = _BROKE
         except WasmKernelError as failure:  # stuck, or the session can't be opened
             return failure
         except Exception as failure:
             log_failure("a session", failure)
-            return WorkerLost(_FAILED, LAST_KEPT)
+            line.why_ended = _FAILED
+        return WorkerLost(line.why_ended or _ENDED, LAST_KEPT)
 
     def _progress(self, text: str) -> None:
         for pending in self._calls.all():
@@ -277,6 +281,7 @@ class SessionWorker:
         Raises `FrameError` if it breaks the protocol, `WasmKernelError` if it could not open the
         session, or its guest can't be stopped.
         """
+        line.has_guest = line.has_guest or not isinstance(report, _OF_NO_CALL)
         match report:
             case messages.Pong():
                 pass
@@ -284,7 +289,7 @@ class SessionWorker:
                 raise stuck(report)
             case messages.Opened():
                 line.count(size)
-                line.has_guest, self._killed = True, 0
+                self._killed = 0
             case messages.Closed():
                 if self._leaving is None:
                     raise FrameError("nobody closed it")

@@ -125,6 +125,7 @@ LINGER = 1000  # milliseconds that a closing socket waits for its last messages 
 # the first byte of what an XPUB socket receives of a client that subscribes or ends a subscription
 _SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
 _READABLE = int(zmq.POLLIN)  # an enumeration's own operators take longer than a look at a socket
+_FLUSHED_MOST = 1000  # messages; ZMQ keeps as many of a client
 _TRIES = 100
 # Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
 # Meanwhile another connection of this machine may have one for a moment.
@@ -148,27 +149,44 @@ class ShellChannel:
     def __init__(self, socket: zmq.Socket[Any]) -> None:
         self.io_loop = IOLoop.current()
         self._socket = socket
+        self._is_looking = False
         self._receive: Callable[[list[zmq.Frame]], object] = lambda message: None
 
     def on_recv(self, receive: Callable[[list[zmq.Frame]], object], **_: Any) -> None:
         """Hands messages to `receive` from now on."""
         self._receive = receive
-        asyncio.get_event_loop().add_reader(self._socket.fileno(), self.flush)
+        asyncio.get_event_loop().add_reader(self._socket.fileno(), self._look)
 
     def send_multipart(self, parts: Sequence[Any], **options: Any) -> None:
         """Sends a message, once those that have come are handed on: they came before it left."""
         self.flush()
         self._socket.send_multipart(parts, **options)
-        if self._is_readable():  # the send may have swallowed the wake-up of a request
-            self.io_loop.add_callback(self.flush)
+        self._look_soon()  # the send may have swallowed the wake-up of a request
 
     def flush(self, _: int = 0) -> None:
-        """Hands on the messages that have come; none waits to be sent."""
-        while not self._socket.closed and self._is_readable():
+        """Hands on the messages that have come, but so many at most; none waits to be sent."""
+        for _ in range(_FLUSHED_MOST):
+            if not self._is_readable():
+                return
             self._receive(self._socket.recv_multipart(copy=False))
 
+    def _look(self) -> None:
+        """Hands on one message. What it begins, and others on the loop, come before the next one.
+
+        Whoever reaches the port may send more than can be answered, with the key or without.
+        """
+        self._is_looking = False
+        if self._is_readable():
+            self._receive(self._socket.recv_multipart(copy=False))
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._is_looking and self._is_readable():
+            self._is_looking = True
+            self.io_loop.add_callback(self._look)
+
     def _is_readable(self) -> bool:
-        return bool(int(self._socket.get(zmq.EVENTS)) & _READABLE)
+        return not self._socket.closed and bool(int(self._socket.get(zmq.EVENTS)) & _READABLE)
 
 
 class Publisher:
