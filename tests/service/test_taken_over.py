@@ -227,6 +227,11 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
         request(channel)
         home.script = serves
 
+    def is_killed_at_an_interrupt(channel: Channel) -> None:
+        while not isinstance(request(channel), messages.Interrupt):
+            pass
+        home.script = serves
+
     home = homes(is_killed)
     sandbox = home.session(ExecutionPolicy(cell_timeout=PATIENCE))
     cells = [sandbox.submit("x"), sandbox.submit("y")]
@@ -237,6 +242,12 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     error = sandbox.execute("x").error
     assert error is not None
     assert "has ended, or was killed" in error.evalue
+    home.script = is_killed_at_an_interrupt
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    cells = [sandbox.submit("x"), sandbox.submit("y")]
+    cells[1].interrupt()  # whoever is interrupted does not run after all
+    assert [cell.result(PATIENCE).success for cell in cells] == [False, False]
     home.script = lambda channel: None
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
