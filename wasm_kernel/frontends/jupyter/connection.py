@@ -126,6 +126,7 @@ LINGER = 1000  # milliseconds that a closing socket waits for its last messages 
 _SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
 _READABLE = int(zmq.POLLIN)  # an enumeration's own operators take longer than a look at a socket
 _FLUSHED_MOST = 1000  # messages; ZMQ keeps as many of a client
+_WELCOMED_MOST = 20  # subscriptions, before others have their turn
 _TRIES = 100
 # Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
 # Meanwhile another connection of this machine may have one for a moment.
@@ -204,6 +205,8 @@ class Publisher:
         self._socket, self._session = socket, session
         socket.set(zmq.XPUB_MANUAL, 1)
         self._guard = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_looking = False
         self._subscribed: Future[None] = Future()
 
     def when_subscribed(self, call: Callable[[], None]) -> None:
@@ -220,16 +223,21 @@ class Publisher:
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Has a loop look for clients that subscribe; on the loop's thread."""
+        self._loop = loop
         loop.add_reader(self._socket.fileno(), self.look)
 
     def look(self) -> None:
         """Welcomes the clients that have subscribed."""
         with self._guard:
+            self._is_looking = False
             if not self._socket.closed:
                 self._welcome()
 
     def _welcome(self) -> None:
-        while int(self._socket.get(zmq.EVENTS)) & _READABLE:
+        """Welcomes some clients; others wait for the loop, as one may subscribe without end."""
+        for _ in range(_WELCOMED_MOST):
+            if not int(self._socket.get(zmq.EVENTS)) & _READABLE:
+                return
             event, *_ = self._socket.recv_multipart()
             if event[:1] == _UNSUBSCRIBES:
                 self._socket.set(zmq.UNSUBSCRIBE, event[1:])
@@ -241,6 +249,10 @@ class Publisher:
             self._socket.send_multipart(self._session.serialize(message, event[1:] or None))
             if not self._subscribed.done():
                 self._subscribed.set_result(None)
+        if self._loop is not None and not self._is_looking:
+            self._is_looking = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.look)
 
     def close(self) -> None:
         """Closes the socket, from which the last messages leave by themselves."""
