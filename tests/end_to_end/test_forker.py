@@ -242,6 +242,8 @@ def test_who_connects_while_it_loads_is_heard_and_its_broker_listens_nowhere(
             (broker,) = map(int, Path(f"/proc/{kernel}/task/{kernel}/children").read_text().split())
             assert len(_listening(ports) & opened_by(kernel)) == len(ports)
             wait_for(lambda: not _listening(ports) & opened_by(broker))
+            if is_forked:  # the launcher stays, and listens nowhere either
+                wait_for(lambda: not _listening(ports) & opened_by(process.pid))
         finally:
             process.terminate()
 

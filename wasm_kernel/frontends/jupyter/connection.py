@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
 from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.jsonutil import json_default
-from jupyter_client.session import Session, json_packer, json_unpacker, new_id_bytes
+from jupyter_client.session import Session, json_unpacker, new_id_bytes
 from tornado.ioloop import IOLoop
 from traitlets import Bytes, TraitError, Type
 
@@ -98,11 +99,11 @@ class Connection(ConnectionFileMixin):
 
 
 def _pack(value: Any) -> bytes:
-    """Returns JSON; what msgspec refuses, such as a lone surrogate, Jupyter's own way."""
+    """Returns JSON; what msgspec refuses, such as half a character, with escapes."""
     try:
         return msgspec.json.encode(value, enc_hook=json_default)
     except (TypeError, ValueError):
-        return json_packer(value)
+        return json.dumps(value, default=json_default).encode()
 
 
 def _unpack(data: bytes) -> Any:
