@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,36 @@ def test_a_clients_first_message_is_its_welcome_however_much_is_published() -> N
         publisher.close()
         context.destroy(linger=0)
     assert {message["msg_type"] for message in first} == {"iopub_welcome"}
+
+
+def test_topics_without_end_are_not_told_to_all_others() -> None:
+    session, context = Session(key=b"k"), zmq.Context()
+    socket = context.socket(zmq.XPUB)
+    address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+    publisher = Publisher(socket, session)
+    stranger = context.socket(zmq.XSUB)
+    try:
+        stranger.connect(address)
+        for topic in (*(b"topic %d" % n for n in range(500)), b""):
+            stranger.send(b"\x01" + topic)
+        welcomes = 0
+        while (welcome := heard(stranger, session, publisher))["content"]["subscription"]:
+            welcomes += 1
+    finally:
+        publisher.close()
+        context.destroy(linger=0)
+    assert welcome["msg_type"] == "iopub_welcome"
+    assert welcomes == 100
+
+
+def heard(client: zmq.Socket[Any], session: Session, publisher: Publisher) -> dict[str, Any]:
+    """The next message of a client, of which the publisher is looked after meanwhile."""
+    until = time.monotonic() + PATIENCE
+    while not client.poll(1):
+        assert time.monotonic() < until
+        publisher.look()
+    _, parts = session.feed_identities(client.recv_multipart())
+    return session.deserialize(parts)
 
 
 def first_message(context: zmq.Context[Any], session: Session, port: int) -> dict[str, Any]:

@@ -128,6 +128,7 @@ _SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
 _READABLE = int(zmq.POLLIN)  # an enumeration's own operators take longer than a look at a socket
 _FLUSHED_MOST = 1000  # messages; ZMQ keeps as many of a client
 _WELCOMED_MOST = 20  # subscriptions, before others have their turn
+_TOPICS_MOST = 100  # that clients subscribe to; everything, as front ends do, is always open
 _TRIES = 100
 # Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
 # Meanwhile another connection of this machine may have one for a moment.
@@ -204,6 +205,7 @@ class Publisher:
 
     def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
         self._socket, self._session = socket, session
+        self._topics: set[bytes] = set()
         socket.set(zmq.XPUB_MANUAL, 1)
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -240,14 +242,17 @@ class Publisher:
             if not int(self._socket.get(zmq.EVENTS)) & _READABLE:
                 return
             event, *_ = self._socket.recv_multipart()
-            if event[:1] == _UNSUBSCRIBES:
-                self._socket.set(zmq.UNSUBSCRIBE, event[1:])
-            if event[:1] != _SUBSCRIBES:
+            kind, topic = event[:1], event[1:]
+            if kind == _UNSUBSCRIBES:
+                self._socket.set(zmq.UNSUBSCRIBE, topic)
+                self._topics.discard(topic)
+            if kind != _SUBSCRIBES or (topic and len(self._topics) >= _TOPICS_MOST):
                 continue
-            self._socket.set(zmq.SUBSCRIBE, event[1:])
-            topic = event[1:].decode(errors="replace")
-            message = self._session.msg("iopub_welcome", {"subscription": topic})
-            self._socket.send_multipart(self._session.serialize(message, event[1:] or None))
+            self._socket.set(zmq.SUBSCRIBE, topic)
+            self._topics.add(topic)
+            told = {"subscription": topic.decode(errors="replace")}
+            message = self._session.msg("iopub_welcome", told)
+            self._socket.send_multipart(self._session.serialize(message, topic or None))
             if not self._subscribed.done():
                 self._subscribed.set_result(None)
         if self._loop is not None and not self._is_looking:
