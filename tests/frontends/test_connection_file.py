@@ -16,12 +16,11 @@ import zmq
 from jupyter_client.session import Session
 
 from tests.faces import PATIENCE
+from wasm_kernel.frontends.jupyter.channels import Publisher, ShellChannel
 from wasm_kernel.frontends.jupyter.connection import (
     Connection,
     ConnectionFileError,
-    Publisher,
     RequestThread,
-    ShellChannel,
 )
 from wasm_kernel.frontends.jupyter.ports import listen
 from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file

@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from wasm_kernel.frontends.jupyter.connection import StdinChannel
+from wasm_kernel.frontends.jupyter.channels import StdinChannel
 
 
 def test_a_question_waits_for_a_client_that_connects_late() -> None:

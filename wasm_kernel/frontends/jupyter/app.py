@@ -375,7 +375,8 @@ class WasmKernelApp(JupyterApp):
     ) -> WasmKernel:
         from zmq.eventloop.zmqstream import ZMQStream
 
-        from wasm_kernel.frontends.jupyter.connection import ShellChannel, ports_of
+        from wasm_kernel.frontends.jupyter.channels import ShellChannel
+        from wasm_kernel.frontends.jupyter.connection import ports_of
         from wasm_kernel.frontends.jupyter.kernel import WasmKernel
 
         kernel = WasmKernel(

@@ -22,7 +22,7 @@ from traitlets import Any as AnyTrait
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell, Sandbox
 from wasm_kernel.frontends.jupyter import messages
-from wasm_kernel.frontends.jupyter.connection import StdinChannel
+from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.page import (
     COMM_MESSAGES,
     KernelListener,

@@ -15,7 +15,7 @@ from jupyter_client.session import Session
 from wasm_kernel.errors import SandboxClosed, WasmKernelError
 from wasm_kernel.execution.interfaces import InputRefused, OfferedMessage, Sandbox
 from wasm_kernel.frontends.jupyter import messages
-from wasm_kernel.frontends.jupyter.connection import StdinChannel
+from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
