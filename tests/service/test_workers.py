@@ -312,9 +312,12 @@ def test_a_killed_owner_leaves_no_process_and_no_lock(warm: None, tmp_path: Path
 
 
 @needs_walls
-@pytest.mark.parametrize(("confinement", "begins"), [("auto", True), ("off", False)])
+@pytest.mark.parametrize(
+    ("confinement", "deterministic", "begins"),
+    [("auto", False, True), ("off", False, False), ("auto", True, False)],
+)
 def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
-    monkeypatch: pytest.MonkeyPatch, confinement: str, begins: bool
+    monkeypatch: pytest.MonkeyPatch, confinement: str, deterministic: bool, begins: bool
 ) -> None:
     monkeypatch.delenv(BASELINE_SETTING, raising=False)
     server, prepared, asked = fork_server.ForkServer(), list[object](), list[list[str]]()
@@ -324,9 +327,8 @@ def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
         asked.append([request.flavour for request in requests])
 
     monkeypatch.setattr(server, "_first", nothing)
-    opened = messages.Open(
-        "python", "", "", None, messages.plain_policy(ExecutionPolicy()), False, confinement, None
-    )
+    policy = messages.plain_policy(ExecutionPolicy(deterministic=deterministic))
+    opened = messages.Open("python", "", "", None, policy, False, confinement, None)
     with pytest.raises(HostFailed):
         server.spawn("python", fork_server.flavours_of(opened), lambda text: None)
     assert prepared

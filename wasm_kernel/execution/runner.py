@@ -102,7 +102,8 @@ class GuestRunner:
     def open(self, progress: Callable[[str], None]) -> None:
         """Makes the guest ready for its first cell."""
         make_room(self.policy, TO_START)
-        self.state.open(self.language.prepare(self._flavour, progress))
+        self.language.prepare(self._flavour, progress)
+        self.state.open(self.language.images())
         self._is_open = True
         self.start_guest()
 
@@ -193,7 +194,9 @@ class GuestRunner:
 
     @property
     def _flavour(self) -> Flavour:
-        return self.language.code_for(THIS_PROCESS.flavour(metered=self.policy.metered))
+        best = THIS_PROCESS.flavour(metered=self.policy.metered)
+        # what a first session imports itself draws other random numbers
+        return best if self.policy.deterministic else self.language.code_for(best)
 
     @property
     def guest(self) -> Guest:
@@ -365,6 +368,7 @@ class GuestRunner:
             clock=self.clock,
             streams=self._parts.streams,
             answer=self._answer,
+            image=self.state.image,
             memory_bytes=self.policy.memory_bytes,
             flavour=self._flavour,
             clock_before=before,

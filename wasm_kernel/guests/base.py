@@ -140,6 +140,7 @@ class GuestSetup(Struct, frozen=True):
         clock: The deadlines of its turns.
         streams: What it prints.
         answer: Answers the agent's frames, on the guest's thread.
+        image: The base image whose memory it begins with; one of its language's.
         memory_bytes: The most that its memory may grow to.
         clock_before: What its monotonic clock showed when its memory was saved, in nanoseconds.
         deterministic: Whether its clock and its random numbers are those of every such guest.
@@ -149,15 +150,16 @@ class GuestSetup(Struct, frozen=True):
     clock: Clock
     streams: OutputStreams
     answer: Callable[[bytes], bytes]
+    image: BaseImage
     memory_bytes: int
     flavour: Flavour
     clock_before: int = 0
     deterministic: bool = False
 
     def instance(
-        self, compiled: Compiled, image: BaseImage, host: HostFunctions, argv: Sequence[str] = ()
+        self, compiled: Compiled, host: HostFunctions, argv: Sequence[str] = ()
     ) -> Instance:
-        """Returns an instance with the memory of an image."""
+        """Returns an instance with the memory of the image."""
         from wasm_kernel.engine.instance import Instance, InstanceOptions
 
         options = InstanceOptions(
@@ -170,7 +172,7 @@ class GuestSetup(Struct, frozen=True):
             held.callback(self.files.close)
             made = Instance(compiled, (self.files, host), options, self.clock, self.streams)
             held.callback(made.close)
-            image.attach(made)
+            self.image.attach(made)
             held.pop_all()
         return made
 
@@ -249,8 +251,15 @@ class GuestLanguage(Protocol):
         """Makes everything that takes long, once a machine; quick if it is there already.
 
         Call it on a guest thread: it runs guests. Returns the image that memory is saved relative
-        to. Raises `WasmKernelError`, which says what to do.
+        to in a new session. Raises `WasmKernelError`, which says what to do.
         """
+
+    @property
+    def image_names(self) -> Sequence[str]:
+        """The names of the base images that it makes, and first that of the best one."""
+
+    def images(self) -> Iterator[BaseImage]:
+        """Yields the base images that are there, and first that of new sessions."""
 
     def define_early(self, flavour: Flavour) -> None:
         """Does what the first guest of each process needs that is forked from this one.
@@ -268,7 +277,7 @@ class GuestLanguage(Protocol):
         """Returns the folders that a guest sees."""
 
     def start(self, setup: GuestSetup) -> Guest:
-        """Returns a guest with the base image's memory, in milliseconds, after `prepare`.
+        """Returns a guest with a base image's memory, in milliseconds, after `prepare`.
 
         The image's open files are not open yet: whoever knows what memory comes next opens them.
         """

@@ -27,7 +27,7 @@ class PreparedFiles(Generic[_Addresses]):
 
     `binaries` are all that is compiled. `made_of` names what the image is made of: no code, as a
     new wasmtime takes it over, and with it the histories that stand on it. The image's record holds
-    `addresses` that the language notes.
+    `addresses` of this type, which the language notes.
     """
 
     def __init__(
@@ -39,7 +39,6 @@ class PreparedFiles(Generic[_Addresses]):
     ) -> None:
         self.image_name = f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.image"
         self.record_name = f"{self.image_name}.facts"
-        self.addresses: _Addresses | None = None
         self._compiler, self._cache = compiler, compiler.cache
         self._binaries, self._type = binaries, addresses
         self._image: BaseImage | None = None
@@ -65,6 +64,11 @@ class PreparedFiles(Generic[_Addresses]):
             raise CompileError(f"installed, but not used ({problem})") from None
         return "installed"
 
+    @property
+    def is_found(self) -> bool:
+        """True if this process has found the base image by now."""
+        return self._image is not None
+
     def image_at_hand(self) -> BaseImage | None:
         """Returns the base image in the cache, or the installed one; None if there is neither."""
         try:
@@ -78,7 +82,7 @@ class PreparedFiles(Generic[_Addresses]):
         return self._image
 
     def _take(self, record: ImageRecord, memory: Path) -> None:
-        self.addresses = msgspec.convert(record.extra, self._type, str_keys=True)
+        msgspec.convert(record.extra, self._type, str_keys=True)  # or it is damaged
         self._image = BaseImage(memory, self.image_name, record)
 
     def build_image(

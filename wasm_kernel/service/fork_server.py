@@ -320,7 +320,7 @@ def flavours_of(opened: Open) -> Sequence[Flavour]:
     if opened.policy["fuel_budget"] is not None:
         return FUEL, FUEL_EPOCH
     walled = opened.confinement != OFF and possible().is_complete
-    if may_run_baseline(walled=walled):
+    if may_run_baseline(walled=walled) and not opened.policy["deterministic"]:
         return UNCHECKED, EPOCH, BASELINES[UNCHECKED.name]
     return UNCHECKED, EPOCH
 

@@ -90,10 +90,8 @@ def export_session(
             if folders is not None:
                 _use_alone(held, folders.private)
             try:
-                images = filter(
-                    None, (language.prepared.image_at_hand() for language in languages())
-                )
-                variables = variables_of(folders, list(images))
+                images = [image for language in languages() for image in language.images()]
+                variables = variables_of(folders, images)
             except NoVariables as problem:
                 why_not = str(problem)
         file = os.fdopen(os.open(path, NEW, 0o600), "wb")
@@ -184,11 +182,11 @@ def _image_for(
     """
     if memory is not None and memory.known() is not None:
         for language in languages():
-            if memory.artifact == language.prepared.image_name:
+            if memory.artifact in language.image_names:
                 from wasm_kernel.engine.flavours import THIS_PROCESS
 
                 flavour = THIS_PROCESS.flavour(metered=False)
-                image = language.prepared.image_at_hand()
+                image = next(language.images(), None)
                 image = image or prepare_on_own_thread(language, flavour, progress)
                 return image, language.library_paths
     return None, frozenset()

@@ -306,7 +306,7 @@ def _refused(name: str) -> Iterator[None]:
 def _why_unfit(memory: ArchivedMemory, image: BaseImage | None) -> str:
     """Returns why memory does not fit this machine, as a sentence; empty if it does."""
     theirs = memory.known()
-    if image is None or theirs is None or memory.artifact != image.name:
+    if image is None or theirs is None:
         return OTHER_VERSION
     return "" if image.record.extra == theirs.extra else _ELSEWHERE
 

@@ -270,6 +270,15 @@ def read_index(folder: Folder) -> Reading:
     return Reading(header.image, salt, tuple(entries), expected, length)
 
 
+def stored_image(folder: Folder) -> str:
+    """Returns the base image that the index in a folder names; empty if it is not known."""
+    try:
+        with os.fdopen(folder.open_regular(NAME), "rb") as file:
+            return msgspec.json.decode(file.readline(_HEADER_MOST), type=_Header).image
+    except (OSError, *DAMAGED):
+        return ""
+
+
 def _parsed(line: bytes, salt: bytes) -> tuple[int, Record | None]:
     """Returns the number and the record of a line; None if its digest does not fit."""
     number, _, rest = line.partition(b" ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
-from wasm_kernel.state.index import Commit
+from wasm_kernel.state.index import Commit, stored_image
 from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.stored import Usable, set_first_aside
@@ -81,38 +81,45 @@ class SessionState:
             copy_bytes=policy.file_copy_bytes,
         )
         self._recorder: Recorder | None = None
-        self._image_files: tuple[OpenFile, ...] = ()
+        self._image: BaseImage | None = None
         self._not_kept: set[str] = set()  # the paths that were told
         self._files_troubled = self._removal_told = False
         self._is_wanted = folders.lasting  # after the end
 
     # -- beginning and end
 
-    def open(self, image: BaseImage) -> None:
-        """Begins a history over the guest's base image, or goes on; the notices tell the user."""
-        self._image_files = image.files
+    def open(self, images: Iterable[BaseImage]) -> None:
+        """Begins a history over a base image, or goes on; the notices tell the user.
+
+        Of the guest's base images, the first is for what begins, and others for what began so.
+        """
         if self._recorder is None:
+            others = iter(images)
+            self._image = next(others)
             try:
-                history = self._history(image.id)
+                history = self._history(others)
             except OSError as problem:
                 self._tell_unsaved(problem)
-                history = History(None, image.id)
+                history = History(None, self.image.id)
             keep, cap = self._policy.history_cells, self._policy.history_bytes
             self._recorder = Recorder(
                 history, self._tell_unsaved, self._tell_narrowed, keep=keep, cap=cap
             )
 
-    def _history(self, image: str) -> History:
+    def _history(self, others: Iterator[BaseImage]) -> History:
         for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
         if not self._lock.take():
             self._notices.tell(texts.TAKEN, error="the session is already open")
-            return History(None, image)
+            return History(None, self.image.id)
         if self._inherited is None:
             state = self._folders.private.enter(STATE, make=True)
-            history = History(state, image, self._folders.verified)
+            if self._wants_stored:
+                self._go_on_over(stored_image(state), others)
+            history = History(state, self.image.id, self._folders.verified)
         else:
             history = self._inherited.history
+            self._go_on_over(history.image, others)
         try:
             if self._inherited is None:
                 self._resume_or_clear(history)
@@ -132,8 +139,17 @@ class SessionState:
             raise
         return history
 
+    @property
+    def _wants_stored(self) -> bool:
+        return self._lock.wants(self._resume if self._folders.lasting else Resume.NEVER)
+
+    def _go_on_over(self, image: str, others: Iterator[BaseImage]) -> None:
+        """Takes the base image of this id, if there is one here."""
+        if self.image.id != image:
+            self._image = next((one for one in others if one.id == image), self.image)
+
     def _resume_or_clear(self, history: History) -> None:
-        if not self._lock.wants(self._resume if self._folders.lasting else Resume.NEVER):
+        if not self._wants_stored:
             set_first_aside(self._folders.private)
             history.clear()
             return
@@ -207,6 +223,13 @@ class SessionState:
         """The commits, and the one that memory is at."""
         return self._live().history.tree
 
+    @property
+    def image(self) -> BaseImage:
+        """The base image that memory is saved relative to."""
+        if self._image is None:
+            raise RuntimeError("this state is not open")
+        return self._image
+
     def _live(self) -> Recorder:
         if self._recorder is None:
             raise RuntimeError("this state is not open")
@@ -255,7 +278,7 @@ class SessionState:
         """Returns what was open at the head; unlinked files are as they were then."""
         head, tree = self.head, self.tree
         if head is None:
-            return self._image_files
+            return self.image.files
         self.files.sweep(tree.unlinked_files)
         return tuple(as_at_commit(self.files, one, head.id) for one in tree.origin.files_of(head))
 

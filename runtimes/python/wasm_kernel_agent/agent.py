@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from wasm_kernel_agent import completion, event_loop, reseed
-from wasm_kernel_agent.boot import lay_out_memory, make_shell, prepare_guest
+from wasm_kernel_agent.boot import lay_out_memory, make_shell, preload_packages, prepare_guest
 from wasm_kernel_agent.cells import CellRunner
 from wasm_kernel_agent.comms import CommServer
 from wasm_kernel_agent.display import jsonable
@@ -72,7 +72,7 @@ class Agent:
     def _serve(self, request: Reply) -> Reply:
         op = request.get("op")
         if op == "boot" and self.shell is None:
-            return self._boot()
+            return self._boot(preload=request.get("preload") is True)
         if self.shell is None:
             return _error("ProtocolError", "the guest was not booted")
         if op in self._answers:
@@ -81,7 +81,7 @@ class Agent:
             return self._query(op, request)
         return _error("ProtocolError", f"unknown request: {op!r:.80}")
 
-    def _boot(self) -> Reply:
+    def _boot(self, *, preload: bool) -> Reply:
         if self._in_guest:
             self._streams.install()
             self._signals.install()
@@ -98,9 +98,11 @@ class Agent:
         }
         if self._in_guest:
             prepare_guest(shell)
+            if preload:
+                preload_packages(shell)
         self.shell = shell
         self._repair = ShellRepair(shell)
-        if self._in_guest:
+        if self._in_guest and preload:
             lay_out_memory(self)
         return {"status": "ok"}
 

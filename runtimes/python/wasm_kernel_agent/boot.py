@@ -62,30 +62,27 @@ def configuration() -> Config:
 
 
 def prepare_guest(shell: GuestShell) -> None:
-    """Imports what notebooks use, so that each session finds it in memory."""
+    """Changes what notebooks use, so that it works in a guest."""
     stdlib_patches.install()
     tracebacks.find_classes_of_cells()
     _extend_path()
     package_hooks.install()
     stand_in_for_ipykernel(type(shell), comms.GuestComm, comms.GuestCommManager)
+    preload.use_ipythons_debugger()
+    # An interrupt while IPython loads a magic would leave that magic unusable in the session.
+    shell.magics_manager.load_all_lazy_magics()
+    completion.list_modules(shell)
+
+
+def preload_packages(shell: GuestShell) -> None:
+    """Imports what notebooks use, so that each session finds it in memory."""
+    importlib.import_module("tqdm")
     with shell.builtin_trap:  # pandas asks where it is, to know how wide a table is
-        from wasm_kernel_agent import numpy_types
-        from wasm_kernel_agent.float_notice import FloatNotice
-
-        FloatNotice().install()
-        numpy_types.install()
-        numpy_types.keep_pandas_indexes()
-
-    progress: Any = importlib.import_module("tqdm").tqdm
-    progress.monitor_interval = 0  # its monitor would be a thread
-
-    preload.load_matplotlib(shell)
-    preload.load_pandas()
+        preload.load_pandas()
+        preload.load_matplotlib()
     preload.preload_widgets(shell)
     preload.preload_schemas()
-    preload.use_ipythons_debugger()
     preload.warm_up(shell)
-    completion.list_modules(shell)
 
 
 def lay_out_memory(agent: Any) -> None:

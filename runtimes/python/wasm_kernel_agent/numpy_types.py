@@ -28,14 +28,12 @@ def install() -> None:
     reading._mapper = [row for row in reading._mapper if row[0] is not numpy.int32]
 
 
-def keep_pandas_indexes() -> None:
+def keep_pandas_indexes(managers: Any) -> None:
     """Lets a frame's own indexes stay indexes when a column is added.
 
     They grow by `np.append(indexes, 0)`, which is of the wider type of the two: int64. pandas'
     compiled code takes arrays of `intp` alone, and Python's ints make those nowhere but here.
     """
-    from pandas.core.internals import managers
-
     manager: Any = managers.BlockManager
     grow = manager._insert_update_blklocs_and_blknos
 

@@ -4,6 +4,8 @@ compiled code can't do.
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -16,6 +18,9 @@ from wasm_kernel_agent.sampling import sample_in_python
 
 Change = Callable[[ModuleType], None]
 
+_INLINE = "inline"
+_INLINE_MODULE = "matplotlib_inline.backend_inline"
+_BACKEND = f"module://{_INLINE_MODULE}"  # as ipykernel spells it, and as libraries look for it
 _VEGALITE = "application/vnd.vegalite.v5+json"  # the newest that JupyterLab draws
 _NO_VEGALITE = (
     "[wasm-kernel] This is an Altair chart, and this front end has no renderer for it. "
@@ -74,7 +79,54 @@ class ChangingFinder(MetaPathFinder):
 
 def install() -> None:
     """Changes packages when they are imported from now on."""
+    os.environ["MPLBACKEND"] = _BACKEND
     sys.meta_path.insert(0, ChangingFinder(CHANGES))
+
+
+def widen_integers(_: ModuleType) -> None:
+    """Lets numpy's names mean what its compiled code does."""
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+    float_notice: Any = importlib.import_module("wasm_kernel_agent.float_notice")
+    float_notice.FloatNotice().install()
+    numpy_types.install()
+
+
+def keep_pandas_indexes(managers: ModuleType) -> None:
+    """Lets a frame take another column, with the integers that numpy makes here."""
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+    numpy_types.keep_pandas_indexes(managers)
+
+
+def know_inline_figures(module: Any) -> None:
+    """Lets matplotlib find the backend that draws figures inline.
+
+    It finds it through package metadata, which the guest's zip does not have.
+    """
+    registry = module.backend_registry
+    registry._validate_and_store_entry_points([(_INLINE, _INLINE_MODULE)])
+    registry._loaded_entry_points = True
+
+
+def return_to_inline_figures(matplotlib: Any) -> None:
+    """Lets a bare `%matplotlib` or `%pylab` return to figures inline."""
+    matplotlib.rcParamsOrig["backend"] = _BACKEND
+
+
+def show_figures_inline(_: ModuleType) -> None:
+    """Makes figures appear below their cells."""
+    from IPython import get_ipython
+    from IPython.core import pylabtools
+    from matplotlib_inline import backend_inline
+
+    activate: Any = pylabtools.activate_matplotlib
+    configure: Any = backend_inline.configure_inline_support
+    activate(_BACKEND)
+    configure(get_ipython(), _INLINE)
+
+
+def start_no_monitor(tqdm: Any) -> None:
+    """Lets tqdm do without its monitor, which would be a thread."""
+    tqdm.tqdm.monitor_interval = 0
 
 
 def show_vegalite(altair: ModuleType) -> None:
@@ -125,10 +177,16 @@ def take_wide_peaks(module: ModuleType) -> None:
 
 CHANGES: dict[str, Change] = {
     "altair": show_vegalite,
+    "matplotlib": return_to_inline_figures,
     "matplotlib.animation": keep_a_picture,
+    "matplotlib.backends.registry": know_inline_figures,
+    "matplotlib.pyplot": show_figures_inline,
+    "numpy": widen_integers,
+    "pandas.core.internals.managers": keep_pandas_indexes,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
     "scipy.signal._peak_finding": take_wide_peaks,
     "sklearn.utils._random": sample_in_python,
+    "tqdm": start_no_monitor,
 }
 """The modules that are changed once they have been imported."""

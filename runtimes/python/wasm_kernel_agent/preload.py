@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import os
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
@@ -19,9 +18,6 @@ from IPython.utils import PyColorize
 from wasm_kernel_agent import completion
 
 _WARM_SOURCE = "import wasm_kernel_agent as a\nfor b in range(3):\n    raise ValueError(b)\n"
-_INLINE = "inline"
-_INLINE_MODULE = "matplotlib_inline.backend_inline"
-_BACKEND = f"module://{_INLINE_MODULE}"  # as ipykernel spells it, and as libraries look for it
 
 
 class PreloadedPackage(MetaPathFinder, Loader):
@@ -81,27 +77,10 @@ def load_themes() -> None:
         modules.theme_table._by_name[name] = modules.Theme.from_dict(json.loads(data))
 
 
-def load_matplotlib(shell: Any) -> None:
-    """Imports pyplot, makes figures appear inline, and draws one so that first plots are quick."""
-    from matplotlib import rcParamsOrig
-    from matplotlib.backends.registry import backend_registry
-
-    # matplotlib finds this backend through package metadata, which the guest's zip does not have.
-    registry: Any = backend_registry
-    original: Any = rcParamsOrig
-    registry._ensure_entry_points_loaded()
-    if not registry.is_valid_backend(_INLINE):
-        registry._validate_and_store_entry_points([(_INLINE, _INLINE_MODULE)])
-    os.environ["MPLBACKEND"] = _BACKEND
-    original["backend"] = _BACKEND  # to which a bare `%matplotlib` or `%pylab` returns
-    from IPython.core import pylabtools
+def load_matplotlib() -> None:
+    """Imports pyplot, and draws a figure so that first plots are quick."""
     from matplotlib import pyplot
-    from matplotlib_inline import backend_inline
 
-    activate: Any = pylabtools.activate_matplotlib
-    configure: Any = backend_inline.configure_inline_support
-    activate(_BACKEND)
-    configure(shell, _INLINE)
     figure = pyplot.figure()
     figure.add_subplot().plot([0, 1], label="$x$")
     figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
@@ -166,8 +145,6 @@ def warm_up(shell: Any) -> None:
     import IPython.core.oinspect
     import IPython.core.pylabtools  # noqa: F401
 
-    # An interrupt while IPython loads a magic would leave that magic unusable in the session.
-    shell.magics_manager.load_all_lazy_magics()
     name = shell.compile.cache(_WARM_SOURCE, 0)
     try:
         exec(compile(_WARM_SOURCE, name, "exec"), {"__name__": "__main__"})

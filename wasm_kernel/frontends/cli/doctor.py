@@ -141,9 +141,8 @@ def _saved_by_others(root: Path) -> Iterator[Finding]:
     ours = []
     try:
         for language in languages():
-            prepared = language.prepared
-            image = prepared.image_at_hand()
-            ours.append(image.id if image else f"{prepared.image_name}.")
+            images = [image.id for image in language.images()]
+            ours += images or [f"{language.image_names[0]}."]
     except BundleError:
         return  # was said above
     found = [one for one in sessions_in(SessionsRoot(root)) if one.image]

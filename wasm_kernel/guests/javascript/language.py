@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, cached_property
 
+import msgspec
 from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import FLAVOURS, Flavour
-from wasm_kernel.errors import BundleError, CompileError, ImageError
+from wasm_kernel.errors import BundleError, CompileError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.guests.base import (
     CommandHandler,
@@ -132,6 +133,16 @@ class JavaScriptLanguage:
                 lambda: builder.build(self.cache, name), "JavaScript", progress
             )
 
+    @property
+    def image_names(self) -> tuple[str, ...]:
+        """The name of its one base image."""
+        return (self.prepared.image_name,)
+
+    def images(self) -> Iterator[BaseImage]:
+        """Yields its one base image, if it is there."""
+        if (found := self.prepared.image_at_hand()) is not None:
+            yield found
+
     def define_early(self, flavour: Flavour) -> None:
         """Defines the host functions; as `GuestLanguage` has it."""
         from wasm_kernel.engine.instance import define_early
@@ -158,15 +169,11 @@ class JavaScriptLanguage:
 
     def start(self, setup: GuestSetup) -> JavaScriptGuest:
         """Returns a booted guest."""
-        base, addresses = self.prepared.image_at_hand(), self.prepared.addresses
-        if base is None or addresses is None:
-            raise ImageError("the JavaScript guest was not prepared")
+        addresses = msgspec.convert(setup.image.record.extra, Addresses, str_keys=True)
         interrupts = Interrupts()
         host = HostImports(interrupts)
         interpreter, quietly = self.files.interpreter, lambda text: None
-        instance = setup.instance(
-            self.compiler.module(interpreter, setup.flavour, quietly), base, host
-        )
+        instance = setup.instance(self.compiler.module(interpreter, setup.flavour, quietly), host)
         strippers = StripperFactory(self._stripper(setup.flavour), setup.clock, setup.memory_bytes)
         guest = JavaScriptGuest(
             instance, addresses, host, setup, strippers=strippers, interrupts=interrupts

@@ -1,5 +1,7 @@
 """Compiling the guest in a process of its own, while kernels run the baseline compiler's code.
 
+It also builds the whole base image, which the first sessions begin without.
+
 It takes minutes of processor time at the lowest priority, and outlives the kernel that began it: a
 batch of short runs would never get there otherwise. There is one for each cache and flavour, and
 one works at a time. SIGTERM ends it, as does a time limit; what it was making is only a cache.
@@ -17,11 +19,13 @@ import threading
 import time
 from pathlib import Path
 
-from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.cache import ENVIRONMENT, Cache
 from wasm_kernel.engine.compiler import Compiler, GuestBinary
 from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour
+from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.guests.python.files import guest_files
 from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.policy import RuntimeType
 
 _TURN = "background.lock"
 _MOST_SECONDS = 2 * 3600  # a busy machine gives it little
@@ -95,13 +99,15 @@ def compile_alone(compiler: Compiler, binary: GuestBinary, flavour: Flavour) -> 
 
 
 def main(folder: str, name: str) -> None:
-    """Compiles a flavour of the guest into a cache."""
+    """Compiles a flavour of the guest into a cache, and builds the whole base image with it."""
     os.nice(_NICE)
     Path("/proc/self/oom_score_adj").write_text("1000")  # it takes 2 GiB: let no kernel end for it
     signal.alarm(_MOST_SECONDS)
     cache = Cache(Path(folder))
     cache.prepare()
     compile_alone(Compiler(cache), guest_files(cache).wasm, FLAVOURS[name])
+    os.environ[ENVIRONMENT] = folder  # where the language looks
+    prepare_on_own_thread(load(RuntimeType.PYTHON), FLAVOURS[name], lambda text: None)
 
 
 if __name__ == "__main__":

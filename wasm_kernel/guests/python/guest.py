@@ -272,15 +272,17 @@ class ImageBuilder:
         self._compiled = compiled
         self._preopens = preopens
 
-    def build(self, cache: Cache, name: str) -> ImageRecord:
+    def build(self, cache: Cache, name: str, *, preload: bool) -> ImageRecord:
         """Boots a guest, and writes its memory to the cache under a name.
+
+        With `preload` it imports what notebooks use, which takes most of the time.
 
         Raises `ImageError` if it does not boot, or can't be interrupted.
         """
         addresses = Addresses(
             self._find_signal_words(), self._find_sqlite_prngs(), self._find_allocator()
         )
-        booting, streams = _Booting(), OutputStreams()
+        booting, streams = _Booting(preload), OutputStreams()
         streams.begin(booting.on_text, {name: limit_of(name, 1 << 20) for name in NAMES.values()})
         with self._raw(booting, streams) as guest:
             try:
@@ -361,7 +363,8 @@ class ImageBuilder:
 class _Booting:
     """The host's side of the one turn in which the base image boots."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: bool) -> None:
+        self._preload = preload
         self._asked = False
         self.booted = False
         self.immortal: tuple[int, ...] = ()
@@ -374,7 +377,7 @@ class _Booting:
         frame = protocol.decode(data)
         if isinstance(frame, protocol.Next) and not self._asked:
             self._asked = True
-            return protocol.encode({"op": "boot"})
+            return protocol.encode({"op": "boot", "preload": self._preload})
         if isinstance(frame, protocol.Immortal):
             self.immortal += frame.words
         if isinstance(frame, protocol.Done):

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
+import msgspec
+
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour, may_run_baseline
-from wasm_kernel.errors import BundleError, CompileError, ImageError
+from wasm_kernel.errors import BundleError, CompileError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.guests.base import (
     CommandContext,
@@ -52,6 +54,11 @@ _HELP_LINKS = (
     ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
     ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
 )
+_PREPARING_ALL = "preparing Python, pandas and matplotlib, once (about 5 s)"
+_PREPARING_SMALL = (
+    "preparing Python, once (about 3 s); sessions that begin in the next minutes take some seconds "
+    "longer to import pandas and matplotlib"
+)
 
 
 class PythonLanguage:
@@ -90,9 +97,29 @@ class PythonLanguage:
     @cached_property
     def prepared(self) -> PreparedFiles[Addresses]:
         """Its code and its base image, as the cache has them."""
-        made_with = (image.FORMAT, BOOT, sorted(ENV.items()))
-        made_of = f"{self.files.key} {made_with}"
+        return PreparedFiles(self.compiler, (self.files.wasm,), self._made_of, Addresses)
+
+    @cached_property
+    def small(self) -> PreparedFiles[Addresses]:
+        """The same code, and a base image of Python and IPython alone, which is there sooner."""
+        made_of = f"{self._made_of} small"
         return PreparedFiles(self.compiler, (self.files.wasm,), made_of, Addresses)
+
+    @property
+    def _made_of(self) -> str:
+        made_with = (image.FORMAT, BOOT, sorted(ENV.items()))
+        return f"{self.files.key} {made_with}"
+
+    def _prepared_for(self, flavour: Flavour) -> PreparedFiles[Addresses]:
+        """Returns the files that new sessions need to begin with code of a flavour.
+
+        Slow code is for the first sessions of a machine. Where better code is there, the whole
+        image is built; processes that must not build it go on with the small one meanwhile.
+        """
+        if self.prepared.image_at_hand() is not None:
+            return self.prepared
+        goes_on = self._broker is not None and self.small.is_found
+        return self.small if goes_on or flavour.until is not None else self.prepared
 
     @property
     def info(self) -> LanguageInfo:
@@ -164,11 +191,14 @@ class PythonLanguage:
             return Finding("ok", "built")
         if self.cache.installed(self.prepared.image_name) is not None:
             return Finding("ok", "installed")
-        late = "the first kernel waits some seconds (`wasm-kernel warm`)"
-        return Finding("note", f"not built: {late}")
+        if self.cache.path(self.small.image_name).is_file():
+            late = "the first sessions import these themselves"
+        else:
+            late = "the first kernel waits some seconds"
+        return Finding("note", f"not built: {late} (`wasm-kernel warm`)")
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
-        """Compiles the guest and builds its base image, if either is missing."""
+        """Compiles the guest and builds a base image, if either is missing."""
         with self._guard:
             check_pages()
             if self._broker is not None and not self._use_remembered(flavour):
@@ -176,12 +206,24 @@ class PythonLanguage:
                 self._is_improved = True
             guest_files.lay_out(self.files, self.cache)  # a confined process can't
             with self.compiler.being_kept(self.files.wasm, flavour, progress) as compiled:
-                base = self.prepared.image_at_hand() or self.prepared.build_image(
-                    lambda: self._build(compiled, progress), "Python and pandas", progress
+                needed = self._prepared_for(flavour)
+                base = needed.image_at_hand() or needed.build_image(
+                    lambda: self._build(needed, compiled, progress), "Python", progress
                 )
             if flavour.until is not None:
                 self._improve(flavour.until)
             return base
+
+    @property
+    def image_names(self) -> tuple[str, ...]:
+        """The names of its base images; as `GuestLanguage` has it."""
+        return self.prepared.image_name, self.small.image_name
+
+    def images(self) -> Iterator[BaseImage]:
+        """Yields the base images that are there; as `GuestLanguage` has it."""
+        for each in (self.prepared, self.small):
+            if (found := each.image_at_hand()) is not None:
+                yield found
 
     def define_early(self, flavour: Flavour) -> None:
         """Defines the host functions; as `GuestLanguage` has it."""
@@ -225,21 +267,25 @@ class PythonLanguage:
                 self.files = known
                 self._is_remembered = True  # once a process: looking for changes costs each start
             folder = self.cache.folder_of(guest_files.folder_name(self.files))
-            is_ready = folder is not None and self.prepared.image_at_hand() is not None
-            return is_ready and self.prepared.is_compiled(flavour)
+            needed = self._prepared_for(flavour)
+            is_ready = folder is not None and needed.image_at_hand() is not None
+            return is_ready and needed.is_compiled(flavour)
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
-    def _build(self, compiled: Compiled, progress: Progress) -> ImageRecord:
-        """Writes the base image to the cache; returns its record."""
+    def _build(
+        self, needed: PreparedFiles[Addresses], compiled: Compiled, progress: Progress
+    ) -> ImageRecord:
+        """Writes a base image to the cache; returns its record."""
         from tempfile import TemporaryDirectory
 
-        progress("preparing Python, pandas and matplotlib, once (about 5 s)")
+        is_whole = needed is self.prepared
+        progress(_PREPARING_ALL if is_whole else _PREPARING_SMALL)
         with TemporaryDirectory() as place, Folder.open(place) as empty:
             empty.enter(SITE, make=True).close()
             app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
             builder = ImageBuilder(compiled, self._preopens(app, empty, empty))
-            return builder.build(self.cache, self.prepared.image_name)
+            return builder.build(self.cache, needed.image_name, preload=is_whole)
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns library, `/app`, `/tmp`, `/`, packages, mounts and the notebook's folder."""
@@ -264,11 +310,9 @@ class PythonLanguage:
 
     def start(self, setup: GuestSetup) -> PythonGuest:
         """Returns a booted guest."""
-        base, addresses = self.prepared.image_at_hand(), self.prepared.addresses
-        if base is None or addresses is None:
-            raise ImageError("the Python guest was not prepared")
+        addresses = msgspec.convert(setup.image.record.extra, Addresses, str_keys=True)
         compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
-        instance = setup.instance(compiled, base, HostChannel(setup.answer), ARGV)
+        instance = setup.instance(compiled, HostChannel(setup.answer), ARGV)
         return PythonGuest(instance, setup.files, addresses, setup.flavour)
 
     def parse_cell(self, code: str) -> PythonCell:

@@ -1,0 +1,117 @@
+"""Sessions that begin before the whole base image is there: what they import, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.faces import says
+from tests.local import create_sandbox, get_session_sandbox
+from wasm_kernel.engine.flavours import BASELINE, EPOCH
+from wasm_kernel.folders.locks import Resume
+from wasm_kernel.guests.base import prepare_on_own_thread
+from wasm_kernel.guests.python.language import PythonLanguage, shared_language
+from wasm_kernel.linux import trees
+from wasm_kernel.sessions.archives import export_session, import_session
+
+IMPORTS = """
+import sys
+print([name for name in ('numpy', 'pandas', 'matplotlib') if name in sys.modules])
+import numpy, pandas, tqdm
+import matplotlib.pyplot as plt
+frame = pandas.DataFrame({'a': [1, 2]})
+frame['b'] = frame.a.sum()
+print(numpy.int_ is numpy.int64, frame.b.dtype, plt.get_backend(), tqdm.tqdm.monitor_interval)
+frame.plot();
+"""
+
+
+class NoBroker:
+    """A broker that is asked for nothing."""
+
+    def call(self, request: object, reply: object, task: object = None) -> NoReturn:
+        raise AssertionError(request)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "root"
+    trees.remove_tree(tmp_path / "root")
+
+
+@pytest.fixture
+def beginner(warm: None) -> PythonLanguage:
+    """A language that finds no whole image yet, and makes none."""
+    language = PythonLanguage()
+    language._prepared_for = lambda flavour: language.small  # type: ignore[method-assign]
+    language.prepared.image_at_hand = lambda: None  # type: ignore[method-assign]
+    prepare_on_own_thread(language, EPOCH, lambda text: None)
+    return language
+
+
+def test_a_first_session_imports_what_others_find_in_memory(
+    beginner: PythonLanguage, root: Path
+) -> None:
+    with create_sandbox(workspace=root, language=beginner) as sandbox:
+        result = sandbox.execute(IMPORTS)
+    shown = "[]\nTrue int64 module://matplotlib_inline.backend_inline 0\n"
+    assert (result.stdout, result.error) == (shown, None)
+    assert any("image/png" in output.data for output in result.outputs)
+
+
+def test_a_session_goes_on_over_the_image_that_it_began_with(
+    beginner: PythonLanguage, root: Path
+) -> None:
+    with create_sandbox(
+        workspace=root / "one", session_id="one", language=beginner, resume=Resume.ALWAYS
+    ) as sandbox:
+        says(sandbox, "x = [1, 2]; file = open('a', 'w+')")
+    language = shared_language(None)
+    with create_sandbox(
+        workspace=root / "one", session_id="one", language=language, resume=Resume.ALWAYS
+    ) as sandbox:
+        assert says(sandbox, "file.write('kept'); file.flush(); print(sum(x))") == "3"
+        (fork,) = sandbox.fork()
+        with fork:
+            assert says(fork, "print(sum(x) + 1)") == "4"
+    with create_sandbox(
+        workspace=root / "one", session_id="one", language=language, resume=Resume.NEVER
+    ) as sandbox:
+        assert says(sandbox, "import sys; print('x' in globals(), 'pandas' in sys.modules)") == (
+            "False True"
+        )
+
+
+def test_an_archive_of_a_first_session_opens_over_the_whole_image(
+    beginner: PythonLanguage, root: Path, tmp_path: Path
+) -> None:
+    with create_sandbox(
+        workspace=root / "one", session_id="one", language=beginner, resume=Resume.ALWAYS
+    ) as sandbox:
+        says(sandbox, "x = [1, 2]; file = open('a', 'w+')")
+    export_session("one", tmp_path / "one.tar", root)
+    made = import_session(tmp_path / "one.tar", root, session_id="two")
+    assert (made.states > 0, made.note) == (True, "")
+    with get_session_sandbox("two", workspace_root=root) as sandbox:
+        code = "import numpy; print(file.write('kept'), sum(x), numpy.arange(3).sum())"
+        assert says(sandbox, code) == "4 3 3"
+
+
+def test_a_process_that_makes_nothing_goes_on_with_the_small_image(
+    beginner: PythonLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Better code may be there some seconds before the whole image is."""
+    language = PythonLanguage(broker=NoBroker())
+    monkeypatch.setattr(language.prepared, "image_at_hand", lambda: None)
+    assert language._prepared_for(EPOCH) is language.prepared  # which the broker makes
+    assert language._prepared_for(BASELINE) is language.small
+    small = language.small.image_at_hand()
+    assert language.prepare(EPOCH, lambda text: None) is small
+    monkeypatch.undo()
+    assert language.prepare(EPOCH, lambda text: None) is not small
