@@ -35,4 +35,5 @@ def test_a_content_that_is_cut_while_it_is_mapped_costs_its_states_alone(
         assert done.error is not None
         again = sandbox.execute("print(x, 'b' in globals())")
         assert again.stdout == "1 False\n"
-        assert "can't be read any more" in done.stderr + again.stderr
+        # which pages are missed first is chance: those of the guest's own, or of the cell's array
+        assert "as they were before" in done.error.evalue + done.stderr + again.stderr
