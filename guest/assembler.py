@@ -64,7 +64,7 @@ def br(depth: int) -> bytes:
 
 
 def br_if(depth: int) -> bytes:
-    """The same if the number on the stack is not 0."""
+    """Goes there, as `br`, if the number on the stack is not 0."""
     return b"\x0d" + unsigned(depth)
 
 

@@ -1,4 +1,4 @@
-"""What the memory history costs by itself, in milliseconds, against its aims."""
+"""The cost of the memory history by itself, in milliseconds, against its aims."""
 
 from __future__ import annotations
 

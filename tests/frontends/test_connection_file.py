@@ -205,7 +205,7 @@ def test_topics_without_end_are_not_told_to_all_others() -> None:
 
 
 def heard(client: zmq.Socket[Any], session: Session, publisher: Publisher) -> dict[str, Any]:
-    """The next message of a client, of which the publisher is looked after meanwhile."""
+    """Returns the next message of a client; the publisher looks for clients meanwhile."""
     until = time.monotonic() + PATIENCE
     while not client.poll(1):
         assert time.monotonic() < until
@@ -215,7 +215,7 @@ def heard(client: zmq.Socket[Any], session: Session, publisher: Publisher) -> di
 
 
 def first_message(context: zmq.Context[Any], session: Session, port: int) -> dict[str, Any]:
-    """What a new client hears first."""
+    """Returns the first message of a new client."""
     with closing(context.socket(zmq.SUB)) as client:
         client.subscribe(b"")
         client.connect(f"tcp://127.0.0.1:{port}")

@@ -101,7 +101,7 @@ class PythonLanguage:
 
     @cached_property
     def small(self) -> PreparedFiles[Addresses]:
-        """The same code, and a base image of Python and IPython alone, which is there sooner."""
+        """Its code, and a base image of Python and IPython alone, which is built sooner."""
         made_of = f"{self._made_of} small"
         return PreparedFiles(self.compiler, (self.files.wasm,), made_of, Addresses)
 
