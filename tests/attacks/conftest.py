@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.faces import put_back
+from tests.faces import PATIENCE, put_back
 from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel import SandboxResult
+from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import trees
 from wasm_kernel.policy import ExecutionPolicy
 
 START_SECONDS = 600
 SMALL = ExecutionPolicy(
-    cell_timeout=20.0,
-    grace_seconds=0.5,
+    cell_timeout=PATIENCE,  # an attack that is to meet one of the two has its own
+    grace_seconds=PATIENCE,
     stdout_bytes=1 << 20,
     stderr_bytes=1 << 20,
     display_bytes=8 << 20,
@@ -27,6 +29,16 @@ SMALL = ExecutionPolicy(
     open_files=64,
     memory_bytes=768 << 20,
 )
+
+
+class Heard(NoListener):
+    """What a cell has printed so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def emit(self, output: Output) -> None:
+        self.text += output.text if isinstance(output, Stream) else ""
 
 
 @dataclass
@@ -40,16 +52,18 @@ class Victim:
         """The host folder behind `/app`."""
         return self.sandbox.workspace
 
-    def run(self, code: str, *, interrupt: float | None = None, **options: Any) -> SandboxResult:
-        """The result of a cell, interrupted after so many seconds."""
-        if interrupt is None:
+    def run(self, code: str, *, interrupt: str = "", **options: Any) -> SandboxResult:
+        """The result of a cell, interrupted each time when it has printed this word."""
+        if not interrupt:
             return self.sandbox.execute(code, **options)
-        timer = threading.Timer(interrupt, self.sandbox.interrupt)
-        timer.start()
-        try:
-            return self.sandbox.execute(code, **options)
-        finally:
-            timer.cancel()
+        heard = options.setdefault("listener", Heard())
+        cell, interrupts = self.sandbox.submit(code, **options), 0
+        while not cell.done():  # its limits see to that
+            if heard.text.count(interrupt) > interrupts:
+                interrupts += 1
+                self.sandbox.interrupt()
+            time.sleep(0.005)
+        return cell.result()
 
     def says(self, code: str) -> str:
         """What a cell that must succeed prints."""

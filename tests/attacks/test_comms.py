@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -58,10 +57,8 @@ FLOODS = {
 def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, code: str) -> None:
     flooded = victim_of(comm_count=5000, comm_bytes=64 << 20)
     page, peak = Page(), Peak()
-    begun = time.monotonic()
-    start = "from comm import create_comm, get_comm_manager\n"
-    result = flooded.run(start + code, interrupt=0.4, listener=page)
-    assert time.monotonic() - begun < 15
+    start = "from comm import create_comm, get_comm_manager\nprint('begun')\n"
+    result = flooded.run(start + code, interrupt="begun", listener=page)
     assert len(page.said) <= 5000
     assert sum(len(b) for m in page.said for b in m.buffers) <= 64 << 20
     assert page.text.count("the rest is dropped") <= 1

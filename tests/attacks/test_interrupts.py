@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.conftest import SMALL, Making, Victim
+from tests.attacks.conftest import SMALL, Heard, Making, Victim
 from tests.attacks.interrupting import interrupt_many
-from tests.local import create_sandbox
+from tests.faces import PATIENCE
+from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import SandboxResult
+from wasm_kernel.guests.protocol import Output
 
-SOON = 10.0  # seconds from the interrupt to the end of the cell: less than its limit of 20
-AT = 0.1  # seconds after which it comes
-GRACE = SMALL.grace_seconds
+BEGUN = "print('begun')\n"
+
+
+def interrupt(victim: Victim, code: str) -> SandboxResult:
+    """The result of a cell that is interrupted once, when its code runs."""
+    return victim.run(BEGUN + code, interrupt="begun")
+
+
+def ends_interrupted(victim: Victim, code: str, *names: str) -> None:
+    """An interrupt ends the cell, with one of these errors, and not its limit of time."""
+    result = interrupt(victim, code)
+    assert result.error is not None, code
+    assert result.error.ename in (names or ("KeyboardInterrupt",)), (code, result.error)
 
 
 def test_case_01_an_endless_loop_ends_as_keyboard_interrupt(victim: Victim) -> None:
-    victim.says("mine = 1")
-    result = victim.run("while True: pass", interrupt=AT)
-    assert result.error is not None
-    assert result.error.ename == "KeyboardInterrupt"
-    assert result.duration < AT + SOON
-    assert victim.says("print(mine)") == "1"
-
-
-def test_case_01_what_the_cell_did_before_the_interrupt_stays(victim: Victim) -> None:
-    victim.run("done = []\nfor i in range(5): done.append(i)\nwhile True: pass", interrupt=AT)
-    assert victim.says("print(done)") == "[0, 1, 2, 3, 4]"
+    ends_interrupted(victim, "mine = []\nfor i in range(5): mine.append(i)\nwhile True: pass")
+    assert victim.says("print(mine)") == "[0, 1, 2, 3, 4]"
 
 
 def test_case_01_finally_runs(victim: Victim) -> None:
-    victim.run("try:\n  while True: pass\nfinally: cleaned = True", interrupt=AT)
+    ends_interrupted(victim, "cleaned = False\ntry:\n  while True: pass\nfinally: cleaned = True")
     assert victim.says("print(cleaned)") == "True"
 
 
 def test_case_01_the_cell_may_catch_it(victim: Victim) -> None:
-    code = "try:\n  while True: pass\nexcept KeyboardInterrupt: print('caught')"
-    assert victim.run(code, interrupt=AT).stdout == "caught\n"
+    code = "try:\n  print('begun')\n  while True: pass\nexcept KeyboardInterrupt: print('caught')"
+    assert victim.run(code, interrupt="begun").stdout == "begun\ncaught\n"
 
 
 @pytest.mark.parametrize(
@@ -56,11 +59,10 @@ def test_case_01_the_cell_may_catch_it(victim: Victim) -> None:
 def test_case_01_an_interrupt_that_comes_upon_a_destructor_is_not_lost(
     victim: Victim, code: str
 ) -> None:
-    for delay in (0.06, 0.08, 0.1):
-        result = victim.run(code, interrupt=delay)
+    for _ in range(3):
+        result = interrupt(victim, code)
         assert result.error is not None
         assert result.error.ename == "KeyboardInterrupt"
-        assert result.duration < delay + SOON
         assert "ignored" not in result.stderr
 
 
@@ -87,22 +89,19 @@ def test_case_01_what_else_a_destructor_raises_is_told_and_ignored(victim: Victi
         ),
     ],
 )
-def test_case_02_a_long_call_into_c_ends_within_the_bound(victim: Victim, code: str) -> None:
-    victim.says("mine = 2")
-    result = victim.run(code, interrupt=AT)
-    assert result.duration < AT + GRACE + SOON
+def test_case_02_a_long_call_into_c_ends_within_its_grace(victim_of: Making, code: str) -> None:
+    hurried = victim_of(grace_seconds=0.3)
+    hurried.says("mine = 2")
+    result = interrupt(hurried, code)
     if result.error is not None and result.error.ename != "KeyboardInterrupt":
         assert result.error.ename == "Interrupted"
         assert "variables are as they were" in result.error.evalue
-    assert victim.says("print(mine)") == "2"
+    assert hurried.says("print(mine)") == "2"
 
 
-def test_case_03_a_sleep_ends_under_a_second(victim: Victim) -> None:
+def test_case_03_a_sleep_ends_at_once(victim: Victim) -> None:
     victim.says("mine = 3")
-    result = victim.run("import time; time.sleep(30)", interrupt=AT)
-    assert result.error is not None
-    assert result.error.ename == "KeyboardInterrupt"
-    assert result.duration < AT + SOON
+    ends_interrupted(victim, "import time; time.sleep(3600)")
     assert victim.says("print(mine)") == "3"
 
 
@@ -115,34 +114,28 @@ def test_case_03_a_sleep_burns_no_fuel(warm_metered: None, victim_of: Making) ->
     assert long < 1.2 * short
 
 
-def test_case_03_a_sleep_ends_at_the_cells_deadline(victim_of: Making) -> None:
-    brief = victim_of(cell_timeout=0.5)
-    begun = time.monotonic()
-    assert brief.fails("import time; time.sleep(30)") == "CellTimeout"
-    assert time.monotonic() - begun < 20
-    brief.lives()
+def test_case_03_a_sleep_ends_at_the_cells_deadline(victim: Victim) -> None:
+    assert victim.fails("import time; time.sleep(3600)", timeout_seconds=0.3) == "CellTimeout"
 
 
 def test_case_04_a_loop_that_swallows_everything_ends_at_the_second_interrupt(
-    victim: Victim,
+    victim_of: Making,
 ) -> None:
-    victim.says("mine = 4")
-    second = threading.Timer(0.4, victim.sandbox.interrupt)
-    second.start()
-    code = "while True:\n  try:\n    while True: pass\n  except BaseException: pass"
-    result = victim.run(code, interrupt=AT)
+    hurried = victim_of(grace_seconds=0.3)
+    hurried.says("mine = 4")
+    code = (
+        "while True:\n  try:\n    print('on')\n    while True: pass\n  except BaseException: pass"
+    )
+    result = hurried.run(code, interrupt="on")
     assert result.error is not None
     assert result.error.ename == "Interrupted"
     assert "grace_seconds" in result.error.evalue
-    assert result.duration < 0.4 + GRACE + SOON
-    assert victim.says("print(mine)") == "4"
+    assert hurried.says("print(mine)") == "4"
 
 
 def test_case_04_a_handler_of_the_cells_own_does_not_outlive_it(victim: Victim) -> None:
     victim.says("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
-    result = victim.run("while True: pass", interrupt=AT)
-    assert result.error is not None
-    assert result.error.ename in ("KeyboardInterrupt", "Interrupted")
+    ends_interrupted(victim, "while True: pass")
 
 
 def test_case_07_an_interrupt_while_idle_is_for_nobody(victim: Victim) -> None:
@@ -150,27 +143,46 @@ def test_case_07_an_interrupt_while_idle_is_for_nobody(victim: Victim) -> None:
     assert victim.says("print('on')") == "on"
 
 
+class Twice(Heard):
+    """Interrupts a cell twice when it prints: the guest waits until both are there."""
+
+    def __init__(self, sandbox: LocalSandbox) -> None:
+        super().__init__()
+        self._sandbox = sandbox
+
+    def emit(self, output: Output) -> None:
+        self._sandbox.interrupt()
+        self._sandbox.interrupt()
+
+
 def test_case_07_two_interrupts_at_once_are_one(victim: Victim) -> None:
-    timer = threading.Timer(0.2, lambda: [victim.sandbox.interrupt() for _ in range(2)])
+    result = victim.run(BEGUN + "while True: pass", listener=Twice(victim.sandbox))
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+
+
+def at_some_moment(victim: Victim, code: str, seconds: float) -> SandboxResult:
+    """The result of a cell and an interrupt so much later, before, during or after it."""
+    timer = threading.Timer(seconds, victim.sandbox.interrupt)
     timer.start()
-    assert victim.fails("while True: pass") == "KeyboardInterrupt"
-    assert victim.says("print('on')") == "on"
+    result = victim.run(code)
+    timer.join()  # it must not meet the next cell
+    return result
 
 
 def test_case_07_an_interrupt_at_any_moment_of_a_short_cell_hurts_no_other(victim: Victim) -> None:
     for i in range(60):
-        result = victim.run(f"{i}", interrupt=i * 0.0005)
+        result = at_some_moment(victim, f"{i}", i * 0.0005)
         assert result.error is None or result.error.ename == "KeyboardInterrupt"
         assert victim.says(f"print({i})") == str(i)
 
 
 def test_case_07_a_queued_cell_is_interrupted_before_it_runs(victim: Victim) -> None:
     victim.says("ran = []")
-    futures = [
-        victim.sandbox.submit(f"import time; time.sleep(0.3); ran.append({i})") for i in (1, 2)
-    ]
+    codes = ("import time; time.sleep(3600); ran.append(1)", "ran.append(2)")
+    futures = [victim.sandbox.submit(code) for code in codes]
     victim.sandbox.interrupt()
-    ends = [future.result(10) for future in futures]
+    ends = [future.result(PATIENCE) for future in futures]
     assert [end.success for end in ends] == [False, True]
     assert victim.says("print(ran)") == "[2]"
 
@@ -181,7 +193,7 @@ def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
     with create_sandbox(workspace=tmp_path, policy=SMALL) as starting:
         future = starting.submit("while True: pass")
         assert starting.interrupt()
-        result = future.result(10)
+        result = future.result(PATIENCE)
         assert result.error is not None
         assert result.error.ename == "KeyboardInterrupt"
         Victim(starting).lives()
@@ -191,28 +203,25 @@ def test_case_07_an_interrupt_while_a_lost_guest_comes_back_hurts_no_later_cell(
     victim: Victim,
 ) -> None:
     for delay in (0.001, 0.01, 0.03):
-        victim.run("import os; os._exit(1)", interrupt=delay)
+        at_some_moment(victim, "import os; os._exit(1)", delay)
         victim.lives()
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        "import asyncio; await asyncio.sleep(30)",
-        "import asyncio; asyncio.run(asyncio.sleep(30))",
+        "import asyncio; await asyncio.sleep(3600)",
+        "import asyncio; asyncio.run(asyncio.sleep(3600))",
         "import asyncio\nasync def f():\n  while True: await asyncio.sleep(0)\nawait f()",
-        "import asyncio\nawait asyncio.gather(*(asyncio.sleep(30) for _ in range(100)))",
+        "import asyncio\nawait asyncio.gather(*(asyncio.sleep(3600) for _ in range(100)))",
     ],
 )
 def test_case_08_awaiting_can_be_interrupted(victim: Victim, code: str) -> None:
-    result = victim.run(code, interrupt=AT)
-    assert result.error is not None
-    assert result.error.ename in ("KeyboardInterrupt", "CancelledError")
-    assert result.duration < AT + SOON
+    ends_interrupted(victim, code, "KeyboardInterrupt", "CancelledError")
 
 
 def test_case_08_the_loop_works_after_an_interrupt(victim: Victim) -> None:
-    victim.run("import asyncio; await asyncio.sleep(30)", interrupt=AT)
+    interrupt(victim, "import asyncio; await asyncio.sleep(3600)")
     assert victim.says("import asyncio; await asyncio.sleep(0.01); print('on')") == "on"
     assert victim.says("asyncio.run(asyncio.sleep(0.01)); print('on')") == "on"
 
@@ -221,8 +230,10 @@ def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
     victim: Victim,
 ) -> None:
     """Before, a loop that no frame ran any more was "already running" for good."""
-    ends = interrupt_many(victim.sandbox, 40, seed=8)
-    assert ends["KeyboardInterrupt"] > 10, ends
+    interrupted, seed = 0, 8
+    while interrupted < 12:  # how many of them come in time depends on the machine
+        interrupted += interrupt_many(victim.sandbox, 20, seed)["KeyboardInterrupt"]
+        seed += 1
 
 
 SAYS_IT_RUNS = (
@@ -255,15 +266,12 @@ def test_f8_what_runs_beneath_a_loop_is_interrupted_at_once(victim: Victim) -> N
         "import asyncio\nasync def f():\n  while True: pass\nawait f()",
         "import asyncio\nasync def f():\n  while True: pass\nasyncio.run(f())",
         "import asyncio\nasync def f():\n  while True: await asyncio.sleep(0)\nawait f()",
-        "import asyncio, time\nawait asyncio.to_thread(time.sleep, 30)",
+        "import asyncio, time\nawait asyncio.to_thread(time.sleep, 3600)",
         "import asyncio, json\nasync def f():\n  while True: json.loads('[1]')\nawait f()",
-        "import asyncio\nawait asyncio.gather(*[asyncio.sleep(30) for i in range(99)])",
-        "import asyncio\nasync with asyncio.TaskGroup() as g: g.create_task(asyncio.sleep(30))",
+        "import asyncio\nawait asyncio.gather(*[asyncio.sleep(3600) for i in range(99)])",
+        "import asyncio\nasync with asyncio.TaskGroup() as g: g.create_task(asyncio.sleep(3600))",
     ):
-        result = victim.run(code, interrupt=AT)
-        assert result.error is not None, code
-        assert result.error.ename == "KeyboardInterrupt", (code, result.error)
-        assert result.duration < AT + SOON, code
+        ends_interrupted(victim, code)
 
 
 DROPPED = """
@@ -286,6 +294,7 @@ def test_f8_an_interrupt_that_c_code_drops_comes_again(victim: Victim) -> None:
 
 OUTLIVES = """
 try:
+    print('begun')
     while True: pass
 except KeyboardInterrupt as interrupt:
     kept = interrupt.with_traceback(None)
@@ -297,5 +306,5 @@ class Late:
 @pytest.mark.parametrize("code", ["del kept, Late", "late = Late(); del late"])
 def test_an_interrupt_that_outlives_its_cell_ends_no_later_one(victim: Victim, code: str) -> None:
     """Some that asyncio keeps do: one in 10,000 ended the next cell."""
-    victim.run(OUTLIVES, interrupt=AT)
+    victim.run(OUTLIVES, interrupt="begun")
     assert victim.says(f"{code}\nfor number in range(10**5): pass\nprint('went on')") == "went on"

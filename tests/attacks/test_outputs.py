@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -50,9 +49,7 @@ def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
     victim: Victim, code: str
 ) -> None:
     peak = Peak()
-    begun = time.monotonic()
-    result = victim.run(code, interrupt=0.2)
-    assert time.monotonic() - begun < 15
+    result = victim.run(f"print('begun')\n{code}", interrupt="begun")
     assert len(result.outputs) <= 1002
     assert len(result.stderr) < 1.2 * (1 << 20)
     assert peak.grown < RSS

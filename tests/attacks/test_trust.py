@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.faces import wait_for
 from tests.peak import MB, Peak
 from tests.sampled import sampled
 
@@ -75,22 +76,25 @@ BREAKING = {
 
 @pytest.mark.parametrize("code", sampled(BREAKING, 4))
 def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: str) -> None:
-    broken = victim_of(cell_timeout=4.0)
+    broken = victim_of()
     broken.says("mine = 17")
-    broken.run(code)
-    broken.run("1")  # one cell may fail because of it
+    broken.run(code, timeout_seconds=4.0)
+    broken.run("1", timeout_seconds=4.0)  # one cell may fail because of it
     assert broken.says("kept = 1; print(40 + 2)").endswith("42")
     assert broken.says("print(len([1, 2]), kept)").endswith("2 1")
 
 
-def test_case_17_an_agent_that_never_begins_ends_by_the_second_interrupt(
-    victim_of: Making,
-) -> None:
-    broken = victim_of()
+def test_case_17_an_agent_that_never_begins_ends_by_interrupts(victim_of: Making) -> None:
+    broken = victim_of(grace_seconds=0.2)
     broken.says("mine = 17")
-    broken.run("def f(self):\n  while True: pass\ntype(get_ipython().agent).turn = f")
-    threading.Timer(0.5, broken.sandbox.interrupt).start()
-    result = broken.run("1", interrupt=0.2)
+    spin = "def f(self):\n  open('begun', 'w').close()\n  while True: pass\n"
+    broken.run(f"{spin}type(get_ipython().agent).turn = f")
+    cell = broken.sandbox.submit("1")
+    wait_for((broken.app / "begun").exists)
+    while not cell.done():
+        broken.sandbox.interrupt()
+        time.sleep(0.1)
+    result = cell.result()
     assert result.error is not None
     assert "earlier cell" in result.error.evalue
     assert broken.says("print(mine)") == "17"
@@ -166,11 +170,9 @@ def test_case_18_a_forged_end_does_not_make_a_failed_cell_a_success(forger: Vict
     assert not forger.run(code).success
 
 
-def test_case_18_a_forged_end_does_not_stretch_the_deadline(victim_of: Making) -> None:
-    brief = victim_of(cell_timeout=0.5)
-    code = FORGE + "forge({'op': 'done', 'reply': {'status': 'ok'}})\nwhile True: pass"
-    assert brief.fails(code) == "CellTimeout"
-    brief.lives()
+def test_case_18_a_forged_end_does_not_stretch_the_deadline(forger: Victim) -> None:
+    code = "forge({'op': 'done', 'reply': {'status': 'ok'}})\nwhile True: pass"
+    assert forger.fails(code, timeout_seconds=0.3) == "CellTimeout"
 
 
 def test_case_18_output_after_a_forged_end_is_refused(forger: Victim) -> None:
@@ -204,10 +206,9 @@ def test_case_18_a_frame_names_no_other_cell(forger: Victim) -> None:
     assert "cell_id" not in answer(forger, frame)
 
 
-def test_case_18_limits_are_lowered_and_never_raised(victim_of: Making) -> None:
-    brief = victim_of(cell_timeout=0.5)
-    code = FORGE + "forge({'op': 'limit', 'seconds': 1000, 'fuel': 10**15})\nwhile True: pass"
-    assert brief.fails(code) == "CellTimeout"
+def test_case_18_limits_are_lowered_and_never_raised(forger: Victim) -> None:
+    code = "forge({'op': 'limit', 'seconds': 1000, 'fuel': 10**15})\nwhile True: pass"
+    assert forger.fails(code, timeout_seconds=0.3) == "CellTimeout"
 
 
 def test_case_18_a_forged_error_does_not_make_a_good_cell_fail_for_ever(forger: Victim) -> None:
@@ -269,11 +270,8 @@ def test_case_19_of_two_equal_keys_one_counts_and_two_ops_are_refused(forger: Vi
     assert not {"clear", "display"} & {output.kind for output in result.outputs}
 
 
-def test_case_19_a_cell_of_two_million_frames_ends(victim_of: Making) -> None:
-    talker = victim_of(cell_timeout=0.7)
-    code = FORGE + "for _ in range(2_000_000): _host.call(b'{}')"
-    talker.run(code)
-    talker.lives()
+def test_case_19_a_cell_of_two_million_frames_ends(forger: Victim) -> None:
+    forger.run("for _ in range(2_000_000): _host.call(b'{}')", timeout_seconds=0.7)
 
 
 def test_case_20_the_host_unpickles_nothing(forger: Victim) -> None:
