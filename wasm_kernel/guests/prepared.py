@@ -64,11 +64,6 @@ class PreparedFiles(Generic[_Addresses]):
             raise CompileError(f"installed, but not used ({problem})") from None
         return "installed"
 
-    @property
-    def is_found(self) -> bool:
-        """True if this process has found the base image by now."""
-        return self._image is not None
-
     def image_at_hand(self) -> BaseImage | None:
         """Returns the base image in the cache, or the installed one; None if there is neither."""
         try:

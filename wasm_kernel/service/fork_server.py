@@ -52,8 +52,9 @@ from wasm_kernel.policy import RuntimeType
 language = load(RuntimeType({language!r}))
 wanted = [FLAVOURS[name] for name in {names}]
 try:
-    compiled = (flavour for flavour in wanted if language.prepared.is_compiled(flavour))
-    flavour = next(compiled, None) or language.code_for(wanted[0])
+    compiled = [flavour for flavour in wanted if language.prepared.is_compiled(flavour)]
+    made = (flavour for flavour in compiled if language.code_for(flavour) is flavour)
+    flavour = next(made, None) or language.code_for(wanted[0])
     prepare_on_own_thread(language, flavour, lambda text: print(text, flush=True))
 except WasmKernelError as problem:
     raise SystemExit(str(problem))

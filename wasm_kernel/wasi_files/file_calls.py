@@ -40,8 +40,8 @@ class FileCalls(Struct, frozen=True):
             raise Refused(abi.EINTR)
 
     def until_stopped(self, entries: Iterable[T]) -> Iterator[T]:
-        """Yields what is in a folder, as long as `check_time` allows."""
+        """Yields what is in a folder; of a large one, as long as `check_time` allows."""
         for index, entry in enumerate(entries):
-            if index % _BETWEEN_LOOKS == 0:
+            if index % _BETWEEN_LOOKS == _BETWEEN_LOOKS - 1:
                 self.check_time()
             yield entry

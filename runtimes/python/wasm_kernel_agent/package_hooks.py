@@ -40,6 +40,10 @@ class ChangedLoader(Loader):
         self._loader = loader
         self._change = change
 
+    def __getattr__(self, name: str) -> Any:
+        """What else the module's own loader can tell, such as data that lies beside it."""
+        return getattr(vars(self).get("_loader"), name)
+
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """The module, as its own loader makes it."""
         module: ModuleType | None = self._loader.create_module(spec)
@@ -112,8 +116,10 @@ def return_to_inline_figures(matplotlib: Any) -> None:
     matplotlib.rcParamsOrig["backend"] = _BACKEND
 
 
-def show_figures_inline(_: ModuleType) -> None:
-    """Makes figures appear below their cells."""
+def show_figures_inline(pyplot: Any) -> None:
+    """Makes figures appear below their cells, unless one has chosen another backend by now."""
+    if pyplot.rcParams["backend"] != _BACKEND:
+        return
     from IPython import get_ipython
     from IPython.core import pylabtools
     from matplotlib_inline import backend_inline

@@ -8,6 +8,9 @@ If the exception meets a destructor or the callback of a weak reference, Python 
 prints "Exception ignored" and the cell goes on for ever. C code may drop it without a word, such as
 that which warns of a file nobody closed. Such an interrupt is made pending once more, for the code
 that was interrupted; in a later turn, which an exception may live to see, it is for nobody.
+
+A package of the guest's own that is imported by half stays unusable: its compiled modules can't be
+imported a second time. So an interrupt waits until the import has ended, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import _thread
 import builtins
 import errno
 import getpass as getpass_module
+import importlib
 import operator
 import os
 import signal
@@ -23,6 +27,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -31,6 +36,10 @@ from IPython.core.error import StdinNotImplementedError
 from wasm_kernel_agent.event_loop import postpone_interrupt, take_postponed_interrupt
 from wasm_kernel_agent.host import Channel, flush
 
+_IMPORTING: Any = vars(importlib)["_bootstrap"]._load_unlocked.__code__
+_FOLDERS = (PurePosixPath(os.__file__).parent, PurePosixPath(__file__).parents[1])
+_OWN = (*(f"{folder}/" for folder in _FOLDERS), "built-in")  # how origins of modules begin
+_WAITING = "an interrupt that waits"
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
 _set, _get = signal.signal, signal.getsignal
 _SIGINT = signal.SIGINT
@@ -43,8 +52,30 @@ _END_OF_FILE = "\x04"
 def _raise(_: int, frame: FrameType | None) -> None:
     """The handler while a cell or a query runs."""
     __tracebackhide__ = True
-    if not postpone_interrupt(frame):
+    if postpone_interrupt(frame):
+        return
+    importing = _import_under_way(frame)
+    if importing is None:
         raise _Interrupt
+    marker = _Marker()
+    _Interrupt.waiting = _Reminder(marker, _pend)
+    importing.f_locals[_WAITING] = marker  # which goes with the frame
+
+
+def _import_under_way(frame: FrameType | None) -> FrameType | None:
+    """Returns the outermost frame of the import system that loads a module of the guest's own."""
+    found = None
+    while frame is not None:
+        if frame.f_code is _IMPORTING:
+            origin = getattr(frame.f_locals["spec"], "origin", None)
+            if isinstance(origin, str) and origin.startswith(_OWN):
+                found = frame
+        frame = frame.f_back
+    while found is not None and found.f_back is not None:
+        if found.f_back.f_code.co_filename != _IMPORTING.co_filename:
+            break
+        found = found.f_back
+    return found
 
 
 class _Interrupt(KeyboardInterrupt):
@@ -52,10 +83,12 @@ class _Interrupt(KeyboardInterrupt):
 
     Attributes:
         turn: Tells the turn that runs from all others.
+        waiting: Makes one pending that waits for the end of an import.
         came: The turn that this one came in.
     """
 
     turn: ClassVar[object] = None
+    waiting: ClassVar[_Reminder | None] = None
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
@@ -108,7 +141,7 @@ class Signals:
 
     def begin_turn(self) -> None:
         """Forgets the interrupts of earlier turns, and notes those that come."""
-        _Interrupt.turn = object()
+        _Interrupt.turn, _Interrupt.waiting = object(), None
         self.noted = False
         self.note_interrupts()
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -91,7 +92,15 @@ def test_the_baseline_compilers_code_goes_when_there_is_better(
 ) -> None:
     compiler, guest = Compiler(cache), described(binary)
     compiler.module(guest, BASELINES[flavour.name], silent)
-    background.compile_alone(compiler, guest, flavour)
+    language, needed = language_in(cache, binary, walls=True), list[Flavour]()
+
+    def build() -> None:
+        needed.append(language.code_for(flavour))
+        language.prepared.image_at_hand = lambda: ANY  # type: ignore[method-assign]
+        needed.append(language.code_for(flavour))
+
+    background.compile_alone(compiler, guest, flavour, build)
+    assert needed == [BASELINES[flavour.name], flavour]  # nobody waits for the image
     assert [path.name for path in cache.folder.glob("*.cwasm")] == [compiler.name(guest, flavour)]
 
 
@@ -105,7 +114,7 @@ def test_one_process_compiles_a_flavour_in_the_background(
     assert other.acquire()
     assert [background.running(cache, each) for each in (EPOCH, UNCHECKED)] == [1234, 0]
     background.begin(cache, EPOCH)  # starts nothing
-    background.compile_alone(Compiler(cache), described(binary), EPOCH)
+    background.compile_alone(Compiler(cache), described(binary), EPOCH, lambda: None)
     assert not list(cache.folder.glob("*.cwasm"))
     other.release()
 

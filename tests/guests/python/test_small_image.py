@@ -18,8 +18,9 @@ from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import export_session, import_session
 
 IMPORTS = """
-import sys
+import importlib.util, sys
 print([name for name in ('numpy', 'pandas', 'matplotlib') if name in sys.modules])
+print(importlib.util.find_spec('numpy').loader.is_package('numpy'))
 import numpy, pandas, tqdm
 import matplotlib.pyplot as plt
 frame = pandas.DataFrame({'a': [1, 2]})
@@ -60,7 +61,7 @@ def test_a_first_session_imports_what_others_find_in_memory(
 ) -> None:
     with create_sandbox(workspace=root, language=beginner) as sandbox:
         result = sandbox.execute(IMPORTS)
-    shown = "[]\nTrue int64 module://matplotlib_inline.backend_inline 0\n"
+    shown = "[]\nTrue\nTrue int64 module://matplotlib_inline.backend_inline 0\n"
     assert (result.stdout, result.error) == (shown, None)
     assert any("image/png" in output.data for output in result.outputs)
 
@@ -103,15 +104,57 @@ def test_an_archive_of_a_first_session_opens_over_the_whole_image(
         assert says(sandbox, code) == "4 3 3"
 
 
-def test_a_process_that_makes_nothing_goes_on_with_the_small_image(
+def test_only_the_baseline_compilers_code_goes_with_the_small_image(
     beginner: PythonLanguage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Better code may be there some seconds before the whole image is."""
+    """So that a deterministic session has the whole one, as on every other machine."""
     language = PythonLanguage(broker=NoBroker())
     monkeypatch.setattr(language.prepared, "image_at_hand", lambda: None)
-    assert language._prepared_for(EPOCH) is language.prepared  # which the broker makes
+    assert language.small.image_at_hand() is not None  # by an earlier session of this process
     assert language._prepared_for(BASELINE) is language.small
-    small = language.small.image_at_hand()
-    assert language.prepare(EPOCH, lambda text: None) is small
+    assert language._prepared_for(EPOCH) is language.prepared  # which the broker makes
     monkeypatch.undo()
-    assert language.prepare(EPOCH, lambda text: None) is not small
+    assert language._prepared_for(BASELINE) is language.prepared
+
+
+INTERRUPTED = """
+import _thread, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == 'numpy.dtypes':
+            sys.meta_path.remove(self)
+            _thread.interrupt_main()
+sys.meta_path.insert(0, Finder())
+import numpy
+after = 1
+"""
+"""As the user would, who finds that the import takes long."""
+
+
+def test_an_interrupt_waits_until_a_package_is_imported_as_half_of_it_is_of_no_use(
+    beginner: PythonLanguage, root: Path
+) -> None:
+    with create_sandbox(workspace=root, language=beginner) as sandbox:
+        error = sandbox.execute(INTERRUPTED).error
+        assert error is not None
+        assert error.ename == "KeyboardInterrupt"
+        code = "import numpy; print(numpy.arange(3).sum(), 'after' in globals())"
+        assert says(sandbox, code) == "3 False"
+
+
+def test_an_interrupt_does_not_wait_for_a_module_of_the_user(
+    beginner: PythonLanguage, root: Path
+) -> None:
+    with create_sandbox(workspace=root, language=beginner) as sandbox:
+        (root / "own.py").write_text("import _thread\n_thread.interrupt_main()\nwhile True: pass")
+        error = sandbox.execute("import own").error
+        assert error is not None
+        assert error.ename == "KeyboardInterrupt"
+
+
+def test_another_backend_that_a_cell_chose_before_its_first_figure_stays(
+    beginner: PythonLanguage, root: Path
+) -> None:
+    code = "import matplotlib; matplotlib.use('svg'); import matplotlib.pyplot as plt\n"
+    with create_sandbox(workspace=root, language=beginner) as sandbox:
+        assert says(sandbox, code + "print(plt.get_backend())") == "svg"

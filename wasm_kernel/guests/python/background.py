@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from wasm_kernel.engine.cache import ENVIRONMENT, Cache
@@ -83,10 +84,13 @@ def running(cache: Cache, flavour: Flavour) -> int:
     return process
 
 
-def compile_alone(compiler: Compiler, binary: GuestBinary, flavour: Flavour) -> None:
-    """Compiles a guest, unless another process does, and removes the baseline compiler's code.
+def compile_alone(
+    compiler: Compiler, binary: GuestBinary, flavour: Flavour, build_image: Callable[[], object]
+) -> None:
+    """Compiles a guest and builds its image, unless another process does.
 
-    It waits for its turn while another flavour is compiled.
+    It waits for its turn while another flavour is compiled. The baseline compiler's code is used
+    until all is there, so that nobody waits for this process, and removed then.
     """
     cache = compiler.cache
     own, turn = FileLock(cache.path(_lock(flavour))), FileLock(cache.path(_TURN))
@@ -95,6 +99,7 @@ def compile_alone(compiler: Compiler, binary: GuestBinary, flavour: Flavour) -> 
         while not turn.acquire():
             time.sleep(_WAIT_SECONDS)
         compiler.module(binary, flavour, lambda text: None)
+        build_image()
         cache.remove(compiler.name(binary, BASELINES[flavour.name]))
 
 
@@ -105,9 +110,14 @@ def main(folder: str, name: str) -> None:
     signal.alarm(_MOST_SECONDS)
     cache = Cache(Path(folder))
     cache.prepare()
-    compile_alone(Compiler(cache), guest_files(cache).wasm, FLAVOURS[name])
     os.environ[ENVIRONMENT] = folder  # where the language looks
-    prepare_on_own_thread(load(RuntimeType.PYTHON), FLAVOURS[name], lambda text: None)
+    language, flavour = load(RuntimeType.PYTHON), FLAVOURS[name]
+    compile_alone(
+        Compiler(cache),
+        guest_files(cache).wasm,
+        flavour,
+        lambda: prepare_on_own_thread(language, flavour, lambda text: None),
+    )
 
 
 if __name__ == "__main__":

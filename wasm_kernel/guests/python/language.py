@@ -81,7 +81,6 @@ class PythonLanguage:
         self.compiler = Compiler(self.cache)
         self._guard = threading.Lock()
         self._is_remembered = False
-        self._is_improved = False
 
     @cached_property
     def files(self) -> GuestFiles:
@@ -113,13 +112,10 @@ class PythonLanguage:
     def _prepared_for(self, flavour: Flavour) -> PreparedFiles[Addresses]:
         """Returns the files that new sessions need to begin with code of a flavour.
 
-        Slow code is for the first sessions of a machine. Where better code is there, the whole
-        image is built; processes that must not build it go on with the small one meanwhile.
+        Slow code is for the first sessions of a machine, until the whole image is there, too.
         """
-        if self.prepared.image_at_hand() is not None:
-            return self.prepared
-        goes_on = self._broker is not None and self.small.is_found
-        return self.small if goes_on or flavour.until is not None else self.prepared
+        is_whole = flavour.until is None or self.prepared.image_at_hand() is not None
+        return self.prepared if is_whole else self.small
 
     @property
     def info(self) -> LanguageInfo:
@@ -203,7 +199,6 @@ class PythonLanguage:
             check_pages()
             if self._broker is not None and not self._use_remembered(flavour):
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
-                self._is_improved = True
             guest_files.lay_out(self.files, self.cache)  # a confined process can't
             with self.compiler.being_kept(self.files.wasm, flavour, progress) as compiled:
                 needed = self._prepared_for(flavour)
@@ -238,19 +233,26 @@ class PythonLanguage:
             from wasm_kernel.guests.python import background
 
             background.begin(self.cache, flavour)
-        elif not self._is_improved:
+        else:
             self._broker.call(CompileInBackground(flavour.name), Done)
-            self._is_improved = True
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns what a guest is started with now; as `GuestLanguage` has it."""
         baseline = BASELINES.get(flavour.name)
         if baseline is not None and self._begins_with_baseline:
             try:
-                return flavour if self.prepared.is_compiled(flavour) else baseline
+                if not self._is_made(flavour, baseline):
+                    return baseline
             except PermissionError:
                 pass  # code that is not to be trusted, and not ours to replace: the broker does it
         return flavour
+
+    def _is_made(self, flavour: Flavour, baseline: Flavour) -> bool:
+        """True if the process in the background has made all, or was never needed."""
+        if not self.prepared.is_compiled(flavour):
+            return False
+        is_there = self.prepared.image_at_hand() is not None
+        return is_there or not self.prepared.is_compiled(baseline)
 
     @cached_property
     def _begins_with_baseline(self) -> bool:
