@@ -284,10 +284,3 @@ def test_what_a_stranger_says_of_missing_variables_is_not_told(root: Path, tmp_p
     members = [manifest(why_not="\x1b]0;owned\x07 Run this: ..."), member("files/x")]
     made = import_session(packed(tmp_path / "a.tar.gz", members), root)
     assert made.note == "It holds no variables."
-
-
-def test_of_an_archive_in_the_first_format_the_files_are_taken(root: Path, tmp_path: Path) -> None:
-    members = [manifest(version=1, memory={"states": 7}), member("files/x"), member("memory/image")]
-    made = import_session(packed(tmp_path / "a.tar.gz", members), root)
-    assert (made.files, made.states) == (1, 0)
-    assert "in a format that this one does not read. The files are all there." in made.note

@@ -213,26 +213,6 @@ def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
     assert seen(outside) == before
 
 
-def test_a_folder_of_the_first_version_is_an_ordinary_one_and_told_of_once(
-    warm: None, tmp_path: Path
-) -> None:
-    (tmp_path / ID / ".wasm_kernel" / "history").mkdir(parents=True)
-    (tmp_path / ID / ".wasm_kernel" / "notes").write_text("mine")
-    told = []
-    for _ in range(2):
-        with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
-            result = sandbox.execute("print(open('.wasm_kernel/notes').read())")
-            assert result.stdout == "mine\n"
-            told.append(result.stderr)
-    assert "Its variables are not used" in told[0]
-    assert told[1] == ""
-    assert list_session_files(ID, tmp_path) == [".wasm_kernel/notes"]
-    assert sorted(path.name for path in (tmp_path / ID / ".wasm_kernel").iterdir()) == [
-        "history",
-        "notes",
-    ]
-
-
 def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_path: Path) -> None:
     (tmp_path / "keep").mkdir()
     for _ in range(3):

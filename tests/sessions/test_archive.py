@@ -375,24 +375,6 @@ def test_variables_of_another_version_are_left_out_in_words(
         assert says(sandbox, "print(open('a').read(), 'x' in globals())") == "kept False"
 
 
-def test_variables_in_the_first_format_are_left_out_in_words(
-    exported: Path, there: Path, tmp_path: Path
-) -> None:
-    with tarfile.open(exported) as old, tarfile.open(tmp_path / "first.tar", "w") as new:
-        for info in old:
-            content = None if info.name == "memory/image" else old.extractfile(info)
-            data = content.read() if content else b""
-            if info.name == "manifest.json":
-                data = json.dumps(json.loads(data) | {"version": 1}).encode()
-            if info.name == "memory/states.jsonl":
-                info.name = "memory/0000000001.commit"
-            put(new, info, data)
-    made = import_session(tmp_path / "first.tar", there)
-    assert (made.files, made.states) == (4, 0)
-    assert "an earlier version of the sandbox has saved them" in made.note
-    assert (there / made.session_id / "a").read_text() == "kept"
-
-
 def test_a_damaged_state_costs_the_variables_and_not_the_files(
     exported: Path, there: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ from tests.sessions.other_process import Other
 from tests.stored import commits_in, content_of, rewritten
 from wasm_kernel import Resume
 from wasm_kernel.engine.flavours import EPOCH
-from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import read_index
 
@@ -232,28 +231,6 @@ def test_states_that_are_lost_are_counted_and_the_one_that_is_used_is_named(
     assert f"damaged or missing are left out: {lost}. The variables" in result.stderr
     assert f"after In[{cell}] (x = {cell})" in result.stderr
     assert "that may not be where the session was left" in result.stderr
-
-
-def test_a_history_of_the_first_format_is_set_aside_in_words_and_the_files_stay(
-    other: Opening, here: Callable[[], LocalSandbox], history: Path
-) -> None:
-    first = other()
-    first.run("x = 1; open('file', 'w').write('kept')")
-    first.end()
-    trees.remove_tree(history)
-    (history.parent / "history").mkdir()
-    (history.parent / "history" / "0000000001.commit").write_bytes(b"WKCOMMIT" + bytes(5000))
-    sandbox = here()
-    result = sandbox.execute("print(open('file').read(), 'x' in globals())")
-    assert result.stdout == "kept False\n"
-    assert "The variables begin fresh: they were saved by an earlier version" in result.stderr
-    assert "The files in /app are all there" in result.stderr
-    assert says(sandbox, "x = 2; print(x)") == "2"
-    sandbox.close()
-    assert (history / "unused" / "0000000001.commit").stat().st_size > 5000
-    again = here()
-    result = again.execute("print(x)")
-    assert (result.stdout, "gone" in result.stderr) == ("2\n", False)
 
 
 def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(

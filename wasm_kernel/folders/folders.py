@@ -38,22 +38,13 @@ from wasm_kernel.wasi_files.preopens import Preopen
 APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
 SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
 STATE, FETCHED, KEPT, UNLINKED = "state", "fetched", "files", "loose"
-FIRST_HISTORY = "history"
-"""The folder of states in the first format, which is set aside unread."""
 MISSED = "missed"
 """The file in a private folder whose time says since when nobody has found its workspace."""
-FIRST_VERSION = ".wasm_kernel"
-"""A folder that the first version had in a workspace; nothing reads it any more."""
 
 FAR = (
     "[wasm-kernel] This workspace lies in another file system than the folder for private state, "
     "so earlier versions of its files are copied, which takes time and room. Name a folder beside "
     "the workspaces with private_root to change that.\n"
-)
-_LEFT_BEHIND = (
-    "[wasm-kernel] This workspace holds a .wasm_kernel folder of an earlier version. Its variables "
-    "are not used, as anybody could have put them there; files stay. Delete the folder if nobody "
-    "needs it.\n"
 )
 _THROUGH_LINK = (
     "names a folder for {guest} by a relative path that leads through a link, which whoever made "
@@ -242,8 +233,6 @@ class SandboxFolders:
         notices = [FAR] if self.far else []
         if not self.lasting:
             notices.append(_FORGETFUL)
-        if self.workspace.status(FIRST_VERSION) is not None:
-            notices.append(_LEFT_BEHIND)
         return tuple(notices)
 
     @property

@@ -13,13 +13,13 @@ from contextlib import suppress
 from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.folders.folders import FETCHED, FIRST_HISTORY, KEPT, STATE, UNLINKED
+from wasm_kernel.folders.folders import FETCHED, KEPT, STATE, UNLINKED
 from wasm_kernel.folders.locks import HOLDER, exclusively, is_used, note_evicted
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import NAME as INDEX
 
-HISTORY = (STATE, FIRST_HISTORY, KEPT, UNLINKED, FETCHED)
+HISTORY = (STATE, KEPT, UNLINKED, FETCHED)
 """The folders of a private folder that may go: variables, earlier versions of files, fetched
 packages. `state` goes first, as the others are of no use without it."""
 

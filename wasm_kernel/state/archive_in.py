@@ -67,11 +67,6 @@ _SHOWN = 200
 _BELOW = "x"  # any name: what is looked up is the folder above it
 _ARRIVING = "arriving"
 _BEGINNINGS_MOST = 64  # each is completed with what is different in the images
-_FIRST_VERSION = 1
-_FIRST_FORMAT = (
-    "The variables were not imported: an earlier version of the sandbox has saved them, in a "
-    "format that this one does not read. The files are all there."
-)
 OTHER_VERSION = (
     "The variables were not imported: they were saved by another version of the sandbox, or of a "
     "package in it. The files are all there."
@@ -90,30 +85,21 @@ link's path in it. It calls the function at each step of the way; what that rais
 class _AnyManifest(Struct):
     """The fields that every version of a manifest has."""
 
-    session_id: str
     kind: str
     version: msgspec.Raw = msgspec.Raw(b"null")
-    memory: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Returns a manifest; `why_not` tells of variables in a format that is not read.
-
-    Raises `ArchiveError` if it is not one, or of a later version.
-    """
+    """Returns a manifest, or raises `ArchiveError` if it is not one, or of another version."""
     try:
         raw = msgspec.json.decode(data, type=_AnyManifest)
         version = bytes(raw.version)
         if raw.kind != KIND:
             raise ArchiveError("This is not an archive of a session.")
-        if version == b"%d" % _FIRST_VERSION:
-            has_memory = bytes(raw.memory) != b"null"
-            return Manifest(raw.session_id, why_not=_FIRST_FORMAT if has_memory else "")
         if version != b"%d" % VERSION:
             raise ArchiveError(
                 f"The archive is of format version {version.decode('ascii', 'replace'):.20}, and "
-                f"this is version {VERSION}. Import it with the wasm-kernel that made it, or a "
-                "later one."
+                f"this is version {VERSION}. Import it with the wasm-kernel that made it."
             )
         manifest = msgspec.json.decode(data, type=Manifest)
         return replace(manifest, why_not="")  # nobody is shown a stranger's sentence
@@ -188,10 +174,8 @@ class ArchiveReader:
         `library` are the guest's names of folders whose files are the same everywhere. Links that
         `leads_out` tells are taken away again.
         """
-        memory, note = self.manifest.memory, self.manifest.why_not
-        if memory is None:
-            note = note or "It holds no variables."
-        else:
+        memory, note = self.manifest.memory, "It holds no variables."
+        if memory is not None:
             note = _why_unfit(memory, image)
             if image is not None and not note:
                 self._memory = _MemoryReader(folders, memory, image, library, self._budget)
@@ -214,7 +198,7 @@ class ArchiveReader:
     def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         part, _, rest = info.name.partition("/")
         if part == MEMORY:
-            if self.manifest.memory is None and not self.manifest.why_not:
+            if self.manifest.memory is None:
                 raise ArchiveError("The archive holds memory that its manifest does not name.")
             if self._memory is not None:
                 self._memory.take(rest, info, content)

@@ -31,7 +31,7 @@ from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import Commit, stored_image
 from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
-from wasm_kernel.state.stored import Usable, set_first_aside
+from wasm_kernel.state.stored import Usable
 from wasm_kernel.state.tree import NAMES_MOST, Travel, Tree
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
@@ -150,15 +150,12 @@ class SessionState:
 
     def _resume_or_clear(self, history: History) -> None:
         if not self._wants_stored:
-            set_first_aside(self._folders.private)
             history.clear()
             return
         try:
             usable = history.load(crashed=self._lock.crashed)
             if usable is None and (self._lock.evicted or self._folders.verified):
                 raise HistoryError(texts.evicted(self._lock.evicted))
-            if usable is None and set_first_aside(self._folders.private):
-                raise HistoryError(texts.FIRST_FORMAT)
         except HistoryError as problem:
             self._notices.tell(texts.lost(problem), error=describe(problem))
             history.set_aside()

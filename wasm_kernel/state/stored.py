@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.folders.folders import FIRST_HISTORY, STATE
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder, NotRegular
 from wasm_kernel.state.commits import CONTENTS, missing_in
@@ -324,18 +323,6 @@ def _free_name(unused: Folder, name: str) -> str:
     while (new := f"{number}-{name}") in there:
         number += 1
     return new
-
-
-def set_first_aside(private: Folder) -> bool:
-    """Sets states in the first version's format aside; False if there are none."""
-    try:
-        with private.enter(FIRST_HISTORY) as first, private.enter(STATE, make=True) as state:
-            if not any(name.endswith(".commit") for name in first.names()):
-                return False
-            private.rename(FIRST_HISTORY, _UNUSED, state)
-    except OSError:
-        return False
-    return True
 
 
 def write_state(folder: Folder, image: str, tree: Tree) -> None:

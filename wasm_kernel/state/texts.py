@@ -38,7 +38,6 @@ FILES_ALONE = (
     "[wasm-kernel] This notebook's session is open again: its files are here, its variables were "
     "not kept (WasmKernel.resume=always keeps them).\n"
 )
-FIRST_FORMAT = "they were saved by an earlier version, in a format that this one does not read"
 AT_THE_BEGINNING = (
     "[wasm-kernel] The variables begin fresh: the session was left before its first cell, as no "
     "guest ran in its saved states. The files in /app are all there. %checkpoints lists what "
