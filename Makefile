@@ -69,7 +69,6 @@ wheels: $(EDITABLE)
 $(BENCH)/.installed: tests/benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet -r $<
-	-$(BENCH)/bin/python -m pip install --quiet kishu
 	touch $@
 
 bench: $(EDITABLE) $(BENCH)/.installed

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.benchmarks.cloudpickled import measured
 from tests.benchmarks.sides import Side
-from tests.benchmarks.states import STATES, keep_with
 from tests.benchmarks.table import Row
 from tests.local import create_sandbox
 from wasm_kernel import ExecutionPolicy
@@ -61,7 +61,7 @@ def commits(native: Side, rounds: int) -> Iterator[Row]:
                 times.append(taken[-1])
                 time.sleep(0.02)
             if turn % 4 == 0:
-                pickled += keep_with(native, "cloudpickle", STATES[0]).get("kept", [])
+                pickled += measured(native.python)["kept"]
     yield Row("commit of a tiny cell beside 100 MB, and beside none", *beside, "ms", 1.5)
     yield Row("commit after one element of 100 MB, cloudpickle", beside[0], pickled, "ms", 0.1)
     yield Row("commit of a tiny cell, and 2 ms", beside[0], [2.0], "ms", 1.0)

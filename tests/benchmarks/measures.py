@@ -19,7 +19,6 @@ from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.notebooks import in_two_processes
 from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
-from tests.benchmarks.states import keeping
 from tests.benchmarks.table import Line, Row
 from wasm_kernel.frontends.jupyter.launcher import running as running_forkers
 
@@ -255,7 +254,6 @@ MEASURES: dict[str, Measure] = {
     "service": _with_native(service.sessions),
     "agents": _with_native(agents),
     "many": many,
-    "states": _with_native(keeping),
     "cold": cold,
     "batch": batch,
     "javascript": javascript,

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.benchmarks.cloudpickled import measured
 from tests.benchmarks.sides import Side
-from tests.benchmarks.states import STATES, keep_with
 from tests.benchmarks.table import Row
 from wasm_kernel import RemoteSandbox, Service, ServiceLimits
 
@@ -59,7 +59,7 @@ def sessions(native: Side, rounds: int) -> Iterator[Row]:
             kept[0].worker.sleep()
             kept[0].worker.wait_asleep()
             woken.append(_milliseconds(kept[0], "a[0] += 1"))
-            restored += [keep_with(native, "cloudpickle", STATES[0])["back"]]
+            restored += measured(native.python)["back"]
         yield Row("waking a session with 100 MB, cloudpickle", woken, restored, "ms", 0.3)
 
 
