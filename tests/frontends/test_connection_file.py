@@ -20,9 +20,10 @@ from wasm_kernel.frontends.jupyter.channels import Publisher, ShellChannel
 from wasm_kernel.frontends.jupyter.connection import (
     Connection,
     ConnectionFileError,
+    KernelSockets,
     RequestThread,
 )
-from wasm_kernel.frontends.jupyter.ports import listen
+from wasm_kernel.frontends.jupyter.ports import Ports, listen
 from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file
 
 UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
@@ -202,6 +203,26 @@ def test_topics_without_end_are_not_told_to_all_others() -> None:
         context.destroy(linger=0)
     assert welcome["msg_type"] == "iopub_welcome"
     assert welcomes == 100
+
+
+def test_who_subscribes_to_a_long_topic_is_disconnected(tmp_path: Path) -> None:
+    """Before, a topic of 60 MB took 6 GB of the kernel, of anyone who reached its port."""
+    opened = connection(tmp_path / "connection.json")
+    opened.open(allow_unsigned=False)
+    sockets, context = KernelSockets(opened, Ports()), zmq.Context()
+    try:
+        client, ended = context.socket(zmq.XSUB), 0
+        events = client.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        client.connect(f"tcp://127.0.0.1:{opened.iopub_port}")
+        client.send(b"\x01kernel.status")
+        welcome = heard(client, opened.session, sockets.iopub)["content"]
+        client.send(b"\x01" + bytes(100_000))
+        ended = events.poll(PATIENCE * 1000)
+    finally:
+        sockets.close()
+        context.destroy(linger=0)
+    assert welcome == {"subscription": "kernel.status"}
+    assert ended
 
 
 def heard(client: zmq.Socket[Any], session: Session, publisher: Publisher) -> dict[str, Any]:

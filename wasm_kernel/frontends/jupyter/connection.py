@@ -120,6 +120,8 @@ def ports_of(connection: Connection) -> dict[str, int]:
 
 LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
 _TRIES = 100
+# What anyone sends to the IOPub channel is a topic, of which each byte takes a hundred of memory.
+_TOPIC_BYTES = 1024  # as much as encryption needs to begin
 # Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
 # Meanwhile another connection of this machine may have one for a moment.
 _SECONDS_IN_USE = 3.0
@@ -232,6 +234,8 @@ class KernelSockets:
     def _bound(self, kind: int, channel: str) -> zmq.Socket[Any]:
         socket: zmq.Socket[Any] = self._context.socket(kind)
         socket.linger = LINGER
+        if kind == zmq.XPUB:
+            socket.maxmsgsize = _TOPIC_BYTES
         secret = self._connection.curve_secretkey
         if secret is not None:
             socket.curve_secretkey = secret
