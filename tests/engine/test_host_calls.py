@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,17 @@ def test_each_guest_has_its_own_host_whichever_was_closed_before(tmp_path: Path)
     assert {path.name: path.parts[-3] for path in tmp_path.glob("*/app/*")} == {n: n for n in made}
     for guest in made.values():
         guest.close()
+
+
+def test_nothing_of_a_closed_guests_host_is_kept_for_the_next_one(tmp_path: Path) -> None:
+    def answer(data: bytes) -> bytes:
+        return data
+
+    kept = weakref.ref(answer)
+    Guest(tmp_path, handler=answer).close()
+    del answer
+    gc.collect()
+    assert kept() is None
 
 
 def test_too_many_buffers_are_refused(guest: Guest) -> None:

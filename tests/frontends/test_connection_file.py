@@ -154,6 +154,51 @@ def test_a_client_that_sends_without_end_does_not_keep_the_loop_from_all_else() 
     assert len(set(turns)) > most / 2
 
 
+def test_requests_that_come_before_or_while_a_reply_leaves_are_handed_on() -> None:
+    """An error's reply is the end of the cells that were sent before it; none is left lying."""
+    context, order = zmq.Context(), list[bytes]()
+
+    async def take() -> None:
+        socket, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        senders, all_there = list[bytes](), asyncio.Event()
+
+        def receive(message: list[zmq.Frame]) -> None:
+            senders.append(message[0].bytes)
+            order.append(message[1].bytes)
+            if message[1].bytes == b"late":
+                all_there.set()
+
+        class Slow:
+            """The socket, on whose way out a client sends once more."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(socket, name)
+
+            def send_multipart(self, parts: list[bytes]) -> None:
+                order.append(parts[1])
+                client.send(b"late")
+                socket.send_multipart(parts)
+
+        with closing(socket), closing(client):
+            socket.bind("inproc://shell")
+            client.connect("inproc://shell")
+            channel = ShellChannel(Slow())  # type: ignore[arg-type]
+            channel.on_recv(receive)
+            client.send(b"first")
+            while not senders:
+                await asyncio.sleep(0)
+            client.send(b"second")
+            channel.send_multipart([senders[0], b"reply"])
+            await asyncio.wait_for(all_there.wait(), PATIENCE)
+            asyncio.get_running_loop().remove_reader(socket.fileno())
+
+    try:
+        asyncio.run(take())
+    finally:
+        context.destroy(linger=0)
+    assert order == [b"first", b"second", b"reply", b"late"]
+
+
 def test_half_a_character_is_sent_as_it_came(tmp_path: Path) -> None:
     """msgspec refuses it; a reply repeats what a client says of itself, whatever that is."""
     connection = Connection(connection_file=str(tmp_path / "connection.json"))
@@ -217,7 +262,7 @@ def test_who_subscribes_to_a_long_topic_is_disconnected(tmp_path: Path) -> None:
         client.send(b"\x01kernel.status")
         welcome = heard(client, opened.session, sockets.iopub)["content"]
         client.send(b"\x01" + bytes(100_000))
-        ended = events.poll(PATIENCE * 1000)
+        ended = events.poll(int(PATIENCE * 1000))
     finally:
         sockets.close()
         context.destroy(linger=0)

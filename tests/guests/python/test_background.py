@@ -117,6 +117,7 @@ def test_one_process_compiles_a_flavour_in_the_background(
     background.compile_alone(Compiler(cache), described(binary), EPOCH, lambda: None)
     assert not list(cache.folder.glob("*.cwasm"))
     other.release()
+    assert background.running(cache, EPOCH) == 0  # it was killed, say: the next one begins anew
 
 
 def test_whoever_asks_for_it_without_an_end_gets_one_process_at_a_time(
