@@ -18,6 +18,7 @@ pytestmark = pytest.mark.soak
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "newest-wasmtime"
 PYTHON = PLACE / "bin" / "python"
+KERNELS = Path(sysconfig.get_path("data"), "share", "jupyter")  # where ours has its kernelspecs
 SUITES = ("engine", "wasi_files", "state", "specification", "attacks")
 SECONDS = 7200
 
@@ -43,7 +44,7 @@ def test_everything_that_meets_the_engine_holds_with_the_newest_release(
     ended = subprocess.run(
         command,
         cwd=ROOT,
-        env=environment,
+        env={**environment, "JUPYTER_PATH": str(KERNELS)},
         stdout=subprocess.PIPE,
         text=True,
         timeout=SECONDS,
