@@ -10,10 +10,10 @@ import time
 import pytest
 
 from tests.faces import PATIENCE
-from wasm_kernel.engine.clock import NO_SIGNALS, Clock, StopReason, Ticker
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock, Signals, StopReason, Ticker
 
 
-class Signals:
+class Noted(Signals):
     """A guest's interpreter: an interrupt is pending until it is taken."""
 
     def __init__(self) -> None:
@@ -25,9 +25,6 @@ class Signals:
 
     def pending(self) -> bool:
         return self.is_pending
-
-    def complete(self) -> None:
-        pass
 
     def clear(self) -> None:
         self.is_pending = False
@@ -52,9 +49,9 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 @pytest.fixture
-def signals() -> Signals:
+def signals() -> Noted:
     """The interpreter behind the clock."""
-    return Signals()
+    return Noted()
 
 
 @pytest.fixture
@@ -63,13 +60,13 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_before_the_deadline_the_guest_runs_on(clock: Clock, signals: Signals, at: Time) -> None:
+def test_before_the_deadline_the_guest_runs_on(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0)
     at.now += 4.9
     assert not clock.on_epoch()
 
 
-def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Signals, at: Time) -> None:
+def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0)
     at.now += 5.0
     assert clock.on_epoch()
@@ -82,7 +79,7 @@ def overdue(clock: Clock) -> bool:
 
 
 def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, 3600.0, 2.0, begins=True)
     at.now += 4.9
@@ -93,7 +90,7 @@ def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(
 
 
 def test_f7_a_guest_that_has_begun_has_its_whole_limit(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, 0.5, 2.0, begins=True)
     at.now += 0.9
@@ -107,7 +104,7 @@ def test_f7_a_guest_that_has_begun_has_its_whole_limit(
 
 
 def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0, begins=True)
     at.now += 1e6
@@ -118,7 +115,7 @@ def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(
 
 
 def test_at_a_soft_deadline_the_guest_is_interrupted_first(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, 5.0, 2.0, soft=True)
     at.now += 5.0
@@ -126,7 +123,7 @@ def test_at_a_soft_deadline_the_guest_is_interrupted_first(
     assert signals.raised == 1
 
 
-def test_a_soft_deadline_is_hard_after_the_grace(clock: Clock, signals: Signals, at: Time) -> None:
+def test_a_soft_deadline_is_hard_after_the_grace(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0, soft=True)
     at.now += 5.0
     clock.on_epoch()
@@ -135,20 +132,20 @@ def test_a_soft_deadline_is_hard_after_the_grace(clock: Clock, signals: Signals,
     assert clock.reason == StopReason("grace", 2.0)
 
 
-def test_without_a_limit_there_is_no_deadline(clock: Clock, signals: Signals, at: Time) -> None:
+def test_without_a_limit_there_is_no_deadline(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     at.now += 1e9
     assert not clock.on_epoch()
 
 
-def test_an_interrupt_is_raised_at_the_next_tick(clock: Clock, signals: Signals, at: Time) -> None:
+def test_an_interrupt_is_raised_at_the_next_tick(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     assert clock.interrupt()
     clock.on_epoch()
     assert signals.raised == 1
 
 
-def test_one_interrupt_is_raised_once(clock: Clock, signals: Signals, at: Time) -> None:
+def test_one_interrupt_is_raised_once(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     for _ in range(5):
@@ -157,7 +154,7 @@ def test_one_interrupt_is_raised_once(clock: Clock, signals: Signals, at: Time) 
 
 
 def test_an_interrupt_that_nobody_takes_stops_the_guest(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -167,9 +164,7 @@ def test_an_interrupt_that_nobody_takes_stops_the_guest(
     assert clock.reason == StopReason("grace", 2.0)
 
 
-def test_an_interrupt_that_was_taken_stops_nothing(
-    clock: Clock, signals: Signals, at: Time
-) -> None:
+def test_an_interrupt_that_was_taken_stops_nothing(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     clock.on_epoch()
@@ -180,7 +175,7 @@ def test_an_interrupt_that_was_taken_stops_nothing(
 
 
 def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -195,7 +190,7 @@ def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
     assert clock.reason == StopReason("grace", 2.0)
 
 
-def test_two_interrupts_at_once_are_one(clock: Clock, signals: Signals, at: Time) -> None:
+def test_two_interrupts_at_once_are_one(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     clock.interrupt()
@@ -206,7 +201,7 @@ def test_two_interrupts_at_once_are_one(clock: Clock, signals: Signals, at: Time
     assert not clock.on_epoch()
 
 
-def test_an_interrupt_while_idle_is_for_nobody(clock: Clock, signals: Signals, at: Time) -> None:
+def test_an_interrupt_while_idle_is_for_nobody(clock: Clock, signals: Noted, at: Time) -> None:
     assert not clock.interrupt()
     clock.arm(signals, None, 2.0)
     clock.on_epoch()
@@ -214,7 +209,7 @@ def test_an_interrupt_while_idle_is_for_nobody(clock: Clock, signals: Signals, a
 
 
 def test_an_interrupt_that_came_too_late_is_taken_back(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -224,7 +219,7 @@ def test_an_interrupt_that_came_too_late_is_taken_back(
 
 
 def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -235,7 +230,7 @@ def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(
 
 
 def test_a_queued_cell_can_be_interrupted_before_it_runs(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.expect(1)
     assert clock.interrupt()
@@ -244,7 +239,7 @@ def test_a_queued_cell_can_be_interrupted_before_it_runs(
     assert signals.raised == 1
 
 
-def test_an_early_interrupt_is_for_one_cell_only(clock: Clock, signals: Signals, at: Time) -> None:
+def test_an_early_interrupt_is_for_one_cell_only(clock: Clock, signals: Noted, at: Time) -> None:
     clock.expect(2)
     clock.interrupt()
     clock.arm(signals, None, 2.0, expected=True)
@@ -255,7 +250,7 @@ def test_an_early_interrupt_is_for_one_cell_only(clock: Clock, signals: Signals,
 
 
 def test_an_early_interrupt_is_not_for_what_runs_in_between(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.expect(1)
     clock.interrupt()
@@ -268,7 +263,7 @@ def test_an_early_interrupt_is_not_for_what_runs_in_between(
 
 
 def test_an_early_interrupt_dies_with_a_cell_that_never_runs(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.expect(1)
     clock.interrupt()
@@ -279,7 +274,7 @@ def test_an_early_interrupt_dies_with_a_cell_that_never_runs(
     assert signals.raised == 0
 
 
-def test_the_users_time_does_not_count(clock: Clock, signals: Signals, at: Time) -> None:
+def test_the_users_time_does_not_count(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0)
     clock.pause()
     at.now += 100
@@ -290,7 +285,7 @@ def test_the_users_time_does_not_count(clock: Clock, signals: Signals, at: Time)
 
 
 def test_after_the_users_time_the_deadline_counts_on(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, 5.0, 2.0)
     clock.pause()
@@ -301,7 +296,7 @@ def test_after_the_users_time_the_deadline_counts_on(
 
 
 def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, 5.0, 2.0)
     clock.pause()
@@ -310,7 +305,7 @@ def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(
 
 
 def test_an_interrupt_delivered_by_other_means_is_not_raised_again(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -319,7 +314,7 @@ def test_an_interrupt_delivered_by_other_means_is_not_raised_again(
     assert signals.raised == 0
 
 
-def test_a_deadline_can_be_lowered(clock: Clock, signals: Signals, at: Time) -> None:
+def test_a_deadline_can_be_lowered(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 100.0, 2.0)
     clock.lower_deadline(1.0)
     at.now += 1.0
@@ -327,14 +322,14 @@ def test_a_deadline_can_be_lowered(clock: Clock, signals: Signals, at: Time) -> 
     assert clock.reason == StopReason("deadline", 1.0, own=True)
 
 
-def test_a_deadline_cannot_be_raised(clock: Clock, signals: Signals, at: Time) -> None:
+def test_a_deadline_cannot_be_raised(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 1.0, 2.0)
     clock.lower_deadline(100.0)
     at.now += 1.0
     assert clock.on_epoch()
 
 
-def test_a_new_turn_has_a_new_deadline(clock: Clock, signals: Signals, at: Time) -> None:
+def test_a_new_turn_has_a_new_deadline(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 1.0, 2.0)
     at.now += 1.0
     clock.on_epoch()
@@ -344,19 +339,19 @@ def test_a_new_turn_has_a_new_deadline(clock: Clock, signals: Signals, at: Time)
     assert not clock.on_epoch()
 
 
-def test_closing_stops_the_running_turn(clock: Clock, signals: Signals, at: Time) -> None:
+def test_closing_stops_the_running_turn(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.close()
     assert clock.on_epoch()
 
 
-def test_closing_stops_every_later_turn(clock: Clock, signals: Signals, at: Time) -> None:
+def test_closing_stops_every_later_turn(clock: Clock, signals: Noted, at: Time) -> None:
     clock.close()
     clock.arm(signals, None, 2.0)
     assert clock.on_epoch()
 
 
-def test_a_wait_ends_at_its_time(clock: Clock, signals: Signals) -> None:
+def test_a_wait_ends_at_its_time(clock: Clock, signals: Noted) -> None:
     clock.arm(signals, None, 2.0)
     begun = time.monotonic()
     clock.wait(begun + 0.05)
@@ -364,7 +359,7 @@ def test_a_wait_ends_at_its_time(clock: Clock, signals: Signals) -> None:
 
 
 @pytest.mark.parametrize("until", [None, 1e9])
-def test_an_interrupt_ends_a_wait(clock: Clock, signals: Signals, until: float | None) -> None:
+def test_an_interrupt_ends_a_wait(clock: Clock, signals: Noted, until: float | None) -> None:
     clock.arm(signals, None, 2.0)
     threading.Timer(0.05, clock.interrupt).start()
     begun = time.monotonic()
@@ -373,22 +368,20 @@ def test_an_interrupt_ends_a_wait(clock: Clock, signals: Signals, until: float |
     assert signals.pending()
 
 
-def test_a_deadline_ends_a_wait(clock: Clock, signals: Signals) -> None:
+def test_a_deadline_ends_a_wait(clock: Clock, signals: Noted) -> None:
     clock.arm(signals, 0.05, 2.0)
     clock.wait(None)
     assert clock.reason == StopReason("deadline", 0.05)
 
 
-def test_closing_ends_a_wait(clock: Clock, signals: Signals) -> None:
+def test_closing_ends_a_wait(clock: Clock, signals: Noted) -> None:
     clock.arm(signals, None, 2.0)
     threading.Timer(0.05, clock.close).start()
     clock.wait(None)
     assert clock.reason is not None
 
 
-def test_a_guest_that_sleeps_on_after_an_interrupt_is_stopped(
-    clock: Clock, signals: Signals
-) -> None:
+def test_a_guest_that_sleeps_on_after_an_interrupt_is_stopped(clock: Clock, signals: Noted) -> None:
     clock.arm(signals, None, 0.05)
     clock.interrupt()
     clock.wait(None)
@@ -436,7 +429,7 @@ def test_a_forked_process_has_a_ticker_of_its_own() -> None:
 
 
 def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -448,7 +441,7 @@ def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
 
 
 def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_once(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -462,29 +455,27 @@ def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_onc
     assert not clock.on_epoch()
 
 
-def test_a_request_without_an_interrupt_raises_none(
-    clock: Clock, signals: Signals, at: Time
-) -> None:
+def test_a_request_without_an_interrupt_raises_none(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.request_taken()
     clock.on_epoch()
     assert signals.raised == 0
 
 
-def test_a_wait_for_a_command_ends_by_itself(clock: Clock, signals: Signals) -> None:
+def test_a_wait_for_a_command_ends_by_itself(clock: Clock, signals: Noted) -> None:
     clock.arm(signals, 60.0, 1.0)
     assert not clock.wait_in_host(0.01)
     assert not clock.should_stop()
 
 
-def test_a_wait_for_a_command_ends_at_the_deadline(clock: Clock, signals: Signals) -> None:
+def test_a_wait_for_a_command_ends_at_the_deadline(clock: Clock, signals: Noted) -> None:
     clock.arm(signals, 0.05, 1.0)
     assert clock.wait_in_host(30.0)
     assert clock.reason == StopReason("deadline", 0.05)
 
 
 def test_a_wait_for_a_command_ends_by_an_interrupt_that_is_still_to_be_delivered(
-    clock: Clock, signals: Signals
+    clock: Clock, signals: Noted
 ) -> None:
     clock.arm(signals, None, 1.0)
     threading.Timer(0.05, clock.interrupt).start()
@@ -495,16 +486,14 @@ def test_a_wait_for_a_command_ends_by_an_interrupt_that_is_still_to_be_delivered
     assert not clock.should_stop()
 
 
-def test_a_wait_for_a_command_ends_when_the_sandbox_is_closed(
-    clock: Clock, signals: Signals
-) -> None:
+def test_a_wait_for_a_command_ends_when_the_sandbox_is_closed(clock: Clock, signals: Noted) -> None:
     clock.arm(signals, None, 1.0)
     threading.Timer(0.05, clock.close).start()
     assert clock.wait_in_host(30.0)
 
 
 def test_a_command_sees_the_deadline_without_waiting(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, 5.0, 1.0)
     before = clock.should_stop()
@@ -513,7 +502,7 @@ def test_a_command_sees_the_deadline_without_waiting(
 
 
 def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(
-    clock: Clock, signals: Signals, at: Time
+    clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, 5.0, 2.0, soft=True)
     at.now += 5.0

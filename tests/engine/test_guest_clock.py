@@ -12,6 +12,7 @@ import pytest
 from tests.engine.tiny import Guest
 from tests.faces import PATIENCE
 from wasm_kernel.engine import abi
+from wasm_kernel.engine.clock import Signals
 from wasm_kernel.errors import CellTimeout
 
 REALTIME, MONOTONIC = 0, 1
@@ -21,7 +22,7 @@ MS = 1_000_000
 HOUR = 3_600_000 * MS
 
 
-class Signals:
+class Taken(Signals):
     """An interpreter that takes an interrupt at once."""
 
     def __init__(self) -> None:
@@ -29,15 +30,6 @@ class Signals:
 
     def raise_(self) -> None:
         self.raised += 1
-
-    def pending(self) -> bool:
-        return False
-
-    def complete(self) -> None:
-        """Nothing is pending."""
-
-    def clear(self) -> None:
-        """Nothing is pending."""
 
 
 def timer(
@@ -85,7 +77,7 @@ def test_a_sleep_until_a_time_that_is_past_is_none(guest: Guest, clock: int) -> 
 
 
 def test_an_interrupt_ends_a_sleep(guest: Guest) -> None:
-    signals = Signals()
+    signals = Taken()
     guest.clock.arm(signals, None, 1.0)
     threading.Timer(0.05, guest.clock.interrupt).start()
     begun = time.monotonic()
@@ -95,13 +87,13 @@ def test_an_interrupt_ends_a_sleep(guest: Guest) -> None:
 
 
 def test_an_endless_sleep_can_be_interrupted(guest: Guest) -> None:
-    guest.clock.arm(Signals(), None, 1.0)
+    guest.clock.arm(Taken(), None, 1.0)
     threading.Timer(0.05, guest.clock.interrupt).start()
     assert poll(guest, timer(2**64 - 1))[0] == abi.SUCCESS
 
 
 def test_the_deadline_ends_a_sleep_and_the_turn(guest: Guest) -> None:
-    guest.clock.arm(Signals(), 0.1, 1.0)
+    guest.clock.arm(Taken(), 0.1, 1.0)
     begun = time.monotonic()
     with pytest.raises(CellTimeout):
         for _ in range(100_000):  # a guest that sleeps again and again

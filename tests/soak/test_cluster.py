@@ -22,6 +22,7 @@ import pytest
 
 from wasm_kernel.frontends.batch.cluster import local_cluster
 from wasm_kernel.frontends.batch.outcome import Outcome
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.runner import run_notebooks
 
 pytestmark = pytest.mark.soak
@@ -68,16 +69,12 @@ def dask(tmp_path: Path) -> Iterator[DaskCluster]:
         yield DaskCluster(folder, held)
 
 
-class Watching:
+class Watching(Progress):
     """Progress that lets something happen after so many notebooks."""
 
     def __init__(self) -> None:
         self.ends: list[Outcome] = []
         self.moments: dict[int, threading.Event] = {}
-
-    def began(self, name: str, cells: int) -> None: ...
-
-    def cell_ended(self, name: str, done: int, cells: int) -> None: ...
 
     def ended(self, outcome: Outcome) -> None:
         self.ends.append(outcome)

@@ -17,7 +17,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -52,14 +51,18 @@ class StopReason(Struct, frozen=True):
         return GuestClosed()
 
 
-class Signals(Protocol):
-    """A way to put an interrupt before the guest. Each language has its own."""
+class Signals:
+    """A way to put an interrupt before the guest; by itself it reaches nobody.
+
+    Each language has its own.
+    """
 
     def raise_(self) -> None:
         """Makes the interrupt pending in the guest."""
 
     def pending(self) -> bool:
         """Returns whether the guest has not taken it yet."""
+        return False
 
     def complete(self) -> None:
         """Repeats what is missing of a pending interrupt: the guest wrote there at the same time.
@@ -71,24 +74,7 @@ class Signals(Protocol):
         """Takes it back."""
 
 
-class _NoSignals:
-    """Signals that reach nobody: for turns that no interrupt may reach."""
-
-    def raise_(self) -> None:
-        """Does nothing."""
-
-    def pending(self) -> bool:
-        """Returns False: nothing was raised."""
-        return False
-
-    def complete(self) -> None:
-        """Does nothing."""
-
-    def clear(self) -> None:
-        """Does nothing."""
-
-
-NO_SIGNALS = _NoSignals()
+NO_SIGNALS = Signals()
 
 
 class Clock:

@@ -43,7 +43,7 @@ from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
     METADATA,
     METADATA_HIDDEN,
-    NothingHidden,
+    Hidden,
     folded_name,
     is_hidden_name,
 )
@@ -301,7 +301,7 @@ class Registered:
         return None
 
 
-class PlacesHidden(NothingHidden):
+class PlacesHidden(Hidden):
     """The places of private folders and the roots of sessions that lie in a guest's folder.
 
     Most folders hold none, or were refused because of them. So nothing is looked for until there
@@ -360,7 +360,7 @@ class MetadataAndPlacesHidden(PlacesHidden):
         return METADATA_HIDDEN.hides_name(depth, name)
 
 
-class SessionFoldersHidden:
+class SessionFoldersHidden(Hidden):
     """A workspace outside of sessions hides all that is, or could be taken for, a session's."""
 
     @property

@@ -175,18 +175,35 @@ def begins_anew(private: Folder) -> bool:
     return Holder.of(private).anew
 
 
-class PresenceLock:
+class _Share:
+    """A share of a lock that others have shares of, too. Any thread may release it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._guard = threading.Lock()
+        self._descriptor = -1
+
+    def release(self) -> None:
+        """Gives the share back. Safe to call twice."""
+        with self._guard:
+            descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            if os.getpid() == self._process:  # in a forked child, the lock is the parent's
+                unlock(descriptor)
+            os.close(descriptor)
+
+
+class PresenceLock(_Share):
     """One user's share of the lock that tells others that a session is in use.
 
     The private folder stays open as long as this is held; look afterwards whether it is still
-    there. Any thread may release it. Raises `SessionInUse` if another process deletes the session
+    there. Raises `SessionInUse` if another process deletes the session
     for too long.
     """
 
     def __init__(self, private: Folder) -> None:
+        super().__init__()
         self._private = private
-        self._process = os.getpid()
-        self._guard = threading.Lock()
         self._descriptor = private.open_regular(PRESENT, os.O_RDWR | os.O_CREAT)
         try:
             shared = wait_lock(self._descriptor, _REMOVAL_SECONDS, shared=True)
@@ -210,15 +227,6 @@ class PresenceLock:
             except OSError:
                 return False  # a file system without locks: it can't be known
             return only
-
-    def release(self) -> None:
-        """Gives the share back. Safe to call twice."""
-        with self._guard:
-            descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            if os.getpid() == self._process:  # in a forked child, the lock is the parent's
-                unlock(descriptor)
-            os.close(descriptor)
 
 
 def _asking(private: Folder, held: ExitStack) -> bool:
@@ -264,29 +272,20 @@ def is_used(private: Folder) -> bool:
         return not _is_free(private, held, os.O_RDWR)
 
 
-class ServiceLock:
+class ServiceLock(_Share):
     """One service's share of the lock on a root (a real path) whose sessions it looks after.
 
-    They may be asleep, so that nobody has them open. Any thread may release it.
+    They may be asleep, so that nobody has them open.
     """
 
     def __init__(self, root: Path) -> None:
-        self._process = os.getpid()
-        self._descriptor = -1
+        super().__init__()
         if (place := in_state(UPKEEP, make=True)) is None:
             return  # nobody does upkeep then
         with place, contextlib.suppress(OSError):
             name = upkeep_name(root) + _SERVICES
             self._descriptor = place.open_regular(name, os.O_RDWR | os.O_CREAT)
             wait_lock(self._descriptor, _WAIT_SECONDS, shared=True)
-
-    def release(self) -> None:
-        """Gives the share back. Safe to call twice."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            if os.getpid() == self._process:  # in a forked child, the lock is the parent's
-                unlock(descriptor)
-            os.close(descriptor)
 
 
 def is_served(root: Path) -> bool:

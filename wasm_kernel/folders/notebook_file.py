@@ -11,7 +11,7 @@ from typing import Self
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Closing, Folder, plain_name
+from wasm_kernel.linux.folders import Folder, OpenDescriptor, plain_name
 
 _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -32,7 +32,7 @@ class NotebookRefused(WasmKernelError):
         super().__init__(f"No session can be kept for this notebook, as its file {why}.")
 
 
-class NotebookFile(Closing):
+class NotebookFile(OpenDescriptor):
     """A notebook's file, which is held, so that it is still known when it has another name.
 
     Jupyter's servers write into the file that is there (jupyter_server's `atomic_writing` copies
@@ -79,12 +79,6 @@ class NotebookFile(Closing):
         except OSError:
             return self.path
         return now.with_name(now.name.removesuffix(_DELETED)) if gone else now
-
-    def close(self) -> None:
-        """Lets go of the file. Safe to call twice."""
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
 
 
 def _opened(path: str, _: int) -> int:

@@ -57,6 +57,18 @@ class Closing:
         self.close()
 
 
+class OpenDescriptor(Closing):
+    """Something with a descriptor of its own, `fd`, which it closes; -1 if there is none."""
+
+    fd: int
+
+    def close(self) -> None:
+        """Closes the descriptor. Safe to call twice."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+
 @contextlib.contextmanager
 def closing_fd(fd: int) -> Iterator[int]:
     """Closes a descriptor at the end of a block."""
@@ -66,7 +78,7 @@ def closing_fd(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
-class Folder(Closing):
+class Folder(OpenDescriptor):
     """An open folder; it owns its descriptor: close it. Many threads may use it, one closes it.
 
     A name is one plain name: no slash, and neither `.` nor `..`.
@@ -177,12 +189,6 @@ class Folder(Closing):
         """Gives a file another name, here or in another folder of the same file system."""
         there = self.fd if to is None else to.fd
         os.rename(plain_name(name), plain_name(new), src_dir_fd=self.fd, dst_dir_fd=there)
-
-    def close(self) -> None:
-        """Closes the folder. Safe to call twice."""
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
 
 
 def open_folder(

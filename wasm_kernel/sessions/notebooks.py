@@ -23,7 +23,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import describe
-from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.notebook_file import NotebookFile, NotebookRefused
 from wasm_kernel.folders.places import Place, homeless, in_state
 from wasm_kernel.linux.files import FileMark
@@ -232,7 +231,7 @@ class Opening:
             self._notice = self._offer(known)
         elif not self._exists(self._found.session):
             self._notice = _GONE
-        elif self._found.kernel != kernel and self._is_used(self._found.session):
+        elif self._found.kernel != kernel and self._root.is_used(self._found.session):
             self.is_own, self.is_taken, self._notice = False, True, _IN_USE
         else:
             self.session_id = self._found.session
@@ -265,11 +264,6 @@ class Opening:
         with suppress(OSError), Folder.open(self._root.path) as root:
             there = root.status(session) if ids.is_id(session) else None
             return there is not None and stat.S_ISDIR(there.st_mode)
-        return False
-
-    def _is_used(self, session: str) -> bool:
-        with suppress(OSError), self._root.private_of(session)() as (private, _):
-            return is_used(private)
         return False
 
     def opened(self, session: Session) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import Guards, check_opening
+from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.private import OpenPrivate, PrivateFolders
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.policy import Mount
@@ -84,6 +85,12 @@ class SessionsRoot:
                 yield found, found.path
 
         return opened
+
+    def is_used(self, session_id: str) -> bool:
+        """Returns whether somebody uses a session now; False if it is not there."""
+        with suppress(OSError), self.private_of(session_id)() as (private, _):
+            return is_used(private)
+        return False
 
     # -- links
 

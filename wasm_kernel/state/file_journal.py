@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import boot_id
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, OpenDescriptor
 from wasm_kernel.linux.walks import is_plain_name
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
@@ -122,13 +122,13 @@ class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
 FileRecord = FileChanged | ContentLost | SameFile | Closed
 
 
-class FileJournal:
+class FileJournal(OpenDescriptor):
     """The file of records, open for writing; close it. Once `is_written`, it is appended to."""
 
     def __init__(self, private: Folder, name: str) -> None:
         self._private = private
         self._name = name
-        self._fd = -1
+        self.fd = -1
         self._digest = b""
         self.is_written = False
 
@@ -146,22 +146,20 @@ class FileJournal:
                     line, digest = _line(record, digest)
                     file.write(line)
             self.close()
-            self._fd = folder.open_regular(JOURNAL, os.O_WRONLY | os.O_APPEND)
+            self.fd = folder.open_regular(JOURNAL, os.O_WRONLY | os.O_APPEND)
         self._digest, self.is_written = digest, True
 
     def append(self, record: FileRecord) -> None:
         """Adds a record to a journal that was written."""
         line, digest = _line(record, self._digest)
-        if os.write(self._fd, line) != len(line):
+        if os.write(self.fd, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._digest = digest
 
     def close(self) -> None:
         """Closes the file. Safe to call twice."""
         self.is_written = False
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
+        super().close()
 
     def remove(self) -> None:
         """Closes and removes it."""

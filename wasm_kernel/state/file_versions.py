@@ -27,7 +27,7 @@ from wasm_kernel.state.file_journal import (
     Reason,
 )
 from wasm_kernel.state.file_ledger import FileLedger
-from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
+from wasm_kernel.wasi_files.file_history import Change, FileHistory, is_unlinked_name
 from wasm_kernel.wasi_files.quota import Key, key_of
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -35,7 +35,7 @@ _FOLD_AFTER = 20  # commits
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class FileVersions:
+class FileVersions(FileHistory):
     """The earlier versions of one workspace's files. The guest's thread owns them; close them.
 
     Nothing is kept before `begin_anew` or `load`, nor if `most_bytes` is 0. Files of more than

@@ -29,7 +29,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folders import Folder, TooLong
+from wasm_kernel.linux.folders import Folder, OpenDescriptor, TooLong
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.pages import PAGE, Run, Runs
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -297,14 +297,14 @@ class RewriteNeeded(OSError):
     """The error of an index that was removed, or is as long as it may be."""
 
 
-class Index:
+class Index(OpenDescriptor):
     """The index in one folder, open for writing by one thread at a time; close it."""
 
     def __init__(self, folder: Folder, image: str) -> None:
         """Opens nothing yet: `go_on` or `rewrite` does. The folder stays the caller's."""
         self._folder = folder
         self._image = image
-        self._fd = -1
+        self.fd = -1
         self._salt = b""
         self._next, self._end = 1, 0
         self._rewritten_bytes = 0
@@ -317,29 +317,29 @@ class Index:
     def go_on(self, reading: Reading) -> None:
         """Appends to an index as it was read, from now on."""
         self._open(reading.salt, reading.next_number, reading.length)
-        os.ftruncate(self._fd, self._end)
+        os.ftruncate(self.fd, self._end)
 
     def _open(self, salt: bytes, next_number: int, end: int) -> None:
         self.close()
-        self._fd = self._folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
+        self.fd = self._folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
         self._salt, self._next, self._end = salt, next_number, end
 
     def append(self, *records: Record) -> None:
         """Adds records, all of them or none; after `RewriteNeeded` call `rewrite` instead."""
         numbered = enumerate(records, start=self._next)
         data = b"".join(_line(number, one, self._salt) for number, one in numbered)
-        if self._fd < 0 or not os.fstat(self._fd).st_nlink:
+        if self.fd < 0 or not os.fstat(self.fd).st_nlink:
             raise RewriteNeeded(errno.ENOENT, "the record of the saved states was removed")
         if self._end + len(data) > MOST_BYTES:
             raise RewriteNeeded(errno.EFBIG, _TOO_LONG)
-        if os.fstat(self._fd).st_size != self._end:
-            os.ftruncate(self._fd, self._end)  # a part of what could not be added
+        if os.fstat(self.fd).st_size != self._end:
+            os.ftruncate(self.fd, self._end)  # a part of what could not be added
         try:
-            if os.write(self._fd, data) != len(data):
+            if os.write(self.fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._end)
+                os.ftruncate(self.fd, self._end)
             raise
         self._next += len(records)
         self._end += len(data)
@@ -359,15 +359,9 @@ class Index:
 
     def sync(self) -> None:
         """Waits until it is on the disk itself, and its name."""
-        if self._fd >= 0:
-            os.fdatasync(self._fd)
+        if self.fd >= 0:
+            os.fdatasync(self.fd)
             os.fsync(self._folder.fd)
-
-    def close(self) -> None:
-        """Closes the file. Safe to call twice."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
 
 
 def _line(number: int, record: Record, salt: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """The interface by which the file calls tell of changes to whoever keeps earlier versions of files.
 
-`state` implements `FileHistory`; `NO_FILE_HISTORY` keeps nothing.
+`state` derives from `FileHistory`, which keeps nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 from enum import Enum
-from typing import Protocol
 
 from wasm_kernel.wasi_files.quota import Key
 
@@ -21,8 +20,8 @@ class Change(Enum):
     END = "end"
 
 
-class FileHistory(Protocol):
-    """Keeps what paths held before they change. Only the guest's thread uses it.
+class FileHistory:
+    """Keeps what paths held before they change; by itself nothing. Only the guest's thread uses it.
 
     A path is relative to the workspace; None stands for one outside of it, of which nothing is
     kept. Nothing but `open_unlinked` raises.
@@ -33,7 +32,8 @@ class FileHistory(Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Returns whether anything is kept at all."""
+        """True if anything is kept at all."""
+        return False
 
     def before_change(
         self,
@@ -49,9 +49,11 @@ class FileHistory(Protocol):
         `found` is its status, links not followed; None for nothing. If nothing was there and the
         change fails, call `after_removal`.
         """
+        return False
 
     def before_creation(self, path: str | None) -> bool:
         """Notes that an empty path is about to hold something; returns as `before_change`."""
+        return False
 
     def before_write(self, path: str | None, key: Key, fd: int) -> None:
         """Keeps an open file's content before it is written to or cut.
@@ -67,15 +69,18 @@ class FileHistory(Protocol):
 
         Returns its unlinked name, by which it is known from now on; empty if it can't be kept.
         """
+        return ""
 
     def drop_unlinked(self, name: str) -> None:
         """Lets an unlinked file go that nobody has open any more, unless a commit knows it."""
 
     def open_unlinked(self, name: str, flags: int) -> int:
         """Opens an unlinked file as `os.open` does; the caller closes the descriptor."""
+        raise FileNotFoundError(errno.ENOENT, "no files are kept")
 
     def same_file(self, one: str, other: str) -> bool:
         """Returns whether two identities (`linux/files.py`) name one file to the guest."""
+        return one == other
 
 
 def is_unlinked_name(path: str) -> bool:
@@ -83,41 +88,4 @@ def is_unlinked_name(path: str) -> bool:
     return path.startswith("/") and path[1:].isdecimal()
 
 
-class _NoFileHistory:
-    """A file history that keeps nothing."""
-
-    keeps = False
-
-    def before_change(
-        self,
-        path: str | None,
-        folder: int,
-        name: str,
-        found: os.stat_result | None,
-        change: Change,
-    ) -> bool:
-        return False
-
-    def before_creation(self, path: str | None) -> bool:
-        return False
-
-    def before_write(self, path: str | None, key: Key, fd: int) -> None:
-        pass
-
-    def after_removal(self, path: str | None) -> None:
-        pass
-
-    def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
-        return ""
-
-    def drop_unlinked(self, name: str) -> None:
-        pass
-
-    def open_unlinked(self, name: str, flags: int) -> int:
-        raise FileNotFoundError(errno.ENOENT, "no files are kept")
-
-    def same_file(self, one: str, other: str) -> bool:
-        return one == other
-
-
-NO_FILE_HISTORY: FileHistory = _NoFileHistory()
+NO_FILE_HISTORY = FileHistory()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Iterator
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -67,41 +66,27 @@ def folded_name(name: str) -> str:
     return folded.split(":", 1)[0].split("~", 1)[0].rstrip(". ")
 
 
-class Hidden(Protocol):
+class Hidden:
     """A rule for what does not exist for the guest in a preopened folder, nor can be made there.
 
-    A folder is hidden by its name, or for what it is.
+    A folder is hidden by its name, or for what it is. By itself the rule hides nothing.
     """
 
     @property
     def hides_folders(self) -> bool:
         """Returns whether any folder is hidden for what it is now."""
+        return False
 
     def hides_name(self, depth: int, name: str) -> bool:
         """Returns whether a name is hidden, so many folders below the preopened one."""
+        return False
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Returns whether the open folder `fd`, which the guest is about to enter, is hidden."""
-
-
-class NothingHidden:
-    """The rule that hides nothing: everything in the folder is the guest's."""
-
-    @property
-    def hides_folders(self) -> bool:
-        """Returns False."""
-        return False
-
-    def hides_name(self, depth: int, name: str) -> bool:
-        """Returns False."""
-        return False
-
-    def hides_folder(self, fd: int, depth: int) -> bool:
-        """Returns False."""
         return False
 
 
-class MetadataHidden(NothingHidden):
+class MetadataHidden(Hidden):
     """The rule for a session's workspace, whose metadata file belongs to the host."""
 
     def hides_name(self, depth: int, name: str) -> bool:
@@ -123,8 +108,8 @@ def is_hidden_folder(hidden: Hidden, folder: int, name: str, depth: int) -> bool
         os.close(fd)
 
 
-NOTHING_HIDDEN: Hidden = NothingHidden()
-METADATA_HIDDEN: Hidden = MetadataHidden()
+NOTHING_HIDDEN = Hidden()
+METADATA_HIDDEN = MetadataHidden()
 
 
 class Preopen(Struct, frozen=True):

@@ -13,9 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
-from wasm_kernel.folders.locks import is_used
 from wasm_kernel.frontends.batch.outcome import BatchError
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
@@ -91,15 +89,7 @@ class BatchSession:
     def wait_unused(self) -> None:
         """Waits until nobody uses it: the kernel of a killed run ends a moment after it."""
         end = time.monotonic() + _LEAVE_SECONDS
-        while self._is_used():
+        while self.root.is_used(self.id):
             if time.monotonic() > end:
                 raise SessionInUse("Another run works on this notebook. Nothing was changed.")
             time.sleep(_POLL_SECONDS)
-
-    def _is_used(self) -> bool:
-        with suppress(OSError), Folder.open(self.root.path) as top, top.enter(self.id) as here:
-            found = self.root.privates.find(self.id, here)
-            if found is not None:
-                with found:
-                    return is_used(found)
-        return False

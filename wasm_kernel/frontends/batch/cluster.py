@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.frontends.batch.batch_session import session_id_of
 from wasm_kernel.frontends.batch.cluster_task import Ran, Task, Told, WarmGuest, run_task
-from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings, compared
+from wasm_kernel.frontends.batch.notebook_run import RunSettings, compared
 from wasm_kernel.frontends.batch.notebooks import (
     NotebookRefused,
     Source,
@@ -39,6 +39,7 @@ from wasm_kernel.frontends.batch.notebooks import (
 )
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.parameters import put_in
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.resuming import Earlier
 
 ATTEMPTS = 3

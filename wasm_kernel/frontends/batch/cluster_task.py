@@ -27,6 +27,7 @@ from wasm_kernel.frontends.batch.local_run import run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source
 from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import RunFolder
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.linux.locks import try_lock
@@ -153,7 +154,7 @@ def _began_before(folder: Path, task: Task) -> bool:
     return False
 
 
-class _Relay:
+class _Relay(Progress):
     """Tells whoever asked for a task how far it is."""
 
     def __init__(self, worker: Any, task: Task) -> None:
@@ -166,9 +167,6 @@ class _Relay:
     def cell_ended(self, name: str, done: int, cells: int) -> None:
         told = Told(name, self._task.attempt, done, cells)
         self._worker.log_event(self._task.topic, msgspec.msgpack.encode(told))
-
-    def ended(self, outcome: Outcome) -> None:
-        """Does nothing: the task's result says it."""
 
 
 class WarmGuest(distributed.WorkerPlugin):

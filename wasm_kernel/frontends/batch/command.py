@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import PolicyError, WasmKernelError
 
 if TYPE_CHECKING:
-    from wasm_kernel.frontends.batch.notebook_run import Progress
     from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+    from wasm_kernel.frontends.batch.reporting import Progress
 
 _USAGE = 2
 _EXTRA = "pip install 'wasm-kernel[batch]'"

@@ -14,11 +14,12 @@ from msgspec import Struct
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles, read_tests
-from wasm_kernel.frontends.batch.local_run import Quiet, run_sources
-from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings
+from wasm_kernel.frontends.batch.local_run import run_sources
+from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.probing import CleanGuest, Copy
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.service import Service
@@ -144,7 +145,7 @@ def grade_notebooks(
         for part in range(0, len(sources), _TOGETHER * count):
             some = sources[part : part + _TOGETHER * count]
             try:
-                outcomes = run_sources(some, settings, count, progress or Quiet())
+                outcomes = run_sources(some, settings, count, progress or Progress())
                 grades += grading.grade_all(outcomes)
             finally:
                 for source in some:

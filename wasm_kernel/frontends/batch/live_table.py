@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from wasm_kernel.frontends.batch.outcome import Outcome, plain
-from wasm_kernel.frontends.batch.reporting import line_of
+from wasm_kernel.frontends.batch.reporting import Progress, line_of
 
 _STYLES = {"ok": "green", "cancelled": "yellow"}
 _FAILED = "red"
 
 
-class LiveTable:
+class LiveTable(Progress):
     """A table of the notebooks that run now, and a line for each that ended."""
 
     def __init__(self, console: Console | None = None) -> None:

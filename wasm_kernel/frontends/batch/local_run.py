@@ -10,10 +10,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, Progress, RunSettings
+from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, RunSettings
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.parameters import check_parameters
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import sweep
 from wasm_kernel.linux.locks import FileLock
 
@@ -42,19 +43,6 @@ def run_sources(
         except RuntimeError:
             return asyncio.run(batch.run(sources, count))
         return batch.run_beside(sources, count)  # a notebook calls this, say
-
-
-class Quiet:
-    """Progress that nobody looks at."""
-
-    def began(self, name: str, cells: int) -> None:
-        """Does nothing."""
-
-    def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """Does nothing."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """Does nothing."""
 
 
 class _Batch:

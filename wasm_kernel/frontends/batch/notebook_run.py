@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -42,6 +42,7 @@ from wasm_kernel.frontends.batch.notebooks import (
 )
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, Verdict, plain
 from wasm_kernel.frontends.batch.parameters import put_in
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.resuming import DONE, Earlier, state_counts
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions.root import SessionsRoot
@@ -102,19 +103,6 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     keeps_session: bool = False
     lasts: bool = True
     shared: str = ""
-
-
-class Progress(Protocol):
-    """Gets what happens in a batch."""
-
-    def began(self, name: str, cells: int) -> None:
-        """A notebook of so many code cells begins."""
-
-    def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """So many of its code cells are done."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """A notebook has its verdict."""
 
 
 class _Ended(Exception):

@@ -12,24 +12,31 @@ from msgspec import to_builtins
 from wasm_kernel.frontends.batch.outcome import VERDICTS, Outcome, cleaned, plain
 
 
-class Lines:
+class Progress:
+    """Gets what happens in a batch; does nothing with it. Derive yours."""
+
+    def began(self, name: str, cells: int) -> None:
+        """A notebook of so many code cells begins."""
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None:
+        """So many of its code cells are done."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """A notebook has its verdict."""
+
+
+class Lines(Progress):
     """One line, on a stream, for each notebook that has its verdict."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-
-    def began(self, name: str, cells: int) -> None:
-        """Says nothing: a line comes at the end."""
-
-    def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """Says nothing."""
 
     def ended(self, outcome: Outcome) -> None:
         """Writes the line."""
         print(line_of(outcome), file=self._stream, flush=True)
 
 
-class JsonLines:
+class JsonLines(Progress):
     """One JSON object a line, on a stream, for each thing that happens, for programs."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nbformat import NotebookNode
 
 from wasm_kernel.frontends.batch.notebooks import Cell, code_cells, read_executed
 
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.batch.batch_kernel import BatchKernel
+
 DONE = "done"
 """The key of a run's record that says how many code cells ran as they should."""
-
-
-class _Restoring(Protocol):
-    """A kernel that can go back in its session."""
-
-    async def restore(self, count: int) -> bool:
-        """Brings variables and files back as they were after a cell of this number."""
 
 
 def state_counts(cells: Sequence[NotebookNode]) -> list[int]:
@@ -70,7 +66,7 @@ class Earlier:
         """True if the state after some cell would be of use."""
         return self._same > 0
 
-    async def go_back(self, kernel: _Restoring) -> int:
+    async def go_back(self, kernel: BatchKernel) -> int:
         """Brings a kernel to the last state that is of use; returns how many cells that saves."""
         counts = state_counts(self._executed)
         for kept in range(self._same, 0, -1):

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.frontends.batch.local_run import Quiet, check, locked, run_sources
-from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings
+from wasm_kernel.frontends.batch.local_run import check, locked, run_sources
+from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -85,12 +86,12 @@ def run_notebooks(
     )
     _check_place(settings, jobs, cluster)
     if cluster is None:
-        return run_sources(sources, settings, jobs, progress or Quiet())
+        return run_sources(sources, settings, jobs, progress or Progress())
     from wasm_kernel.frontends.batch.cluster import run_on_cluster
 
     check(sources, settings)
     with locked(sources):
-        return run_on_cluster(sources, settings, progress or Quiet(), cluster)
+        return run_on_cluster(sources, settings, progress or Progress(), cluster)
 
 
 def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | None) -> None:

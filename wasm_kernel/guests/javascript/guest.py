@@ -51,8 +51,8 @@ class Addresses(Struct, frozen=True):
     allocator: int = 0
 
 
-class Interrupts:
-    """The way to interrupt one guest: a `Signals`. The interpreter asks now and then.
+class Interrupts(Signals):
+    """The way to interrupt one guest. The interpreter asks now and then.
 
     It has `taken` an interrupt since this was last cleared. One that `is_held` has to wait until
     the host has answered the interpreter.
@@ -69,9 +69,6 @@ class Interrupts:
     def pending(self) -> bool:
         """Returns whether the interpreter has not met it yet."""
         return self._is_pending
-
-    def complete(self) -> None:
-        """Does nothing: there is one flag, and the host's own."""
 
     def clear(self) -> None:
         """Takes it back."""

@@ -91,7 +91,7 @@ class Addresses(Struct, frozen=True):
     allocator: int = 0
 
 
-class SignalWords:
+class SignalWords(Signals):
     """The words of one guest that make an interrupt pending.
 
     The guest's thread uses it, or another one while the guest runs.
