@@ -26,7 +26,7 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commits, index
+from wasm_kernel.state import commits
 from wasm_kernel.state.pages import Content
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,15 +151,6 @@ def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
     assert number == 0
     assert "The variables begin fresh" in told
     assert "files in /app are all there" in told
-
-
-def test_a_history_of_another_version_is_refused_in_words(saved: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "VERSION", 99)
-        number, told = found_in(saved)
-    assert number == 0
-    assert "The variables begin fresh" in told
-    assert "version" in told
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])

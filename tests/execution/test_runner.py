@@ -45,11 +45,6 @@ class Ear:
         """Nothing to end."""
 
 
-def test_variables_live_from_cell_to_cell(module_sandbox: LocalSandbox) -> None:
-    module_sandbox.execute("x = 41")
-    assert says(module_sandbox, "print(x + 1)") == "42"
-
-
 def test_the_namespace_starts_empty(module_sandbox: LocalSandbox) -> None:
     assert says(module_sandbox, "print('pd' in dir(), 'np' in dir())") == "False False"
 
@@ -62,13 +57,6 @@ def test_a_result_carries_everything(module_sandbox: LocalSandbox) -> None:
     assert result.workspace_path == module_sandbox.workspace
     assert result.memory_used_bytes > 0
     assert result.outputs[-1].data["text/plain"] == "5"
-
-
-def test_an_error_is_a_result(module_sandbox: LocalSandbox) -> None:
-    result = module_sandbox.execute("1 / 0")
-    assert not result.success
-    assert result.error is not None
-    assert result.error.ename == "ZeroDivisionError"
 
 
 def test_cells_run_in_the_order_they_came(module_sandbox: LocalSandbox) -> None:
@@ -169,11 +157,6 @@ def test_nothing_starts_before_it_is_needed(tmp_path: Path) -> None:
     sandbox = create_sandbox(workspace=tmp_path / "app")
     assert threading.active_count() == before
     sandbox.close()
-
-
-def test_the_first_cell_starts_the_sandbox(warm: None, tmp_path: Path) -> None:
-    with create_sandbox(workspace=tmp_path / "app") as sandbox:
-        assert says(sandbox, "print(1)") == "1"
 
 
 def test_starting_twice_is_starting_once(module_sandbox: LocalSandbox) -> None:

@@ -24,10 +24,6 @@ def test_the_last_expression_is_the_result(serve: Serve) -> None:
     }
 
 
-def test_variables_last_from_cell_to_cell(serve: Serve) -> None:
-    assert serve("x = 41", "x + 1")[1].text == "42"
-
-
 def test_the_namespace_starts_empty(serve: Serve) -> None:
     first = serve("sorted(n for n in globals() if not n.startswith('_'))")[0]
     assert first.text == "['In', 'Out', 'exit', 'get_ipython', 'open', 'quit']"
@@ -67,10 +63,6 @@ def test_a_syntax_error_does_not_end_the_session(serve: Serve) -> None:
     assert after.text == "2"
 
 
-def test_a_lone_surrogate_in_the_source_is_carried(serve: Serve) -> None:
-    assert serve("x = '\ud800'\nlen(x)")[0].text == "1"
-
-
 def test_an_unprintable_error_still_gets_a_reply(serve: Serve) -> None:
     code = "class E(Exception):\n    def __str__(self): raise KeyError(1)\nraise E"
     [turn, after] = serve(code, "1")
@@ -92,12 +84,6 @@ def test_a_failed_display_does_not_fail_its_cell(serve: Serve) -> None:
     assert turn.reply["status"] == "ok"
 
 
-def test_input_is_answered_by_the_host(serve: Serve, make_cell: Cell) -> None:
-    [turn] = serve(make_cell("input('name? ')", allow_stdin=True))
-    assert turn.sent("input") == [{"op": "input", "prompt": "name? ", "password": False}]
-    assert turn.text == "'a line'"
-
-
 def test_getpass_asks_for_a_password(serve: Serve, make_cell: Cell) -> None:
     [turn] = serve(make_cell("import getpass; getpass.getpass('p')", allow_stdin=True))
     assert turn.sent("input")[0]["password"] is True
@@ -116,23 +102,10 @@ def test_silent_cells_show_and_count_nothing(serve: Serve, make_cell: Cell) -> N
     assert after.reply["execution_count"] == 1
 
 
-def test_user_expressions_come_with_the_reply(serve: Serve, make_cell: Cell) -> None:
-    [turn] = serve(make_cell("x = 1", user_expressions={"a": "x + 1", "b": "1/0"}))
-    answers = turn.reply["user_expressions"]
-    assert answers["a"]["data"] == {"text/plain": "2"}
-    assert answers["b"]["ename"] == "ZeroDivisionError"
-
-
 @pytest.mark.parametrize(("code", "kept"), [("exit", False), ("exit(keep_kernel=True)", True)])
 def test_exit_asks_the_front_end(serve: Serve, code: str, kept: bool) -> None:
     payload = {"source": "ask_exit", "keepkernel": kept}
     assert serve(code)[0].reply["payload"] == [payload]
-
-
-def test_help_goes_to_the_pager(serve: Serve) -> None:
-    [payload] = serve("len?")[0].reply["payload"]
-    assert payload["source"] == "page"
-    assert "number of items" in payload["data"]["text/plain"]
 
 
 def test_a_huge_next_input_is_refused(serve: Serve) -> None:
@@ -171,23 +144,6 @@ def test_an_endless_await_is_an_error(serve: Serve) -> None:
 
 def test_an_unknown_request_is_answered(serve: Serve) -> None:
     assert serve({"op": "frobnicate"})[0].reply["ename"] == "ProtocolError"
-
-
-def test_an_interrupted_cell_is_a_keyboard_interrupt(serve: Serve) -> None:
-    [turn, after] = serve("import signal\nsignal.raise_signal(signal.SIGINT)", "1")
-    assert turn.reply["ename"] == "KeyboardInterrupt"
-    assert after.text == "1"
-
-
-def test_an_interrupted_await_is_a_keyboard_interrupt_too(serve: Serve) -> None:
-    code = (
-        "import asyncio, signal\n"
-        "asyncio.get_running_loop().call_later(0.01, signal.raise_signal, signal.SIGINT)\n"
-        "await asyncio.sleep(30)"
-    )
-    [turn, after] = serve(code, "await asyncio.sleep(0, 1)")
-    assert turn.reply["ename"] == "KeyboardInterrupt"
-    assert after.text == "1"
 
 
 SHOWN = """

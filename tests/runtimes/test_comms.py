@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -35,55 +34,12 @@ def test_a_widget_opens_a_comm_for_each_of_its_models(serve: Serve) -> None:
     assert last["metadata"]["version"].startswith("2.")
 
 
-def test_importing_ipywidgets_tells_its_targets(serve: Serve) -> None:
-    [turn] = serve("import ipywidgets")
-    targets = [frame["name"] for frame in turn.sent("comm_target")]
-    assert targets == ["jupyter.widget", "jupyter.widget.control"]
-
-
-def test_nothing_of_widgets_is_imported_before_it_is_used(serve: Serve) -> None:
-    [turn] = serve("import sys; 'ipywidgets' in sys.modules")
-    assert turn.text == "False"
-
-
-def test_an_update_reaches_observe_and_is_echoed(serve: Serve) -> None:
-    _, moved, asked = serve(
-        f"{SLIDER}\nlog = []\ns.observe(lambda c: log.append((c.old, c.new)), 'value')",
-        update("s1", value=7),
-        "log, s.value",
-    )
-    assert moved.reply == {"status": "ok"}
-    assert [f["data"]["method"] for f in moved.sent("comm_msg")] == ["echo_update"]
-    assert asked.text == "([(3, 7)], 7)"
-
-
 def test_a_change_in_a_callback_goes_out_and_is_not_sent_back(serve: Serve) -> None:
     _, moved = serve(
         f"{SLIDER}\nt = w.IntText(model_id='t1')\nw.link((s, 'value'), (t, 'value'))",
         update("s1", value=9),
     )
     assert ("t1", {"value": 9}) in states(moved)
-
-
-def test_an_error_in_a_callback_is_shown_with_its_traceback(serve: Serve) -> None:
-    _, clicked = serve(
-        "import ipywidgets as w\nb = w.Button(model_id='b1')\nb.on_click(lambda _: 1 / 0)",
-        {
-            "op": "comm",
-            "kind": "msg",
-            "comm_id": "b1",
-            "data": {"method": "custom", "content": {"event": "click"}},
-        },
-    )
-    [error] = clicked.sent("error")
-    assert error["ename"] == "ZeroDivisionError"
-    assert clicked.reply == {"status": "ok"}
-
-
-def test_a_message_for_nobody_does_nothing(serve: Serve) -> None:
-    [turn] = serve(update("nobody", value=1))
-    assert turn.reply == {"status": "ok"}
-    assert not turn.frames
 
 
 def test_an_output_widget_captures_by_the_id_of_the_request(serve: Serve, make_cell: Cell) -> None:
@@ -96,45 +52,6 @@ def test_an_output_widget_captures_by_the_id_of_the_request(serve: Serve, make_c
     ids = [state["msg_id"] for one, state in states(cell) if one == "o1"]
     assert ids == ["m5", ""]
     assert [s["msg_id"] for one, s in states(moved) if one == "o1"] == ["m7", ""]
-
-
-def test_buffers_go_out_and_come_in(serve: Serve) -> None:
-    data = b"\x89PNG\x00\xff"
-    file = {"name": "a.bin", "type": "", "size": 6, "last_modified": 0}
-    state = {"value": [file]}
-    sent = {"method": "update", "state": state, "buffer_paths": [["value", 0, "content"]]}
-    shown, _, got = serve(
-        f"import ipywidgets as w\nw.Image(value={data!r}); u = w.FileUpload(model_id='u1')",
-        {
-            "op": "comm",
-            "kind": "msg",
-            "comm_id": "u1",
-            "data": sent,
-            "buffers": [b64encode(data).decode()],
-        },
-        "bytes(u.value[0].content), u.value[0].name",
-    )
-    image = shown.sent("comm_open")[1]
-    assert image["buffers"] == [b64encode(data).decode()]
-    assert image["data"]["buffer_paths"] == [["value"]]
-    assert got.text == f"({data!r}, 'a.bin')"
-
-
-def test_a_front_end_can_ask_for_all_states(serve: Serve) -> None:
-    control = {"op": "comm", "comm_id": "c1"}
-    _, opened, asked = serve(
-        SLIDER,
-        control
-        | {
-            "kind": "open",
-            "target_name": "jupyter.widget.control",
-            "metadata": {"version": "1.0.0"},
-        },
-        control | {"kind": "msg", "data": {"method": "request_states"}},
-    )
-    assert not opened.frames
-    [answer] = asked.sent("comm_msg")
-    assert answer["data"]["states"]["s1"]["state"]["value"] == 3
 
 
 def test_a_target_of_the_users_own_hears_the_front_end(serve: Serve) -> None:

@@ -201,21 +201,6 @@ def test_a_missing_beginning_leaves_nothing(session_of: Making, session: Session
         reopened(session_of, session)
 
 
-def test_another_image_is_refused_in_words(session_of: Making, session: Session) -> None:
-    three(session)
-    with pytest.raises(HistoryError, match="another version"):
-        reopened(session_of, session, image="other")
-
-
-def test_another_format_version_is_refused_in_words(
-    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    three(session)
-    monkeypatch.setattr(index, "VERSION", 3)
-    with pytest.raises(HistoryError, match="format version 2, this is 3"):
-        reopened(session_of, session)
-
-
 def test_what_killed_writers_left_is_swept(session_of: Making, session: Session) -> None:
     three(session)
     for name in (".index.aside", "contents/.9.aside", f"contents/{'0' * 64}"):
