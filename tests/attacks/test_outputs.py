@@ -204,14 +204,3 @@ def test_case_24_a_hostile_repr_costs_an_inspection_at_most(victim_of: Making) -
 def test_case_27_payloads_are_capped(victim: Victim, code: str) -> None:
     result = victim.run(code)
     assert len(json.dumps(dict(result.reply))) < 80 << 20
-
-
-def test_case_29_two_sessions_draw_different_numbers(fresh_victim_of: Making) -> None:
-    code = (
-        "import random, uuid, secrets, tempfile, os, numpy as np\n"
-        "print(random.random(), np.random.rand(), np.random.default_rng().random(), uuid.uuid4(),"
-        " secrets.token_hex(), os.path.basename(tempfile.mktemp()), os.urandom(8).hex(), sep='\\n')"
-    )
-    one, other = (fresh_victim_of(name).says(code).split("\n") for name in ("one", "other"))
-    assert len(one) == 7
-    assert all(a != b for a, b in zip(one, other, strict=True))

@@ -42,6 +42,6 @@ def repeated(draws: list[dict[str, object]]) -> set[str]:
     return {name for name in draws[0] if max(Counter(str(one[name]) for one in draws).values()) > 1}
 
 
-def test_two_sessions_draw_different_numbers_ids_and_names(fresh_victim_of: Making) -> None:
+def test_case_29_two_sessions_draw_different_numbers_ids_and_names(fresh_victim_of: Making) -> None:
     victims = [fresh_victim_of(name) for name in ("first", "second", "third")]
     assert repeated([drawn(victim, DRAWS + SHOW) for victim in victims]) == set()

@@ -124,13 +124,6 @@ def test_a_session_that_was_used_since_it_was_found_is_kept(tmp_path: Path) -> N
     assert used.exists()
 
 
-def test_the_oldest_goes_first(tmp_path: Path) -> None:
-    sessions = {hours: a_session(tmp_path, hours).name for hours in (30, 500, 100)}
-    ordered = [sessions[hours] for hours in (500, 100, 30)]
-    assert prune_sessions(24, tmp_path, dry_run=True).deleted_sessions == ordered
-    assert prune_sessions(24, tmp_path).deleted_sessions == ordered
-
-
 def test_metadata_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
     closed, old = a_session(tmp_path, 48), a_session(tmp_path, 48)
     (closed / ".metadata.json").chmod(0)

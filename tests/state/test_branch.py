@@ -44,24 +44,6 @@ def branched(session_of: Making, tmp_path: Path) -> Callable[..., Session]:
 Branching = Callable[..., Session]
 
 
-def test_a_branch_stands_where_its_parent_does(session: Session, branched: Branching) -> None:
-    session.cell(p1="one")
-    session.cell(p2="two")
-    assert branched(session).state == session.state == {1: "one", 2: "two"}
-
-
-def test_both_go_their_own_ways(session: Session, branched: Branching) -> None:
-    session.cell(p1="one")
-    branch = branched(session)
-    session.cell(p1="here")
-    branch.cell(p1="there", p2="more")
-    for each in (session, branch):
-        each.flush()
-        each.go(each.history.tree.head)
-    assert session.state == {1: "here"}
-    assert branch.state == {1: "there", 2: "more"}
-
-
 def test_commits_on_disk_are_copied_and_known_to_be_right(
     session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,30 +87,6 @@ def test_a_session_without_a_disk_branches_off_to_one(
     branch.flush()
     assert branch.contents() == [branch.history.tree.commits[1].content]
     assert branch.state == {1: "one"}
-
-
-def test_a_branch_can_go_back_to_where_its_parent_was(
-    session: Session, branched: Branching
-) -> None:
-    first = session.cell(p1="one")
-    session.cell(p1="two")
-    session.history.name("early", first.id)
-    branch = branched(session)
-    assert branch.history.tree.names == {"early": first.id}
-    assert branch.go(first.id) == {1: "one"}
-    assert session.state == {1: "two"}
-
-
-def test_a_branch_stands_where_an_undo_led_and_knows_the_way_back(
-    session: Session, branched: Branching
-) -> None:
-    first = session.cell(p1="one")
-    second = session.cell(p1="two")
-    session.history.move(first.id, (second.id,))
-    branch = branched(session)
-    assert branch.state == {1: "one"}
-    assert branch.history.tree.undone == (second.id,)
-    assert branch.go(second.id) == {1: "two"}
 
 
 def test_numbers_go_on_upwards_after_an_undo(session: Session, branched: Branching) -> None:
