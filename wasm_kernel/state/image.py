@@ -23,7 +23,6 @@ import msgspec
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ImageError
 from wasm_kernel.linux import memory
-from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _BLOCK = 65_536
@@ -84,7 +83,8 @@ class BaseImage(msgspec.Struct, frozen=True):
 
         Raises `MemoryError` if the policy's memory limit is below the image's size.
         """
-        if self.path.stat().st_size != self.record.size:
+        descriptor = self._kept_open()
+        if os.fstat(descriptor).st_size != self.record.size:
             raise ImageError("the base image is not complete")
         instance.grow_to(self.record.size)
         address, size, mapped = instance.memory.address, self.record.size, _mapped.pop(self.id, 0)
@@ -92,8 +92,7 @@ class BaseImage(msgspec.Struct, frozen=True):
             if mapped:
                 memory.move_mapping(mapped, address, size)
             else:
-                with closing_fd(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
-                    memory.map_file(address, size, descriptor, 0)
+                memory.map_file(address, size, descriptor, 0)
         except OSError as problem:
             raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
 
@@ -101,13 +100,19 @@ class BaseImage(msgspec.Struct, frozen=True):
         """Maps it for the first instance of each process that is forked from this one."""
         if self.id in _mapped:
             return
-        with (
-            contextlib.suppress(OSError),  # such as an older Linux: they map it themselves
-            closing_fd(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor,
-        ):
-            _mapped[self.id] = memory.map_for_forks(self.record.size, descriptor)
+        with contextlib.suppress(OSError):  # such as an older Linux: they map it themselves
+            _mapped[self.id] = memory.map_for_forks(self.record.size, self._kept_open())
+
+    def _kept_open(self) -> int:
+        """Returns the file's descriptor: removed from the cache, it goes on for this process."""
+        key = (self.path, self.id)
+        if key not in _opened:
+            _opened[key] = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return _opened[key]
 
 
+_opened: dict[tuple[Path, str], int] = {}
+"""The descriptors of the images that this process has used, by their paths and ids."""
 _mapped: dict[str, int] = {}
 """The addresses at which images are mapped, by their ids."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copyfile
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from tests.faces import says
 from tests.local import create_sandbox, get_session_sandbox
@@ -102,6 +104,22 @@ def test_an_archive_of_a_first_session_opens_over_the_whole_image(
     with get_session_sandbox("two", workspace_root=root) as sandbox:
         code = "import numpy; print(file.write('kept'), sum(x), numpy.arange(3).sum())"
         assert says(sandbox, code) == "4 3 3"
+
+
+def test_a_session_goes_on_when_its_image_was_removed_from_the_cache(
+    beginner: PythonLanguage, root: Path, tmp_path: Path
+) -> None:
+    """By its user, or once nobody else has begun over it for a month."""
+    base = beginner.small.image_at_hand()
+    assert base is not None
+    own = replace(base, path=tmp_path / "image", record=replace(base.record, build="own"))
+    copyfile(base.path, own.path)
+    beginner.small._image = own
+    with create_sandbox(workspace=root, language=beginner) as sandbox:
+        says(sandbox, "x = 5")
+        own.path.unlink()
+        assert not sandbox.execute("import os; os.abort()").success
+        assert says(sandbox, "print(x)") == "5"
 
 
 def test_only_the_baseline_compilers_code_goes_with_the_small_image(
