@@ -61,7 +61,7 @@ class ImageError(WasmKernelError):
 
 
 class HistoryError(WasmKernelError):
-    """A session's memory history is damaged, or belongs to another version."""
+    """A session's memory history is damaged, belongs to another version, or is not on disk."""
 
 
 class TravelError(WasmKernelError, ValueError):

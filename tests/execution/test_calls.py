@@ -82,7 +82,7 @@ def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
     assert first.cancel()
     cancelled.set()
     second.result(30)
-    jobs.end(lambda: None)
+    jobs.end(lambda: None, lambda: False)
     assert met == [False, False]
 
 

@@ -26,7 +26,7 @@ def made() -> Iterator[Callable[[Begin], GuestJobs]]:
     yield make
     for jobs in each:
         jobs.refuse_further("over")
-        jobs.end(lambda: None)
+        jobs.end(lambda: None, lambda: False)
 
 
 def test_the_guest_is_started_once_and_again_after_a_failure(
@@ -45,6 +45,27 @@ def test_the_guest_is_started_once_and_again_after_a_failure(
     jobs.start(heard.append).result(SECONDS)
     assert jobs.start(heard.append).result(SECONDS) is None
     assert heard == ["start 0", "start 1"]
+
+
+@pytest.mark.parametrize("is_in_guest", [False, True])
+def test_its_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
+    made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch, is_in_guest: bool
+) -> None:
+    monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
+    jobs, is_asked, ended = made(lambda progress: None), threading.Event(), threading.Event()
+    jobs.start().result(SECONDS)
+    gate = jobs.submit(lambda: is_asked.wait(SECONDS))
+
+    def asked() -> bool:
+        if is_in_guest:
+            return True
+        is_asked.set()
+        return False
+
+    jobs.end(ended.set, asked)
+    assert ended.is_set() is not is_in_guest
+    is_asked.set()
+    assert gate.result(SECONDS)
 
 
 def test_a_busy_sandbox_is_not_closed_unless_it_must(made: Callable[[Begin], GuestJobs]) -> None:

@@ -17,7 +17,7 @@ from tests.local import LocalSandbox, create_sandbox
 from tests.private import private_of
 from tests.sampled import sampled
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
-from wasm_kernel.errors import TravelError
+from wasm_kernel.errors import HistoryError, TravelError
 from wasm_kernel.folders.locks import Holder, Resume
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
@@ -309,6 +309,53 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
     assert sandbox.execute("pass").stderr == ""
     sandbox.execute(TRAP)
     assert says(sandbox, "print(x, y)") == "2 2"
+
+
+def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = opened()
+    first.execute("x = 1")
+    first.checkpoints()  # its commit is taken behind its result
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "read_ranges", _no_memory)
+        first.execute("x = 2")
+        with pytest.raises(HistoryError, match="given no name"):
+            first.checkpoint("two")
+        first.close()
+    assert "What is kept are those after In[1]" in caplog.text
+    second = opened()
+    result = second.execute("print(x); x = 3")
+    assert (result.stdout, "after a break" in result.stderr) == ("1\n", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "read_ranges", _no_memory)
+        second.execute("x = 4")
+        second.listing().result()
+    caplog.clear()
+    second.close()  # there is room again
+    assert (caplog.text, says(opened(), "print(x)")) == ("", "4")
+
+
+def test_a_name_that_is_not_on_disk_in_time_is_no_success(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, may_write = commits.write_content, threading.Event()
+
+    def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
+        may_write.wait(10)
+        return write(folder, parts)
+
+    monkeypatch.setattr(commits, "write_content", slow)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wasm_kernel.state.session_state._SAVE_SECONDS", 0.05)
+        assert "not on disk yet: one" in sandbox.execute("x = 1\n%checkpoint one").stderr
+        with pytest.raises(HistoryError, match="not on disk yet: two"):
+            sandbox.checkpoint("two")
+    may_write.set()
+    sandbox.checkpoint("two")
+    sandbox.execute("x = 2")
+    sandbox.restore("one")
+    assert says(sandbox, "print(x)") == "1"
 
 
 def test_a_result_does_not_wait_for_its_commit(

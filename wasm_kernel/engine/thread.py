@@ -71,10 +71,15 @@ class GuestThread:
             self._jobs.put(last)
             self._jobs.put(None)
 
-    def join(self, seconds: float) -> None:
-        """Waits until the thread has ended, or for so many seconds."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(seconds)
+    def join(self, seconds: float) -> bool:
+        """Waits until the thread has ended, or for so many seconds; returns whether it has.
+
+        On the thread itself there is nothing to wait for.
+        """
+        if threading.current_thread() is self._thread:
+            return True
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

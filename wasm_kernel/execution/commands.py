@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
-from wasm_kernel.errors import FrameError, TravelError, WasmKernelError
+from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
 from wasm_kernel.guests.base import (
     ActionContext,
     AfterCellAction,
@@ -396,7 +396,8 @@ class PendingTravel:
         if names:
             try:
                 self._state.name(*names)
-            except TravelError as problem:  # the state is larger than the one that was asked about
+            # the state is larger than the one that was asked about, or not on disk
+            except (TravelError, HistoryError) as problem:
                 turn.on_text("stderr", f"[wasm-kernel] {problem}\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, descr
 
 T = TypeVar("T")
 JOIN_SECONDS = 5.0  # for a guest to stop
+SAVE_SECONDS = 120.0  # for the disk to take what is left
+_POLL_SECONDS = 0.05
 
 
 class GuestJobs:
@@ -113,19 +116,21 @@ class GuestJobs:
         cancelled = [cell.cancel() for cell in waiting]
         return any(cancelled)
 
-    def end(self, last: Callable[[], None]) -> bool:
-        """Runs `last` after all jobs, and waits some seconds for it; False without a thread."""
+    def end(self, last: Callable[[], None], is_in_guest: Callable[[], bool]) -> bool:
+        """Runs `last` after all jobs, and waits for it; False without a thread.
+
+        A guest that does not stop is waited for some seconds only, what the host does for longer.
+        """
         thread = self._thread
         if thread is None:
             return False
         thread.close(last)
-        thread.join(JOIN_SECONDS)
+        begun = time.monotonic()
+        while not thread.join(_POLL_SECONDS):
+            waited = time.monotonic() - begun
+            if waited > (JOIN_SECONDS if is_in_guest() else SAVE_SECONDS):
+                break
         return True
-
-    def join(self, seconds: float) -> None:
-        """Waits until the thread has ended, or for so many seconds."""
-        if self._thread is not None:
-            self._thread.join(seconds)
 
 
 def _in_words(job: Callable[[], T]) -> Callable[[], T]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from msgspec import Struct
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.errors import CellTimeout, GuestCrashed, GuestStopped
+from wasm_kernel.errors import CellTimeout, GuestCrashed, GuestStopped, HistoryError
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
@@ -42,6 +43,7 @@ from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.quota import Quota
 
 _LOG = logging.getLogger("wasm_kernel.execution")
+_UNTAKEN = "The state could not be kept, so it was given no name. The next cell says why."
 START_SECONDS = 30.0  # for a guest to take up its state
 
 
@@ -56,7 +58,10 @@ class RestingGuest(Struct, frozen=True):
 
 
 class GuestRunner:
-    """The guest of one sandbox, and what outlives it."""
+    """The guest of one sandbox, and what outlives it.
+
+    `unkept` counts the cells whose commit `keep` is about to take.
+    """
 
     def __init__(
         self,
@@ -87,6 +92,8 @@ class GuestRunner:
         self._resting: RestingGuest | None = None
         self._turn: Turn | None = None
         self._is_open = False  # the history is
+        self._keeping: Callable[[], bool] | None = None
+        self.unkept = 0
 
     def _make_parts(self) -> TurnParts:
         return TurnParts(
@@ -143,6 +150,8 @@ class GuestRunner:
     def close(self) -> None:
         """Closes the guest, writes what is left of its state, and closes the folders."""
         try:
+            if self._guest is not None:
+                self.state.catch_up(self._guest.instance)
             self.close_guest()
             self.state.close()
         finally:
@@ -197,6 +206,11 @@ class GuestRunner:
         best = THIS_PROCESS.flavour(metered=self.policy.metered)
         # what a first session imports itself draws other random numbers
         return best if self.policy.deterministic else self.language.code_for(best)
+
+    @property
+    def is_in_turn(self) -> bool:
+        """True while the guest runs. Any thread."""
+        return self._turn is not None
 
     @property
     def guest(self) -> Guest:
@@ -275,6 +289,42 @@ class GuestRunner:
         restored = self.state.restore_files(travel, self.changes)
         self.start_guest()
         return restored
+
+    def keep_later(self, turn: Turn, cell: int) -> None:
+        """Has `keep` make what a turn did to memory a commit: that of the cell of this number."""
+        self.unkept = int(turn.is_counted)
+        self._keeping = partial(
+            self.state.commit,
+            self.guest.instance,
+            cell=cell,
+            count=self.next_count,
+            code=turn.code,
+            counted=turn.is_counted,
+        )
+
+    def keep(self) -> bool:
+        """Makes the effects of the last cell a commit, if they are none yet.
+
+        The cell's result has left by then, unless something is to be done to the state first.
+
+        Returns:
+            Whether they are one.
+        """
+        try:
+            return self._keeping is None or self._keeping()
+        finally:
+            self._keeping, self.unkept = None, 0
+
+    @property
+    def is_keeping(self) -> bool:
+        """True until `keep` has taken a commit, which may last as long as the disk needs."""
+        return self._keeping is not None
+
+    def name(self, name: str) -> None:
+        """Gives the state that memory is in a name, as `SessionState.name`."""
+        if not self.state.catch_up(self.guest.instance):
+            raise HistoryError(_UNTAKEN)
+        self.state.name(name)
 
     def wait_saved(self, copies: int | None = None) -> SessionState:
         """Returns the state, with all that memory is now: on disk, or in memory if making so many

@@ -43,7 +43,6 @@ from wasm_kernel.state.history import NOT_SAVED
 from wasm_kernel.state.tree import checked_name
 
 T = TypeVar("T")
-_SAVE_SECONDS = 120.0
 
 
 class LocalSandbox(BaseSandbox):
@@ -102,7 +101,7 @@ class LocalSandbox(BaseSandbox):
         queued = QueuedCell(
             self._runner.clock, lambda: never_ran(self.folders.real, self.session_id)
         )
-        queued.queue(self._jobs, lambda: self._execute(started, cell, page), self._turns.keep)
+        queued.queue(self._jobs, lambda: self._execute(started, cell, page), self._runner.keep)
         return queued
 
     def _execute(
@@ -192,7 +191,7 @@ class LocalSandbox(BaseSandbox):
 
     def naming(self, name: str) -> Future[None]:
         """As `BaseSandbox`."""
-        return self.between_cells(lambda: self._runner.state.name(checked_name(name)))
+        return self.between_cells(lambda: self._runner.name(checked_name(name)))
 
     def listing(self) -> Future[list[Checkpoint]]:
         """As `BaseSandbox`."""
@@ -285,7 +284,7 @@ class LocalSandbox(BaseSandbox):
         if (
             not self._jobs.is_started
             or self.busy
-            or self._runner.state.is_saving  # a commit may take as long as the disk needs
+            or self._runner.is_keeping
             or not self._jobs.submit(self._runner.rest).result()
         ):
             return False
@@ -311,10 +310,8 @@ class LocalSandbox(BaseSandbox):
         self._jobs.cancel_cells()
         self._runner.clock.close()
         try:
-            if not self._jobs.end(self._runner.close):
+            if not self._jobs.end(self._runner.close, lambda: self._runner.is_in_turn):
                 self._runner.close()  # no thread was ever started
-            elif self._runner.state.is_saving:
-                self._jobs.join(_SAVE_SECONDS)
         finally:  # Ctrl-C may cut the waiting short
             self._hooks.closed()
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from wasm_kernel import events
@@ -46,7 +45,6 @@ class GuestTurns:
         self._runner = runner
         self._notices = notices
         self._missed: deque[tuple[int, str]] = deque(maxlen=_MISSED_CELLS)
-        self._unkept: Callable[[], bool] | None = None
 
     # -- cells
 
@@ -125,7 +123,8 @@ class GuestTurns:
         turn.end(self._runner.next_count, ename="KeyboardInterrupt")
 
     def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
-        """Does what the cell asked for, and has `keep` make its effects a commit.
+        """Does what the cell asked for. Its effects become a commit when its result has left,
+        unless something is to be done to the state first.
 
         A cell that was done without the guest has no effects: the state is still that of the cell
         before.
@@ -135,15 +134,8 @@ class GuestTurns:
         if turn.count:
             runner.next_count = turn.count + 1
         if ran and (travel.target is None or travel.here):
-            self._unkept = partial(
-                runner.state.commit,
-                runner.guest.instance,
-                cell=cell,
-                count=runner.next_count,
-                code=turn.code,
-                counted=turn.is_counted,
-            )
-        if runner.commands.wants_state and self.keep():
+            runner.keep_later(turn, cell)
+        if runner.commands.wants_state and runner.keep():
             travel.give_names(travel.here, turn)
         runner.state.tell_files()
         if ran:
@@ -154,17 +146,6 @@ class GuestTurns:
         runner.commands.run_actions(turn, runner.clock)
         runner.commands.files_changed(runner.changes, turn, runner.clock)
         runner.commands.begin_cell(runner.next_count)
-
-    def keep(self) -> bool:
-        """Makes the effects of the last cell a commit, if they are none yet.
-
-        The cell's result has left by then, unless something is to be done to the state first.
-
-        Returns:
-            Whether they are one.
-        """
-        unkept, self._unkept = self._unkept, None
-        return unkept is None or unkept()
 
     def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
         """Starts another guest that stands where memory was before the turn, or before that state
@@ -205,7 +186,7 @@ class GuestTurns:
 
         If a cell waits for it, that is refused if the guest can't begin.
         """
-        self.keep()
+        self._runner.keep()
         turn = self._runner.new_turn(request, listener)
         try:
             self._runner.run(turn, seconds)

@@ -20,8 +20,7 @@ class SessionInfo(Struct, frozen=True):
         fuel: The fuel that its cells burnt, if it was counted.
         disk_bytes: What it takes on disk, files and history; None if that was not measured.
         cells: How many cells have ended.
-        commits: How many states of its memory were kept when the last call ended; that of a cell
-            is taken just after it.
+        commits: How many states of its memory are kept, as of the last call that ended.
     """
 
     session_id: str

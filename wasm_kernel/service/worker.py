@@ -131,7 +131,7 @@ class _Worker:
     def run(self) -> None:
         """Does what the service asks for, until it closes the session or is gone."""
         anew = False
-        self._sandbox.start().add_done_callback(lambda _: self._send(messages.Opened()))
+        self._sandbox.start().add_done_callback(self._tell_opened)
         try:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
@@ -142,6 +142,10 @@ class _Worker:
         self._sandbox.close(anew=anew)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._sandbox.folders.verified))
+
+    def _tell_opened(self, started: Future[None]) -> None:
+        if started.exception() is None:  # if there is one, each call says so
+            self._send(messages.Opened())
 
     def _answer_pings(self) -> None:
         """Says that this process is well while it closes the session, which may take long."""

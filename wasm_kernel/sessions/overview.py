@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,14 +110,29 @@ def session_in(root: SessionsRoot, session_id: str) -> Overview:
 
 def kept_cells(root: SessionsRoot, session_id: str) -> frozenset[int]:
     """Returns the numbers of the cells whose states a session keeps; none if it has no history."""
-    with suppress(OSError), Folder.open(root.path) as top, top.enter(session_id) as folder:
-        private = root.privates.find(session_id, folder)
-        if private is not None:
-            with private:
-                stored = _stored(private)
-            commits = {} if stored is None else stored.tree.commits
-            return frozenset(commit.cell for commit in commits.values())
+    with suppress(OSError), _private(root, session_id) as private:
+        stored = _stored(private)
+        commits = {} if stored is None else stored.tree.commits
+        return frozenset(commit.cell for commit in commits.values())
     return frozenset()
+
+
+def ended_whole(root: SessionsRoot, session_id: str) -> bool:
+    """Returns whether a session's last process has ended with all of its variables on disk."""
+    with suppress(OSError), _private(root, session_id) as private:
+        return not Holder.of(private).alive
+    return False
+
+
+@contextmanager
+def _private(root: SessionsRoot, session_id: str) -> Iterator[Folder]:
+    """Opens the private folder of a session; `OSError` if there is none."""
+    with Folder.open(root.path) as top, top.enter(session_id) as folder:
+        private = root.privates.find(session_id, folder)
+        if private is None:
+            raise FileNotFoundError
+        with private:
+            yield private
 
 
 def _seen(root: SessionsRoot, name: str, *, named: bool = False) -> Overview | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
 
@@ -38,6 +39,7 @@ from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.open_files import OpenFile
 from wasm_kernel.wasi_files.quota import key_of
 
+_LOG = logging.getLogger("wasm_kernel.state")
 _LABEL = 80
 _COPIED_A_SECOND = 1 << 30  # bytes, about
 _SAVE_SECONDS = 60.0
@@ -54,8 +56,7 @@ _TRAVELLED = {
 class SessionState:
     """The memory and files of one sandbox, from its first cell to its end; the guest's thread's.
 
-    `files` are their earlier versions. It `is_untried` until a guest has run in the state of an
-    earlier process, and `is_saving` while a commit is taken, or the last ones are being written.
+    `files` are their earlier versions. It `is_untried` until a guest ran in what others left.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class SessionState:
         inherited: Fork | None = None,
     ) -> None:
         self._folders = folders
-        self.is_untried = self.is_saving = False
+        self.is_untried = False
         self._policy = policy
         self._resume = resume
         self._notices = notices
@@ -193,20 +194,23 @@ class SessionState:
         self._is_wanted = False
 
     def close(self) -> None:
-        """Writes what is left."""
-        self.is_saving, ended = True, True
+        """Writes what is left. If that can't be, the log says so, and the next holder's user."""
+        ended = True
         try:
             if self._recorder is not None:
-                self._recorder.close()
-                ended = self._recorder.history.close(sync=self._is_wanted)
-                self._recorder = None
+                recorder, self._recorder = self._recorder, None
+                recorder.close()
+                kept = recorder.history.tree.without(recorder.history.waiting)
+                ended = recorder.history.close(sync=self._is_wanted)
+                ended = ended and not recorder.has_uncommitted_changes
+                if not ended and self._is_wanted and self._resume is not Resume.NEVER:
+                    _LOG.warning(texts.left_behind(kept.commits.get(kept.head)))
             if self._inherited is not None:  # a fork that was never opened has it still
                 self._inherited.history.close()
             ended = self.files.close() and ended  # the next holder may read what it says
             self._lock.release(ended=ended)
         finally:
             self.files.close()
-            self.is_saving = False
 
     # -- what is there
 
@@ -339,14 +343,11 @@ class SessionState:
         return not self._live().has_uncommitted_changes or self.commit_between(instance)
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
-        self.is_saving = True
         try:
             self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
         except (OSError, MemoryError) as problem:
             self._notices.tell(texts.untaken(cell, label, problem), error=describe(problem))
             return False
-        finally:
-            self.is_saving = False
         history, tree = self.history, self.tree
         needed = {*tree.names.values(), *tree.undone}
         if tree.undone and not folding.can_fit(history, needed, self._policy.history_bytes):
@@ -456,7 +457,7 @@ class SessionState:
             raise TravelError(texts.no_room_for_names(most))
 
     def name(self, *names: str) -> None:
-        """Gives the head names; raises as `check_names`."""
+        """Gives the head names; raises as `check_names`, or `HistoryError` if not yet on disk."""
         self.check_names(names)
         for name in names:
             self.history.name(name, self.tree.head)
@@ -464,6 +465,8 @@ class SessionState:
         self.wait_written(_SAVE_SECONDS)  # a name of what a crash has taken would go with it
         self._live().save()
         self._live().sync()
+        if self.history.on_disk and self.history.waiting:
+            raise HistoryError(texts.unwritten(names))
 
     # -- forks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from wasm_kernel.errors import describe
 from wasm_kernel.result import readable
@@ -116,6 +116,24 @@ def unsaved(problem: Exception) -> str:
     return (
         f"[wasm-kernel] This session's variables can't be saved to disk ({describe(problem)}). It "
         "goes on in memory; what is not saved is lost when this kernel or sandbox ends.\n"
+    )
+
+
+def left_behind(head: Commit | None) -> str:
+    """A record of a session that was closed without its last state; it stands at a `head`."""
+    where = f"In[{head.cell}]" if head is not None and head.cell else "its beginning"
+    return (
+        "The last variables of a session could not be kept. What is kept are those after "
+        f"{where}; the files in /app are as they were left."
+    )
+
+
+def unwritten(names: Collection[str]) -> str:
+    """The error of checkpoints that are not on disk."""
+    return (
+        f"Named, but not on disk yet: {', '.join(names)}. The names hold as long as this kernel or "
+        "sandbox runs, and are saved when the disk takes them; a crash before that loses them. "
+        "Name the state again to wait for the disk once more."
     )
 
 

@@ -14,6 +14,7 @@ from junitparser import JUnitXml
 
 from tests.frontends.batch.conftest import Making
 from wasm_kernel.frontends.batch import wasm_kernel_grading
+from wasm_kernel.frontends.batch.batch_session import BatchSession, session_id_of
 from wasm_kernel.frontends.batch.grade_reports import (
     table_of,
     write_csv,
@@ -91,11 +92,14 @@ def earned(grade: Grade) -> dict[str, float]:
 
 
 def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
-    warm: None, make: Making, tmp_path: Path
+    warm: None, make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    whole, cut = BatchSession.is_whole, session_id_of(tmp_path / "out" / "cut.ipynb")
+    monkeypatch.setattr(BatchSession, "is_whole", lambda it: it.id != cut and whole(it))
     (tmp_path / "tests.py").write_text(TESTS)
     make("honest.ipynb", *HONEST)
     make("evil.ipynb", EVIL)
+    make("cut.ipynb", "def double(x): return x")
     make("script.ipynb", "const double = (x) => x * 2", language="javascript")
     (tmp_path / "in" / "none.ipynb").write_text("{}")
     found = grade_notebooks(
@@ -117,6 +121,9 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
         "ends": 1.0,
         "is_honest": 0.0,
     }
+    cut_short = grades["cut.ipynb"]
+    assert "could not be kept" in cut_short.outcome.reason
+    assert not any(test.judged for test in cut_short.tests)  # the disk was full, say
     assert earned(evil)["doubles"] == earned(evil)["keeps_its_secret"] == 0.0
     assert (none.earned, none.points) == (0.0, 10.0)
     script = grades["script.ipynb"]

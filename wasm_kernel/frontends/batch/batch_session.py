@@ -17,7 +17,7 @@ from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
-from wasm_kernel.sessions.overview import kept_cells
+from wasm_kernel.sessions.overview import ended_whole, kept_cells
 from wasm_kernel.sessions.root import SessionsRoot
 
 _LEAVE_SECONDS = 30.0  # for the kernels of a run that was killed to end
@@ -48,6 +48,10 @@ class BatchSession:
     def kept_cells(self) -> frozenset[int]:
         """Returns the numbers of the cells after which a later run can go on."""
         return kept_cells(self.root, self.id)
+
+    def is_whole(self) -> bool:
+        """Returns whether its last kernel has ended with all that it had kept on disk."""
+        return ended_whole(self.root, self.id)
 
     def begin(self, inputs: Sequence[Path]) -> None:
         """Makes it anew, with copies of some files.

@@ -61,6 +61,7 @@ _SPARE_STATES = 100  # that attempts to resume may leave
 _STATES_MOST = 10_000
 _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
+_NOT_KEPT = "Every cell ran, but the variables that they left could not be kept."
 _LOST = "The kernel's process ended by itself."
 _ENDED_IT = "The cell has ended the kernel's process."
 _SILENT = "The kernel did not say how the cell ended."
@@ -222,7 +223,14 @@ class NotebookRun:
             self._note(cell=0)
         finally:
             if self._kernel is not None:
-                await self._kernel.close(kill=self._stuck)
+                await self._close(self._kernel)
+
+    async def _close(self, kernel: BatchKernel) -> None:
+        """Ends the kernel; `KernelLost` if all cells ran, and a session that is to stay can't."""
+        await kernel.close(kill=self._stuck)
+        stays = self._settings.keeps_session and 0 < self._done == len(self._cells)
+        if stays and not await asyncio.to_thread(self._session.is_whole):
+            raise KernelLost(_NOT_KEPT)
 
     async def _open(self, earlier: Earlier | None) -> CellClient:
         """Returns the client of a kernel that stands before the first cell to run."""
