@@ -56,12 +56,12 @@ FAR = [
 
 
 PRODUCTS = """
-import numpy as np, scipy.linalg
+import numpy as np
 
 draw = np.random.default_rng(1)
 def whole(*shape): return draw.integers(-9, 9, shape)
 wrong = []
-long = [(900, 5, 9), (5, 900, 9), (5, 9, 900)]  # taken in several blocks
+long = [(900, 5, 9), (9, 900, 9), (5, 9, 900)]  # taken in several blocks, whole ones of columns
 for m, n, k in [*draw.integers(1, 21, (200, 3)), *long]:
     a, b = whole(m, k), whole(k, n)
     for kind in ("f8", "f4"):
@@ -71,10 +71,6 @@ for n in range(1, 60, 7):  # here products are taken off what is there
     a, x = draw.random((n, n)) + n * np.eye(n), draw.random((n, n))
     if not np.allclose(np.linalg.solve(a, a @ x), x):
         wrong.append(n)
-a, x = (draw.random((90, n)) + 90 * np.eye(90, n) for n in (90, 9))
-a, x = a.astype("f4"), x.astype("f4")  # whose tiles hardly anything else comes to
-if not np.allclose(scipy.linalg.lu_solve(scipy.linalg.lu_factor(a), a @ x), x, atol=1e-3):
-    wrong.append("f4")
 print(wrong)
 """
 
