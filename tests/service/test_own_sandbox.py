@@ -6,11 +6,12 @@ import gc
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.faces import says, wait_for
 from tests.service.conftest import ends
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy, Mount
+from wasm_kernel.service import fork_process
+from wasm_kernel.service.fork_server import ForkServer
 from wasm_kernel.service.own_sandbox import OwnSandbox
 
 Making = Callable[..., OwnSandbox]
@@ -193,3 +196,25 @@ def test_in_process_says_what_is_missing(warm: None, tmp_path: Path) -> None:
     with made as sandbox:
         shown = sandbox.execute("%session_info")
         assert "in-process" in f"{shown.stdout}{shown.outputs}"
+
+
+def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:
+    """Before, the line to each worker broke when nothing came for a moment."""
+    socket.setdefaulttimeout(0.05)
+    try:
+        assert says(make(), "import time; time.sleep(0.2); print(1)") == "1"
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:
+    with (tmp_path / "own").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        server = ForkServer(fork_process.start())
+    with closing(server):
+        held = set()
+        for each in Path(f"/proc/{server.process}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it opens and closes files of its own
+                held.add(str(each.readlink()))
+        assert str(tmp_path / "own") not in held
+        assert any(each.startswith("socket:") for each in held)

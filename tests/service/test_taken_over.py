@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import msgspec
@@ -49,12 +48,12 @@ class Traitor(Worker):
 
     def __init__(self, script: Script) -> None:
         ours, theirs = socket.socketpair()
-        super().__init__(Channel(Connection(ours.detach())), 0, -1)
+        super().__init__(Channel(ours), 0, -1)
         self._theirs = theirs
         threading.Thread(target=self._run, args=(script,), daemon=True).start()
 
     def _run(self, script: Script) -> None:
-        with self._theirs, Connection(os.dup(self._theirs.fileno())) as line:
+        with self._theirs, self._theirs.dup() as line:
             with suppress(EOFError, OSError):
                 script(Channel(line))
             self.kill()
@@ -430,7 +429,7 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
             if isinstance(found, messages.Query):
                 channel.send(ended(found))
         while not slow.is_set():  # it is well, and has much to write
-            if channel._connection.poll(0.01):
+            if not channel.is_quiet(0.01):
                 channel.receive()
                 channel.send(messages.Pong())
 
@@ -538,7 +537,7 @@ def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
 
 def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
     """Before, code that had taken over a worker could take all there is, and was not noticed."""
-    worker = Worker(Channel(Connection(os.open("/dev/null", os.O_RDWR))), os.getpid(), -1)
+    worker = Worker(Channel(socket.socket()), os.getpid(), -1)
     before = worker.resident_bytes
     with mmap.mmap(-1, 64 * MIB) as shared:
         shared.write(b"x" * 64 * MIB)
@@ -606,7 +605,7 @@ def test_whatever_a_worker_says_its_calls_end_and_its_session_goes_on(
     def script(channel: Channel) -> None:
         request(channel)
         for frame in frames:
-            channel._connection.send_bytes(frame)
+            channel._write(frame)
 
     home = homes(script)
     sandbox = home.session()

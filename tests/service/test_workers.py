@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from contextlib import closing
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +132,7 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
     """Before, its process was ended at once, and a large cell before it was lost."""
     ours, theirs = socket.socketpair()
     may_store = threading.Event()
-    there, here = (Channel(Connection(each.detach())) for each in (ours, theirs))
+    there, here = (Channel(each) for each in (ours, theirs))
     with closing(there), closing(here), create_local(workspace=tmp_path) as sandbox:
         says(sandbox, "x = 1")
         history = sandbox._runner.state.history
@@ -183,11 +182,11 @@ def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
     assert says(sandbox, "print(x)") == "41"
     wait_for(lambda: service.fork_server._spare is not None)
     assert service.fork_server._spare is not None
-    process = service.fork_server._spare[1].process
-    os.kill(process, signal.SIGSTOP)
-    wait_for(lambda: fork_server._is_stopped(process))
+    spare = service.fork_server._spare[1]
+    os.kill(spare.process, signal.SIGSTOP)
+    wait_for(lambda: spare.is_stopped)
     assert says(service.create(), "print(1)") == "1"  # nobody gets that one
-    ends(process)
+    ends(spare.process)
 
 
 @pytest.mark.usefixtures("one_fork_server")

@@ -1,25 +1,35 @@
-"""`Channel`: the line between a service and one worker, which carries messages as frames of
-`multiprocessing.connection`. Nothing is ever pickled.
+"""`Channel`: the line between a service and one worker. A message is its size in four bytes, and
+JSON. Nothing is ever pickled.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import threading
-from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from wasm_kernel.errors import FrameError
 from wasm_kernel.guests.protocol import FRAME_BYTES, check_size
 from wasm_kernel.service.messages import SPARE
+
+if TYPE_CHECKING:
+    import socket
+
+_SIZE_BYTES = 4
+_PIECE = 1024 * 1024  # bytes that are read at once; no more than the system has at hand
+_TOO_LARGE = "a message is larger than any may be"
 
 
 class Channel:
     """One end of the line, which is closed with it. One thread receives; any may send."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._line.setblocking(True)  # a program may have set another default for its sockets
         self._sending = threading.Lock()
 
     def send(self, message: Struct) -> None:
@@ -27,7 +37,7 @@ class Channel:
         data = msgspec.json.encode(message)
         check_size(data, SPARE)
         with self._sending:
-            self._connection.send_bytes(data)
+            self._write(data)
 
     def send_at_once(self, message: Struct) -> bool:
         """Sends a short message if that does not mean to wait; returns whether it did."""
@@ -35,23 +45,48 @@ class Channel:
             return False
         try:
             poll = select.poll()
-            poll.register(self._connection, select.POLLOUT)
+            poll.register(self._line, select.POLLOUT)
             if not poll.poll(0):
                 return False
-            self._connection.send_bytes(msgspec.json.encode(message))
+            self._write(msgspec.json.encode(message))
             return True
         finally:
             self._sending.release()
 
+    def _write(self, data: bytes) -> None:
+        size = len(data).to_bytes(_SIZE_BYTES)
+        for part in (size + data,) if len(data) < _PIECE else (size, data):
+            left = memoryview(part)
+            while left:
+                left = left[os.write(self._line.fileno(), left) :]
+
     def receive(self) -> bytes:
-        """Waits for a message, and returns it unread; `EOFError` or `OSError` if there is none."""
-        return self._connection.recv_bytes(FRAME_BYTES + SPARE)
+        """Waits for a message, and returns it unread.
+
+        Raises `EOFError` or `OSError` if there is none, `FrameError` if it is too large.
+        """
+        size = int.from_bytes(self._read(_SIZE_BYTES))
+        if size > FRAME_BYTES + SPARE:
+            raise FrameError(_TOO_LARGE)
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        pieces = []
+        while size > 0:
+            piece = os.read(self._line.fileno(), min(size, _PIECE))
+            if not piece:
+                raise EOFError
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
 
     def is_quiet(self, seconds: float) -> bool:
         """Waits until there is a message, or for so many seconds; returns whether there is none."""
-        return not self._connection.poll(seconds)
+        poll = select.poll()
+        poll.register(self._line, select.POLLIN)
+        return not poll.poll(seconds * 1000)
 
     def close(self) -> None:
         """Closes this end, when the other side is gone. Safe to call twice."""
         with self._sending:  # the number of its descriptor may be another line's at once
-            self._connection.close()
+            self._line.close()

@@ -18,7 +18,6 @@ import select
 import signal
 import socket
 import time
-from multiprocessing.connection import Connection
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -38,11 +37,10 @@ from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
 from wasm_kernel.state.image import BaseImage
 
 _LEAVE_SECONDS = 2.0  # that workers have to close their sessions when the owner is gone
-_NEEDED = (
-    *("wasm_kernel.engine.instance", "wasm_kernel.state.folding", "wasm_kernel.state.tables"),
-    "resource",
-)
+_NEEDED = ("wasm_kernel.engine.instance", "resource")
 """The modules that every guest needs; forked, all workers share one copy."""
+_LATER = "wasm_kernel.state.tables"
+"""The module that no first result needs: it is loaded when the first worker is on its way."""
 
 Reply = TypeVar("Reply", bound=Struct)
 
@@ -85,6 +83,7 @@ class ForkLoop:
                 if not packet:
                     break
                 self._handle(msgspec.json.decode(packet, type=ForkRequest), descriptors)
+                importlib.import_module(_LATER)
         end = time.monotonic() + _LEAVE_SECONDS
         with contextlib.suppress(ChildProcessError):  # none is left
             while time.monotonic() < end:
@@ -125,7 +124,8 @@ class ForkLoop:
 
     def _fork(self, request: ForkRequest, line: int) -> ForkReply:
         language, base = self.load(request)
-        if request in self._served:  # the first worker would wait longer than it gains
+        is_first = request not in self._served  # it is waited for, and would gain less
+        if not is_first:
             base.map_for_forks()
         self._served.add(request)
         check_alone()
@@ -140,7 +140,9 @@ class ForkLoop:
             os.close(self._owner)
             os.dup2(1, 2)  # what it logs goes through its line
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            worker.serve(Channel(Connection(line)), language, named(request.flavour))
+            if not is_first:
+                worker.get_ready()
+            worker.serve(Channel(socket.socket(fileno=line)), language, named(request.flavour))
         except Exception as problem:
             log_failure("a worker", problem)
         finally:

@@ -6,43 +6,55 @@ It takes longer to load than the program that needs it, which imports the rest m
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
-import threading
-from typing import NamedTuple
+from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+from _thread import allocate_lock
+
+TYPE_CHECKING = False  # `typing`, `socket`, `subprocess` take longer to import than all else here
+if TYPE_CHECKING:
+    from _socket import socket
 
 PROGRAM = "wasm_kernel.service.fork_loop"
 VARIABLES = (  # of the environment that workers get, by their beginnings
     *("HOME", "LANG", "LC_", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHON", "TMPDIR", "TZ"),
     *("OMP_", "OPENBLAS_", "USER", "VIRTUAL_ENV", "WASM_KERNEL_", "XDG_"),
 )
+_LINE = 3  # the descriptor of its end of the line to it
 
 
-class ForkProcess(NamedTuple):
+class ForkProcess:
     """A process that workers are forked from, the line to it, and the process that started it."""
 
-    process: subprocess.Popen[bytes]
-    line: socket.socket
-    owner: int
+    def __init__(self, number: int, line: socket, owner: int) -> None:
+        self.number = number
+        self.descriptor = os.pidfd_open(number)
+        self.line = line
+        self.owner = owner
 
 
 def start() -> ForkProcess:
     """Starts the process; does not wait until it is ready."""
-    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
     owner = os.getpid()
     # what it loads stays: there is nothing to collect, and looking for that takes long
-    code = f"import gc; gc.disable(); from {PROGRAM} import main; main({theirs.fileno()}, {owner})"
-    with theirs:
-        process = subprocess.Popen(  # noqa: S603 - the command is fixed
+    code = f"import gc; gc.disable(); from {PROGRAM} import main; main({_LINE}, {owner})"
+    of_owner = [int(each) for each in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    try:
+        number = os.posix_spawn(
+            sys.executable,
             [sys.executable, "-P", "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            process_group=0,  # a Ctrl-C is for the owner
-            env={**_environment(), "MALLOC_ARENA_MAX": "1"},
+            {**_environment(), "MALLOC_ARENA_MAX": "1"},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), _LINE),
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                *((os.POSIX_SPAWN_CLOSE, each) for each in of_owner if each > _LINE),
+            ],
+            setpgroup=0,  # a Ctrl-C is for the owner
         )
-    return ForkProcess(process, own, owner)
+    finally:
+        theirs.close()
+    return ForkProcess(number, own, owner)
 
 
 def _environment() -> dict[str, str]:
@@ -50,7 +62,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
 
 
-_guard = threading.Lock()
+_guard = allocate_lock()
 _started: list[ForkProcess] = []  # for the first sandbox of this process, until it is taken
 
 

@@ -11,12 +11,10 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -67,31 +65,36 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _TAKEN = ("RssAnon:", "RssShmem:", "VmSwap:")  # in a process's status
 
 
-class Worker:
-    """A worker, as the service's process sees it. Any thread may use it; one receives."""
+class Process:
+    """A process that this one has made, and may kill. Any thread may use it.
 
-    def __init__(self, channel: Channel, process: int, descriptor: int) -> None:
-        self.channel = channel
-        self._process = process
+    The descriptor stands for it: its number may be another process's once it is gone.
+    """
+
+    def __init__(self, process: int, descriptor: int) -> None:
+        self.process = process
         self._descriptor = descriptor
         self._guard = threading.Lock()
 
     def kill(self) -> None:
-        """Kills the process. Safe to call at any time."""
+        """Kills it. Safe to call at any time."""
+        self._send(signal.SIGKILL)
+
+    def go_on(self) -> None:
+        """Has it go on, if somebody has stopped it."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
         with self._guard, contextlib.suppress(ProcessLookupError):
             if self._descriptor >= 0:
-                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+                signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:
-        """Kills the process, if it still runs, and waits for its end; closes the line.
-
-        Its line ends a moment before its locks are free, and the next worker wants them.
-        """
+        """Kills it, if it still runs, and waits for its end."""
         self.kill()
-        self.channel.close()
-        ended = select.poll()
-        ended.register(self._descriptor, select.POLLIN)
-        ended.poll(_END_SECONDS * 1000)
+        self._ends(_END_SECONDS)
+        with contextlib.suppress(ChildProcessError):  # it is no child of this process
+            os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG)
         with self._guard:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -99,20 +102,42 @@ class Worker:
     @property
     def has_ended(self) -> bool:
         """True if the process is gone."""
+        return self._ends(0)
+
+    def _ends(self, seconds: float) -> bool:
         ended = select.poll()
         ended.register(self._descriptor, select.POLLIN)
-        return bool(ended.poll(0))
+        return bool(ended.poll(seconds * 1000))
 
     @property
-    def process(self) -> int:
-        """The number of its process."""
-        return self._process
+    def is_stopped(self) -> bool:
+        """True if somebody has stopped it (SIGSTOP), and it is not a debugger."""
+        with contextlib.suppress(OSError):
+            return ") T " in Path(f"/proc/{self.process}/stat").read_text()
+        return False
+
+
+class Worker(Process):
+    """A worker, as the service's process sees it. Any thread may use it; one receives."""
+
+    def __init__(self, channel: Channel, process: int, descriptor: int) -> None:
+        super().__init__(process, descriptor)
+        self.channel = channel
+
+    def close(self) -> None:
+        """Kills it, if it still runs, and waits for its end; closes the line.
+
+        Its line ends a moment before its locks are free, and the next worker wants them.
+        """
+        self.kill()
+        self.channel.close()
+        super().close()
 
     @property
     def cpu_seconds(self) -> float:
         """The processor time that it has used; 0 if it is gone."""
         try:
-            words = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()
+            words = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return 0.0
         return (int(words[11]) + int(words[12])) / _TICKS
@@ -121,7 +146,7 @@ class Worker:
     def resident_bytes(self) -> int:
         """The memory that it takes, shared or not, without files; 0 if it is gone. Quick."""
         try:
-            lines = Path(f"/proc/{self._process}/status").read_text().splitlines()
+            lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
         except OSError:
             return 0
         return sum(int(line.split()[1]) for line in lines if line.startswith(_TAKEN)) * 1024
@@ -130,7 +155,7 @@ class Worker:
     def memory_bytes(self) -> int:
         """The memory that it shares with nobody; 0 if it is gone."""
         try:
-            lines = Path(f"/proc/{self._process}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{self.process}/smaps_rollup").read_text().splitlines()
         except OSError:
             return 0
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024
@@ -149,7 +174,7 @@ class ForkServer:
         self._preparing, self._prepared = threading.Lock(), Counter[RuntimeType]()
         self._spawned = 0
         self._line: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._is_closed = False
         self._owner = os.getpid()
         if started is not None:
@@ -158,7 +183,7 @@ class ForkServer:
     @property
     def process(self) -> int:
         """The number of the process; 0 if it does not run."""
-        return 0 if self._process is None else self._process.pid
+        return 0 if self._process is None else self._process.process
 
     def check_process(self) -> None:
         """Raises `SandboxClosed` if this process was forked from the one that has made it."""
@@ -204,12 +229,12 @@ class ForkServer:
 
     def _take_spare(self, requests: list[ForkRequest]) -> Worker | None:
         with self._guard:
-            if self._process is not None and self._process.poll() is not None:
+            if self._process is not None and self._process.has_ended:
                 self._drop()  # the spare is about to end with it
             if self._spare is None or self._spare[0] != requests:
                 return None
             (_, spare), self._spare = self._spare, None
-        if not (spare.has_ended or _is_stopped(spare.process)):
+        if not (spare.has_ended or spare.is_stopped):
             return spare
         spare.close()
         return None
@@ -258,7 +283,8 @@ class ForkServer:
         return self._line
 
     def _has(self, started: ForkProcess) -> None:
-        self._process, self._line = started.process, started.line
+        self._process = Process(started.number, started.descriptor)
+        self._line = socket.socket(fileno=started.line.detach())
 
     def _ask(self, line: socket.socket, request: ForkRequest) -> tuple[ForkReply, Worker | None]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -272,7 +298,7 @@ class ForkServer:
             reply = msgspec.json.decode(packet, type=ForkReply)
             if not descriptors:
                 return reply, None
-            channel = Channel(Connection(ours.detach()))
+            channel = Channel(socket.socket(fileno=ours.detach()))
         return reply, Worker(channel, reply.process, descriptors[0])
 
     def _wait(self, line: socket.socket) -> None:
@@ -283,8 +309,8 @@ class ForkServer:
         while not answer.poll(_LOOK_SECONDS * 1000):
             if time.monotonic() > until:
                 raise TimeoutError
-            if _is_stopped(self._process.pid):
-                self._process.send_signal(signal.SIGCONT)
+            if self._process.is_stopped:
+                self._process.go_on()
                 _LOG.warning(_STOPPED)
 
     def _drop(self) -> None:
@@ -296,8 +322,7 @@ class ForkServer:
             self._line.close()
             self._line = None
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.close()
             self._process = None
 
     def close(self) -> None:
@@ -307,13 +332,6 @@ class ForkServer:
             process.kill()  # whoever waits for its answer, under the guard, hears of it
         with self._guard:
             self._drop()
-
-
-def _is_stopped(process: int) -> bool:
-    """Returns whether somebody has stopped a process (SIGSTOP), and it is not a debugger."""
-    with contextlib.suppress(OSError):
-        return ") T " in Path(f"/proc/{process}/stat").read_text()
-    return False
 
 
 def flavours_of(opened: Open) -> Sequence[Flavour]:
@@ -330,6 +348,8 @@ def _prepare(
     runtime: RuntimeType, flavours: Sequence[Flavour], progress: Callable[[str], None]
 ) -> None:
     """Has a process of its own compile the guest and build its base image."""
+    import subprocess  # few processes need it
+
     names = [flavour.name for flavour in flavours if flavour.until is None]
     code = _PREPARE.format(language=runtime.value, names=names)
     baseline = "1" if len(names) < len(flavours) else "0"

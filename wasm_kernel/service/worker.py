@@ -62,7 +62,6 @@ Reply = TypeVar("Reply", bound=Struct)
 def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
     """Serves the session that the first message names, until the service closes it or is gone."""
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
-    _get_ready()
     try:
         opened = messages.read_request(channel.receive())
     except (EOFError, OSError):
@@ -78,7 +77,7 @@ def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
     worker.run()
 
 
-def _get_ready() -> None:
+def get_ready() -> None:
     """Does some of what opens a session, to no effect: it takes less time when there is one.
 
     A process that was just forked copies each page of memory when it first writes to it.

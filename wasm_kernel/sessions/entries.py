@@ -112,9 +112,7 @@ def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
 
     Without a mode its permissions are what the umask allows.
     """
-    import secrets
-
-    draft = f"{_PREFIX}{secrets.token_hex(8)}"
+    draft = f"{_PREFIX}{os.urandom(8).hex()}"
     try:
         with os.fdopen(os.open(draft, NEW, 0o666, dir_fd=root), "wb") as file:
             with suppress(OSError):  # without locks, its age alone protects it

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
@@ -35,7 +34,7 @@ def aside_name(name: str) -> str:
 
     Its user holds the folder's lock: others delete unlocked folders with such names.
     """
-    return f"{ASIDE}{name}-{secrets.token_hex(4)}"
+    return f"{ASIDE}{name}-{os.urandom(4).hex()}"
 
 
 def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
