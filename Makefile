@@ -81,7 +81,7 @@ $(GALLERY)/.installed: tests/browser/requirements.txt
 	touch $@
 
 soak: $(EDITABLE) $(GALLERY)/.installed
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak --numprocesses=$(WORKERS)
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --numprocesses=$(WORKERS) || exit 1; done
 
 clean:

@@ -1,11 +1,25 @@
-"""Cases of one kind, of which `make test` runs some and `make soak` the others."""
+"""Cases of one kind, of which `make test` runs some and `make soak` the others, or many more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import os
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+
+SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "30"))
+
+
+def lasting(times: float = 1.0) -> Iterator[int]:
+    """Yields the numbers of a soak's rounds, from 0, for so many times `SOAK_SECONDS`."""
+    end = time.monotonic() + times * SOAK_SECONDS
+    for number in itertools.count():
+        yield number
+        if time.monotonic() > end:
+            return
 
 
 def sampled(cases: Mapping[str, Any], every: int) -> list[Any]:

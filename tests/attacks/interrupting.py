@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterable
 
 from tests.local import LocalSandbox
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
@@ -56,12 +57,12 @@ class Asked(NoListener):
         return "an answer"
 
 
-def interrupt_many(sandbox: LocalSandbox, rounds: int, seed: int) -> dict[str, int]:
-    """Interrupt so many cells; the next one must run each time. How the cells ended, counted."""
+def interrupt_many(sandbox: LocalSandbox, rounds: Iterable[int], seed: int) -> dict[str, int]:
+    """Interrupt a cell a round; the next one must run each time. How the cells ended, counted."""
     dice, ends = random.Random(seed), dict.fromkeys(["ended", *ENDS], 0)
     assert sandbox.execute("import asyncio; kept = 7").success
     listener = Asked(sandbox)
-    for number in range(rounds):
+    for number in rounds:
         kind = dice.choice(list(KINDS))
         timer = threading.Timer(dice.uniform(0, LATEST), sandbox.interrupt)
         timer.start()

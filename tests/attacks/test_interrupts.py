@@ -232,7 +232,7 @@ def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
     """Before, a loop that no frame ran any more was "already running" for good."""
     interrupted, seed = 0, 8
     while interrupted < 12:  # how many of them come in time depends on the machine
-        interrupted += interrupt_many(victim.sandbox, 20, seed)["KeyboardInterrupt"]
+        interrupted += interrupt_many(victim.sandbox, range(20), seed)["KeyboardInterrupt"]
         seed += 1
 
 

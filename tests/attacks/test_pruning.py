@@ -20,7 +20,7 @@ import pytest
 
 from tests.faces import PATIENCE
 from tests.local import get_session_sandbox
-from tests.sampled import sampled
+from tests.sampled import SOAK_SECONDS, sampled
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,
@@ -144,8 +144,8 @@ def test_pruning_in_a_loop_against_living_sessions(warm: None, root: Path) -> No
 
 
 @pytest.mark.soak
-def test_pruning_in_a_loop_against_living_sessions_for_minutes(warm: None, root: Path) -> None:
-    against_living_sessions(root, 180)
+def test_pruning_in_a_loop_against_living_sessions_for_long(warm: None, root: Path) -> None:
+    against_living_sessions(root, 2 * SOAK_SECONDS)
 
 
 def test_several_that_prune_at_once_share_the_work(root: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from tests.attacks.interrupting import interrupt_many
 from tests.local import LocalSandbox, create_sandbox
+from tests.sampled import lasting
 from wasm_kernel.policy import ExecutionPolicy
 
 pytestmark = pytest.mark.soak
 
-ROUNDS = 400
 GRACE = 1.0
 LONG = [
     "while True: pass",
@@ -62,7 +62,7 @@ def interrupt_at(sandbox: LocalSandbox, *delays: float) -> list[threading.Timer]
 
 def test_a_long_cell_always_ends_by_its_interrupt(sandbox: LocalSandbox) -> None:
     dice = random.Random(1)
-    for number in range(ROUNDS):
+    for number in lasting(2):
         code, delay = dice.choice(LONG), dice.uniform(0.0005, 0.15)
         begun = time.monotonic()
         timers = interrupt_at(sandbox, delay)
@@ -77,7 +77,7 @@ def test_a_long_cell_always_ends_by_its_interrupt(sandbox: LocalSandbox) -> None
 
 def test_a_double_interrupt_is_for_one_cell(sandbox: LocalSandbox) -> None:
     dice = random.Random(2)
-    for number in range(ROUNDS // 2):
+    for number in lasting():
         first = dice.uniform(0.0005, 0.1)
         timers = interrupt_at(sandbox, first, first + dice.choice([0.0, 0.0001, 0.005, 0.02]))
         futures = [sandbox.submit(dice.choice(LONG[:4]))]
@@ -90,7 +90,7 @@ def test_a_double_interrupt_is_for_one_cell(sandbox: LocalSandbox) -> None:
 
 def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: LocalSandbox) -> None:
     dice = random.Random(3)
-    for number in range(ROUNDS):
+    for number in lasting():
         timers = interrupt_at(sandbox, dice.uniform(0, 0.012))
         result = sandbox.execute(dice.choice(SHORT))
         for timer in timers:
@@ -100,7 +100,7 @@ def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: Local
 
 
 def test_an_interrupt_while_idle_is_for_nobody(sandbox: LocalSandbox) -> None:
-    for number in range(ROUNDS):
+    for number in range(400):
         assert sandbox.interrupt() is False
         lives(sandbox, number)
 
@@ -109,7 +109,7 @@ def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
     sandbox: LocalSandbox,
 ) -> None:
     dice = random.Random(4)
-    for number in range(ROUNDS // 4):
+    for number in lasting():
         timers = interrupt_at(sandbox, dice.uniform(0, 0.05))
         sandbox.execute("import os; os._exit(1)")
         for timer in timers:
@@ -119,7 +119,7 @@ def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
 
 def test_of_queued_cells_one_at_most_is_interrupted(sandbox: LocalSandbox) -> None:
     dice = random.Random(5)
-    for number in range(ROUNDS // 4):
+    for number in lasting():
         futures = [sandbox.submit("import time; time.sleep(0.02)") for _ in range(4)]
         time.sleep(dice.uniform(0, 0.05))
         asked = sandbox.interrupt()
@@ -128,7 +128,7 @@ def test_of_queued_cells_one_at_most_is_interrupted(sandbox: LocalSandbox) -> No
         lives(sandbox, number)
 
 
-def test_f8_case_47_ten_thousand_interrupts_over_ten_kinds_of_cells(sandbox: LocalSandbox) -> None:
+def test_f8_case_47_thousands_of_interrupts_over_ten_kinds_of_cells(sandbox: LocalSandbox) -> None:
     """Each comes within 16 ms of the cell's begin, the cells take about as long."""
-    ends = interrupt_many(sandbox, 10_000, seed=47)
-    assert ends["ended"] < 8_000, ends
+    ends = interrupt_many(sandbox, lasting(4), seed=47)
+    assert ends["ended"] < 0.8 * sum(ends.values()), ends

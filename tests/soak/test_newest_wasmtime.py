@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from wasm_kernel.engine.wasmtime_api import VERSION
+
 pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +42,8 @@ def newest() -> str:
 def test_everything_that_meets_the_engine_holds_with_the_newest_release(
     newest: str, environment: dict[str, str]
 ) -> None:
+    if newest == VERSION:
+        pytest.skip(f"wasmtime {newest} is the one that everything else here ran with")
     command = [str(PYTHON), "-m", "pytest", "-q", *(f"tests/{suite}" for suite in SUITES)]
     ended = subprocess.run(
         command,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SECONDS = float(os.environ.get("WASM_KERNEL_SOAK_SECONDS", "30"))
+from tests.sampled import SOAK_SECONDS
+
 WORK = """
 import os, random, sys, time
 from pathlib import Path
@@ -43,7 +43,7 @@ while time.monotonic() < end:
 def test_sessions_that_come_and_go_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "root").mkdir()
-    command = [sys.executable, "-c", WORK, str(tmp_path / "root"), str(SECONDS)]
+    command = [sys.executable, "-c", WORK, str(tmp_path / "root"), str(SOAK_SECONDS)]
     workers = [subprocess.Popen(command) for _ in range(4)]
     assert [worker.wait() for worker in workers] == [0, 0, 0, 0]
     sessions = {path.name for path in (tmp_path / "root").iterdir()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = float(os.environ.get("WASM_KERNEL_SOAK_SECONDS", "30"))
+from tests.sampled import SOAK_SECONDS
+
 CLEANS = """
 import sys
 from wasm_kernel.sessions import upkeep
@@ -47,7 +47,7 @@ def test_making_room_that_is_killed_loses_nothing_unheard(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     root = str(tmp_path / "root")
     users = [
-        subprocess.Popen([sys.executable, "-c", USES, root, str(SECONDS), str(number)])
+        subprocess.Popen([sys.executable, "-c", USES, root, str(SOAK_SECONDS), str(number)])
         for number in range(2)
     ]
     while any(user.poll() is None for user in users):

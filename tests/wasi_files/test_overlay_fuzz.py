@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.engine.tiny import RIGHTS, ROOT
+from tests.sampled import lasting
 from tests.wasi_files.overlays import READ, WRITE, Overlaid, host_tree
 from wasm_kernel.engine import abi
 
@@ -114,9 +116,9 @@ def lower_folder(folder: Path) -> Path:
     return lower
 
 
-@pytest.mark.parametrize("rounds", [60, pytest.param(3000, marks=pytest.mark.soak)])
-def test_the_folder_beneath_never_changes(tmp_path: Path, rounds: int) -> None:
-    for number in range(rounds):
+@pytest.mark.parametrize("rounds", [range(60), pytest.param(lasting(), marks=pytest.mark.soak)])
+def test_the_folder_beneath_never_changes(tmp_path: Path, rounds: Iterable[int]) -> None:
+    for number in rounds:
         folder = tmp_path / str(number)
         folder.mkdir()
         lower = lower_folder(folder)

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.sampled import lasting
 from tests.wasi_files.overlays import Overlaid, host_tree
 from wasm_kernel.engine import abi
 
@@ -202,7 +203,7 @@ def merge(lower: Path, upper: Path, into: Tree, path: str = "") -> None:
             merge(low, upper, into, below)
 
 
-LONG = settings(max_examples=1500, stateful_step_count=60)
+LONG = settings(max_examples=20, stateful_step_count=60)
 
 
 def test_any_sequence_of_calls() -> None:
@@ -211,4 +212,5 @@ def test_any_sequence_of_calls() -> None:
 
 @pytest.mark.soak
 def test_many_long_sequences_of_calls() -> None:
-    run_state_machine_as_test(Overlays, settings=LONG)
+    for _ in lasting():
+        run_state_machine_as_test(Overlays, settings=LONG)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from msgspec import Struct
 
+from tests.sampled import lasting
 from wasm_kernel.engine.host_calls import GuestMemory
 from wasm_kernel.guests.python.host_numpy import HostNumpy
 
@@ -219,9 +220,9 @@ def test_no_argument_reaches_beside_the_memory(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(50))
-def test_no_argument_reaches_beside_the_memory_at_length(guest: GuardedGuest, seed: int) -> None:
-    fuzz(guest, random.Random(seed), 20_000)
+def test_no_argument_reaches_beside_the_memory_at_length(guest: GuardedGuest) -> None:
+    for seed in lasting(2):
+        fuzz(guest, random.Random(seed), 1_000)
 
 
 def fuzz(guest: GuardedGuest, draw: random.Random, rounds: int) -> None:
