@@ -29,6 +29,8 @@ class Driven:
         # not in the test's own folder: an ipc socket's path may have 107 bytes
         self._runtime = tempfile.TemporaryDirectory(prefix="wk-")
         self.km.connection_file = str(Path(self._runtime.name, f"kernel-{uuid.uuid4()}.json"))
+        name = Path(self.km.connection_file).stem.removeprefix("kernel-")
+        self.workspace = folder / "sessions" / name
         self.km.start_kernel(
             extra_arguments=list(arguments),
             env=os.environ | {"WASM_KERNEL_WORKSPACE_ROOT": str(folder / "sessions")} | env,

@@ -1,7 +1,7 @@
 """A kernel process on the fake sandbox: `python -m tests.frontends.fake_kernel -f FILE`.
 
-`FAKE_START` names how its start goes: a number of seconds it takes, `fault`, or the path of a file
-whose coming ends it.
+`FAKE_START` names how its start goes: `fault`, or the path of a file whose coming ends it. Cells
+can wait for messages with `behind`. `FAKE_UNHEARD` is how long a client may take to subscribe.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tests.fake_sandbox import FakeSandbox
 from wasm_kernel.folders.locks import Resume
@@ -20,8 +20,10 @@ from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from tests.local import LocalSandbox
+    from wasm_kernel.frontends.jupyter.kernel import WasmKernel
 
-START = os.environ.get("FAKE_START", "0")
+START = os.environ.get("FAKE_START", "")
+_kernels: list[WasmKernel] = []
 
 
 def gate(progress: Callable[[str], None]) -> None:
@@ -31,16 +33,34 @@ def gate(progress: Callable[[str], None]) -> None:
     if START.startswith("/"):
         while not Path(START).exists():
             time.sleep(0.02)
-    else:
-        time.sleep(float(START))
+
+
+def behind(count: int) -> None:
+    """Waits until so many messages have come behind the running cell."""
+    while len(_kernels[0]._tasks) <= count:
+        time.sleep(0.01)
+
+
+def _watch_kernels() -> None:
+    from wasm_kernel.frontends.jupyter import kernel
+
+    def start(one: WasmKernel) -> None:
+        _kernels.append(one)
+        its_own(one)
+
+    ours: Any = kernel
+    its_own, ours.WasmKernel.start = ours.WasmKernel.start, start
+    ours.UNHEARD_SECONDS = float(os.environ.get("FAKE_UNHEARD", ours.UNHEARD_SECONDS))
 
 
 def fake(
     runtime: RuntimeType, session: Session, policy: ExecutionPolicy, resume: Resume, broker: object
 ) -> LocalSandbox:
+    _watch_kernels()
     made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
-    made.namespace.update(sandbox=made)
+    made.namespace.update(sandbox=made, behind=behind)
+    made.namespace.update(stdin=lambda: _kernels[0].stdin_socket)
     return cast("LocalSandbox", made)
 
 

@@ -82,7 +82,7 @@ def test_a_message_of_the_page_reaches_the_sandbox_and_answers_are_under_it(
 
 def test_messages_that_come_while_a_cell_computes_wait_for_it_in_order(kernel: Driven) -> None:
     kernel.run(ECHO + "\nat = []")
-    first = kernel.kc.execute("import time; time.sleep(0.5); at.append(len(seen))")
+    first = kernel.kc.execute("behind(4); at.append(len(seen))")
     session, socket = kernel.kc.session, kernel.kc.shell_channel.socket
     for value in range(3):
         session.send(socket, session.msg("comm_msg", {"comm_id": "c1", "data": {"v": value}}))
@@ -97,7 +97,7 @@ def test_the_last_messages_of_a_cell_keep_their_parent_while_comms_wait(kernel: 
     cells = []
     session, socket = kernel.kc.session, kernel.kc.shell_channel.socket
     for _ in range(3):
-        cells.append(kernel.kc.execute("import time; time.sleep(0.2)"))
+        cells.append(kernel.kc.execute("behind(1)"))
         session.send(socket, session.msg("comm_msg", {"comm_id": "c1", "data": {}}))
     states: dict[str, list[str]] = {}
     while "idle" not in states.get(cells[-1], []):
@@ -110,7 +110,7 @@ def test_the_last_messages_of_a_cell_keep_their_parent_while_comms_wait(kernel: 
 
 def test_a_failed_cell_does_not_swallow_comm_messages(kernel: Driven) -> None:
     kernel.run(ECHO)
-    failed = kernel.kc.execute("import time; time.sleep(0.3); 1/0")
+    failed = kernel.kc.execute("behind(2); 1/0")
     behind = kernel.kc.execute("pass")
     session = kernel.kc.session
     sent = session.msg("comm_msg", {"comm_id": "c1", "data": {}})

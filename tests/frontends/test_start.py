@@ -80,9 +80,11 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 TAKEN_PORT = """
 import os, socket, sys, threading
+from wasm_kernel.frontends.jupyter import connection as ours
 from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
 from wasm_kernel.frontends.jupyter.ports import Ports
 
+ours._SECONDS_IN_USE = 60.0
 taken = socket.create_server(("127.0.0.1", 0))
 port = taken.getsockname()[1]
 connection = Connection(connection_file=sys.argv[1], shell_port=port)

@@ -9,6 +9,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
+from tests.faces import PATIENCE
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
 
 
@@ -19,7 +20,7 @@ def test_a_question_waits_for_a_client_that_connects_late() -> None:
         answered = threading.Thread(target=_answer_late, args=(context, port, session))
         answered.start()
         channel = StdinChannel(router, session)
-        until = time.monotonic() + 10
+        until = time.monotonic() + PATIENCE
         said = channel.ask(
             "name?", False, parent={}, ident=b"me", interrupted=lambda: time.monotonic() > until
         )
@@ -30,9 +31,9 @@ def test_a_question_waits_for_a_client_that_connects_late() -> None:
 def _answer_late(context: zmq.Context[Any], port: int, session: Session) -> None:
     time.sleep(0.2)
     with context.socket(zmq.DEALER) as client:
-        client.linger = 1000
+        client.linger = int(PATIENCE * 1000)
         client.identity = b"me"
         client.connect(f"tcp://127.0.0.1:{port}")
-        if client.poll(9000):
+        if client.poll(PATIENCE * 1000):
             session.recv(client, 0)
             session.send(client, "input_reply", {"value": "Ada"})
