@@ -142,6 +142,19 @@ def test_an_endless_await_is_an_error(serve: Serve) -> None:
     assert after.text == "1"
 
 
+def test_a_left_task_that_exits_as_the_cell_ends_does_not_fail_it(serve: Serve) -> None:
+    leaving = (
+        "import asyncio\ngo = asyncio.Event()\n"
+        "async def leave():\n  await go.wait()\n  raise SystemExit\n"
+        "t = asyncio.create_task(leave())"
+    )
+    ending = "asyncio.get_running_loop().call_soon(go.set)\nawait asyncio.sleep(0, 'on')"
+    _, turn, after = serve(leaving, ending, "await asyncio.sleep(0)\nraise SystemExit")
+    assert turn.text == "'on'"
+    assert turn.reply["status"] == "ok"
+    assert after.reply["ename"] == "SystemExit"
+
+
 def test_an_unknown_request_is_answered(serve: Serve) -> None:
     assert serve({"op": "frobnicate"})[0].reply["ename"] == "ProtocolError"
 

@@ -317,8 +317,8 @@ class Awaiter:
                 if task.done():
                     raise
                 return self._end_wait(loop, task, cause)
-            except SystemExit:
-                if task.done():
+            except SystemExit as exited:
+                if task.done() and not task.cancelled() and task.exception() is exited:
                     raise
                 note(_EXITED)  # which ended the loop's run, but not the cell
 
