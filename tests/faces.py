@@ -56,6 +56,11 @@ def full_disk(*args: object, **options: object) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def tells_of_start(text: str) -> bool:
+    """A kernel that takes long to start says so in a line, and takes it back: before any output."""
+    return text.startswith(("\r[wasm-kernel]", "\r  "))
+
+
 def happens(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
     """Waits until a condition holds; False when it does not within the time."""
     end = time.monotonic() + seconds

@@ -13,6 +13,8 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
+from tests.faces import tells_of_start
+
 SECONDS = 120
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
@@ -28,7 +30,7 @@ class Shown:
     def stream(self, name: str = "stdout") -> str:
         """All that was written to one stream."""
         texts = [c["text"] for kind, c in self._messages if kind == "stream" and c["name"] == name]
-        return _COLOURS.sub("", "".join(texts))
+        return _COLOURS.sub("", "".join(text for text in texts if not tells_of_start(text)))
 
     @property
     def kinds(self) -> list[str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
+from tests.faces import tells_of_start
+
 SECONDS = 60
 
 
@@ -19,7 +21,7 @@ def heard(client: Any, code: str) -> dict[str, str]:
 
     def hear(message: Any) -> None:
         content = message["content"]
-        if message["msg_type"] == "stream":
+        if message["msg_type"] == "stream" and not tells_of_start(content["text"]):
             said[content["name"]] += content["text"]
         elif message["msg_type"] == "execute_result":
             said["value"] = content["data"]["text/plain"]

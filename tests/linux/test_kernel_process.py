@@ -21,6 +21,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from threadpoolctl import threadpool_limits
 from traitlets.config import Config
 
+from tests.faces import tells_of_start
 from tests.linux.inside import needs_walls
 from tests.local import get_session_sandbox
 from tests.ports import write_connection
@@ -76,7 +77,7 @@ class Probed:
         said: list[str] = []
 
         def hear(message: dict[str, Any]) -> None:
-            if message["msg_type"] == "stream":
+            if message["msg_type"] == "stream" and not tells_of_start(message["content"]["text"]):
                 said.append(message["content"]["text"])
 
         reply = self.client.execute_interactive(code, output_hook=hear, timeout=300)
