@@ -20,8 +20,9 @@ from wasm_kernel.policy import ExecutionPolicy
 
 START_SECONDS = 600
 SMALL = ExecutionPolicy(
-    cell_timeout=PATIENCE,  # an attack that is to meet one of the two has its own
+    cell_timeout=PATIENCE,  # an attack that is to meet one of the three has its own
     grace_seconds=PATIENCE,
+    query_seconds=PATIENCE,
     stdout_bytes=1 << 20,
     stderr_bytes=1 << 20,
     display_bytes=8 << 20,

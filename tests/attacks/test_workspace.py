@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.faces import PATIENCE
 from wasm_kernel.policy import Mount
 
 TOUCHES = {
@@ -101,7 +102,7 @@ def test_case_09_hidden_names_appear_in_no_listing(hiding: Victim) -> None:
 
 def test_case_09_completion_shows_no_hidden_name(hiding: Victim) -> None:
     request = {"op": "complete", "code": "open('/app/.", "cursor_pos": len("open('/app/.")}
-    found = hiding.sandbox.query(request).result(10)
+    found = hiding.sandbox.query(request).result(PATIENCE)
     assert not [name for name in found["matches"] if "metadata" in name or "wasm_k" in name]
 
 

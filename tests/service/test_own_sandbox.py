@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -103,8 +102,8 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     assert says(sandbox, "print(x)") == "41"
-    cell = sandbox.submit("import time; time.sleep(60)")
-    time.sleep(0.2)
+    cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
+    wait_for((sandbox.workspace / "begun").exists)
     os.kill(process_of(sandbox), signal.SIGKILL)
     error = cell.result(60).error
     assert error is not None

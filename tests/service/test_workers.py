@@ -159,9 +159,9 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
 
 def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> None:
     keep(remote, "ran = 0")
-    first = remote.submit("import time; time.sleep(60)")
+    first = remote.submit(f"{BEGIN}; import time; time.sleep(3600)")
     second, question = remote.submit("ran += 1"), remote.query({"op": "is_complete", "code": ""})
-    time.sleep(0.2)
+    wait_for((remote.workspace / "begun").exists)  # before, it would go to the next worker
     worker_of(remote).kill()
     assert not first.result(60).success
     error = second.result(60).error

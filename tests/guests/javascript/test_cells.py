@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import pytest
 
+from tests.attacks.conftest import Victim
 from tests.faces import says
 from tests.guests.javascript.conftest import Opening, problem, shown, value
 from tests.local import LocalSandbox
@@ -174,25 +172,12 @@ def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: LocalSa
         "await new Promise(done => setTimeout(done, 60_000))",
     ],
 )
-def test_an_interrupt_ends_the_cell_and_nothing_else(
-    javascript: LocalSandbox, code: str, interrupting: Callable[[LocalSandbox], None]
-) -> None:
+def test_an_interrupt_ends_the_cell_and_nothing_else(javascript: LocalSandbox, code: str) -> None:
     javascript.execute("var kept = [1]")
-    interrupting(javascript)
-    assert problem(javascript, f"console.log('on'); kept.push(2); {code}") == "KeyboardInterrupt: "
+    result = Victim(javascript).run(f"kept.push(2); console.log('on'); {code}", interrupt="on")
+    assert result.error is not None
+    assert (result.error.ename, result.error.evalue) == ("KeyboardInterrupt", "")
     assert value(javascript, "kept") == "[ 1, 2 ]"
-
-
-@pytest.fixture
-def interrupting() -> Callable[[LocalSandbox], None]:
-    """Interrupts the next cell, a moment after it has begun."""
-
-    def soon(sandbox: LocalSandbox) -> None:
-        timer = threading.Timer(0.1, sandbox.interrupt)
-        timer.daemon = True
-        timer.start()
-
-    return soon
 
 
 @pytest.mark.parametrize(
