@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -207,13 +209,24 @@ def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:
 
 
 def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:
+    """Nor keeps it from being started, such as one above a limit that was lowered since."""
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with (tmp_path / "own").open("w") as file:
-        os.set_inheritable(file.fileno(), True)
-        server = ForkServer(fork_process.start())
-    with closing(server):
-        held = set()
+        own = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 500)  # which programs that it starts have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))
+        try:
+            server = ForkServer(fork_process.start())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            os.close(own)
+
+    def held() -> set[str]:
+        found = set()
         for each in Path(f"/proc/{server.process}/fd").iterdir():
             with suppress(FileNotFoundError):  # it opens and closes files of its own
-                held.add(str(each.readlink()))
-        assert str(tmp_path / "own") not in held
-        assert any(each.startswith("socket:") for each in held)
+                found.add(str(each.readlink()))
+        return found
+
+    with closing(server):
+        wait_for(lambda: str(tmp_path / "own") not in held(), "that it closes what is not its own")
+        assert any(each.startswith("socket:") for each in held())

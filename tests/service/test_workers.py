@@ -341,6 +341,24 @@ def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> N
     assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_copy_of_a_service_closes_nothing_of_it(service: Service) -> None:
+    """Before, it put the sessions to sleep and waited for ever."""
+    with service.create() as sandbox:
+        says(sandbox, "x = 1")
+        worker = worker_of(sandbox)
+        if not (copy := os.fork()):
+            try:
+                signal.alarm(int(PATIENCE))
+                service.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(copy, 0)[1] == 0
+        assert says(sandbox, "print(x)") == "1"
+        assert worker_of(sandbox) is worker
+
+
 def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Service) -> None:
     with service.create() as one, service.create() as two:
         says(one, "x = 1")

@@ -4,10 +4,10 @@ JSON. Nothing is ever pickled.
 
 from __future__ import annotations
 
-import os
 import select
+import socket
 import threading
-from typing import TYPE_CHECKING
+from io import BytesIO
 
 import msgspec
 from msgspec import Struct
@@ -15,9 +15,6 @@ from msgspec import Struct
 from wasm_kernel.errors import FrameError
 from wasm_kernel.guests.protocol import FRAME_BYTES, check_size
 from wasm_kernel.service.messages import SPARE
-
-if TYPE_CHECKING:
-    import socket
 
 _SIZE_BYTES = 4
 _PIECE = 1024 * 1024  # bytes that are read at once; no more than the system has at hand
@@ -58,7 +55,8 @@ class Channel:
         for part in (size + data,) if len(data) < _PIECE else (size, data):
             left = memoryview(part)
             while left:
-                left = left[os.write(self._line.fileno(), left) :]
+                # to a worker that is gone: a program may have SIGPIPE end it
+                left = left[self._line.send(left, socket.MSG_NOSIGNAL) :]
 
     def receive(self) -> bytes:
         """Waits for a message, and returns it unread.
@@ -71,14 +69,13 @@ class Channel:
         return self._read(size)
 
     def _read(self, size: int) -> bytes:
-        pieces = []
+        read = BytesIO()  # not a list: who sends it byte by byte must not have it take more
         while size > 0:
-            piece = os.read(self._line.fileno(), min(size, _PIECE))
+            piece = self._line.recv(min(size, _PIECE))
             if not piece:
                 raise EOFError
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
+            size -= read.write(piece)
+        return read.getvalue()
 
     def is_quiet(self, seconds: float) -> bool:
         """Waits until there is a message, or for so many seconds; returns whether there is none."""

@@ -20,6 +20,12 @@ VARIABLES = (  # of the environment that workers get, by their beginnings
     *("OMP_", "OPENBLAS_", "USER", "VIRTUAL_ENV", "WASM_KERNEL_", "XDG_"),
 )
 _LINE = 3  # the descriptor of its end of the line to it
+# It has one thread and closes what it was handed: here, other threads open more meanwhile. What it
+# loads stays: there is nothing to collect, and looking for that takes long.
+_BEGIN = (
+    "import gc, os; gc.disable(); "
+    f"os.closerange({_LINE + 1}, max(map(int, os.listdir('/proc/self/fd'))) + 1)"
+)
 
 
 class ForkProcess:
@@ -36,9 +42,7 @@ def start() -> ForkProcess:
     """Starts the process; does not wait until it is ready."""
     own, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
     owner = os.getpid()
-    # what it loads stays: there is nothing to collect, and looking for that takes long
-    code = f"import gc; gc.disable(); from {PROGRAM} import main; main({_LINE}, {owner})"
-    of_owner = [int(each) for each in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    code = f"{_BEGIN}; from {PROGRAM} import main; main({_LINE}, {owner})"
     try:
         number = os.posix_spawn(
             sys.executable,
@@ -48,7 +52,6 @@ def start() -> ForkProcess:
                 (os.POSIX_SPAWN_DUP2, theirs.fileno(), _LINE),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                *((os.POSIX_SPAWN_CLOSE, each) for each in of_owner if each > _LINE),
             ],
             setpgroup=0,  # a Ctrl-C is for the owner
         )

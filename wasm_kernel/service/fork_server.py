@@ -185,9 +185,14 @@ class ForkServer:
         """The number of the process; 0 if it does not run."""
         return 0 if self._process is None else self._process.process
 
+    @property
+    def is_copy(self) -> bool:
+        """True in a process that was forked from the one that has made it."""
+        return os.getpid() != self._owner
+
     def check_process(self) -> None:
-        """Raises `SandboxClosed` if this process was forked from the one that has made it."""
-        if os.getpid() != self._owner:
+        """Raises `SandboxClosed` if it `is_copy`."""
+        if self.is_copy:
             raise SandboxClosed(_COPY)
 
     def start(self) -> None:

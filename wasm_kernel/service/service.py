@@ -216,7 +216,12 @@ class Service:
         delete_session_workspace(session_id, self.root, self._logger, private_root=private)
 
     def close(self) -> None:
-        """Stops what runs, and closes all sessions; they stay on disk. Safe to call twice."""
+        """Stops what runs, and closes all sessions; they stay on disk. Safe to call twice.
+
+        Does nothing in a process that was forked from the one that has made it.
+        """
+        if self.fork_server.is_copy:
+            return
         self._why_closed = CLOSED
         self._ending.set()
         leaving = [each for each in self._registry.entries() if each.sandbox.worker.sleep(CLOSED)]
