@@ -68,6 +68,20 @@ def test_its_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
     assert gate.result(SECONDS)
 
 
+def test_its_end_does_not_wait_for_a_start(
+    made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a first one, which compiles for a minute: there is nothing to save yet."""
+    monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
+    go_on = threading.Event()
+    jobs = made(lambda progress: [go_on.wait(SECONDS)].clear())
+    started = jobs.start()
+    jobs.end(lambda: None, lambda: False)
+    assert not started.done()
+    go_on.set()
+    started.result(SECONDS)
+
+
 def test_a_busy_sandbox_is_not_closed_unless_it_must(made: Callable[[Begin], GuestJobs]) -> None:
     jobs, gate = made(lambda progress: None), threading.Event()
     jobs.start().result(SECONDS)

@@ -119,7 +119,8 @@ class GuestJobs:
     def end(self, last: Callable[[], None], is_in_guest: Callable[[], bool]) -> bool:
         """Runs `last` after all jobs, and waits for it; False without a thread.
 
-        A guest that does not stop is waited for some seconds only, what the host does for longer.
+        A guest that does not stop is waited for some seconds only, and so is one that is still
+        being started, as there is nothing to save; what else the host does, for longer.
         """
         thread = self._thread
         if thread is None:
@@ -127,8 +128,8 @@ class GuestJobs:
         thread.close(last)
         begun = time.monotonic()
         while not thread.join(_POLL_SECONDS):
-            waited = time.monotonic() - begun
-            if waited > (JOIN_SECONDS if is_in_guest() else SAVE_SECONDS):
+            waited, is_brief = time.monotonic() - begun, is_in_guest() or self.is_starting
+            if waited > (JOIN_SECONDS if is_brief else SAVE_SECONDS):
                 break
         return True
 
