@@ -322,7 +322,8 @@ class Clock:
             return
         self._look_at_ends(now)
         if self._asked > self._signalled:
-            self._second_interrupt = self._signalled > 0 and not signals.pending()
+            if self._signalled > 0 and not signals.pending():
+                self._second_interrupt = True  # a third one does not take that back
             self._signalled = self._asked
             self._grace_until = self._grace_until or now + self._grace
             signals.raise_()
