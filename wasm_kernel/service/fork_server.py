@@ -303,6 +303,7 @@ class ForkServer:
             reply = msgspec.json.decode(packet, type=ForkReply)
             if not descriptors:
                 return reply, None
+            os.set_inheritable(descriptors[0], False)  # `recv_fds` passes no flags on
             channel = Channel(socket.socket(fileno=ours.detach()))
         return reply, Worker(channel, reply.process, descriptors[0])
 
