@@ -311,6 +311,23 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
     assert says(sandbox, "print(x, y)") == "2 2"
 
 
+def test_what_is_kept_is_saved_whatever_becomes_of_the_last_state(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(instance: object) -> bool:
+        raise RuntimeError("a fault")
+
+    first = opened()
+    first.execute("x = 1")
+    first.checkpoints()  # its commit is taken behind its result
+    monkeypatch.setattr(first._runner.state, "catch_up", fail)
+    with pytest.raises(RuntimeError, match="a fault"):
+        first._jobs.submit(first._runner.close).result(60)
+    first.close()
+    result = opened().execute("print(x)")
+    assert (result.stdout, "after a break" in result.stderr) == ("1\n", False)
+
+
 def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
     opened: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -149,13 +150,11 @@ class GuestRunner:
 
     def close(self) -> None:
         """Closes the guest, writes what is left of its state, and closes the folders."""
-        try:
+        with ExitStack() as ending:  # each is done, whatever becomes of those before it
+            for each in (self.folders.close, self.state.close, self.close_guest):
+                ending.callback(each)
             if self._guest is not None:
                 self.state.catch_up(self._guest.instance)
-            self.close_guest()
-            self.state.close()
-        finally:
-            self.folders.close()
 
     def rest(self) -> bool:
         """Gives the guest's memory back until `ensure_guest`, if all of it is on disk.
