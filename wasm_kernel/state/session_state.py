@@ -204,7 +204,8 @@ class SessionState:
                 ended = recorder.history.close(sync=self._is_wanted)
                 ended = ended and not recorder.has_uncommitted_changes
                 if not ended and self._is_wanted and self._resume is not Resume.NEVER:
-                    _LOG.warning(texts.left_behind(kept.commits.get(kept.head)))
+                    head = kept.commits.get(kept.head)
+                    _LOG.warning(texts.left_behind(self._folders.path.name, head))
             if self._inherited is not None:  # a fork that was never opened has it still
                 self._inherited.history.close()
             ended = self.files.close() and ended  # the next holder may read what it says

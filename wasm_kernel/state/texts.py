@@ -119,12 +119,15 @@ def unsaved(problem: Exception) -> str:
     )
 
 
-def left_behind(head: Commit | None) -> str:
-    """A record of a session that was closed without its last state; it stands at a `head`."""
+def left_behind(folder: str, head: Commit | None) -> str:
+    """A record of the session of a workspace folder that was closed without its last state.
+
+    It stands at a `head`.
+    """
     where = f"In[{head.cell}]" if head is not None and head.cell else "its beginning"
     return (
-        "The last variables of a session could not be kept. What is kept are those after "
-        f"{where}; the files in /app are as they were left."
+        f"The last variables of the session in {folder!r} could not be kept. What is kept are "
+        f"those after {where}; the files in /app are as they were left."
     )
 
 
