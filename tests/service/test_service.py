@@ -155,7 +155,9 @@ def test_memory_in_all_puts_idle_sessions_to_sleep_and_refuses_the_rest(
     states = [each.worker.state for each in (first, second, third)]
     assert states == ["asleep", "idle", "idle"]
     busy = [each.submit("import time; time.sleep(60)") for each in (second, third)]
-    with pytest.raises(LimitReached, match=r"take 1.2 GiB together.*raise memory_bytes") as refused:
+    with pytest.raises(
+        LimitReached, match=r"take 1.2 GiB.*raise the service's memory_bytes"
+    ) as refused:
         first.execute("print(x)")
     assert refused.value.limit == "memory_bytes"
     for cell in busy:

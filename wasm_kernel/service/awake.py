@@ -80,9 +80,9 @@ class AwakeSessions:
 
     def _full(self, need: int) -> LimitReached:
         most, others = self._most or 0, ", which busy sessions have"
-        advice = "Try again when one of them is idle, or raise memory_bytes."
+        advice = "Try again when one of them is idle, or raise the service's memory_bytes."
         if need > most:
-            others, advice = "", "Raise memory_bytes, or give the session a policy with less."
+            others, advice = "", "Raise the service's memory_bytes, or lower the policy's."
         return LimitReached(
             "memory_bytes",
             f"The workers of this service may take {readable(most)} together, and this session "

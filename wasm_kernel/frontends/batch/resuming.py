@@ -83,8 +83,9 @@ class Earlier:
     def note(self, kept: int) -> str:
         """Returns what there is to say about resuming after so many cells; often nothing."""
         if kept < self._same:
-            lost = f"the states after code cells {kept + 1} to {self._same} are not kept any more"
-            return f"{lost}; these cells ran again"
+            first, last = kept + 1, self._same
+            ran = f"cell {first}" if first == last else f"cells {first} to {last}"
+            return f"code {ran} ran again, as later states are not kept"
         if kept < min(self._done, len(self._cells)):
             return f"code cell {kept + 1} was edited; it and those after it ran again"
         return ""
