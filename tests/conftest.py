@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.faces import PATIENCE
 from tests.local import create_sandbox
 from tests.ports import hand_out_own
 from wasm_kernel.frontends.jupyter import launcher
@@ -39,6 +40,7 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
+PATIENT = ExecutionPolicy(query_seconds=PATIENCE)
 FIRST_START_SECONDS = 600  # compiling the guest and building its image on a slow machine
 
 LONGEST_FIRST = ("tests/browser/", "tests/attacks/", "tests/end_to_end/", "tests/frontends/")
@@ -164,7 +166,7 @@ def warm_metered(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
     """A started sandbox whose workspace is `tmp_path / "app"`."""
-    started = _started(tmp_path / "app", ExecutionPolicy())
+    started = _started(tmp_path / "app", PATIENT)
     yield started
     started.close()
 
@@ -172,7 +174,7 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
 @pytest.fixture(scope="module")
 def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
     """One started sandbox for a whole file of tests that leave each other alone."""
-    started = _started(tmp_path_factory.mktemp("app"), ExecutionPolicy())
+    started = _started(tmp_path_factory.mktemp("app"), PATIENT)
     yield started
     started.close()
 

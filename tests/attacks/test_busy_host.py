@@ -13,8 +13,8 @@ from tests.end_to_end.driving import Notebook
 from tests.sampled import sampled
 
 TIMEOUT, GRACE = 1, 0.5  # seconds that a cell has
-LATE = 8  # seconds that a limit may overshoot by on a busy machine; alone it is one
-ANSWER = 1.0  # seconds for the control channel; retried, as the machine may be busy
+LATE = 60  # seconds that a limit may overshoot by on a busy machine; alone it is one
+ANSWER = 20.0  # seconds for the control channel; alone it is less than one
 SHOW = "while True: display({{{mime!r}: {content}}}, raw=True)"
 HUGE = {
     "blanks as a picture": SHOW.format(mime="image/png", content="' ' * (40 << 20) + '!'"),
@@ -69,7 +69,7 @@ def waits(notebook: Notebook) -> list[float]:
     """How long the control channel takes to answer until the running cell has ended."""
     taken: list[float] = []
     client: Any = notebook.client
-    end = time.monotonic() + TIMEOUT + GRACE + 10 * LATE
+    end = time.monotonic() + TIMEOUT + GRACE + LATE
     while time.monotonic() < end:
         begun = time.monotonic()
         notebook.control("kernel_info_request", {})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from tests.execution.conftest import Opening
+from tests.faces import PATIENCE
 from tests.local import LocalSandbox
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.execution.cell_future import QueuedCell
@@ -40,8 +40,10 @@ def test_wait_for_interrupts_its_cell_without_a_traceback(
     sandbox: LocalSandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def call() -> None:
-        cell = asyncio.wrap_future(sandbox.submit(ENDLESS))
-        await asyncio.wait_for(cell, 0.5)
+        page = Hearing()
+        cell = asyncio.wrap_future(sandbox.submit(ENDLESS, listener=page))
+        assert await asyncio.to_thread(page.heard.wait, PATIENCE)
+        await asyncio.wait_for(cell, 0.05)
 
     sandbox.execute("kept = 5")
     with pytest.raises(TimeoutError):
@@ -52,14 +54,18 @@ def test_wait_for_interrupts_its_cell_without_a_traceback(
 
 def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: LocalSandbox) -> None:
     page = Hearing()
-    code = "import time\nprint('begun', flush=True)\ntime.sleep(0.5)\nran = ['first']"
+    code = (
+        "import os, time\nprint('begun', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\nran = ['first']"
+    )
     running = sandbox.submit(code, listener=page)
     waiting, last = sandbox.submit("ran.append('second')"), sandbox.submit("ran.append('third')")
-    assert page.heard.wait(30)
+    assert page.heard.wait(PATIENCE)
     assert waiting.cancel()
     assert waiting.cancelled()
-    assert running.result(30).success
-    assert last.result(30).success
+    (sandbox.workspace / "go").touch()
+    assert running.result(PATIENCE).success
+    assert last.result(PATIENCE).success
     assert printed(sandbox, "ran") == "['first', 'third']"
 
 
@@ -72,28 +78,32 @@ def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
         met.append(clock.interrupted)
         clock.disarm()
         turn_is_over.set()
-        cancelled.wait(30)
+        cancelled.wait(PATIENCE)
 
     first, second = QueuedCell(clock, run), QueuedCell(clock, run)
-    jobs.start().result(30)
+    jobs.start().result(PATIENCE)
     first.queue(jobs, run)
     second.queue(jobs, run)
-    assert turn_is_over.wait(30)
+    assert turn_is_over.wait(PATIENCE)
     assert first.cancel()
     cancelled.set()
-    second.result(30)
+    second.result(PATIENCE)
     jobs.end(lambda: None, lambda: False)
     assert met == [False, False]
 
 
 def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: LocalSandbox) -> None:
-    tidy = "import time\ntry:\n  while True: pass\nfinally:\n  time.sleep(0.3); tidied = True"
+    tidy = (
+        "import time\ntry:\n  print('begun', flush=True)\n  while True: pass\n"
+        "finally:\n  time.sleep(0.3); tidied = True"
+    )
 
     async def call() -> None:
-        began = time.monotonic()
+        page = Hearing()
+        cell = asyncio.create_task(sandbox.aexecute(tidy, listener=page))
+        assert await asyncio.to_thread(page.heard.wait, PATIENCE)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(sandbox.aexecute(tidy), 0.5)
-        assert time.monotonic() - began >= 0.8
+            await asyncio.wait_for(cell, 0.05)
         assert not sandbox.busy
         assert (await sandbox.aexecute("print(tidied)")).stdout == "True\n"
 

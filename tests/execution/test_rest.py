@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.execution.conftest import Opening
-from tests.faces import full_disk, open_files, says, wait_for
+from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
 from tests.local import LocalSandbox
 from wasm_kernel.linux import memory
 
@@ -78,7 +78,7 @@ def test_who_asks_for_a_rest_does_not_wait_for_a_commit(
 
     def copy_slowly(*args: Any) -> bytearray:
         is_taken.set()
-        goes_on.wait(5)
+        goes_on.wait(PATIENCE)
         ended.set()
         return copy(*args)
 

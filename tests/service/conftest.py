@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faces import PATIENCE, says, wait_for
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox
 from wasm_kernel.service.service import Service
@@ -19,7 +20,8 @@ Starting = Callable[..., Service]
 @pytest.fixture(scope="module")
 def service(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One service for a whole file."""
-    with Service(tmp_path_factory.mktemp("service") / "sessions") as started:
+    policy = ExecutionPolicy(query_seconds=PATIENCE)
+    with Service(tmp_path_factory.mktemp("service") / "sessions", policy=policy) as started:
         yield started
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,10 +57,11 @@ def test_fuel_is_summed_up(warm_metered: None, starting: Starting) -> None:
 
 
 def test_an_idle_session_sleeps_and_the_next_call_wakes_it(starting: Starting) -> None:
-    service = starting(limits=ServiceLimits(idle_seconds=0.5))
+    service = starting(limits=ServiceLimits(idle_seconds=1000))
     sandbox = service.create()
     says(sandbox, "x = 41; f = open('log', 'w'); _ = f.write('a')")
     process = worker_of(sandbox).process
+    sandbox.worker.last_used -= 2000
     wait_for(lambda: sandbox.worker.state == "asleep")
     ends(process)
     asleep = service.info(sandbox.session_id)
@@ -127,19 +129,22 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
         delete_session_workspace(*args, **options)
 
     monkeypatch.setattr("wasm_kernel.sessions.lifecycle.delete_session_workspace", slowly)
-    service = starting(limits=ServiceLimits(idle_seconds=0.2, expire_seconds=0.5))
+    service = starting(limits=ServiceLimits(idle_seconds=1000, expire_seconds=3000))
     sandbox = service.create()
     says(sandbox, "x = 1")
+    sandbox.worker.last_used -= 4000
     assert begun.wait(PATIENCE)
     other = service.create()
     says(other, "x = 1")
+    other.worker.last_used -= 2000
     wait_for(lambda: other.worker.state == "asleep")
     may_end.set()
     wait_for(lambda: not sandbox.workspace.exists())
+    other.worker.last_used -= 2000
     wait_for(lambda: service.list() == [])
-    with pytest.raises(SandboxClosed, match=r"deleted, as nobody had used it for 0\.5 seconds"):
+    with pytest.raises(SandboxClosed, match=r"deleted, as nobody had used it for 3000 seconds"):
         sandbox.execute("x")
-    with pytest.raises(FileNotFoundError, match=r"nobody had used it for 0\.5 seconds"):
+    with pytest.raises(FileNotFoundError, match=r"nobody had used it for 3000 seconds"):
         service.get(sandbox.session_id)
 
 
@@ -286,8 +291,10 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     left, kernels = first.create().workspace, first.create()
     _record_of(first, kernels.session_id).unlink()  # as no service had it
     first.close()
-    later = starting(limits=ServiceLimits(expire_seconds=0.3))
+    later = starting(limits=ServiceLimits(expire_seconds=1000))
     kept = later.get(later.create().session_id)
+    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
+    monkeypatch.setattr("wasm_kernel.service.service.time", tomorrow)
     wait_for(lambda: not left.exists())
     wait_for(lambda: not kept.workspace.exists())  # that one has expired by now, too
     assert kernels.workspace.exists()

@@ -31,7 +31,6 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.create import create_sandbox
-from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
 from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox
 from wasm_kernel.service.service import Service
@@ -112,8 +111,8 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
         cell = sandbox.submit(swallows, timeout_seconds=0.5 if how == "timeout" else None)
         if how == "interrupt":
             wait_for((sandbox.workspace / "begun").exists)
-            for _ in range(2):
-                assert sandbox.interrupt()
+            while not cell.done():
+                sandbox.interrupt()
                 time.sleep(0.1)
         error = cell.result(60).error
         assert error is not None
@@ -137,7 +136,7 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         says(sandbox, "x = 1")
         history = sandbox._runner.state.history
         store = history.store
-        monkeypatch.setattr(history, "store", lambda one: may_store.wait(5) and store(one))
+        monkeypatch.setattr(history, "store", lambda one: may_store.wait(PATIENCE) and store(one))
         says(sandbox, "x = 2")
         sandbox.checkpoints()  # the commit is taken by now, as before a next cell
         worker = object.__new__(_Worker)
@@ -173,12 +172,14 @@ def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> N
 
 
 def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
-    service = starting(limits=ServiceLimits(answer_seconds=0.5))
+    service = starting()
     sandbox = service.create()
     keep(sandbox, "x = 41")
     process = worker_of(sandbox).process
+    sandbox.worker._answer_seconds = 0.5
     assert "did not answer for 0.5 seconds" in lose(sandbox, signal.SIGSTOP).evalue
     ends(process)
+    sandbox.worker._answer_seconds = PATIENCE
     assert says(sandbox, "print(x)") == "41"
     wait_for(lambda: service.fork_server._spare is not None)
     assert service.fork_server._spare is not None
@@ -195,10 +196,11 @@ def test_a_worker_that_reads_nothing_keeps_nobody_waiting(
     starting: Starting, monkeypatch: pytest.MonkeyPatch, reads: str
 ) -> None:
     """Before, `close` waited for its line without an end."""
-    monkeypatch.setattr("wasm_kernel.service.session_worker._CLOSE_SECONDS", 1.0)
-    sandbox = starting(limits=ServiceLimits(answer_seconds=0.5)).create()
+    sandbox = starting().create()
     keep(sandbox, "x = 41")
     process = worker_of(sandbox).process
+    monkeypatch.setattr("wasm_kernel.service.session_worker._CLOSE_SECONDS", 1.0)
+    sandbox.worker._answer_seconds = 0.5
     if reads == "nothing of its line":
         os.kill(process, signal.SIGSTOP)
         code = "#" * 4 * 2**20

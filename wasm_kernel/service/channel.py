@@ -41,6 +41,8 @@ class Channel:
         if not self._sending.acquire(blocking=False):
             return False
         try:
+            if self._line.fileno() < 0:  # it was closed meanwhile
+                return False
             poll = select.poll()
             poll.register(self._line, select.POLLOUT)
             if not poll.poll(0):
