@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import PATIENCE
 from wasm_kernel.engine.cache import ENVIRONMENT, Cache, CacheError, default_folder
 from wasm_kernel.errors import CacheWarning
 
@@ -295,7 +296,7 @@ def test_who_waits_for_a_lock_is_told(cache: Cache) -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert told.wait(5)
+        assert told.wait(PATIENCE)
     thread.join()
 
 

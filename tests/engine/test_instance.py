@@ -41,10 +41,10 @@ def on_guest_thread(job: Callable[[], Any]) -> Any:
     """What `job` gives on a thread with a big stack."""
     thread = GuestThread("test")
     try:
-        return thread.submit(job).result(60)
+        return thread.submit(job).result(PATIENCE)
     finally:
         thread.close(lambda: None)
-        thread.join(5)
+        thread.join(PATIENCE)
 
 
 def stopped(guest: Guest, name: str, *args: int, fuel: int | None = None) -> GuestStopped:
@@ -217,7 +217,7 @@ def test_jobs_run_one_after_another_on_one_thread() -> None:
     thread = GuestThread("test")
     try:
         seen = [thread.submit(threading.get_ident) for _ in range(5)]
-        assert len({future.result(5) for future in seen}) == 1
+        assert len({future.result(PATIENCE) for future in seen}) == 1
     finally:
         thread.close(lambda: None)
 
@@ -226,8 +226,8 @@ def test_a_job_that_fails_leaves_the_thread_alive() -> None:
     thread = GuestThread("test")
     try:
         with pytest.raises(ZeroDivisionError):
-            thread.submit(lambda: 1 // 0).result(5)
-        assert thread.submit(lambda: 5).result(5) == 5
+            thread.submit(lambda: 1 // 0).result(PATIENCE)
+        assert thread.submit(lambda: 5).result(PATIENCE) == 5
     finally:
         thread.close(lambda: None)
 
@@ -239,7 +239,7 @@ def test_a_cancelled_job_does_not_run() -> None:
         doomed = thread.submit(lambda: ran.append(1))
         assert doomed.cancel()
         gate.set()
-        thread.submit(lambda: None).result(5)
+        thread.submit(lambda: None).result(PATIENCE)
         assert ran == []
     finally:
         thread.close(lambda: None)
@@ -250,7 +250,7 @@ def test_the_last_job_runs_after_all_others_once() -> None:
     thread.submit(lambda: ran.append("job"))
     thread.close(lambda: ran.append("last"))
     thread.close(lambda: ran.append("again"))
-    thread.join(5)
+    thread.join(PATIENCE)
     assert ran == ["job", "last"]
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +22,8 @@ from wasm_kernel.guests.python.guest import SignalWords
 
 AWAITED = 128  # the word that `spin_until` looks at
 KILLED = 77
-LATER = 0.3  # seconds: a guest has begun by then, also on a busy machine
+WORKING = threading.Event()
+"""Is set once the host works for a guest."""
 DATA = bytes(1 << 24)
 
 
@@ -31,6 +33,18 @@ class Owner:
     def kill(self, reason: StopReason) -> None:
         print("killed for", reason.cause, flush=True)
         os._exit(KILLED)
+
+
+def once_it_spins(job: Callable[[], object]) -> None:
+    """Does a job when this process has computed for so long that its guest has begun to spin."""
+
+    def wait() -> None:
+        begun = time.process_time()
+        while time.process_time() - begun < 0.1:
+            time.sleep(0.005)
+        job()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class Scenes:
@@ -88,22 +102,26 @@ class Scenes:
 
     def overdue(self) -> None:
         """So does one that does not react to the end of its time."""
-        self._guest.clock.arm(self._signals, LATER, 0.05)
+        self._guest.clock.arm(self._signals, 60.0, 0.05)
+        once_it_spins(lambda: self._guest.clock.lower_deadline(0.0))
         self._ends("spin")
 
     def closed(self) -> None:
         """So does one whose sandbox is closed."""
         self._guest.clock.arm(self._signals, None, 0.05)
-        threading.Timer(0.05, self._guest.clock.close).start()
+        once_it_spins(self._guest.clock.close)
         self._ends("spin")
 
     def work(self) -> None:
         """So does one for which the host works without end."""
-        self._guest.clock.arm(self._signals, LATER, 0.05)
+        self._guest.clock.arm(self._signals, 60.0, 0.05)
+        lower = self._guest.clock.lower_deadline
+        threading.Thread(target=lambda: WORKING.wait() and lower(0.0), daemon=True).start()
         self._ends("host_call", 1024, 0, 2048, 2052)
 
 
 def work_on(guest: Guest) -> bytes:
+    WORKING.set()
     while guest.instance.count_work(1):
         time.sleep(0.001)
     return b""

@@ -533,7 +533,7 @@ def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(homes: Making)
     busy[0].close()
     assert third.query(A_QUERY).result(PATIENCE) == {}
     assert not cells[1].done()
-    with pytest.raises(LimitReached, match="policy with less"):  # larger than all
+    with pytest.raises(LimitReached, match="lower the policy's"):  # larger than all
         home.session(ExecutionPolicy(memory_bytes=2048 * MIB)).start().result(PATIENCE)
 
 

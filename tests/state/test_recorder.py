@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from tests.faces import PATIENCE
 from tests.state.session import Session
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
@@ -99,7 +100,7 @@ def test_the_writer_may_be_further_behind_where_there_is_memory(
     going, store = threading.Event(), session.history.store
 
     def held_up(one: int) -> None:
-        going.wait(10)
+        going.wait(PATIENCE)
         store(one)
 
     monkeypatch.setattr(session.history, "store", held_up)
@@ -141,7 +142,7 @@ def test_what_waits_to_be_written_is_not_put_off_by_folding(
     store, going, written = session.history.store, threading.Event(), list[int]()
 
     def slow(one: int) -> None:
-        going.wait(10)
+        going.wait(PATIENCE)
         store(one)
         written.append(one)
 
@@ -318,7 +319,7 @@ def test_a_cell_does_not_wait_for_a_writer_that_makes_no_room(
     going, store = threading.Event(), session.history.store
 
     def stuck(one: int) -> None:
-        going.wait(20)
+        going.wait(PATIENCE)
         store(one)
 
     monkeypatch.setattr(session.history, "store", stuck)
@@ -396,7 +397,7 @@ def test_flush_waits_for_every_commit(session: Session, monkeypatch: pytest.Monk
     store = session.history.store
 
     def slow(one: int) -> None:
-        going.wait(10)
+        going.wait(PATIENCE)
         store(one)
 
     monkeypatch.setattr(session.history, "store", slow)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.execution.story import Story
-from tests.faces import full_disk, open_files, says, wait_for
+from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
 from tests.local import LocalSandbox, create_sandbox
 from tests.private import private_of
 from tests.sampled import lasting, sampled
@@ -289,7 +289,7 @@ def test_quick_cells_do_not_pile_up(opened: Opening) -> None:
     sandbox = opened(history_cells=5)
     for value in range(100):
         sandbox.execute(f"x = {value}")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while len(sandbox.checkpoints()) > 12 and time.monotonic() < deadline:
         sandbox.execute("x = 100")
         time.sleep(0.2)
@@ -359,7 +359,7 @@ def test_a_name_that_is_not_on_disk_in_time_is_no_success(
     write, may_write = commits.write_content, threading.Event()
 
     def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
-        may_write.wait(10)
+        may_write.wait(PATIENCE)
         return write(folder, parts)
 
     monkeypatch.setattr(commits, "write_content", slow)
@@ -383,7 +383,7 @@ def test_a_result_does_not_wait_for_its_commit(
     copy, has_result = memory.read_ranges, threading.Event()
 
     def copy_later(*args: Any) -> bytearray:
-        return copy(*args) if has_result.wait(10) else _no_memory()
+        return copy(*args) if has_result.wait(PATIENCE) else _no_memory()
 
     monkeypatch.setattr(memory, "read_ranges", copy_later)
     assert sandbox.execute("x = 2").success
