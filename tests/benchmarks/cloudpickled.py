@@ -41,10 +41,12 @@ def main() -> None:
         for step in range(STEPS):
             shell.run_cell(STEP.format(step=step))
             begun = time.perf_counter()
-            path.write_bytes(cloudpickle.dumps(_own_variables(shell)))
+            with path.open("wb") as file:
+                cloudpickle.dump(_own_variables(shell), file)
             kept.append((time.perf_counter() - begun) * 1000)
         begun = time.perf_counter()
-        shell.user_ns.update(cloudpickle.loads(path.read_bytes()))
+        with path.open("rb") as file:
+            shell.user_ns.update(cloudpickle.load(file))
         back = (time.perf_counter() - begun) * 1000
     print("\n" + json.dumps({"kept": kept, "back": [back]}), flush=True)
 
