@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.real_kernel import RealKernel
+from tests.faces import PATIENCE
 
 Starting = Callable[..., RealKernel]
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,16 @@ def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed(warm: None, installed_kernelspec: Path) -> None:
-    """Every test here starts kernels by name."""
+def _installed(
+    warm: None, installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Every test here starts kernels by name. A busy machine may take long for a completion."""
+    folder = tmp_path_factory.mktemp("config")
+    settings = f"c.WasmKernel.query_seconds = {PATIENCE}\n"
+    (folder / "jupyter_wasm_kernel_config.py").write_text(settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_CONFIG_PATH", str(folder))
+        yield
 
 
 @contextmanager

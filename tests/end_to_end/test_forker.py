@@ -324,7 +324,7 @@ def test_kernels_that_begin_together_start_one_forker(
 
 
 def test_it_ends_when_nobody_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
-    forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=0.3)
+    forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=2.0)
     wait_for(lambda: is_gone(forker.process))
     assert not forker.path.exists()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from tests.faces import PATIENCE
 from tests.local import LocalSandbox
 
 STEPS = """
 import asyncio
+pause = 0.4  # seconds: a cell that begins a task ends before
 async def work(n):
     for i in range(n):
         print("step", i)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause)
     return n
 """
 WAITING = "a task is still waiting"
@@ -20,7 +22,7 @@ def test_a_cell_without_await_can_begin_a_task(sandbox: LocalSandbox) -> None:
     assert begun.success
     assert begun.stdout == "step 0\n"
     assert WAITING in begun.stderr
-    ended = sandbox.execute("await task")
+    ended = sandbox.execute("pause = 0; await task")
     assert ended.stdout == "step 1\nstep 2\n"
     assert ended.outputs[0].data["text/plain"] == "3"
 
@@ -33,7 +35,7 @@ def test_what_needs_no_waiting_is_done_within_the_cell(sandbox: LocalSandbox) ->
 
 def test_a_timer_that_is_due_fires_with_the_next_cell(sandbox: LocalSandbox) -> None:
     sandbox.execute(STEPS + "task = asyncio.create_task(work(2))")
-    assert "step 1" in sandbox.execute("import time; time.sleep(0.1)").stdout
+    assert "step 1" in sandbox.execute("import time; time.sleep(0.5)").stdout
 
 
 def test_the_notice_about_tasks_is_given_once(sandbox: LocalSandbox) -> None:
@@ -43,9 +45,8 @@ def test_the_notice_about_tasks_is_given_once(sandbox: LocalSandbox) -> None:
 
 def test_a_task_that_never_waits_does_not_hold_up_its_cell(sandbox: LocalSandbox) -> None:
     code = "async def spin():\n    while True: await asyncio.sleep(0)\n"
-    result = sandbox.execute(STEPS + code + "task = asyncio.create_task(spin())")
-    assert result.success
-    assert result.duration < 5
+    code += "task = asyncio.create_task(spin())"
+    assert sandbox.execute(STEPS + code, timeout_seconds=PATIENCE).success
 
 
 def test_asyncio_run_still_works_in_a_cell(sandbox: LocalSandbox) -> None:

@@ -231,9 +231,9 @@ class _Flooded(NoListener):
 def test_a_stopped_worker_does_not_keep_its_session_asleep(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.service.session_worker._CLOSE_SECONDS", 0.5)
     sandbox = starting().create()
     keep(sandbox, "x = 41")
+    monkeypatch.setattr("wasm_kernel.service.session_worker._CLOSE_SECONDS", 0.5)
     os.kill(worker_of(sandbox).process, signal.SIGSTOP)
     sandbox.worker.sleep()
     assert says(sandbox, "print(x)") == "41"

@@ -132,7 +132,7 @@ def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_pat
             time.sleep(0.1)
             assert opened == []  # it waits
             os.rename(ID, "aside", src_dir_fd=root.fd, dst_dir_fd=root.fd)
-        starting.join(10)
+        starting.join()
     assert opened[0].made
     assert [path.name for path in opened[0].workspace.iterdir()].count("file") == 0
     assert (opened[0].workspace / ".metadata.json").exists()

@@ -111,7 +111,7 @@ def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> N
         before.append(metadata_of(sandbox.workspace))
     times = [time_of(found["updated_at"]) for found in before]
     assert times == sorted(set(times))
-    assert abs(datetime.now(UTC) - times[-1]) < timedelta(seconds=5)
+    assert abs(datetime.now(UTC) - times[-1]) < timedelta(minutes=5)
     for code in ("1 / 0", "import os; os._exit(1)"):  # "after each `execute()` call"
         assert not sandbox.execute(code).success
         now = metadata_of(sandbox.workspace)

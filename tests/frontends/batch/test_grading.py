@@ -7,11 +7,13 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 from junitparser import JUnitXml
 
+from tests.faces import PATIENCE
 from tests.frontends.batch.conftest import Making
 from wasm_kernel.frontends.batch import wasm_kernel_grading
 from wasm_kernel.frontends.batch.batch_session import BatchSession, session_id_of
@@ -24,7 +26,7 @@ from wasm_kernel.frontends.batch.grade_reports import (
 from wasm_kernel.frontends.batch.graded_tests import read_tests
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade, grade_notebooks
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
-from wasm_kernel.frontends.batch.probing import split_probe
+from wasm_kernel.frontends.batch.probing import Copy, split_probe
 
 GUEST_SIDE = wasm_kernel_grading.__name__
 TESTS = """
@@ -96,6 +98,14 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
 ) -> None:
     whole, cut = BatchSession.is_whole, session_id_of(tmp_path / "out" / "cut.ipynb")
     monkeypatch.setattr(BatchSession, "is_whole", lambda it: it.id != cut and whole(it))
+    answer = Copy.answer
+
+    def answered(copy: Copy, probe: str) -> Any:
+        if probe == "slow()":  # this one alone has a second
+            copy._end -= PATIENCE - 1.0
+        return answer(copy, probe)
+
+    monkeypatch.setattr(Copy, "answer", answered)
     (tmp_path / "tests.py").write_text(TESTS)
     make("honest.ipynb", *HONEST)
     make("evil.ipynb", EVIL)
@@ -108,7 +118,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
         tmp_path / "out",
         workspace_root=tmp_path / "sessions",
         jobs=2,
-        test_seconds=2.0,
+        test_seconds=PATIENCE,
     )
     grades = {grade.outcome.notebook: grade for grade in found}
     honest, evil, none = (grades[f"{name}.ipynb"] for name in ("honest", "evil", "none"))
