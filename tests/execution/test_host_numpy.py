@@ -92,7 +92,7 @@ def test_a_deadline_breaks_a_product_off(opened: Opening, pieces: list[int]) -> 
     assert sandbox.execute(f"{MAKE}\na, b = np.ones((2, 4000, 4000), 'f4')\nkept = 5").success
     error = sandbox.execute("a @ b", timeout_seconds=0.3).error
     assert error is not None and error.ename == "CellTimeout"
-    assert 0 < sum(pieces) < 4 * 4000**3  # a fast machine does it in a second
+    assert sum(pieces) < 4 * 4000**3  # a fast machine does it in a second
     assert says(sandbox, "print(kept)") == "5"
 
 

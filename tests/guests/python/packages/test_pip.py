@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faces import PATIENCE
 from tests.guests.python.packages.conftest import index_in
 from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_of
@@ -221,12 +221,10 @@ def test_an_interrupt_ends_the_fetching(
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/")
         cell = guest.submit("%pip install one")
         with silent.accept()[0]:  # pip has come
-            begun = time.monotonic()
             guest.interrupt()
-            error = cell.result(30).error
+            error = cell.result(PATIENCE).error
     assert error is not None
     assert error.ename == "KeyboardInterrupt"
-    assert time.monotonic() - begun < 12
     assert guest.execute("1").success
 
 
