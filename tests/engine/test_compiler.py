@@ -212,6 +212,23 @@ def test_a_module_can_be_used_while_it_is_written(
     assert len(modules_in(cache)) == 1
 
 
+def test_what_is_done_meanwhile_is_done_when_code_was_compiled(cache: Cache, binary: Path) -> None:
+    done: list[str] = []
+
+    def compile_it() -> None:
+        with Compiler(cache).being_kept(
+            described(binary), EPOCH, silent, lambda: done.append(threading.current_thread().name)
+        ):
+            assert len(done) == 1
+
+    compile_it()
+    assert done != [threading.current_thread().name]
+    compile_it()  # with the code that is in the cache now, nothing is done
+    cache.remove(modules_in(cache)[0].name)
+    with pytest.raises(ZeroDivisionError):
+        Compiler(cache).being_kept(described(binary), EPOCH, silent, lambda: 1 // 0).__enter__()
+
+
 def test_a_disk_that_is_full_is_told(
     cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

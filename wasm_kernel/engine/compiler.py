@@ -129,16 +129,21 @@ class Compiler:
 
     @contextlib.contextmanager
     def being_kept(
-        self, binary: GuestBinary, flavour: Flavour, progress: Progress
+        self,
+        binary: GuestBinary,
+        flavour: Flavour,
+        progress: Progress,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Iterator[Compiled]:
         """Gives the compiled module of a guest, to be used while it is written to the cache.
 
-        Writing takes seconds if it was just compiled; the end waits for it.
+        Writing takes seconds if it was just compiled; the end waits for it. `meanwhile` runs on a
+        thread of its own while it is compiled; it does not run if the cache has the code.
         """
         engine = self.engine(flavour, binary.stack_bytes)
         with contextlib.ExitStack() as held:
             if not self.load(binary, flavour):
-                made = self._compile_once(engine, binary, flavour, progress, held)
+                made = self._compile_once(binary, flavour, progress, meanwhile, held)
                 self._modules[binary.sha256, flavour.name] = made
             yield Compiled(engine, self._modules[binary.sha256, flavour.name], flavour)
 
@@ -156,16 +161,16 @@ class Compiler:
 
     def _compile_once(
         self,
-        engine: wasmtime.Engine,
         binary: GuestBinary,
         flavour: Flavour,
         progress: Progress,
+        meanwhile: Callable[[], object],
         held: contextlib.ExitStack,
     ) -> wasmtime.Module:
         """Compiles under the cache's lock, which `held` keeps until the code is written."""
         from concurrent.futures import ThreadPoolExecutor
 
-        name = self.name(binary, flavour)
+        engine, name = self.engine(flavour, binary.stack_bytes), self.name(binary, flavour)
         waiting = every_second(
             lambda seconds: progress(
                 f"another process is compiling {binary.title}, which takes a minute or more: "
@@ -178,11 +183,13 @@ class Compiler:
             return loaded
         seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
         later = "; faster code follows in the background" if flavour.until else ""
+        keeper = held.enter_context(ThreadPoolExecutor(1, "keeping"))
+        done = keeper.submit(meanwhile)  # not all of a compilation is work for all cores
         with _ProgressThread(binary.title, seconds, lambda text: progress(text + later)):
             module = self._compile(engine, binary)
-        writer = held.enter_context(ThreadPoolExecutor(1, "keeping"))
-        written = writer.submit(self.cache.write, name, lambda path: _serialize(module, path))
+        written = keeper.submit(self.cache.write, name, lambda path: _serialize(module, path))
         held.callback(written.result)
+        done.result()
         return module
 
     def _load(self, engine: wasmtime.Engine, name: str) -> wasmtime.Module | None:

@@ -27,7 +27,7 @@ from wasm_kernel.guests.base import (
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python.cells import PythonCell
-from wasm_kernel.guests.python.files import GuestFiles
+from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
 from wasm_kernel.guests.python.guest import (
     ARGV,
     BOOT,
@@ -90,8 +90,11 @@ class PythonLanguage:
     @cached_property
     def _library(self) -> tuple[Folder, Folder, Folder]:
         """The folders of the guest's library, its data and its `/`; all sandboxes share them."""
-        layout = guest_files.lay_out(self.files, self.cache)
+        layout = self._lay_out()
         return Folder.open(layout.lib), Folder.open(layout.data), Folder.open(layout.root)
+
+    def _lay_out(self) -> GuestFolders:
+        return guest_files.lay_out(self.files, self.cache)
 
     @cached_property
     def prepared(self) -> PreparedFiles[Addresses]:
@@ -199,8 +202,10 @@ class PythonLanguage:
             check_pages()
             if self._broker is not None and not self._use_remembered(flavour):
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
-            guest_files.lay_out(self.files, self.cache)  # a confined process can't
-            with self.compiler.being_kept(self.files.wasm, flavour, progress) as compiled:
+            with self.compiler.being_kept(
+                self.files.wasm, flavour, progress, self._lay_out
+            ) as compiled:
+                self._lay_out()  # if the code was there; a confined process can't
                 needed = self._prepared_for(flavour)
                 base = needed.image_at_hand() or needed.build_image(
                     lambda: self._build(needed, compiled, progress), "Python", progress
