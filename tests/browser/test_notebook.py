@@ -63,7 +63,9 @@ def test_restart_clears_variables_and_keeps_files(lab: Lab, server: Server) -> N
 
 
 def test_run_all_stops_at_an_error(lab: Lab, server: Server) -> None:
-    lab.open(server.notebook("broken", ["print('first')", "1/0", "print('never')"]))
+    # the page sends its cells one by one: the third is to come before the second has failed
+    failing = "import time; time.sleep(3); 1/0"
+    lab.open(server.notebook("broken", ["print('first')", failing, "print('never')"]))
     lab.page.locator("text=Run >> nth=0").click()
     lab.page.locator(".lm-Menu-item[data-command='runmenu:run-all']").click()
     lab.output(1).locator("text=ZeroDivisionError").first.wait_for()
