@@ -33,7 +33,7 @@ SMALL = ExecutionPolicy(
 
 
 class Heard(NoListener):
-    """What a cell has printed so far."""
+    """Collects what a cell prints, in `text`."""
 
     def __init__(self) -> None:
         self.text = ""

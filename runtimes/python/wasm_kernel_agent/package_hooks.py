@@ -41,7 +41,7 @@ class ChangedLoader(Loader):
         self._change = change
 
     def __getattr__(self, name: str) -> Any:
-        """What else the module's own loader can tell, such as data that lies beside it."""
+        """Asks the module's own loader, such as for data that lies beside the module."""
         return getattr(vars(self).get("_loader"), name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -125,7 +125,7 @@ def test_a_session_goes_on_when_its_image_was_removed_from_the_cache(
 def test_only_the_baseline_compilers_code_goes_with_the_small_image(
     beginner: PythonLanguage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a deterministic session has the whole one, as on every other machine."""
+    """A deterministic session has the whole image, as on every other machine."""
     language = PythonLanguage(broker=NoBroker())
     monkeypatch.setattr(language.prepared, "image_at_hand", lambda: None)
     assert language.small.image_at_hand() is not None  # by an earlier session of this process

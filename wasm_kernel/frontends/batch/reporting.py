@@ -19,7 +19,7 @@ class Progress:
         """A notebook of so many code cells begins."""
 
     def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """So many of its code cells are done."""
+        """A notebook's code cell is done: one of `cells`, of which `done` are."""
 
     def ended(self, outcome: Outcome) -> None:
         """A notebook has its verdict."""
