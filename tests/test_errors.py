@@ -8,7 +8,9 @@ import pytest
 
 from wasm_kernel import errors
 from wasm_kernel.errors import (
+    CALL_SECONDS,
     CellTimeout,
+    Door,
     ForkError,
     FrameError,
     GuestClosed,
@@ -50,14 +52,23 @@ def test_a_stop_is_a_sentence(stop: GuestStopped) -> None:
 @by_class
 def test_a_stop_says_what_happened_then_what_was_kept_then_what_to_do(stop: GuestStopped) -> None:
     stop.kept = "The variables are as they were before the cell."
-    expected = [stop.happened, stop.kept, *([stop.advice()] if stop.advice() else [])]
-    assert str(stop) == " ".join(expected)
+    for door in Door:
+        advice = stop.advice(door)
+        assert stop.text(door) == " ".join(filter(None, (stop.happened, stop.kept, advice)))
 
 
 @by_class
 def test_the_setting_that_a_stop_names_exists(stop: GuestStopped) -> None:
     assert not stop.setting or stop.setting in POLICY_FIELDS
-    assert stop.setting in stop.advice()
+    assert stop.setting in stop.advice(Door.PROGRAM)
+    assert not stop.setting or f"WasmKernel.{stop.setting} " in stop.advice(Door.KERNEL)
+    assert not stop.advice(Door.AGENT)  # which can set nothing
+
+
+def test_what_a_call_lowered_its_caller_can_raise_at_any_door() -> None:
+    stop = CellTimeout(2.5)
+    stop.setting = CALL_SECONDS
+    assert {stop.advice(door) for door in Door} == {"Raise timeout_seconds to allow more."}
 
 
 def test_stops_name_the_limit_that_was_hit() -> None:

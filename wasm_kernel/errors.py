@@ -7,7 +7,50 @@ what to do now. No message names a path of the host.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, Self
+
+
+class Door(str, Enum):
+    """The way in that a sandbox is used through.
+
+    A text says what happened and what is kept. What to do about it differs: a program sets a field
+    of `ExecutionPolicy`, the user of a kernel one of its traits, and an agent can set nothing.
+    """
+
+    PROGRAM = "program"
+    KERNEL = "kernel"
+    AGENT = "agent"
+
+    def raising(self, *settings: str, purpose: str = "to allow more") -> str:
+        """Returns a sentence that says which settings raise a limit.
+
+        It is empty if there are none, or the user of this door can't set them.
+        """
+        names = [self._name_of(each) for each in settings if each]
+        if not names or (self is Door.AGENT and settings != (CALL_SECONDS,)):
+            return ""
+        return f"Raise {' or '.join(names)} {purpose}."
+
+    def _name_of(self, setting: str) -> str:
+        is_trait = self is Door.KERNEL and setting != CALL_SECONDS
+        return f"WasmKernel.{setting}" if is_trait else setting
+
+    @property
+    def bringing_files(self) -> str:
+        """A sentence on how a file of the user gets to cells; empty if the guest knows better."""
+        return _BRINGING_FILES.get(self, "")
+
+
+_BRINGING_FILES = {
+    Door.PROGRAM: (
+        "Put it into the workspace first (write_session_file does so for a session), or mount its "
+        "folder (ExecutionPolicy.mounts)."
+    ),
+    Door.AGENT: "write_file brings a file in; list_files shows what is there.",
+}
+CALL_SECONDS = "timeout_seconds"
+"""The argument of a call that lowers its cell's time, which its caller can raise at any door."""
 
 
 class WasmKernelError(Exception):
@@ -130,6 +173,7 @@ class GuestStopped(WasmKernelError):
 
     `kept` says what the session still has, and is filled in by the room that knows it. `setting`
     names the policy field, or the argument of the call, to change; it is empty if none would help.
+    `str()` has the advice for a program; `text` has that for any door.
     """
 
     setting = ""
@@ -139,12 +183,16 @@ class GuestStopped(WasmKernelError):
         self.happened = happened
         self.kept = kept
 
-    def advice(self) -> str:
+    def advice(self, door: Door) -> str:
         """Returns what the user can do now, as a sentence; empty if there is nothing to do."""
-        return f"Raise {self.setting} to allow more." if self.setting else ""
+        return door.raising(self.setting)
+
+    def text(self, door: Door) -> str:
+        """Returns what happened, what is kept, and what the user of this door can do."""
+        return " ".join(part for part in (self.happened, self.kept, self.advice(door)) if part)
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.happened, self.kept, self.advice()) if part)
+        return self.text(Door.PROGRAM)
 
 
 class OutOfFuel(GuestStopped):
@@ -170,9 +218,9 @@ class CellTimeout(GuestStopped):
         self.seconds = seconds
         self.own = own
 
-    def advice(self) -> str:
+    def advice(self, door: Door) -> str:
         """Returns what the user can do now."""
-        return "The cell set this limit itself, with %%limit." if self.own else super().advice()
+        return "The cell set this limit itself, with %%limit." if self.own else super().advice(door)
 
 
 class NeverBegan(GuestStopped):
@@ -228,12 +276,14 @@ class WorkerLost(GuestStopped):
 class LimitReached(WasmKernelError):
     """A service may not do this, as one of its limits would be passed; nothing was changed.
 
-    `limit` is the field of `ServiceLimits`.
+    `limit` is the field of `ServiceLimits`; `happened` says how it was met, and `advice` what the
+    program that has the service can do.
     """
 
     def __init__(self, limit: str, happened: str, advice: str) -> None:
         super().__init__(f"{happened} Nothing was changed. {advice}")
         self.limit = limit
+        self.happened = happened
 
 
 class Interrupted(GuestStopped):
@@ -250,9 +300,9 @@ class Interrupted(GuestStopped):
         )
         self.grace = grace
 
-    def advice(self) -> str:
+    def advice(self, door: Door) -> str:
         """Returns what the user can do now."""
-        return "Raise grace_seconds to give cells more time to clean up." if self.setting else ""
+        return door.raising(self.setting, purpose="to give cells more time to clean up")
 
 
 def _duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from wasm_kernel.errors import PolicyError
+from wasm_kernel.errors import Door, PolicyError
 
 MIB = 1024 * 1024
 WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
@@ -181,6 +181,8 @@ class ExecutionPolicy:
         deterministic: Whether sessions that run the same cells compute the same: random numbers
             are those of every such session, folders are listed in order, and the clock begins with
             the year 2000, moves by a millisecond at each look, and past each sleep at once.
+        door: The way in that the sandbox is used through: its texts advise what the user of that
+            can do. It is not a limit, and no file or trait sets it.
     """
 
     fuel_budget: int | None = None
@@ -208,6 +210,7 @@ class ExecutionPolicy:
     mounts: _Mounts = _Mounts()
     env: Mapping[str, str] = field(default_factory=dict)
     deterministic: bool = False
+    door: Door = Door.PROGRAM
 
     def __post_init__(self) -> None:
         for name in OPTIONAL_FIELDS:
@@ -297,13 +300,17 @@ class ExecutionPolicy:
             if not key or "=" in key or "\0" in key + value:
                 raise PolicyError("env", f"can't hold the variable {key!r}")
 
+    def at(self, door: Door) -> ExecutionPolicy:
+        """Returns the same limits for a sandbox that is used through `door`."""
+        return replace(self, door=door)
+
     @property
     def metered(self) -> bool:
         """True if the guest's code counts fuel."""
         return self.fuel_budget is not None
 
 
-POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy))
+POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy) if f.name != "door")
 OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in str(f.type))
 
 

@@ -147,7 +147,7 @@ def test_over_the_cap_the_rest_is_cut_with_one_notice() -> None:
     out.end()
     text = heard.of("stdout")
     assert text.startswith("1234567123\n[wasm-kernel]")
-    assert text.count("stdout_bytes") == 1
+    assert text.count("more than 10 bytes") == 1
 
 
 def test_exactly_the_cap_is_no_cut() -> None:

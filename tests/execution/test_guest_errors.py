@@ -29,7 +29,7 @@ def shown(result: SandboxResult) -> str:
 def test_a_missing_file_says_how_files_come_in(module_sandbox: LocalSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(code))
     assert "No such file" in text
-    assert "wasm-kernel sessions write" in text
+    assert "write_session_file" in text  # at a program's door; a kernel speaks of the notebook
     assert text.count("[wasm-kernel]") == 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from traitlets.config import Config
 
-from wasm_kernel.errors import PolicyError
+from wasm_kernel.errors import Door, PolicyError
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 
@@ -26,7 +26,7 @@ def test_every_limit_is_a_trait_with_the_policys_description() -> None:
 
 
 def test_the_defaults_are_the_policys() -> None:
-    assert settings().policy() == ExecutionPolicy()
+    assert settings().policy() == ExecutionPolicy(door=Door.KERNEL)
 
 
 def test_no_time_limit_is_written_as_zero() -> None:

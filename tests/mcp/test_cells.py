@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
+from pathlib import Path
 
 from tests.faces import wait_for
-from tests.mcp.clients import Agent
+from tests.mcp.clients import Agent, Agents
 
 
 def size_of(png: str) -> tuple[int, int]:
@@ -165,3 +167,28 @@ def test_what_a_sandbox_has_not_is_said_in_words(stdio: Agent) -> None:
     missing = stdio.call("execute_code", code="import torch")
     assert "torch" in missing.text
     assert "install_packages" in missing.text
+
+
+def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
+    """It can set nothing: no sentence sends it to a setting of kernels or programs."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("workspace_bytes = 1_000_000\nstdout_bytes = 1_000\ndisplay_count = 1\n")
+    agent = agents.stdio("--policy", str(policy), "--sessions", "1")
+    show = "from IPython.display import display; display(1); display(2)"
+    said = [
+        agent.call("execute_code", code=code).text
+        for code in (
+            "open('/nowhere/data.csv')",
+            "open('large', 'wb').write(b'x' * 2_000_000)",
+            "print('x' * 2_000)",
+            "x = bytearray(2**31 - 2**20)",
+            "__import__('os')._exit(3)",
+            show,
+        )
+    ]
+    said.append(agent.call("create_session").text)
+    for text in said:
+        assert not re.search(r"WasmKernel|Raise|raise |notebook|_bytes|_count|policy\.", text), text
+    assert "write_file brings a file in" in said[0]
+    assert "Delete what you no longer need" in said[1]
+    assert "list_sessions shows yours" in said[-1]

@@ -503,7 +503,8 @@ def test_a_cap_that_leaves_few_cells_to_undo_is_told_once(opened: Opening) -> No
 
     wait_for(heard)
     assert heard()
-    assert "".join(told).count("take more room on disk than history_bytes allows") == 1
+    assert "".join(told).count("take more room on disk than is allowed") == 1
+    assert "Raise history_bytes to undo more." in "".join(told)
     assert "can be undone" in "".join(told)
     assert says(sandbox, "print(len(b), b[0])") == f"{12 << 20} 5"
 

@@ -30,12 +30,14 @@ NAMES = {1: "stdout", 2: "stderr"}
 class StreamLimit(Struct, frozen=True):
     """The number of bytes of a stream that are shown.
 
-    `setting` names the limit; `reached` is what the user is told beyond it.
+    `setting` names the limit. Beyond it, the user is told what was `reached`, and what to do
+    (`advice`, which may be empty).
     """
 
     bytes: int
     setting: str
     reached: str
+    advice: str = ""
 
 
 def limit_of(name: str, most: int) -> StreamLimit:
@@ -216,7 +218,8 @@ class OutputStreams:
     def _notice(self, name: str, file: str) -> str:
         limit = self._limits[name]
         kept = f"; the whole text is in /app/{file}" if file else "; the rest is cut"
-        return f"\n[wasm-kernel] {limit.reached}{kept}. Raise {limit.setting} to see more.\n"
+        advice = f" {limit.advice}" if limit.advice else ""
+        return f"\n[wasm-kernel] {limit.reached}{kept}.{advice}\n"
 
     def _kept_in(self, name: str, data: bytes) -> str:
         """Returns the name of the file that has all of a stream from now on; empty if none has."""

@@ -197,7 +197,8 @@ class TurnComms:
 
     def _over(self, limit: str, setting: str) -> CommsOverLimit:
         is_first, self._has_noticed = not self._has_noticed, True
-        advice = f"Raise {setting} to send more." if setting else "Close some of them."
+        raising = self._policy.door.raising(setting, purpose="to send more")
+        advice = raising if setting else "Close some of them."
         return CommsOverLimit(_DROPPED.format(limit=limit, advice=advice) if is_first else "")
 
     def _take_next(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.streams import StreamLimit, limit_of
@@ -47,9 +47,10 @@ class OutputAllowance:
 
     def _cap(self, name: str) -> StreamLimit:
         most: int = getattr(self.policy, f"{name}_bytes")
+        limit = limit_of(name, most)
         if self.left < most:
-            return StreamLimit(self.left, SESSION, self.used_up)
-        return limit_of(name, most)
+            limit = StreamLimit(self.left, SESSION, self.used_up)
+        return replace(limit, advice=self.policy.door.raising(limit.setting, purpose="to see more"))
 
     @property
     def used_up(self) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.errors import CellTimeout, GuestCrashed, GuestStopped, HistoryError
+from wasm_kernel.errors import CALL_SECONDS, CellTimeout, GuestCrashed, GuestStopped, HistoryError
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
@@ -250,7 +250,7 @@ class GuestRunner:
             self._drive(guest, turn, policy.fuel_budget if is_metered else None)
         except CellTimeout as stopped:
             if stopped.seconds == turn.timeout:
-                stopped.setting = "timeout_seconds"
+                stopped.setting = CALL_SECONDS
             raise
 
     def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:
@@ -400,11 +400,22 @@ class GuestRunner:
             "fresh": fresh,
             "reseed": reseed,
             "memory_bytes": self.policy.memory_bytes,
+            "advice": self._advice,
             "folder": (self.folders.notebook or self.folders.app).guest,
         }
         turn = Turn(request, NoListener(), self._parts)
         self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(guest, turn, None)
+
+    @property
+    def _advice(self) -> dict[str, str]:
+        """What the user of this door can do about the guest's own errors."""
+        door = self.policy.door
+        return {
+            "memory": door.raising("memory_bytes"),
+            "disk": door.raising("workspace_bytes", "workspace_files"),
+            "files": door.bringing_files,
+        }
 
     def _setup(self, resting: RestingGuest | None = None) -> GuestSetup:
         head = self.state.head

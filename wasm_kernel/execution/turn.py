@@ -214,11 +214,9 @@ class Turn:
             return
         if setting not in self.limits_met:
             self.limits_met.add(setting)
-            self.on_text(
-                "stderr",
-                f"\n[wasm-kernel] {objection}; what is over is dropped. "
-                f"Raise {setting} to see more.\n",
-            )
+            advice = self._parts.policy.door.raising(setting, purpose="to see more")
+            words = f"{objection}; what is over is dropped. {advice}".rstrip()
+            self.on_text("stderr", f"\n[wasm-kernel] {words}\n")
         raise FrameError("the cell's rich output is over its limit")
 
     def _ask(self, question: protocol.Input) -> Mapping[str, Any]:

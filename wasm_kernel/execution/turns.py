@@ -30,7 +30,7 @@ _SYNC_SECONDS = 10.0  # for all widgets to say their state; what was not said by
 _SYNC_SECONDS_AFTER_LOSS = 1.0
 _TOO_LONG = (
     "\n[wasm-kernel] A widget's callback ran longer than its limit of {seconds:g} seconds and was "
-    "interrupted. Raise comm_seconds to allow more.\n"
+    "interrupted. {advice}\n"
 )
 _IN_A_CALLBACK = "[wasm-kernel] This happened in a widget's callback, not in a cell:\n"
 
@@ -72,7 +72,7 @@ class GuestTurns:
             runner.clock.expect(-1)
             turn.stopped = refused
         if turn.stopped is not None:
-            turn.error = as_error(turn.stopped)
+            turn.error = as_error(turn.stopped, runner.policy.door)
             listener.emit(turn.error)
         turn.seconds = time.monotonic() - began
         return turn
@@ -223,10 +223,11 @@ class GuestTurns:
         turn = self._ask(request, listener, limit)
         interrupted = turn.error is not None and turn.error.ename == "KeyboardInterrupt"
         if time.monotonic() - begun >= limit and (interrupted or turn.stopped):
-            listener.emit(Stream("stderr", _TOO_LONG.format(seconds=limit)))
+            advice = self._runner.policy.door.raising("comm_seconds")
+            listener.emit(Stream("stderr", _TOO_LONG.format(seconds=limit, advice=advice)))
         if turn.stopped is not None:
             listener.emit(Stream("stderr", _IN_A_CALLBACK))
-            listener.emit(as_error(turn.stopped))
+            listener.emit(as_error(turn.stopped, self._runner.policy.door))
         self.sync(listener)
 
     def sync(

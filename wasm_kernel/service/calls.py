@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from wasm_kernel.errors import (
+    CALL_SECONDS,
     CellTimeout,
     FrameError,
     GuestClosed,
@@ -232,6 +233,7 @@ class PendingCell(PendingCall):
         self._outputs_left = policy.display_count + _MARGIN_OUTPUTS
         self._memory_left = policy.display_bytes + _MARGIN_BYTES
         self._timeout = timeout
+        self._door = policy.door
         self._nothing = nothing
 
     def _heard(self, report: Report) -> messages.Line | None:
@@ -262,8 +264,8 @@ class PendingCell(PendingCall):
     def lost(self, problem: GuestStopped, *, began: bool) -> None:
         """Ends it with a result that says what is kept."""
         if isinstance(problem, CellTimeout) and problem.seconds == self._timeout:
-            problem.setting = "timeout_seconds"
-        shown = as_error(problem if began else WorkerLost(_ENDED, _NOT_RUN))
+            problem.setting = CALL_SECONDS
+        shown = as_error(problem if began else WorkerLost(_ENDED, _NOT_RUN), self._door)
         try:
             self.listener.emit(shown)
         except Exception as failure:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import FrameError, HostFailed, LimitReached, WasmKernelError
+from wasm_kernel.errors import Door, FrameError, HostFailed, LimitReached, WasmKernelError
 from wasm_kernel.execution.base_sandbox import TravelRequest
 from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.folders.folders import OpenedFolders
@@ -95,6 +95,7 @@ class Open(_Message, frozen=True, tag="open"):
             alone makes forks. None for a service's; its worker looks for the folders.
         verified: What the session's last worker left, as `Closed` has it.
         notices: Sentences for the first cell.
+        door: The way in that the sandbox is used through.
     """
 
     language: str
@@ -110,6 +111,7 @@ class Open(_Message, frozen=True, tag="open"):
     folders: OpenedFolders | None = None
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
+    door: Door = Door.PROGRAM
 
     @property
     def again(self) -> "Open":

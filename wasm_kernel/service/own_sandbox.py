@@ -190,6 +190,7 @@ class OwnSandbox(WorkerSandbox):
             resume=resume.value,
             quiet=new.session_id is not None,
             notices=folders.notices,
+            door=policy.door,
         )
         return cls(new, opened, policy, logger)
 

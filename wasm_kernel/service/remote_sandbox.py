@@ -168,7 +168,7 @@ class WorkerSandbox(BaseSandbox):
         """As `BaseSandbox`; the next cell gets another worker, when the running one is over."""
         with self._sending:
             if policy is not None:
-                self._changes["policy"] = messages.plain_policy(policy)
+                self._changes |= {"policy": messages.plain_policy(policy), "door": policy.door}
                 self.policy = policy
             if logger is not None:
                 name = self.session_id

@@ -43,8 +43,8 @@ _MEASURE_SECONDS = 0.1  # of a round, for what sessions take on disk
 _SCAN_SECONDS = 60.0  # between two looks for sessions that earlier services left
 _DESCRIPTORS = 8  # that a worker takes of this process, or needs for a moment
 _EXPIRED = (
-    "This session was deleted, as nobody had used it for {seconds:g} seconds "
-    "(ServiceLimits.expire_seconds). Its variables and files are gone. Create another one."
+    "This session was deleted, as nobody had used it for {seconds:g} seconds. Its variables and "
+    "files are gone. Create another one."
 )
 
 
@@ -267,6 +267,7 @@ class Service:
             policy=plain_policy(policy),
             pip=pip,
             confinement=self._confinement,
+            door=policy.door,
         )
         worker = SessionWorker(
             opened,

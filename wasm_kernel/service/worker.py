@@ -99,7 +99,7 @@ class _Worker:
         self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
         self._cells: dict[int, CellFuture] = {}
         self._broker = ServiceBroker(channel)
-        policy = ExecutionPolicy.from_values(opened.policy)
+        policy = ExecutionPolicy.from_values(opened.policy).at(opened.door)
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
             os.environ["XDG_STATE_HOME"] = opened.state_home

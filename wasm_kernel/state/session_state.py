@@ -374,7 +374,7 @@ class SessionState:
         not_kept, files.not_kept = files.not_kept, []
         new = {path: why for path, why in not_kept if path not in self._not_kept}
         if new:
-            self._notices.tell(texts.not_kept(new), error=_NOT_KEPT)
+            self._notices.tell(texts.not_kept(new, self._policy.door), error=_NOT_KEPT)
         if len(self._not_kept) < _NOTED_MOST:
             self._not_kept |= new.keys()
         trouble, was_troubled = files.ledger.trouble, self._files_troubled
@@ -450,12 +450,12 @@ class SessionState:
 
         Raises `TravelError` if there would be too many, or too much on disk.
         """
-        history, most = self.history, self._policy.history_bytes
+        history = self.history
         after = {**history.tree.names, **dict.fromkeys(names, history.tree.head)}
         if len(after) > NAMES_MOST:
             raise TravelError(texts.TOO_MANY_NAMES)
-        if not folding.can_fit(history, after.values(), most):
-            raise TravelError(texts.no_room_for_names(most))
+        if not folding.can_fit(history, after.values(), self._policy.history_bytes):
+            raise TravelError(texts.no_room_for_names(self._policy))
 
     def name(self, *names: str) -> None:
         """Gives the head names; raises as `check_names`, or `HistoryError` if not yet on disk."""
@@ -494,5 +494,5 @@ class SessionState:
         self._notices.tell(texts.unsaved(problem), error=describe(problem))
 
     def _tell_narrowed(self, cells: int) -> None:
-        words = texts.narrowed(cells, self._policy.history_bytes)
+        words = texts.narrowed(cells, self._policy)
         self._notices.tell(words, error=f"only {cells} cells can be undone within history_bytes")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from wasm_kernel.errors import describe
+from wasm_kernel.errors import Door, describe
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import readable
 from wasm_kernel.state.file_journal import NotKept, Reason
 from wasm_kernel.state.file_restore import RestoredFiles
@@ -181,24 +182,30 @@ def damaged(usable: Usable, head: Commit) -> str:
     )
 
 
-def narrowed(cells: int, most: int) -> str:
+def narrowed(cells: int, policy: ExecutionPolicy) -> str:
     """A notice of a cap on the history's size that leaves fewer cells to undo."""
     count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
-    return (
-        "[wasm-kernel] The states of the last cells take more room on disk than history_bytes "
-        f"allows ({readable(most)}). From here on {count} can be undone; variables and named "
-        "checkpoints are kept all the same. Raise history_bytes to undo more.\n"
+    advice = policy.door.raising("history_bytes", purpose="to undo more")
+    return _notice(
+        "The states of the last cells take more room on disk than is allowed "
+        f"({readable(policy.history_bytes)}). From here on {count} can be undone; variables and "
+        f"named checkpoints are kept all the same. {advice}"
     )
 
 
-def no_room_for_names(most: int) -> str:
+def _notice(text: str) -> str:
+    return f"[wasm-kernel] {text.rstrip()}\n"
+
+
+def no_room_for_names(policy: ExecutionPolicy) -> str:
     """The refusal of another named state, which would take too much room on disk."""
+    advice = policy.door.raising("history_bytes", purpose="to name more")
     return (
         "The checkpoint was not made: named states stay on disk as long as the session, and with "
-        f"this one they would take more than history_bytes allows ({readable(most)}). The "
+        f"this one they would take more than is allowed ({readable(policy.history_bytes)}). The "
         "variables and all checkpoints are as they were. Use the name of one that is not needed "
-        "any more, or raise history_bytes."
-    )
+        f"any more. {advice}"
+    ).rstrip()
 
 
 def left_out(reasons: Mapping[str, str]) -> str:
@@ -212,11 +219,12 @@ def _place(commit: Commit) -> str:
     return f"In[{commit.cell}] ({commit.label})" if commit.cell else "its beginning"
 
 
-def not_kept(files: Mapping[str, NotKept]) -> str:
+def not_kept(files: Mapping[str, NotKept], door: Door) -> str:
     """A notice of files, by path, that a cell changed and that could not be kept."""
-    return (
-        f"[wasm-kernel] {_each(files)} could not be kept as before this cell; %undo --files will "
-        "leave the file as it is. Raise file_copy_bytes or files_history_bytes to keep more.\n"
+    advice = door.raising("file_copy_bytes", "files_history_bytes", purpose="to keep more")
+    return _notice(
+        f"{_each(files)} could not be kept as before this cell; %undo --files will leave the file "
+        f"as it is. {advice}"
     )
 
 

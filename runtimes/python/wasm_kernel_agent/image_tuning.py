@@ -35,6 +35,7 @@ _START = {
     "env": {},
     "execution_count": 1,
     "memory_bytes": 0,
+    "advice": {},
     "folder": "/app",
 }
 _COMMS = {"op": "comms", "open": None}

@@ -288,8 +288,8 @@ class GuestShell(_Base):  # type: ignore[misc]
         size = f" of {self.memory_bytes / 2**20:,.0f} MiB" if self.memory_bytes else ""
         return (
             f"this needs more than the sandbox's memory{size}. The variables are kept. "
-            "Delete what you no longer need, or raise memory_bytes."
-        )
+            f"Delete what you no longer need. {tracebacks.advice['memory']}"
+        ).rstrip()
 
     def showtraceback(
         self,

@@ -40,11 +40,13 @@ _FILES = (
     "terminal (wasm-kernel sessions write; %session_info names the session), or let the kernel "
     "mount its folder (WasmKernel.mounts)."
 )
+_APP = "Cells see the session's own folder, /app, and no other path of this computer."
 _FULL = (
     "The session's files in /app and /tmp have reached what its policy allows (or the disk itself "
-    "is full). Delete what you no longer need, and close files that you deleted, or raise "
-    "workspace_bytes or workspace_files (WasmKernel.workspace_bytes, WasmKernel.workspace_files)."
+    "is full). Delete what you no longer need, and close files that you deleted."
 )
+advice = {"memory": "", "disk": "", "files": ""}
+"""What the user of this session's door can do, as the host says when the session starts."""
 _DATA_SET = re.compile(r"/statsmodels/datasets/\w+/(\w+\.csv)$")
 _NO_DATA_SET = (
     "This data set is not built in. Take {file} out of the statsmodels package on your machine "
@@ -237,6 +239,8 @@ def _missing_file(error: BaseException) -> str:
     name = getattr(error, "filename", None)
     if not isinstance(name, str) or not name or os.path.normpath(name).startswith(_GUEST_FOLDERS):
         return ""
+    if advice["files"]:
+        return f"{_APP} {advice['files']}"
     return _SHOWN if _shows_notebook() else _FILES
 
 
@@ -245,7 +249,11 @@ def _shows_notebook() -> bool:
 
 
 def _full(error: BaseException) -> str:
-    return _FULL if getattr(error, "errno", None) == errno.ENOSPC else ""
+    return (
+        f"{_FULL} {advice['disk']}".rstrip()
+        if getattr(error, "errno", None) == errno.ENOSPC
+        else ""
+    )
 
 
 def _missing_module(error: BaseException) -> str:

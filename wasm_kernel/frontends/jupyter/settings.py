@@ -29,7 +29,7 @@ from traitlets import (
 )
 from traitlets.config import Config, Configurable
 
-from wasm_kernel.errors import PolicyError
+from wasm_kernel.errors import Door, PolicyError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import real_path
@@ -301,7 +301,7 @@ class _Session(Configurable):
             values |= self._written()
         values["env"] = {**self._passed(), **values["env"]}
         try:
-            return ExecutionPolicy.from_values(values)
+            return ExecutionPolicy.from_values(values).at(Door.KERNEL)
         except PolicyError as problem:
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
 
@@ -358,7 +358,8 @@ def _trait(field: Field[Any], description: str) -> TraitType[Any, Any]:
 
 def _policy_traits() -> dict[str, TraitType[Any, Any]]:
     meanings = field_meanings()
-    return {f.name: _trait(f, meanings.get(f.name, "")) for f in fields(ExecutionPolicy)}
+    limits = [each for each in fields(ExecutionPolicy) if each.name in POLICY_FIELDS]
+    return {each.name: _trait(each, meanings.get(each.name, "")) for each in limits}
 
 
 # Named WasmKernel, as traitlets names a section of the configuration by its class. It is not a part

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wasm_kernel.errors import PolicyError, WasmKernelError
+from wasm_kernel.errors import Door, PolicyError, WasmKernelError
 from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml
 from wasm_kernel.service import fork_process
 
@@ -223,10 +223,10 @@ def _folder_name(*, keep: bool) -> str:
 
 def _policy(file: Path | None) -> ExecutionPolicy:
     if file is None:
-        return ExecutionPolicy.from_values(DEFAULTS)
+        return ExecutionPolicy.from_values(DEFAULTS).at(Door.AGENT)
     named = read_toml(file)
     try:
-        return ExecutionPolicy.from_values(DEFAULTS | named, file.parent)
+        return ExecutionPolicy.from_values(DEFAULTS | named, file.parent).at(Door.AGENT)
     except PolicyError as problem:
         raise PolicyError(problem.field, problem.rule, where=file.name) from None
 

@@ -197,7 +197,7 @@ async def _content(session: AgentSession, path: str) -> bytes:
     async with share.reading:
         data = await session.sandbox.read_file(path, max_bytes=_READ_BYTES)
     if not share.take(len(data)):
-        raise LimitReached("reply_bytes", "Too many large files at once.", "Read one by one.")
+        raise LimitReached("reply_bytes", "Too many large files at once.", "")
     return data
 
 

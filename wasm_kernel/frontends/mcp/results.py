@@ -34,7 +34,6 @@ _NO_TEXT = re.compile(
 """The text of what has another form to be seen in, if it has one."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
-_FOR_NOTEBOOKS = re.compile(r"^\[wasm-kernel\] Cells see .*\n", re.MULTILINE)
 _GO_ON = "Go on from there: do the work in smaller steps, or in another way."
 _HELP: Mapping[str, str] = {
     "OutOfFuel": _GO_ON,
@@ -45,7 +44,6 @@ _HELP: Mapping[str, str] = {
     "Interrupted": _GO_ON,
     "KeyboardInterrupt": "The cell was interrupted. Variables are intact, with what it had done.",
     "WorkerLost": "Send the next cell: it gets a new process with these variables.",
-    "FileNotFoundError": "list_files shows what is in /app; write_file brings a file in.",
     "ModuleNotFoundError": (
         "install_packages brings packages of pure Python; list_runtimes names those that are there."
     ),
@@ -263,8 +261,6 @@ def _besides_error(result: SandboxResult) -> str:
 
 def _error(error: CellError) -> str:
     trace = plain("\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"
-    if error.ename == "FileNotFoundError":
-        trace = _FOR_NOTEBOOKS.sub("", trace)
     text = cut(_RULE.sub("", trace).strip(), _ERROR_CHARACTERS, " of the traceback")
     hint = _HELP.get(error.ename)
     return f"[error]\n{text}" + (f"\n[hint] {hint}" if hint else "")

@@ -19,7 +19,7 @@ from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
 from wasm_kernel import __version__
-from wasm_kernel.errors import LimitReached, WasmKernelError
+from wasm_kernel.errors import Door, GuestStopped, LimitReached, WasmKernelError
 from wasm_kernel.frontends.mcp.callers import SHARE, SHARE_KEY, Caller, caller_of
 from wasm_kernel.frontends.mcp.file_tools import TEMPLATE, FileTools
 from wasm_kernel.frontends.mcp.metrics import Metrics
@@ -54,7 +54,17 @@ _NO_ROOM = (
 _LINKS_SINCE = "2025-06-18"
 Answered = CallToolResult | InputRequiredResult
 _ADMINS = "list_active_sessions"
-_FEWER_SESSIONS = " list_sessions shows yours, destroy_session ends one."
+_FEWER_SESSIONS = "list_sessions shows yours, destroy_session ends one."
+_ADVICE = {
+    "sessions": _FEWER_SESSIONS,
+    "owner_sessions": _FEWER_SESSIONS,
+    "disk_bytes": _FEWER_SESSIONS,
+    "memory_bytes": "Try again when other sessions are idle.",
+    "queue": "Wait for one of them, or end the one that runs with cancel_execution.",
+    "workspace_bytes": "Delete what is not needed any more.",
+    "reply_bytes": "Read one after the other.",
+}
+"""What an agent can do about a limit."""
 
 
 class WorkspaceServer(MCPServer[None]):
@@ -177,8 +187,10 @@ def _refusal(name: str, cause: BaseException | None) -> str | None:
         case ValidationError():
             rows = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
             return f"{name} was not called: {'; '.join(rows)}."
-        case LimitReached(limit="sessions" | "owner_sessions"):
-            return f"{cause}{_FEWER_SESSIONS}"
+        case LimitReached():
+            return f"{cause.happened} Nothing was changed. {_ADVICE.get(cause.limit, '')}".rstrip()
+        case GuestStopped():
+            return cause.text(Door.AGENT)
         case WasmKernelError() | ValueError():
             return str(cause)
         case OSError():

@@ -383,7 +383,7 @@ def _check_room(sandbox: RemoteSandbox, size: int) -> None:
             "workspace_bytes",
             f"The files of this session may be {policy.workspace_files:,} and take "
             f"{readable(policy.workspace_bytes)}.",
-            "Delete what is not needed any more.",
+            "",
         )
 
 
