@@ -223,6 +223,23 @@ class CellTimeout(GuestStopped):
         return "The cell set this limit itself, with %%limit." if self.own else super().advice(door)
 
 
+class OutOfMemory(GuestStopped):
+    """The turn used up the guest's memory.
+
+    `limit` is the most that the guest may have, `free` what of that was free when the turn began,
+    both in bytes. `trace` are the lines of the guest's own traceback, without the error itself.
+    """
+
+    setting = "memory_bytes"
+
+    def __init__(self, limit: int, free: int, trace: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"The cell used up the sandbox's memory of {limit / 2**20:,.0f} MiB, of which "
+            f"{free / 2**20:,.0f} MiB were free when it began."
+        )
+        self.limit, self.free, self.trace = limit, free, trace
+
+
 class NeverBegan(GuestStopped):
     """The guest did not ask for its turn's request within `seconds`."""
 

@@ -256,7 +256,8 @@ function failed(problem) {
   }
   clearAll();
   tellRejections();
-  if (!cell.request.silent) send({ op: "error", ename, evalue, traceback });
+  const memory = ename === "InternalError" && evalue === "out of memory";
+  if (!cell.request.silent) send({ op: "error", ename, evalue, traceback, memory });
   return done({
     status: "error", execution_count: cell.count, ename, evalue, traceback, user_expressions: {}, payload: [],
   });

@@ -134,22 +134,47 @@ def test_case_28_a_list_too_large_is_a_memory_error(victim: Victim) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "b = bytearray()\nwhile True: b += bytes(10**7)",
+        "b = [0]\nwhile True: b += b",
         pytest.param("l = []\nwhile True: l.append(bytes(10**6))", marks=pytest.mark.soak),
         "import numpy as np\nl = []\nwhile True: l.append(np.ones(10**6))",
         pytest.param("s = 'x'\nwhile True: s += s", marks=pytest.mark.soak),
         pytest.param("d = {}\nwhile True: d[len(d)] = bytes(10**6)", marks=pytest.mark.soak),
     ],
 )
-def test_case_28_growing_without_end_is_a_memory_error(victim_of: Making, code: str) -> None:
+def test_case_28_a_cell_that_eats_the_memory_is_undone(victim_of: Making, code: str) -> None:
     small = victim_of(memory_bytes=512 << 20)
     small.says("mine = 28")
     peak = Peak()
-    ename = small.fails(code)
+    error = small.run(code).error
     grown = peak.grown
-    assert ename == "MemoryError"
+    assert error is not None and error.ename == "OutOfMemory"
+    assert "The variables are as they were before this cell" in error.evalue
+    assert "memory_bytes" in error.evalue
+    assert "In[" in "".join(error.traceback[:-1]), "it says in which line"
     assert grown < (2 * 512 + 200) * MB, "the host holds the guest's memory and one commit of it"
-    assert small.says("print(mine)") == "28"
+    assert small.says("room = bytes(200 << 20); print(mine)") == "28"
+
+
+def test_an_error_of_memory_that_a_cell_raises_or_asks_for_undoes_nothing(
+    victim_of: Making,
+) -> None:
+    small = victim_of(memory_bytes=512 << 20)
+    assert small.fails("mine = 1; raise MemoryError('mine')") == "MemoryError"
+    assert small.fails("mine += 1; raise MemoryError") == "MemoryError"
+    assert small.fails("mine += 1; much = [0] * 10**8 * 3") == "MemoryError"
+    assert small.says("print(mine)") == "3"
+    words = small.run("bytearray(3 * 10**9)").error
+    assert words is not None and "32 bits" in "".join(words.traceback)
+
+
+def test_memory_that_an_earlier_cell_has_filled_is_named(victim_of: Making) -> None:
+    small = victim_of(memory_bytes=512 << 20)
+    code = "z = []\ntry:\n    while True: z.append(bytes(10**7))\nexcept MemoryError: print(len(z))"
+    count = int(small.says(code))
+    error = small.run("y = bytes(2 * 10**7)").error
+    assert error is not None and error.ename == "MemoryError"
+    assert f"z ({count * 10**7 >> 20} MiB)" in error.evalue
+    assert int(small.says("print(len(z)); del z; y = bytes(2 * 10**7)")) == count
 
 
 def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: Making) -> None:

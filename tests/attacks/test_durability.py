@@ -258,7 +258,10 @@ def test_memory_bombs_end_in_an_error_and_the_session_lives(fresh_victim_of: Mak
     victim = fresh_victim_of(memory_bytes=512 << 20)
     victim.run("kept = 1")
     assert victim.fails("[0] * 10**9") == "MemoryError"
-    assert victim.fails("b = bytearray()\nwhile True: b += bytes(1 << 20)") == "MemoryError"
+    assert victim.fails("b = bytearray()\nwhile True: b += bytes(1 << 20)") in (
+        "MemoryError",
+        "OutOfMemory",
+    )
     assert victim.says("print(kept)") == "1"
 
 

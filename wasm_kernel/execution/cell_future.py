@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wasm_kernel import result
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.errors import Door, GuestStopped, SandboxClosed
+from wasm_kernel.errors import Door, GuestStopped, OutOfMemory, SandboxClosed
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Error
@@ -190,4 +190,5 @@ def never_ran(
 def as_error(stopped: GuestStopped, door: Door) -> Error:
     """Returns a lost guest in the shape of an error of the cell, for the user of a door."""
     name, text = type(stopped).__name__, stopped.text(door)
-    return Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
+    trace = stopped.trace if isinstance(stopped, OutOfMemory) else ()
+    return Error(name, text, (*trace, f"\x1b[31m{name}\x1b[39m: {text}"))

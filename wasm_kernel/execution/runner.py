@@ -17,7 +17,14 @@ from msgspec import Struct
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.errors import CALL_SECONDS, CellTimeout, GuestCrashed, GuestStopped, HistoryError
+from wasm_kernel.errors import (
+    CALL_SECONDS,
+    CellTimeout,
+    GuestCrashed,
+    GuestStopped,
+    HistoryError,
+    OutOfMemory,
+)
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
@@ -46,6 +53,10 @@ from wasm_kernel.wasi_files.quota import Quota
 _LOG = logging.getLogger("wasm_kernel.execution")
 _UNTAKEN = "The state could not be kept, so it was given no name. The next cell says why."
 START_SECONDS = 30.0  # for a guest to take up its state
+_OUR_NOTE = "[wasm-kernel]"  # says what to do with variables that are gone now
+_LARGE_PIECE = 1 << 20  # bytes; smaller free pieces are not worth counting
+_EATEN_SHARE = 0.75  # a turn ate the memory if it left less than this of what was free
+_CRASHED_SHARE = 1 / 16  # of the limit; a crash with less than this free is for lack of memory
 
 
 class RestingGuest(Struct, frozen=True):
@@ -256,10 +267,14 @@ class GuestRunner:
     def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:
         """Runs the turn itself; the clock is armed."""
         self._turn, streams = turn, self._parts.streams
+        free, crash = self._free_memory(guest), None
         self.fuel.begin(guest.instance, fuel)
         streams.begin(turn.on_text, self._allowance.caps(), self.next_count)
         try:
-            ended = guest.run_turn(fuel)
+            if not guest.run_turn(fuel) or turn.reply is None:
+                crash = GuestCrashed("the cell broke the sandbox's own agent")
+        except GuestCrashed as trap:
+            crash = trap
         finally:
             self.fuel.end()
             self.clock.disarm()
@@ -267,8 +282,31 @@ class GuestRunner:
             streams.end()
             turn.comms.end()
             self._turn = None
-        if not ended or turn.reply is None:
-            raise GuestCrashed("the cell broke the sandbox's own agent")
+        if crash is not None or turn.has_no_memory:
+            self._check_memory(guest, turn, free, crash)
+        turn.show_held()
+        if crash is not None:
+            raise crash
+
+    def _free_memory(self, guest: Guest) -> int:
+        """Returns how many bytes a guest can still take, in large pieces."""
+        pieces = guest.heap.free(_LARGE_PIECE)
+        free = sum(end - start for start, end in pieces)
+        return self.policy.memory_bytes - guest.instance.memory.size + free
+
+    def _check_memory(
+        self, guest: Guest, turn: Turn, before: int, crash: GuestCrashed | None
+    ) -> None:
+        """Raises `OutOfMemory` if a turn that failed has itself used up what was free `before`.
+
+        A turn that took little and asked for one piece that is too large has not.
+        """
+        free, limit = self._free_memory(guest), self.policy.memory_bytes
+        most = before * _EATEN_SHARE if crash is None else limit * _CRASHED_SHARE
+        if free < most:
+            lines = turn.held.traceback[:-1] if turn.held is not None else ()
+            trace = tuple(line for line in lines if not line.startswith(_OUR_NOTE))
+            raise OutOfMemory(limit, before, trace) from crash
 
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
         """Brings memory elsewhere, as `SessionState.plan` says, or raises `TravelError`."""
@@ -399,23 +437,11 @@ class GuestRunner:
             "execution_count": self.next_count,
             "fresh": fresh,
             "reseed": reseed,
-            "memory_bytes": self.policy.memory_bytes,
-            "advice": self._advice,
             "folder": (self.folders.notebook or self.folders.app).guest,
         }
         turn = Turn(request, NoListener(), self._parts)
         self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(guest, turn, None)
-
-    @property
-    def _advice(self) -> dict[str, str]:
-        """What the user of this door can do about the guest's own errors."""
-        door = self.policy.door
-        return {
-            "memory": door.raising("memory_bytes"),
-            "disk": door.raising("workspace_bytes", "workspace_files"),
-            "files": door.bringing_files,
-        }
 
     def _setup(self, resting: RestingGuest | None = None) -> GuestSetup:
         head = self.state.head

@@ -76,6 +76,7 @@ class Turn:
         timeout: The limit in seconds that a cell's caller set; None if it set none.
         seconds: How long a cell took, from its wait for the page's widgets on.
         error: The last error that it showed.
+        held: The error of a guest that was refused memory, which is shown only if it goes on.
     """
 
     def __init__(self, request: Mapping[str, Any], listener: Listener, parts: TurnParts) -> None:
@@ -95,6 +96,7 @@ class Turn:
         self.limits_met: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: protocol.Error | None = None
+        self.held: protocol.Error | None = None
         self.stopped: GuestStopped | None = None
         self.timeout: float | None = None
         self.seconds = 0.0
@@ -146,6 +148,8 @@ class Turn:
         if not self.request_taken and isinstance(frame, _FOR_RUNNING_CODE):
             raise FrameError("nothing runs yet")
         self._parts.streams.flush()
+        if not isinstance(frame, protocol.Done):
+            self.show_held()
         match frame:
             case protocol.Done():
                 self.comms.end()
@@ -204,8 +208,24 @@ class Turn:
         if isinstance(output, protocol.Error):
             self.error = output
         self._check_allowed(output, size)
+        if isinstance(output, protocol.Error) and output.memory:
+            self.held = output
+            return
         self.output.add(output)
         self.comms.listener.emit(output)
+
+    def show_held(self) -> None:
+        """Shows the error that is held."""
+        held, self.held = self.held, None
+        if held is not None:
+            self.output.add(held)
+            self.comms.listener.emit(held)
+
+    @property
+    def has_no_memory(self) -> bool:
+        """True if user code ended with an error because it was refused memory."""
+        is_error = self.is_comm or (self.reply or {}).get("status") == "error"
+        return self.held is not None and is_error
 
     def _check_allowed(self, output: protocol.Output, size: int) -> None:
         """Refuses what is over a limit; the user is told of each limit once."""

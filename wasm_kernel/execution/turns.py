@@ -12,7 +12,7 @@ from typing import Any
 
 from wasm_kernel import events
 from wasm_kernel.engine.clock import NO_SIGNALS
-from wasm_kernel.errors import GuestClosed, GuestStopped
+from wasm_kernel.errors import Door, GuestClosed, GuestStopped
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution.cell_future import as_error
 from wasm_kernel.execution.commands import TRAVELS
@@ -62,7 +62,13 @@ class GuestTurns:
         except BaseException:
             runner.clock.expect(-1)
             raise
-        request = {**request, "execution_count": runner.next_count, "alone": [*self._missed]}
+        request = {
+            **request,
+            "execution_count": runner.next_count,
+            "memory_bytes": runner.policy.memory_bytes,
+            "advice": _advice(runner.policy.door),
+            "alone": [*self._missed],
+        }
         turn = runner.new_turn(request, listener)
         turn.timeout = timeout
         self._tell_notices(turn)
@@ -251,6 +257,15 @@ class GuestTurns:
         for stale in comms.sync(reply):
             listener.comm(CommMessage("close", stale))
         return None
+
+
+def _advice(door: Door) -> dict[str, str]:
+    """Returns what the user of a door can do about the guest's own errors."""
+    return {
+        "memory": door.raising("memory_bytes"),
+        "disk": door.raising("workspace_bytes", "workspace_files"),
+        "files": door.bringing_files,
+    }
 
 
 # -- results

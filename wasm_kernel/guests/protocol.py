@@ -78,11 +78,15 @@ class Result(_Frame, frozen=True, tag="result"):
 
 
 class Error(_Frame, frozen=True, tag="error"):
-    """An error of the cell, with its traceback as the guest renders it."""
+    """An error of the cell, with its traceback as the guest renders it.
+
+    `memory` says that the guest was refused memory.
+    """
 
     ename: str
     evalue: str
     traceback: tuple[str, ...] = ()
+    memory: bool = False
 
 
 class Input(_Frame, frozen=True, tag="input"):

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from wasm_kernel_agent import completion, event_loop, reseed, tracebacks
+from wasm_kernel_agent import completion, event_loop, reseed
 from wasm_kernel_agent.boot import lay_out_memory, make_shell, preload_packages, prepare_guest
 from wasm_kernel_agent.cells import CellRunner
 from wasm_kernel_agent.comms import CommServer
@@ -110,8 +110,6 @@ class Agent:
         count = request.get("execution_count")
         if self.shell is not None and isinstance(count, int):
             self.shell.count_from(count)
-            self.shell.memory_bytes = request.get("memory_bytes", 0)
-            tracebacks.advice.update(request.get("advice") or {})
         self._set_variables(request.get("env") or {})
         if request.get("fresh", True):
             reseed.reseed()

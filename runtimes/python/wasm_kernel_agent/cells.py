@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from wasm_kernel_agent import tracebacks
 from wasm_kernel_agent.display import mime_data, plain_object, with_notes
 from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.notebook_face import parent_of
@@ -32,6 +33,8 @@ class CellRunner:
         self._stdin.install(bool(request.get("allow_stdin", False)))
         shell.awaiter.make_current()
         shell.set_parent(parent_of(request))
+        shell.memory_bytes = request.get("memory_bytes", 0)
+        tracebacks.advice.update(request.get("advice") or {})
         shell.catch_up(request.get("execution_count"), request.get("alone", []))
         shell.payload_manager.clear_payload()
         try:

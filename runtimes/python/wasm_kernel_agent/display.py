@@ -185,15 +185,19 @@ class Outbox:
             self._refused = refused
             note(f"{what} was refused: {refused}")
 
-    def send_error(self, ename: str, evalue: str, traceback: list[str]) -> None:
-        """Sends a Python error, as IPython renders it."""
+    def send_error(
+        self, ename: str, evalue: str, traceback: list[str], *, memory: bool = False
+    ) -> None:
+        """Sends a Python error, as IPython renders it; `memory` if the guest was refused some."""
+        frame: dict[str, Any] = {"op": "error", "ename": ename, "evalue": evalue}
+        frame["traceback"] = traceback
+        if memory:
+            frame["memory"] = True
         try:
-            self.send({"op": "error", "ename": ename, "evalue": evalue, "traceback": traceback})
+            self.send(frame)
         except FrameTooLarge as problem:
             short = [f"[wasm-kernel] the traceback was left out: {problem}"]
-            self.send(
-                {"op": "error", "ename": ename, "evalue": evalue[:10_000], "traceback": short}
-            )
+            self.send({**frame, "evalue": evalue[:10_000], "traceback": short})
 
 
 class FramePublisher(DisplayPublisher):

@@ -34,8 +34,6 @@ _START = {
     "op": "start",  # as a session begins: what it does, it does again then
     "env": {},
     "execution_count": 1,
-    "memory_bytes": 0,
-    "advice": {},
     "folder": "/app",
 }
 _COMMS = {"op": "comms", "open": None}
@@ -49,6 +47,8 @@ _CELL = {
     "user_expressions": {},
     "cell_id": None,
     "parent": {},
+    "memory_bytes": 2**31,
+    "advice": {},
 }
 _STORING = (HistoryManager, HistoryAccessor)
 

@@ -20,7 +20,7 @@ from IPython.core.profiledir import ProfileDir
 from traitlets import Any as AnyTrait
 from traitlets import CBool, Instance, Type, default
 
-from wasm_kernel_agent import stdlib_patches, tracebacks
+from wasm_kernel_agent import memory_use, stdlib_patches, tracebacks
 from wasm_kernel_agent.completion import ObjectBeforeDot
 from wasm_kernel_agent.display import FrameHook, FramePublisher, Outbox
 from wasm_kernel_agent.event_loop import Awaiter, allow_tasks
@@ -279,17 +279,9 @@ class GuestShell(_Base):  # type: ignore[misc]
         tracebacks.shorten_causes(value)
         if cut:
             value.add_note(f"[wasm-kernel] {cut:,} frames of the traceback are not shown")
-        if isinstance(value, MemoryError) and not value.args:
-            value.args = (self._memory_full(),)
+        memory_use.explain(value, whole, self)
         tracebacks.add_hint(value)
         return kind, value, traceback
-
-    def _memory_full(self) -> str:
-        size = f" of {self.memory_bytes / 2**20:,.0f} MiB" if self.memory_bytes else ""
-        return (
-            f"this needs more than the sandbox's memory{size}. The variables are kept. "
-            f"Delete what you no longer need. {tracebacks.advice['memory']}"
-        ).rstrip()
 
     def showtraceback(
         self,
@@ -327,7 +319,9 @@ class GuestShell(_Base):  # type: ignore[misc]
         self.last_traceback = lines
         if self.displayhook.is_active:
             self.display_error = evalue
-        self.outbox.send_error(str(etype.__name__), text_of(evalue), lines)
+        self.outbox.send_error(
+            str(etype.__name__), text_of(evalue), lines, memory=isinstance(evalue, MemoryError)
+        )
 
     def _format_exception_for_storage(
         self, exception: Any, filename: Any = None, running_compiled_code: bool = False

@@ -80,6 +80,15 @@ _INTEGERS = {
         "This compiled function takes positions, which have 32 bits here, and other integers have "
         "64. Give it array.astype(np.intp).",
     ),
+    **dict.fromkeys(
+        (
+            "cannot fit 'int' into an index-sized integer",
+            "too large to convert to C ssize_t",
+            "Maximum allowed dimension exceeded",
+        ),
+        "Sizes and positions have 32 bits here: one object has at most 2,147,483,647 bytes or "
+        "items. Work in pieces.",
+    ),
 }
 """What errors about the width of integers say, and what to do."""
 _CELL = "<ipython-input-"

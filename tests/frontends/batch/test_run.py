@@ -142,6 +142,7 @@ def test_a_budget_that_cannot_be_is_refused() -> None:
     [
         ({"cell_timeout"}, "CellTimeout", "timeout"),
         ({"fuel_budget"}, "OutOfFuel", "out-of-fuel"),
+        ({"memory_bytes"}, "OutOfMemory", "out-of-memory"),
         ({"workspace_files", "stdout_bytes"}, "OSError", "disk-full"),
         ({"display_count"}, "ValueError", "output-limit"),
         (set(), "MemoryError", "out-of-memory"),

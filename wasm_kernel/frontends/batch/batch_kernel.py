@@ -44,6 +44,7 @@ _OUTPUT_LIMITS = (
 _VERDICTS: Mapping[str, Verdict] = {
     "cell_timeout": "timeout",
     "fuel_budget": "out-of-fuel",
+    "memory_bytes": "out-of-memory",
     "workspace_bytes": "disk-full",
     "workspace_files": "disk-full",
 }

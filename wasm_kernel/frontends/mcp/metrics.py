@@ -43,7 +43,10 @@ class Metrics:
 
     def cell_ended(self, result: SandboxResult) -> None:
         """Counts a cell."""
-        stopped = {"OutOfFuel", "CellTimeout", "WorkerLost", "MemoryError", "KeyboardInterrupt"}
+        stopped = {
+            *("OutOfFuel", "OutOfMemory", "CellTimeout", "WorkerLost"),
+            *("MemoryError", "KeyboardInterrupt"),
+        }
         name = result.error.ename if result.error is not None else ""
         outcome = "ok" if result.success else name if name in stopped else "error"
         self._cells.labels(outcome).inc()

@@ -37,6 +37,7 @@ _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
 _GO_ON = "Go on from there: do the work in smaller steps, or in another way."
 _HELP: Mapping[str, str] = {
     "OutOfFuel": _GO_ON,
+    "OutOfMemory": _GO_ON,
     "CellTimeout": _GO_ON,
     "MemoryError": "Variables are intact. Free what is not needed (del name), or work in pieces.",
     "GuestCrashed": _GO_ON,
