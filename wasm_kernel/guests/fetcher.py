@@ -20,7 +20,9 @@ from wasm_kernel.errors import PackageError
 from wasm_kernel.linux.task import Task
 
 _POLL_SECONDS = 0.1
+_PIECE_BYTES = 65_536
 _OUTPUT_CHARACTERS = 200_000
+_FILES_MOST = 100_000
 _REASON_CHARACTERS = 2_000  # of it that are read for what went wrong
 _ADDRESS = re.compile(r"\S+://\S+")
 _PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\s'\",;]+")
@@ -72,7 +74,6 @@ def _output(
     on_line: Callable[[str], None],
 ) -> str:
     assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
     said, line, measured = "", "", time.monotonic()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -82,26 +83,30 @@ def _output(
                 _check_size(folder, most)
             if not selector.select(_POLL_SECONDS):
                 continue
-            data = process.stdout.read()
+            data = os.read(process.stdout.fileno(), _PIECE_BYTES)
             if not data:
                 _check_size(folder, most)
                 return said
             text = data.decode("utf-8", "replace")
             said = (said + text)[-_OUTPUT_CHARACTERS:]
-            *whole, line = (line + text).split("\n")
+            *whole, line = (line + text)[-_OUTPUT_CHARACTERS:].split("\n")
             for each in whole:
                 on_line(each)
     raise PackageError("the fetching of packages was stopped.")
 
 
 def _check_size(folder: Path, most: int) -> None:
-    size = 0
-    for here, _, names in os.walk(folder):
+    """Raises `PackageError` if a folder holds too much; reads no more of it than that takes."""
+    size = count = 0
+    for here, folders, names in os.walk(folder):
+        count += len(folders) + len(names)
         for name in names:
             with suppress(OSError):
                 size += Path(here, name).lstat().st_size
-    if size > most:
-        raise PackageError(f"this would fetch more than {most >> 20} MiB.")
+        if size > most:
+            raise PackageError(f"this would fetch more than {most >> 20} MiB.")
+        if count > _FILES_MOST:
+            raise PackageError(f"this would fetch more than {_FILES_MOST:,} files.")
 
 
 def plain(text: str) -> str:

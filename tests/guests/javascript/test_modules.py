@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,17 @@ def test_packages_of_both_kinds_are_imported(javascript: LocalSandbox) -> None:
 )
 def test_what_can_not_be_imported_says_why(javascript: LocalSandbox, name: str, why: str) -> None:
     assert why in problem(javascript, f"await import({name!r})")
+
+
+def test_a_name_of_many_megabytes_costs_the_host_nothing(javascript: LocalSandbox) -> None:
+    tracemalloc.start()
+    try:
+        why = problem(javascript, "await import('x'.repeat(1 << 26))")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "The name of a module has 1 to 4,096 characters." in why
+    assert peak < 32 * 1024 * 1024
 
 
 def test_an_error_in_a_module_names_its_file_and_line(javascript: LocalSandbox) -> None:

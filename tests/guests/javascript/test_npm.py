@@ -20,17 +20,20 @@ for wanted in words[words.index("--") + 1:]:
     name, _, version = wanted.partition("@")
     if name == "missing":
         sys.exit("npm error code E404")
-    if name == "slow":
-        time.sleep(60)
     folder = pathlib.Path("node_modules", name)
     folder.mkdir(parents=True)
-    (folder / "package.json").write_text(json.dumps({{"version": version or "1.0.0"}}))
+    (folder / "package.json").write_text(json.dumps({{"name": name}}))
     (folder / "index.js").write_text(f"export default {{name!r}}")
     if name == "compiled":
         (folder / "it.node").write_text("")
     if name == "linked":
         (folder / "out").symlink_to("/etc/passwd")
-    lock["node_modules/" + name] = {others}.get(name, {{}})
+    if name == "many":
+        for number in range(40_000):
+            (folder / str(number)).touch()
+    lock["node_modules/" + name] = {others}.get(name, {{}}) | {{"version": version or "1.0.0"}}
+    if name == "endless":
+        lock["node_modules/" + name]["license"] = "x" * 20_000_000
 pathlib.Path("node_modules", ".package-lock.json").write_text(json.dumps({{"packages": lock}}))
 """
 OTHERS: dict[str, object] = {
@@ -71,6 +74,8 @@ def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
     assert result.stdout.endswith("Installed one 1.0.0, two 2.0.0, fine 1.0.0.\n")
     assert value(sandbox, "import two from 'two'\n[one, two]") == "[ 'one', 'two' ]"
     assert sandbox.execute("%npm list").stdout == "one 1.0.0\ntwo 2.0.0\nfine 1.0.0\n"
+    sandbox.execute("%npm install one")  # the others stay as they are
+    assert sandbox.execute("%npm list").stdout == "one 1.0.0\ntwo 2.0.0\nfine 1.0.0\n"
     assert sandbox.execute("%npm uninstall one two fine").stdout.endswith(
         "Removed one, two, fine.\n"
     )
@@ -87,6 +92,8 @@ def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
         ("linking", "linking is not from the package registry"),
         ("asking", "inner is not from the package registry"),
         ("short", "inner is not from the package registry"),
+        ("many", "Nothing was changed: these are more than 30,000 files."),
+        ("endless", "Nothing was changed: npm's list of these packages is too long."),
         ("../folder", "'../folder' is no name of a package"),
         ("/etc", "'/etc' is no name of a package"),
         ("git+https://example.org/x.git", "is no name of a package"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,8 +19,15 @@ from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import PrepareGuest, fetch_place, preparing
 from wasm_kernel.guests.fetcher import plain, run_fetcher
-from wasm_kernel.guests.javascript.npm import MODULES, FetchPackages, checked
-from wasm_kernel.linux.broker import Done, Handlers, tied_command
+from wasm_kernel.guests.javascript.npm import (
+    MODULES,
+    FetchedPackages,
+    FetchPackages,
+    checked,
+    name_of,
+)
+from wasm_kernel.linux.broker import Handlers, tied_command
+from wasm_kernel.linux.folders import Folder, TooLong
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
 
@@ -32,31 +39,32 @@ _INSTALL = (
     *("--no-update-notifier", "--no-package-lock", "--install-links", "--loglevel=error"),
     "--git=git-is-not-for-packages",  # it would use the user's keys
 )
-_LOCK = ".package-lock.json"
+_LOCK, _LOCK_BYTES = ".package-lock.json", 16 * 1024 * 1024
 _OF_REGISTRY = re.compile(r"(npm:(@[^/:]+/)?)?[^/:]*")  # a version, a range or a tag
 _NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
 _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
 
 
-def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], Done]:
+def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], FetchedPackages]:
     """Returns the broker's handler for one sandbox."""
 
-    def fetch_packages(request: FetchPackages, task: Task) -> Done:
+    def fetch_packages(request: FetchPackages, task: Task) -> FetchedPackages:
         if len(request.wanted) > _PACKAGES_MOST:
             raise PackageError("these are too many packages.")
         wanted = [checked(each) for each in request.wanted]
         with fetch_place(private, request.into) as (place, own):
-            install(wanted, own, task)
+            versions = install(wanted, own, task)
             os.rename(own / MODULES, MODULES, dst_dir_fd=place.fd)
-        return Done()
+        return FetchedPackages(versions)
 
     return fetch_packages
 
 
-def install(wanted: Sequence[str], folder: Path, task: Task) -> None:
+def install(wanted: Sequence[str], folder: Path, task: Task) -> dict[str, str]:
     """Puts packages and what they need into `node_modules` of an empty folder.
 
-    Raises `PackageError`, in words, if one can't be had, or `task` was cancelled.
+    Returns the version of each package that is wanted, by name. Raises `PackageError`, in words, if
+    one can't be had, or `task` was cancelled.
     """
     (folder / "package.json").write_text('{"private": true}')
     task.report(f"Fetching {', '.join(wanted)}")
@@ -72,13 +80,18 @@ def install(wanted: Sequence[str], folder: Path, task: Task) -> None:
         raise PackageError("npm is not installed beside the kernel. Install it to use %npm.")
     if code:
         raise PackageError(_why(said, wanted))
-    _check_sources(folder / MODULES)
+    packages = _packages(folder / MODULES)
+    _check_sources(packages)
     _check(folder / MODULES)
+    names = map(name_of, wanted)
+    places = {name: f"{MODULES}/{name}" for name in names}
+    return {name: packages[at].version for name, at in places.items() if at in packages}
 
 
 class _Locked(Struct):
     """A record of npm's about a package that it has put in place."""
 
+    version: str = ""
     resolved: str = ""
     link: bool = False
     dependencies: dict[str, str] = {}
@@ -90,14 +103,22 @@ class _Lock(Struct):
     packages: dict[str, _Locked]
 
 
-def _check_sources(folder: Path) -> None:
-    """Raises `PackageError` unless all packages are the registry's: others may be local files."""
+def _packages(folder: Path) -> Mapping[str, _Locked]:
+    """Returns npm's own list of what it has put in place, by the path of each."""
     try:
-        packages = msgspec.json.decode((folder / _LOCK).read_bytes(), type=_Lock).packages
+        with Folder.open(folder) as modules:
+            data = modules.read(_LOCK, _LOCK_BYTES)
+        return msgspec.json.decode(data, type=_Lock).packages
+    except TooLong:
+        raise PackageError("npm's list of these packages is too long.") from None
     except (OSError, msgspec.MsgspecError):
         raise PackageError(
             "npm does not tell where the packages are from; it is too old."
         ) from None
+
+
+def _check_sources(packages: Mapping[str, _Locked]) -> None:
+    """Raises `PackageError` unless all packages are the registry's: others may be local files."""
     for place, locked in packages.items():
         wanted = [*locked.dependencies.items(), *locked.optional.items(), *locked.peers.items()]
         others = [name for name, each in wanted if not _OF_REGISTRY.fullmatch(each)]

@@ -20,7 +20,7 @@ from wasm_kernel.errors import GuestStopped
 from wasm_kernel.guests.base import GuestSetup
 from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.guests.javascript.host_functions import RUNS_CODE, AgentCalls
-from wasm_kernel.guests.javascript.modules import ModuleLoader
+from wasm_kernel.guests.javascript.modules import NAME_BYTES_MOST, ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FAILED, NAME_BYTES, OK, QuickJs
 from wasm_kernel.guests.javascript.stripper import StripperFactory, TypeScriptError
 from wasm_kernel.state.pages import Heap
@@ -132,7 +132,7 @@ class HostImports:
         if length == 0:  # no function of the agent's: see guest/javascript.py
             self.calls.note_rejection(count, is_handled=bool(this))
             return 0
-        name = self._memory.read(name_at, length).decode()
+        name = self._name(name_at, length)
         handles = [self._memory.read_word(handles_at + 4 * index) for index in range(min(count, 8))]
         was_held = self._interrupts.is_held
         # the interpreter panics where it is interrupted while it reads a typed array for the host
@@ -145,14 +145,17 @@ class HostImports:
     def _normalize(self, base: int, base_length: int, at: int, length: int, out: int) -> int:
         if self.loader is None:
             return 0
-        base_name = self._memory.read(base, base_length).decode()
-        found = self.loader.resolve(base_name, self._memory.read(at, length).decode())
+        found = self.loader.resolve(self._name(base, base_length), self._name(at, length))
         return self._lent(found.encode(), out)
 
     def _load(self, at: int, length: int, out: int) -> int:
         if self.loader is None:
             return 0
-        return self._lent(self.loader.load(self._memory.read(at, length).decode()), out)
+        return self._lent(self.loader.load(self._name(at, length)), out)
+
+    def _name(self, at: int, length: int) -> str:
+        """Returns a name, or the beginning of one that is too long for any."""
+        return self._memory.read(at, min(length, NAME_BYTES_MOST)).decode("utf-8", "replace")
 
     def _lent(self, data: bytes, out: int) -> int:
         place = self._guest.call("qjs_alloc", len(data))

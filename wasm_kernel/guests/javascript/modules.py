@@ -27,6 +27,8 @@ _TYPESCRIPT = (".ts", ".mts", ".cts", ".tsx")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _NPM = re.compile(r"npm:/?((?:@[^/@]+/)?[^/@]+)(?:@[^/]*)?(/.*)?")
 _NAME_MOST = 4096  # characters of a module's name, or of a folder's: the host looks in each above
+NAME_BYTES_MOST = 4 * (_NAME_MOST + 1)
+"""A name that takes so many bytes is too long."""
 _EXPORTS_MOST = 20_000  # names that are looked for in a CommonJS file
 # Sources are hostile: none of these looks at a character more than a few times.
 _ES_MODULE = re.compile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -12,18 +11,24 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.errors import PackageError
+from wasm_kernel.errors import PackageError, WasmKernelError, describe
 from wasm_kernel.guests.base import CommandContext, CommandLine
-from wasm_kernel.linux.broker import Done
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled
 
 MODULES = "node_modules"
-_LIST = "npm.json"
+_LIST, _LIST_BYTES = "npm.json", 1024 * 1024
 _USAGE = "%npm install NAME..., %npm uninstall NAME... or %npm list"
 _WANTED = re.compile(
     r"(?P<name>(?:@[a-z0-9~-][a-z0-9._~-]{0,100}/)?[a-z0-9~-][a-z0-9._~-]{0,100})"
     r"(?:@(?P<version>[\w^~<>=*+-][\w.^~<>=*+-]{0,59}))?"
 )
+
+
+class FetchedPackages(Struct, frozen=True):
+    """The reply to `FetchPackages`: the version of each package that was asked for, by its name."""
+
+    versions: dict[str, str]
 
 
 class FetchPackages(Struct, frozen=True):
@@ -50,7 +55,9 @@ def checked(wanted: str) -> str:
 class NpmCommand:
     """Installs and removes the packages of one session. Called on its sandbox's own thread.
 
-    The guest reads `folder`; packages lie in `fetched` meanwhile, out of its sight.
+    The guest reads `folder`; packages lie in `fetched` meanwhile, out of its sight. The host knows
+    them by a record of its own, their names with the versions that are there, and reads nothing of
+    what came with them.
     """
 
     def __init__(self, folder: Path, fetched: Path) -> None:
@@ -64,12 +71,11 @@ class NpmCommand:
         verb, *words = line.line.split() or ["list"]
         asked = self._asked()
         if verb in ("list", "ls") and not words:
-            return {"said": "\n".join(f"{name} {self._version(name)}" for name in asked) or "none"}
+            return {"said": "\n".join(map(_shown, asked.values())) or "none"}
         if verb in ("install", "i", "add") and words:
-            named = {_name(checked(each)): each for each in words}
-            self._change(asked | named, context)
-            told = [f"{name} {self._version(name)}" for name in named]
-            return {"said": f"Installed {', '.join(told)}."}
+            named = {name_of(checked(each)): each for each in words}
+            there = self._change(asked | named, context)
+            return {"said": f"Installed {', '.join(_shown(there[name]) for name in named)}."}
         if verb in ("uninstall", "remove", "rm") and words:
             missing = [name for name in words if name not in asked]
             if missing:
@@ -83,35 +89,34 @@ class NpmCommand:
         if not (self._folder / MODULES).is_dir() and (self._folder / "old").is_dir():
             (self._folder / "old").rename(self._folder / MODULES)  # a kernel was killed
         try:
-            found = msgspec.json.decode((self._folder / _LIST).read_bytes(), type=dict[str, str])
+            with Folder.open(self._folder) as folder:
+                found = msgspec.json.decode(folder.read(_LIST, _LIST_BYTES), type=dict[str, str])
         except (OSError, msgspec.MsgspecError):
             return {}
         return {name: wanted for name, wanted in found.items() if _WANTED.fullmatch(wanted)}
 
-    def _version(self, name: str) -> str:
-        try:
-            manifest = json.loads((self._folder / MODULES / name / "package.json").read_bytes())
-            return str(manifest["version"])[:100]
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
-
-    def _change(self, asked: Mapping[str, str], context: CommandContext) -> None:
-        """Puts exactly these packages in place, with what they need."""
+    def _change(self, asked: Mapping[str, str], context: CommandContext) -> Mapping[str, str]:
+        """Puts exactly these packages in place, with what they need; returns the new record."""
         shutil.rmtree(self._fetched, ignore_errors=True)  # what a killed kernel left
         into = self._fetched / "npm"
         into.mkdir(parents=True, mode=0o700)
         try:
+            there: dict[str, str] = {}
             if asked:
-                context.broker.call(FetchPackages(tuple(asked.values()), into.name), Done, context)
+                request = FetchPackages(tuple(asked.values()), into.name)
+                found = context.broker.call(request, FetchedPackages, context).versions
+                there = {name: checked(f"{name}@{found.get(name, '')}") for name in asked}
             else:
                 (into / MODULES).mkdir()
             if context.cancelled:
                 raise Cancelled
-            self._swap(into / MODULES, asked)
-        except PackageError as problem:
+            self._swap(into / MODULES, there)
+            return there
+        except (WasmKernelError, OSError) as problem:
             if context.cancelled:
                 raise Cancelled from None
-            raise PackageError(f"Nothing was changed: {problem}") from problem
+            why = str(problem) if isinstance(problem, WasmKernelError) else f"{describe(problem)}."
+            raise PackageError(f"Nothing was changed: {why}") from problem
         finally:
             shutil.rmtree(self._fetched, ignore_errors=True)
 
@@ -127,7 +132,14 @@ class NpmCommand:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _name(wanted: str) -> str:
+def _shown(package: str) -> str:
+    """Returns a package of the record as it is shown: `lodash 4.17.21`."""
+    name, _, version = package.rpartition("@")
+    return f"{name} {version}" if name else package
+
+
+def name_of(wanted: str) -> str:
+    """Returns the name of a package that was `checked`."""
     found = _WANTED.fullmatch(wanted)
     assert found is not None
     return found["name"]
