@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
 from wasm_kernel.guests.base import (
@@ -276,7 +278,7 @@ class TurnCommands:
         line = CommandLine(asked.name, asked.line.strip(), asked.cell and asked.cell.rstrip("\n"))
         if self._left[line]:
             self._left[line] -= 1
-            return line
+            return replace(line, files=asked.files)
         if line in self._left:  # a Counter keeps what it has counted down to 0
             raise CommandRefused(
                 f"%{line.name} was done already: it is done once for each time that it stands in "

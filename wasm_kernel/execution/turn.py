@@ -160,7 +160,8 @@ class Turn:
                 self._lower(frame)
             case protocol.Command():
                 self._check_running()
-                return self._commands.answer(CommandLine(frame.name, frame.line, frame.cell))
+                asked = CommandLine(frame.name, frame.line, frame.cell, frame.files)
+                return self._commands.answer(asked)
             case protocol.Immortal():
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():

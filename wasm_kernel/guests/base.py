@@ -48,12 +48,14 @@ _FETCH_NAME = re.compile(r"[a-z0-9_]{1,40}")
 class CommandLine(Struct, frozen=True):
     """A command as it stands in a cell: its name, the words behind it, and the cell below `%%name`.
 
-    Nothing in `line` was expanded: `$x` and `{x}` stand for themselves.
+    Nothing in `line` was expanded: `$x` and `{x}` stand for themselves. `files` are the names and
+    the texts of files that the words name, as the guest read them; they stand in no cell.
     """
 
     name: str
     line: str = ""
     cell: str | None = None
+    files: tuple[tuple[str, str], ...] = ()
 
 
 class CommandRefused(WasmKernelError):

@@ -106,12 +106,14 @@ class Limit(_Frame, frozen=True, tag="limit"):
 class Command(_Frame, frozen=True, tag="command"):
     """A magic asks the host to do what the guest can't, such as to undo cells or to fork.
 
-    `line` holds the words behind the magic's name, `cell` the text below a cell magic.
+    `line` holds the words behind the magic's name, `cell` the text below a cell magic, `files` the
+    names and the texts of files that the words name.
     """
 
     name: str
     line: str = ""
     cell: str | None = None
+    files: tuple[tuple[str, str], ...] = ()
 
 
 class Terminate(_Frame, frozen=True, tag="terminate"):

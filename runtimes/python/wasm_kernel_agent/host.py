@@ -150,7 +150,13 @@ def note(text: str) -> None:
         return
 
 
-def run_host_command(shell: Any, name: str, line: str, cell: str | None = None) -> Any:
+def run_host_command(
+    shell: Any,
+    name: str,
+    line: str,
+    cell: str | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Any:
     """Has the host run the command behind a magic, and returns its result, a JSON value.
 
     What reaches beyond the session, the host runs only if the magic stands in the cell's own text.
@@ -162,15 +168,18 @@ def run_host_command(shell: Any, name: str, line: str, cell: str | None = None) 
         name: The magic's name.
         line: Its words.
         cell: The text below a cell magic.
+        files: The texts of files that the words name, by name.
 
     Raises:
         UsageError: The host refused; the text says why.
         KeyboardInterrupt: The cell was interrupted while the host ran the command.
     """
     __tracebackhide__ = True
-    frame = {"op": "command", "name": name, "line": line}
+    frame: dict[str, Any] = {"op": "command", "name": name, "line": line}
     if cell is not None:
         frame["cell"] = cell
+    if files:
+        frame["files"] = list(files.items())
     flush()
     answer = shell.agent.channel.send(frame)
     if answer.get("interrupted"):

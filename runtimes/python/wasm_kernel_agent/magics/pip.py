@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
+import shlex
 import sys
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -16,6 +19,8 @@ from wasm_kernel_agent.unavailable import advice_on_packages
 
 _USAGE = "%pip knows install, uninstall, list, freeze and show, such as: %pip install 'rich>=13'"
 _SITE = "site-packages"
+_FILE = re.compile(r"^[ \t]*(?:-r|--requirement(?=[ \t=]))[ \t=]*(\S+)", re.MULTILINE)
+_FILES_MOST = 20
 _FIELDS = ("Summary", "Home-page", "Author", "License")
 
 
@@ -35,6 +40,7 @@ class PipMagics(Magics):
         and in its forks. %undo and %restore leave them in place.
 
             %pip install NAME ...       also with -U, and versions such as 'rich>=13'
+            %pip install -r FILE        what a requirements file names, and those that it names
             %pip uninstall NAME ...
             %pip list                   also what is built in
             %pip freeze                 what was installed here
@@ -59,7 +65,8 @@ class PipMagics(Magics):
     def _send(self, verb: str, line: str) -> None:
         __tracebackhide__ = True
         try:
-            answer = run_host_command(self.shell, "pip", line)
+            files = _requirements_files(line)
+            answer = run_host_command(self.shell, "pip", line, files=files)
         except UsageError as problem:
             known = "compiled" in str(problem) or "pure-Python wheel" in str(problem)
             advice = advice_on_packages(f"{line} {problem}") if known else ""
@@ -77,6 +84,36 @@ class PipMagics(Magics):
                 f"Note: {', '.join(loaded)} was imported before, and stays as it was until the "
                 "kernel is restarted."
             )
+
+
+def _requirements_files(line: str) -> dict[str, str]:
+    """Returns the texts of the requirements files that a line names, and of those that they name.
+
+    The host reads the texts: it must not read files that a cell names.
+
+    Raises:
+        UsageError: A file can't be read, or there are too many.
+    """
+    try:
+        words = " ".join(f"\n{word}" if word[:1] == "-" else word for word in shlex.split(line))
+    except ValueError:
+        return {}  # the host says what is wrong
+    found: dict[str, str] = {}
+    waiting = _FILE.findall(words)
+    while waiting:
+        name = waiting.pop(0)
+        if name in found:
+            continue
+        if len(found) == _FILES_MOST:
+            raise UsageError(f"these are more than {_FILES_MOST} requirements files")
+        try:
+            found[name] = Path(name).read_text(encoding="utf-8")
+        except (OSError, ValueError) as problem:
+            why = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8"
+            raise UsageError(f"{name} can't be read: {why}") from None
+        folder = Path(name).parent
+        waiting += [str(folder / named) for named in _FILE.findall(found[name])]
+    return found
 
 
 def _name(found: metadata.Distribution) -> str:

@@ -24,15 +24,16 @@ def make_wheel(
     tags: str = "py3-none-any",
     pure: bool = True,
     record: bool = True,
+    metadata: str = "",
     extra: Callable[[zipfile.ZipFile], None] = lambda archive: None,
 ) -> Path:
     """A wheel with the given files; a module of its name that knows its version, by default."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     inside: dict[str, str | bytes] = dict(files or {f"{module}.py": f"version = {version!r}\n"})
-    metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    metadata += [f"Requires-Dist: {need}" for need in needs]
-    inside[f"{info}/METADATA"] = "\n".join(metadata) + "\n"
+    headers = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    headers += [f"Requires-Dist: {need}" for need in needs]
+    inside[f"{info}/METADATA"] = "\n".join(headers) + "\n" + metadata
     kind = "true" if pure else "false"
     inside[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: {kind}\nTag: {tags}\n"
     rows = []

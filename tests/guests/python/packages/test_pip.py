@@ -176,7 +176,8 @@ IMPOSSIBLE = {
     "needy": "fast needs compiled code, which the sandbox can't run. It is needed by needy 1.0",
     "numpy==1.0": "is built in and can't be replaced",
     "old": "numpy 2",
-    "-r file.txt": "'-r' was not used",
+    "-r file.txt": "file.txt can't be read: No such file or directory",
+    "-c file.txt": "'-c' was not used",
     "http://10.0.0.1/x.whl": "was not used",
 }
 
@@ -194,6 +195,22 @@ def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
         assert sentence in result.stderr
         assert str(guest.workspace) not in result.stderr
         assert guest.execute("%pip freeze").stdout == "\n", line
+
+
+def test_a_requirements_file_is_installed(guest: LocalSandbox, index: Make) -> None:
+    index("one", "1.0")
+    index("one", "2.0")
+    index("two")
+    text = "one<2  # not the newest\n-r more.txt\nthree; sys_platform == 'win32'\n"
+    guest.execute(f"from pathlib import Path; Path('reqs.txt').write_text({text!r})")
+    guest.execute("Path('more.txt').write_text('two==1.0\\nnumpy')")
+    result = guest.execute("%pip install -r reqs.txt\nimport one, two\none.version, two.version")
+    assert value(result) == "('1.0', '1.0')"
+    assert 'Ignoring three: sys_platform == "win32" is not so in the sandbox' in result.stdout
+    assert "Requirement already satisfied: numpy" in result.stdout
+    guest.execute("Path('more.txt').write_text('numpy==1.26.4\\npandas<3')")
+    refused = guest.execute("%pip install -r reqs.txt").stderr
+    assert "another version is needed: you (==1.26.4); pandas 3" in refused
 
 
 def test_a_hostile_wheel_is_refused(guest: LocalSandbox, index: Make) -> None:

@@ -6,6 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tests.tasks import cancelled_after
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.python.packages.requirements import (
     PACKAGES_MOST,
@@ -14,6 +15,7 @@ from wasm_kernel.guests.python.packages.requirements import (
     missing,
     wanted,
 )
+from wasm_kernel.linux.task import Cancelled
 
 GUEST = guest_environment("3.15.0")
 
@@ -126,6 +128,13 @@ def test_a_package_can_not_need_without_end() -> None:
         Index(*chain).resolve("p0")
 
 
-def test_an_unreadable_need_is_an_error_in_words() -> None:
+@pytest.mark.parametrize("need", [">>>", "b; sys_platform ~= '3'"])
+def test_an_unreadable_need_is_an_error_in_words(need: str) -> None:
     with pytest.raises(PackageError, match="can't be read"):
-        Index(known("a", "1", ">>>")).resolve("a")
+        Index(known("a", "1", need)).resolve("a")
+
+
+def test_an_interrupt_ends_the_reading_of_needs() -> None:
+    have = {"a": known("a", "1", *(f"b>{i}" for i in range(1000)))}
+    with pytest.raises(Cancelled):
+        wanted([Requirement("a")], have, GUEST, cancelled_after(10))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from importlib.metadata import distribution, distributions
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.tasks import cancelled_after
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.python.packages import site as module
 from wasm_kernel.guests.python.packages.site import SitePackages
 from wasm_kernel.guests.python.packages.wheel import open_wheel
+from wasm_kernel.linux.task import Cancelled
 
 Make = Callable[..., Path]
 
@@ -33,7 +36,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def modules(folder: Path) -> set[str]:
-    return {name for name in content(folder) if "dist-info" not in name}
+    return {n for n in content(folder) if "dist-info" not in n and n != module.RECORD}
 
 
 def test_packages_come_and_go(folder: Path, make: Make) -> None:
@@ -65,9 +68,71 @@ def test_what_is_installed_is_described_as_python_expects(folder: Path, make: Ma
     assert found.read_text("REQUESTED") == ""
     assert found.requires == ["two"]
     named = {str(path): path.hash for path in found.files or ()}
-    assert set(named) == content(folder)
+    assert set(named) == content(folder) - {module.RECORD}
     with pytest.raises(Exception, match="one"):
         distribution("one")  # not for the host's own Python
+
+
+def test_what_the_host_knows_of_packages_is_a_record_of_its_own(folder: Path, make: Make) -> None:
+    """Nothing that came with a package is read again, as it may be of any size."""
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one", needs=("two>1",))), open_wheel(make("two"))])
+    for place in ("METADATA", "RECORD"):
+        there = folder / "site-packages" / "one-1.0.dist-info" / place
+        there.unlink()
+        os.mkfifo(there)  # a read would wait for ever
+    found = site.installed()
+    assert {name: (str(k.version), k.requires) for name, k in found.items()} == {
+        "one": ("1.0", ("two>1",)),
+        "two": ("1.0", ()),
+    }
+    site.change(without=["one"])
+    assert modules(folder) == {"two.py"}
+    assert not [name for name in content(folder) if name.startswith("one")]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        b"",
+        b"{" * 100_000,
+        b'{"packages": [{"name": "../x", "version": "1", "requires": [], "files": []}]}',
+        b'{"packages": [{"name": "one", "version": "?", "requires": [], "files": []}]}',
+        b'{"packages": [{"name": "one", "version": "1", "files": [], "requires": ['
+        + b'"x",' * 1001
+        + b'"x"]}]}',
+        b'{"packages": []}' + b" " * module.RECORD_BYTES,
+    ],
+)  # fmt: skip
+def test_a_record_that_an_archive_brought_is_a_strangers(
+    folder: Path, make: Make, planted: bytes
+) -> None:
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one"))])
+    (folder / "site-packages" / module.RECORD).write_bytes(planted)
+    assert site.installed() == {}
+    site.change([open_wheel(make("one"))])
+    assert set(site.installed()) == {"one"}
+
+
+def test_links_and_pipes_that_an_archive_brought_are_left_out(folder: Path, make: Make) -> None:
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one"))])
+    (folder / "site-packages" / "nowhere").symlink_to("missing")
+    (folder / "site-packages" / "round").symlink_to("round")
+    os.mkfifo(folder / "site-packages" / "pipe")
+    site.change([open_wheel(make("two"))])
+    assert modules(folder) == {"one.py", "two.py"}
+
+
+def test_a_change_that_is_not_wanted_any_more_is_taken_back(folder: Path, make: Make) -> None:
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one"))])
+    many = open_wheel(make("many", files={f"many/m{i}.py": "" for i in range(20)}))
+    with pytest.raises(Cancelled):
+        site.change([many], task=cancelled_after(10))
+    assert modules(folder) == {"one.py"}
+    assert entries(folder) == ["site-packages"]
 
 
 def test_a_bad_wheel_among_good_ones_changes_nothing(folder: Path, make: Make) -> None:

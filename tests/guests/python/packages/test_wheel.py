@@ -42,7 +42,7 @@ def test_a_pure_wheel_gives_its_files_and_its_needs(make: Make) -> None:
     [
         "../out.py", "/etc/out.py", "a/../../out.py", "a\\..\\out.py", "C:/out.py", "./a.py",
         "a//b.py", "a/./b.py", "a\nb.py", "\x1b[2J.py", "x" * 300 + ".py",
-        "/".join("d" * 50) + "/x.py",
+        "/".join("d" * 50) + "/x.py", "/".join(["d" * 250] * 5) + "/x.py",
     ],
 )  # fmt: skip
 def test_a_name_that_leads_elsewhere_is_refused(make: Make, name: str) -> None:
@@ -130,6 +130,23 @@ def test_a_list_of_files_without_end_is_not_read(make: Make) -> None:
 def test_needs_without_end_are_refused(make: Make, needs: tuple[str, ...]) -> None:
     with pytest.raises(PackageError, match="more requirements"):
         _ = open_wheel(make("needy", needs=needs)).known
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "Keywords: " + "word\n  " * 200_000,  # one folded header
+        "X: y\n" * 100_000,
+    ],
+)
+def test_metadata_without_end_is_refused(make: Make, more: str) -> None:
+    with pytest.raises(PackageError, match="more metadata than"):
+        open_wheel(make("fat", metadata=more))
+
+
+def test_a_long_description_is_not_read(make: Make) -> None:
+    more = "\n" + "Requires-Dist: this is no header\n" * 50_000
+    assert open_wheel(make("wordy", needs=("rich",), metadata=more)).known.requires == ("rich",)
 
 
 def test_a_length_that_lies_is_noticed(make: Make) -> None:

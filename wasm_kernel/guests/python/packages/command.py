@@ -10,18 +10,20 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from wasm_kernel.errors import PackageError, WasmKernelError
+from wasm_kernel.errors import PackageError, WasmKernelError, describe
 from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.guests.python.files import GuestFiles
-from wasm_kernel.guests.python.packages import requirements
-from wasm_kernel.guests.python.packages.requirements import KnownPackage, NeededPackage, PipLine
+from wasm_kernel.guests.python.packages import pip_line, requirements
+from wasm_kernel.guests.python.packages.pip_line import PipLine
+from wasm_kernel.guests.python.packages.requirements import KnownPackage, NeededPackage
 from wasm_kernel.guests.python.packages.site import SitePackages
 from wasm_kernel.guests.python.packages.wheel import Wheel, open_wheel
 from wasm_kernel.linux.broker import Done
@@ -54,50 +56,55 @@ class PipCommand:
 
         Raises `PackageError` or `Cancelled`; nothing was changed then.
         """
-        asked = requirements.parse(line.line)
-        if asked.verb == "uninstall":
-            return self._remove(asked)
+        asked = pip_line.parse(line.line, line.files)
+        act = self._remove if asked.verb == "uninstall" else self._install
         try:
-            return self._install(asked, context)
-        except PackageError as problem:
+            return act(asked, context)
+        except (PackageError, OSError) as problem:
             if context.cancelled:
                 raise Cancelled from None
-            hint = f" {_BUILT_IN}" if "compiled" in str(problem) else ""
-            raise PackageError(f"Nothing was installed: {problem}{hint}") from problem
+            why = str(problem) if isinstance(problem, PackageError) else f"{describe(problem)}."
+            hint = f" {_BUILT_IN}" if "compiled" in why else ""
+            raise PackageError(f"Nothing was {asked.verb}ed: {why}{hint}") from problem
 
-    def _remove(self, asked: PipLine) -> Mapping[str, Any]:
+    def _remove(self, asked: PipLine, context: CommandContext) -> Mapping[str, Any]:
         there = self._site.installed()
         for name in asked.names:
+            if name in self._built_in:
+                raise PackageError(f"{name} is built in and can't be removed.")
             if name not in there:
-                known = (
-                    "is built in and can't be removed"
-                    if name in self._built_in
-                    else ("is not installed here")
-                )
-                raise PackageError(f"{name} {known}.")
-        self._site.change(without=asked.names)
+                raise PackageError(f"{name} is not installed here.")
+        self._site.change(without=asked.names, task=context)
         return {"came": [], "went": [_shown(there[name]) for name in asked.names], "kept": []}
 
     def _install(self, asked: PipLine, context: CommandContext) -> Mapping[str, Any]:
         shutil.rmtree(self._folder, ignore_errors=True)  # what a killed kernel left
         there = self._site.installed()
-        roots = {canonicalize_name(each.name) for each in asked.requirements}
-        stale = {name for name in roots if asked.upgrade and name in there}
+        asked = self._for_the_guest(asked, context)
+        stale = {name for name in asked.names if asked.upgrade and name in there}
         known = {name: k for name, k in there.items() if name not in stale} | self._built_in
-        kept = [name for name in sorted(roots) if name in known]
+        kept = [name for name in sorted(asked.names) if name in known]
         with contextlib.ExitStack() as fetched:
             wheels = self._resolve(asked, known, fetched, context)
             fresh = [w for w in wheels.values() if _is_new(w, there)]
-            if fresh and not context.cancelled:
+            if fresh:
                 context.report(f"Installing {', '.join(wheel.name for wheel in fresh)}")
-                self._site.change(fresh, asked=roots)
-        if context.cancelled:
-            raise Cancelled
+                self._site.change(fresh, asked=asked.names, task=context)
         return {
             "came": [_shown(wheel.known) for wheel in fresh],
             "went": [_shown(there[wheel.name]) for wheel in fresh if wheel.name in there],
             "kept": [_named(known[name]) for name in kept if name not in wheels],
         }
+
+    def _for_the_guest(self, asked: PipLine, context: CommandContext) -> PipLine:
+        """Returns the line without the requirements that are for other platforms, which it says."""
+        fit = []
+        for each in asked.requirements:
+            if requirements.applies(each, {**self._markers, "extra": ""}):
+                fit.append(each)
+            else:
+                context.report(f"Ignoring {each.name}: {each.marker} is not so in the sandbox")
+        return replace(asked, requirements=tuple(fit))
 
     def _resolve(
         self,
@@ -110,7 +117,7 @@ class PipCommand:
         wheels: dict[str, Wheel] = {}
         tried: set[str] = set()
         while True:
-            wants = requirements.wanted(asked.requirements, known, self._markers)
+            wants = requirements.wanted(asked.requirements, known, self._markers, context)
             needed = requirements.missing(wants, known, tried)
             if not needed:
                 return {name: wheel for name, wheel in wheels.items() if name in wants}
@@ -135,7 +142,11 @@ class PipCommand:
             context.broker.call(FetchWheels(names, folder.name, asked.pre), Done, context)
         except WasmKernelError as problem:
             raise PackageError(f"{problem}{_needed(str(problem), needed)}") from problem
-        found = [open_wheel(path) for path in sorted(folder.glob("*.whl"))]
+        found = []
+        for path in sorted(folder.glob("*.whl")):
+            if context.cancelled:
+                raise Cancelled
+            found.append(open_wheel(path))
         if {wheel.name for wheel in found} != {need.name for need in needed}:
             raise PackageError("pip fetched other packages than it was asked for.")
         return found

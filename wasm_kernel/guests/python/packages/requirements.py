@@ -1,8 +1,7 @@
-"""The requirements of a `%pip` line, and the packages that they come to. Pure: no file, no network.
+"""Requirements, and the packages that they come to. Pure: no file, no network.
 
-The words come from a cell, so only names with versions are taken. A path, a URL, a requirements
-file or an option could have the host's pip read files or reach machines that the cell must not, so
-they are refused.
+They come from a cell or from a package, so only names with versions are taken. A path or a URL
+could have the host's pip read files or reach machines that the cell must not, so it is refused.
 
 Requirements are read for the guest's Python and platform, not the host's, which pip's own resolver
 would do. Of each package the newest version that all who want it accept is taken; there is no going
@@ -12,7 +11,6 @@ back to an older version of one package for the sake of another.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -22,69 +20,36 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from wasm_kernel.errors import PackageError
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
 
 PACKAGES_MOST = 100
-_LINE_CHARACTERS = 2_000
-_WORD_CHARACTERS = 2_000
+NEEDS_MOST, NEED_CHARACTERS = 1_000, 2_000
+"""The most requirements of one package, and how long each may be."""
+_VERSIONS_MOST = 2_000  # conditions on one package
 _VERSION = re.compile(r"[A-Za-z0-9.!+*_-]+")
-_MOST = 50
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".txz", ".tbz", ".lzma", ".egg")
-_FLAGS = {"-U": "upgrade", "--upgrade": "upgrade", "--pre": "pre"}
-_WITHOUT_EFFECT = {"-q", "--quiet", "-qq", "-y", "--yes", "--no-input", "--no-cache-dir", "--user"}
 _REFUSED = (
     "%pip takes names of packages, with versions where needed, such as: %pip install "
     "humanize 'rich>=13'. {word!r} was not used: a cell can't have the host read files, reach "
     "addresses or take other options. The host's own pip configuration says where packages "
     "come from."
 )
+_LEAVE_OUT = "Without a version, or left out, what is built in is used."
 
 
-@dataclass(frozen=True)
-class PipLine:
-    """A `%pip` line that was understood: `install` or `uninstall`, and of what.
-
-    `names` are canonical, for `uninstall`; `upgrade` and `pre` are as pip has them.
-    """
-
-    verb: str
-    requirements: tuple[Requirement, ...] = ()
-    names: tuple[str, ...] = ()
-    upgrade: bool = False
-    pre: bool = False
-
-
-def parse(line: str) -> PipLine:
-    """Reads what `line`, the words behind `%pip`, asks for; `PackageError` says why not."""
-    if len(line) > _LINE_CHARACTERS:
-        raise PackageError("this %pip line is too long.")
-    try:
-        verb, *words = shlex.split(line, comments=True)
-    except ValueError:
-        raise PackageError(_REFUSED.format(word=line[:80])) from None
-    if verb not in ("install", "uninstall"):
-        raise PackageError(f"the host does %pip install and %pip uninstall, not {verb[:40]!r}.")
-    flags = {_FLAGS[word] for word in words if word in _FLAGS}
-    words = [word for word in words if word not in _FLAGS and word not in _WITHOUT_EFFECT]
-    if not 0 < len(words) <= _MOST:
-        raise PackageError(f"%pip {verb} takes from 1 to {_MOST} names of packages.")
-    wanted = tuple(requirement(word) for word in words)
-    if verb == "uninstall":
-        return PipLine(verb, names=tuple(canonicalize_name(each.name) for each in wanted))
-    return PipLine(verb, wanted, upgrade="upgrade" in flags, pre="pre" in flags)
-
-
-def requirement(word: str) -> Requirement:
+def requirement(word: str, *, markers: bool = False) -> Requirement:
     """Returns the requirement that `word` is: a name, extras, versions, and nothing else.
 
-    Raises `PackageError` if it is not one, or could be read as a file's name.
+    With `markers`, it may have a marker as well. Raises `PackageError` if it is not one, or could
+    be read as a file's name.
     """
     try:
-        found = Requirement(word[: _WORD_CHARACTERS + 1])
+        found = Requirement(word[: NEED_CHARACTERS + 1])
     except (InvalidRequirement, RecursionError):
         raise PackageError(_REFUSED.format(word=word[:80])) from None
-    plain = found.url is None and found.marker is None and is_name(found.name)
-    plain = plain and has_plain_versions(found) and len(word) <= _WORD_CHARACTERS
+    plain = found.url is None and (markers or found.marker is None) and is_name(found.name)
+    plain = plain and has_plain_versions(found) and len(word) <= NEED_CHARACTERS
     if not plain or not all(is_name(extra) for extra in found.extras):
         raise PackageError(_REFUSED.format(word=word[:80]))
     return found
@@ -150,17 +115,23 @@ def guest_environment(python_version: str) -> dict[str, str]:
 
 
 def wanted(
-    roots: Iterable[Requirement], known: Mapping[str, KnownPackage], environment: Mapping[str, str]
+    roots: Iterable[Requirement],
+    known: Mapping[str, KnownPackage],
+    environment: Mapping[str, str],
+    task: Task = QUIET,
 ) -> dict[str, NeededPackage]:
     """Returns everything that `roots` come to, as far as `known` packages tell what they need.
 
-    Raises `PackageError` if a built-in package of another version is needed, a requirement can't be
-    read or points to an address, or there are too many.
+    Raises `PackageError` if built-in packages of another version are needed, a requirement can't be
+    read or points to an address, or there are too many. What packages need is a stranger's, and may
+    take long to read: `Cancelled` is raised when the task is not wanted any more.
     """
     found: dict[str, NeededPackage] = {}
     waiting = [(root, "you") for root in roots]
     seen: set[tuple[str, str]] = set()
     while waiting:
+        if task.cancelled:
+            raise Cancelled
         need, by = waiting.pop()
         name = canonicalize_name(need.name)
         want = found.setdefault(name, NeededPackage(name))
@@ -168,14 +139,17 @@ def wanted(
         want.extras |= need.extras
         want.by.append(f"{by} ({need.specifier or 'any version'})")
         have = known.get(name)
-        if len(found) > PACKAGES_MOST:
+        if len(found) > PACKAGES_MOST or len(want.versions) > _VERSIONS_MOST:
             raise PackageError(f"this needs more than {PACKAGES_MOST} packages.")
-        if have is None:
-            continue
-        if have.builtin and not want.accepts(have.version):
-            raise PackageError(_clash(want, have))
-        if want.accepts(have.version) and not have.builtin:
+        if have is not None and not have.builtin and want.accepts(have.version):
             waiting += _needs(have, {"", *need.extras}, environment, seen)
+    clashes = [
+        _clash(want, have)
+        for name, want in sorted(found.items())
+        if (have := known.get(name)) and have.builtin and not want.accepts(have.version)
+    ]
+    if clashes:
+        raise PackageError(f"{'; '.join(clashes)}. {_LEAVE_OUT}")
     return found
 
 
@@ -191,8 +165,7 @@ def _needs(
             need = Requirement(text)
         except (InvalidRequirement, RecursionError):
             raise PackageError(f"{have.name} has a requirement that can't be read.") from None
-        marker = need.marker
-        if marker and not any(marker.evaluate({**environment, "extra": e}) for e in fresh):
+        if not any(applies(need, {**environment, "extra": extra}) for extra in fresh):
             continue
         if need.url is not None or not is_name(need.name) or not has_plain_versions(need):
             raise PackageError(
@@ -224,8 +197,19 @@ def missing(
     return open_
 
 
+def applies(need: Requirement, environment: Mapping[str, str]) -> bool:
+    """Returns whether a requirement is one where its marker is evaluated with these values.
+
+    Raises `PackageError` if the marker compares what can't be compared.
+    """
+    try:
+        return need.marker is None or need.marker.evaluate(dict(environment))
+    except ValueError:
+        raise PackageError(f"the marker of {need.name} can't be read.") from None
+
+
 def _clash(want: NeededPackage, have: KnownPackage) -> str:
     return (
         f"{have.name} {have.version} is built in and can't be replaced, and another version is "
-        f"needed: {'; '.join(sorted(set(want.by)))}."
+        f"needed: {', '.join(sorted(set(want.by)))}"
     )

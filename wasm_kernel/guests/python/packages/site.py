@@ -2,6 +2,10 @@
 
 It is changed as a whole: a new folder is filled beside it, unchanged files linked, and takes its
 place at the end. So a kernel that is killed at any moment leaves the old state or the new one.
+
+What the host needs to know of the packages stands in a record of its own, which is written with
+them. Nothing else in the folder is ever read again: it came with the packages, or with an archive,
+and may be of any size. The record may have come with an archive, too, so it is checked.
 """
 
 from __future__ import annotations
@@ -10,25 +14,58 @@ import csv
 import io
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 from installer.records import Hash, RecordEntry
 from installer.utils import copyfileobj_with_hashing
+from msgspec import Meta, Struct
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.requirements import KnownPackage
+from wasm_kernel.guests.python.packages.requirements import (
+    NEED_CHARACTERS,
+    NEEDS_MOST,
+    KnownPackage,
+)
 from wasm_kernel.guests.python.packages.wheel import Wheel
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
 
 BYTES_MOST = 1024 * 1024 * 1024
 FILES_MOST = 50_000
 """The most that all packages of a session may come to."""
 
+RECORD, RECORD_BYTES = "wasm-kernel.json", 16 * 1024 * 1024
+"""The name of the host's own record of the packages, and how long it may be."""
+
 _SITE, _NEW, _OLD = "site-packages", "new", "old"
+_Need = Annotated[str, Meta(max_length=NEED_CHARACTERS)]
+
+
+class InstalledPackage(Struct, frozen=True):
+    """A package in the folder: its canonical name, and the paths of its files below the folder."""
+
+    name: Annotated[str, Meta(max_length=200)]
+    version: Annotated[str, Meta(max_length=200)]
+    requires: Annotated[tuple[_Need, ...], Meta(max_length=NEEDS_MOST)]
+    files: Annotated[tuple[str, ...], Meta(max_length=FILES_MOST)]
+
+    @property
+    def known(self) -> KnownPackage:
+        """What others need to know of it; raises `ValueError` if it can't be a package."""
+        if canonicalize_name(self.name, validate=True) != self.name:
+            raise ValueError(self.name)
+        return KnownPackage(self.name, Version(self.version), self.requires)
+
+
+class _Record(Struct, frozen=True):
+    packages: tuple[InstalledPackage, ...]
 
 
 class SitePackages:
@@ -44,48 +81,54 @@ class SitePackages:
     def installed(self) -> dict[str, KnownPackage]:
         """Returns the packages that are there, by canonical name."""
         self._recover()
-        return {known.name: known for known in map(_known, self._distributions()) if known}
+        return {each.name: each.known for each in self._record()}
 
     def change(
         self,
         wheels: Iterable[Wheel] = (),
         *,
         without: Iterable[str] = (),
-        asked: Iterable[str] = (),
+        asked: Collection[str] = (),
+        task: Task = QUIET,
     ) -> None:
         """Puts `wheels` in place, older versions of them and what `without` names out of it.
 
         `without` and `asked` are canonical names; `asked` is what the user asked for, and others do
-        not merely need. After `PackageError` nothing was changed.
+        not merely need. The task is asked at each file whether it is still wanted. After
+        `PackageError` or `Cancelled` nothing was changed.
         """
         self._recover()
         coming = list(wheels)
         leaving = {*without, *(wheel.name for wheel in coming)}
-        new = _Filling(self._folder / _NEW)
+        there = self._record()
+        gone = {file for each in there if each.name in leaving for file in each.files}
         try:
-            for place in self._kept(leaving):
-                new.link(self._site / place, place)
-            for wheel in coming:
-                _unpack(wheel, new, asked=wheel.name in set(asked))
+            new = _Filling(self._folder / _NEW, task)
+            for place in self._places():
+                if place not in gone and place != RECORD:
+                    new.link(self._site / place, place)
+            stay = [each for each in there if each.name not in leaving]
+            come = [_unpack(wheel, new, asked=wheel.name in asked) for wheel in coming]
+            new.write(RECORD, _encoded((*stay, *come)))
             self._swap()
         finally:
             shutil.rmtree(self._folder / _NEW, ignore_errors=True)
 
-    def _distributions(self) -> Iterable[Distribution]:
-        # not `distributions()`, which remembers a folder by its time, in steps of milliseconds
-        return map(PathDistribution, sorted(self._site.glob("*.dist-info")))
+    def _record(self) -> tuple[InstalledPackage, ...]:
+        """Returns the host's record; it is empty if there is none, or it is damaged."""
+        try:
+            with Folder.open(self._site) as site:
+                data = site.read(RECORD, RECORD_BYTES)
+            packages = msgspec.json.decode(data, type=_Record).packages
+            return packages if all(each.known for each in packages) else ()
+        except (OSError, ValueError, RecursionError):
+            return ()
 
-    def _kept(self, leaving: set[str]) -> list[str]:
-        gone: set[str] = set()
-        for each in self._distributions():
-            if canonicalize_name(each.metadata["Name"] or "") in leaving:
-                gone.update(str(path) for path in each.files or ())
-        found = (
-            Path(here, name).relative_to(self._site).as_posix()
-            for here, _, names in os.walk(self._site)
-            for name in names
-        )
-        return [place for place in found if place not in gone]
+    def _places(self) -> Iterable[str]:
+        """Yields the paths of all that lies below the folder and is not a folder."""
+        for here, _, names in os.walk(self._site):
+            for name in names:
+                yield Path(here, name).relative_to(self._site).as_posix()
 
     def _swap(self) -> None:
         self._site.rename(self._folder / _OLD)
@@ -106,6 +149,7 @@ class _Filling:
     """A new folder that is being filled, and how much is in it."""
 
     folder: Path
+    task: Task
     size: int = 0
     files: int = 0
     written: dict[str, RecordEntry] = field(default_factory=dict)
@@ -114,7 +158,11 @@ class _Filling:
         self.folder.mkdir(mode=0o700)
 
     def link(self, source: Path, place: str) -> None:
-        target = self._room(place, source.stat().st_size)
+        """Takes over a file; a link or a pipe, which an archive may have brought, is left out."""
+        status = source.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return
+        target = self._room(place, status.st_size)
         try:
             os.link(source, target)
         except OSError:  # a file system without links
@@ -129,6 +177,8 @@ class _Filling:
         self.written[place] = RecordEntry(place, Hash("sha256", digest), size)
 
     def _room(self, place: str, size: int) -> Path:
+        if self.task.cancelled:
+            raise Cancelled
         self.size += size
         self.files += 1
         if self.size > BYTES_MOST or self.files > FILES_MOST:
@@ -146,7 +196,8 @@ class _Filling:
         return target
 
 
-def _unpack(wheel: Wheel, new: _Filling, *, asked: bool) -> None:
+def _unpack(wheel: Wheel, new: _Filling, *, asked: bool) -> InstalledPackage:
+    """Writes a wheel's files; returns what the host is to know of them."""
     new.written = {}
     for place, data in wheel.files():
         if not place.startswith(f"{wheel.dist_info}/RECORD"):
@@ -156,6 +207,15 @@ def _unpack(wheel: Wheel, new: _Filling, *, asked: bool) -> None:
         new.write(f"{wheel.dist_info}/REQUESTED", b"")
     record = f"{wheel.dist_info}/RECORD"
     new.write(record, _record(new.written, record))
+    known = wheel.known
+    return InstalledPackage(known.name, str(known.version), known.requires, tuple(new.written))
+
+
+def _encoded(packages: tuple[InstalledPackage, ...]) -> bytes:
+    data = msgspec.json.encode(_Record(packages))
+    if len(data) > RECORD_BYTES:
+        raise PackageError("the packages of this session would have too many files to be listed.")
+    return data
 
 
 def _record(written: Mapping[str, RecordEntry], own: str) -> bytes:
@@ -164,11 +224,3 @@ def _record(written: Mapping[str, RecordEntry], own: str) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*rows, RecordEntry(own, None, None).to_row()])
     return text.getvalue().encode()
-
-
-def _known(found: Distribution) -> KnownPackage | None:
-    try:
-        name = canonicalize_name(found.metadata["Name"] or "")
-        return KnownPackage(name, Version(found.version), tuple(found.requires or ()))
-    except (InvalidVersion, TypeError, KeyError):
-        return None

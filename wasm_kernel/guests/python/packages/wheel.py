@@ -15,7 +15,8 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from email.parser import BytesParser
+from email.message import Message
+from email.parser import BytesHeaderParser
 from pathlib import Path
 
 from installer.records import Hash
@@ -23,17 +24,22 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.requirements import KnownPackage
+from wasm_kernel.guests.python.packages.requirements import (
+    NEED_CHARACTERS,
+    NEEDS_MOST,
+    KnownPackage,
+)
 
 FILES_MOST = 20_000
 BYTES_MOST = 256 * 1024 * 1024
 _RATIO_MOST = 200  # no source text is packed tighter; a bomb is, by far
 _RATIO_FROM = 1024 * 1024
 _PART_BYTES = 255
+_PATH_BYTES = 1_000  # the system takes 4,096, and this stands behind a folder and another link
 _DEPTH_MOST = 40
-_METADATA_BYTES = 4 * 1024 * 1024
+_HEADER_BYTES = 256 * 1024  # the slowest take half a second
+_RECORD_BYTES = 4 * 1024 * 1024
 _DIRECTORY_BYTES = 8 * 1024 * 1024
-_NEEDS_MOST, _NEED_CHARACTERS = 1_000, 2_000
 _COMPILED = (".so", ".pyd", ".dylib")
 _DIGESTS = ("sha256", "sha384", "sha512")
 _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
@@ -84,7 +90,8 @@ class Wheel:
 
     def _record(self) -> Mapping[str, str]:
         """The hash of each file, as the wheel's record has it."""
-        text = _read(self.path, f"{self.dist_info}/RECORD").decode("utf-8", "replace")
+        data = _read(self.path, f"{self.dist_info}/RECORD", _RECORD_BYTES)
+        text = data.decode("utf-8", "replace")
         try:
             return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
         except csv.Error:
@@ -139,7 +146,8 @@ def _check_member(name: str, info: zipfile.ZipInfo) -> None:
     path = info.filename
     parts = path.split("/")
     odd = any(part in ("", ".", "..") or len(part.encode()) > _PART_BYTES for part in parts)
-    if odd or len(parts) > _DEPTH_MOST or "\\" in path or ":" in parts[0] or not path.isprintable():
+    odd = odd or len(parts) > _DEPTH_MOST or len(path.encode()) > _PATH_BYTES
+    if odd or "\\" in path or ":" in parts[0] or not path.isprintable():
         raise PackageError(f"{name} holds a file with a name that can't be used: {_shown(path)}.")
     mode = info.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
@@ -163,24 +171,33 @@ def _dist_info(name: str, version: Version, infos: tuple[zipfile.ZipInfo, ...]) 
 
 def _known(path: Path, dist_info: str, name: str, version: Version) -> KnownPackage:
     """Returns what a wheel holds, with what that needs, as its metadata says."""
-    headers = BytesParser().parsebytes(_read(path, f"{dist_info}/WHEEL"))
+    headers = _headers(path, f"{dist_info}/WHEEL", name)
     pure = str(headers.get("Root-Is-Purelib", "")).strip().lower() == "true"
     if not pure or str(headers.get("Wheel-Version", "")).partition(".")[0].strip() != "1":
         raise PackageError(f"{name} {version} is not a pure-Python wheel.")
-    headers = BytesParser().parsebytes(_read(path, f"{dist_info}/METADATA"))
+    headers = _headers(path, f"{dist_info}/METADATA", name)
     if canonicalize_name(str(headers.get("Name", ""))) != name:
         raise PackageError(f"the wheel of {name} says that it is another package.")
     needs = tuple(map(str, headers.get_all("Requires-Dist", [])))
-    if len(needs) > _NEEDS_MOST or any(len(need) > _NEED_CHARACTERS for need in needs):
+    if len(needs) > NEEDS_MOST or any(len(need) > NEED_CHARACTERS for need in needs):
         raise PackageError(f"{name} has more requirements than can be read.")
     return KnownPackage(name, version, needs)
 
 
-def _read(path: Path, member: str) -> bytes:
-    """A small file of metadata; empty if it is missing."""
+def _headers(path: Path, member: str, name: str) -> Message:
+    """Returns the headers of a file of metadata, without the text below them."""
+    data = _read(path, member, _HEADER_BYTES)
+    head, blank, _ = data.replace(b"\r\n", b"\n").partition(b"\n\n")
+    if not blank and len(data) == _HEADER_BYTES:
+        raise PackageError(f"{name} has more metadata than can be read.")
+    return BytesHeaderParser().parsebytes(head)
+
+
+def _read(path: Path, member: str, most: int) -> bytes:
+    """Returns up to `most` bytes of a file of metadata; none if it is missing."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(member) as file:
-            return file.read(_METADATA_BYTES)
+            return file.read(most)
     except (KeyError, OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
         return b""
 
