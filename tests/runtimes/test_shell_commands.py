@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,17 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tail -1 *.txt", ["3"]),
         ("wc -l a.txt", ["3 a.txt"]),
         ("echo a 'b c'", ["a b c"]),
+        ("python --version", [f"Python {platform.python_version()}"]),
+        ("python3 -V", [f"Python {platform.python_version()}"]),
     ],
 )
 def test_a_known_command_prints(line: str, lines: list[str]) -> None:
     assert list(ShellCommands().output(line, split=True)) == lines
 
 
-@pytest.mark.parametrize("line", ["gcc x.c", "ls | wc", "cat a.txt > b.txt", "echo $HOME"])
+@pytest.mark.parametrize(
+    "line", ["gcc x.c", "ls | wc", "cat a.txt > b.txt", "echo $HOME", "python x.py", "nvidia-smi"]
+)
 def test_anything_else_is_refused_in_words(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ShellCommands().run(line) == 127
     assert "no shell and no processes" in capsys.readouterr().err

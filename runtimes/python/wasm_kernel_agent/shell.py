@@ -6,7 +6,8 @@ import asyncio
 import builtins
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from IPython.core.error import UsageError
 from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
+from IPython.utils.text import LSString, SList
 from traitlets import Any as AnyTrait
 from traitlets import CBool, Instance, Type, default
 
@@ -32,7 +34,7 @@ from wasm_kernel_agent.magics.session import SessionMagics
 from wasm_kernel_agent.magics.store import StoredValues
 from wasm_kernel_agent.magics.travel import TravelMagics
 from wasm_kernel_agent.notebook_face import code_cells
-from wasm_kernel_agent.shell_commands import ShellCommands
+from wasm_kernel_agent.shell_commands import ShellCommands, words_for_pip
 from wasm_kernel_agent.tracebacks import text_of
 
 _NEXT_INPUT_CHARACTERS = 1_000_000
@@ -226,13 +228,24 @@ class GuestShell(_Base):  # type: ignore[misc]
         return nullcontext()
 
     def system(self, cmd: str) -> None:
-        """Runs `!cmd` if it is one of the few commands we have in Python, or says why not."""
-        name, _, words = cmd.strip().partition(" ")
-        if name == "pip":  # the host compares the words with the cell's, as they stand there
-            self.run_line_magic("pip", words)
-            return
-        code = self.commands.run(self.var_expand(cmd, depth=1))
+        """Runs `!cmd` if it is `pip`, or one of the few that we have in Python, or says why not.
+
+        A command that fails does not end the cell, as under ipykernel.
+        """
+        words = words_for_pip(cmd)
+        if words is None:
+            code = self.commands.run(self.var_expand(cmd, depth=1))
+        else:
+            code = self._run_pip(words)
         self.user_ns["_exit_code"] = code
+
+    def _run_pip(self, words: str) -> int:
+        try:
+            self.run_line_magic("pip", words)
+        except UsageError as problem:
+            self.show_usage_error(problem)
+            return 1
+        return 0
 
     system_piped = system_raw = system
 
@@ -242,6 +255,11 @@ class GuestShell(_Base):  # type: ignore[misc]
         Raises:
             OSError: There is no such command here.
         """
+        words = words_for_pip(cmd)
+        if words is not None:
+            with redirect_stdout(StringIO()) as text:
+                self._run_pip(words)
+            return SList(text.getvalue().splitlines()) if split else LSString(text.getvalue())
         return self.commands.output(self.var_expand(cmd, depth=depth + 1), split=split)
 
     def safe_execfile_ipy(

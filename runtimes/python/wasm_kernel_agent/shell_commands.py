@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import glob
 import io
+import platform
+import re
 import shlex
 import shutil
 import stat
@@ -17,7 +19,7 @@ from IPython.utils.text import LSString, SList
 
 _NOT_FOUND = 127
 _SYNTAX = set("|&;<>`$()")
-
+_PIP = re.compile(r"(?:pip3?|(?:python3?|\{sys\.executable\}) +-m +pip)(?: +|$)")
 
 _SCRIPTS = "To run a Python file in the notebook, use %run FILE.py."
 _PACKAGES = "To bring in pure-Python packages, use %pip install NAME."
@@ -25,11 +27,13 @@ _NETWORK = "There is no network either: put the data into the workspace folder a
 _ARCHIVES = "Use shutil.unpack_archive() and shutil.make_archive(), or zipfile and tarfile."
 _INSTEAD = {
     **dict.fromkeys(("python", "python3", "ipython"), _SCRIPTS),
-    **dict.fromkeys(("pip3", "conda", "mamba", "uv", "apt", "apt-get", "sudo"), _PACKAGES),
+    **dict.fromkeys(("conda", "mamba", "uv", "apt", "apt-get", "sudo"), _PACKAGES),
     **dict.fromkeys(("curl", "wget", "git", "ssh", "scp", "kaggle"), _NETWORK),
     **dict.fromkeys(("unzip", "zip", "tar", "gzip", "gunzip"), _ARCHIVES),
     "nvidia-smi": "The sandbox has no graphics processor.",
     "jupyter": "Jupyter itself runs outside of the sandbox.",
+    "cd": "Use %cd FOLDER.",
+    **dict.fromkeys(("env", "export", "printenv"), "Use %env, or %env NAME=VALUE."),
 }
 
 
@@ -46,6 +50,15 @@ class NoCommand(OSError):
         super().__init__(
             f"{command!r} can't run: the sandbox has no shell and no processes. {advice}"
         )
+
+
+def words_for_pip(line: str) -> str | None:
+    """Returns the words behind `pip` in a command line, in every way to call it; else None.
+
+    Nothing in it was expanded: the host compares the words with the cell's, as they stand there.
+    """
+    found = _PIP.match(line.strip())
+    return None if found is None else line.strip()[found.end() :]
 
 
 class ShellCommands:
@@ -88,6 +101,8 @@ def _parse(line: str) -> tuple[Callable[[list[str]], None], list[str]]:
     words = shlex.split(line)
     if not words:
         return _nothing, []
+    if words[0] in ("python", "python3") and words[1:] in (["--version"], ["-V"]):
+        return _COMMANDS["echo"], ["Python", platform.python_version()]
     function = _COMMANDS.get(words[0])
     if function is None or any(set(word) & _SYNTAX for word in shlex.split(line, posix=False)):
         raise NoCommand(words[0] if function is None else line)

@@ -84,6 +84,7 @@ _PLAIN = {
 _LITERAL = re.compile(r"[^\\{}'\"\n]++|\\(?:N\{[^{}\n]{0,200}+\}|[^{}])|\{\{|\}\}|(?s:.)")
 _LITERAL_RAW = re.compile(r"[^\\{}'\"\n]++|\\[^{}]|\{\{|\}\}|(?s:.)")
 _START = re.compile(rf"([ \t\f]*)(?:([{re.escape(_ESCAPES)}])|(\w*))")
+_PIP = re.compile(r"\A(?:pip3|(?:python3?|\{sys\.executable\}) +-m +pip)(?: |$)")
 _BRACKET, _FIELD, _FORMAT = "bracket", "field", "format"
 
 
@@ -208,7 +209,9 @@ def _command(line: str) -> CommandLine | None:
     """Returns the magic of a line `%name words` or `!name words`; None if it asks for help."""
     if line[0] not in "%!" or line.startswith(("!!", "%%")) or _asks_for_help(line):
         return None
-    name, _, words = line[1:].lstrip(" " if line[0] == "!" else "").partition(" ")
+    if line[0] == "!":
+        line = "!" + _PIP.sub("pip ", line[1:].lstrip(" "), count=1)
+    name, _, words = line[1:].partition(" ")
     return CommandLine(name, words.strip())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import platform
 import re
 import shlex
 import sys
@@ -18,6 +20,8 @@ from wasm_kernel_agent.host import run_host_command
 from wasm_kernel_agent.unavailable import advice_on_packages
 
 _USAGE = "%pip knows install, uninstall, list, freeze and show, such as: %pip install 'rich>=13'"
+_SHELL = {"|", ">", ">>", "&&", ";"}
+_NO_SHELL = "there is no shell here, so no pipes: in a cell, rows = !pip list keeps the lines"
 _SITE = "site-packages"
 _FILE = re.compile(r"^[ \t]*(?:-r|--requirement(?=[ \t=]))[ \t=]*(\S+)", re.MULTILINE)
 _FILES_MOST = 20
@@ -51,12 +55,18 @@ class PipMagics(Magics):
         """
         verb, _, rest = line.strip().partition(" ")
         names = [word for word in rest.split() if not word.startswith("-")]
+        if _SHELL & set(names) and verb not in ("install", "uninstall"):
+            raise UsageError(_NO_SHELL)
         if verb in ("install", "uninstall"):
             self._send(verb, line)
         elif verb == "list":
             print(_table(_distributions()))
         elif verb == "freeze":
             print("\n".join(f"{_name(each)}=={each.version}" for each in _installed()))
+        elif verb in ("--version", "-V"):
+            print(f"pip of the kernel's machine, for python {platform.python_version()}")
+        elif verb in ("help", "--help", "-h", ""):
+            print(inspect.getdoc(type(self).pip))
         elif verb == "show" and names:
             print("\n---\n".join(_details(name) for name in names))
         else:

@@ -127,6 +127,26 @@ def test_uninstall_list_freeze_and_show(stocked: LocalSandbox) -> None:
         assert value(stocked.execute("len(open(one.__file__).read()) > 0")) == "True"
 
 
+def test_exclamation_marks_bring_pip_too_and_never_end_the_cell(stocked: LocalSandbox) -> None:
+    """As under ipykernel, where they are commands of a shell."""
+    version = stocked.execute("!pip --version\n1").stdout
+    assert "python 3.15" in version
+    code = "!pip3 install one\nimport sys\n!{sys.executable} -m pip install one\n_exit_code"
+    assert value(there := stocked.execute(code)) == "0"
+    assert there.stdout.count("Requirement already satisfied: one 1.5") == 2
+    failed = stocked.execute("!python -m pip install nothing-like-it\n_exit_code")
+    assert value(failed) == "1"
+    assert (
+        "Nothing was installed: pip finds no pure-Python wheel of nothing-like-it" in failed.stderr
+    )
+    listed = stocked.execute("rows = !pip freeze\nlist(rows)")
+    assert value(listed) == "['one==1.5', 'two==1.0']"
+    for line in ("list | grep one", "freeze > reqs.txt", "wheel one"):
+        result = stocked.execute(f"!pip {line}\n_exit_code")
+        assert (value(result), result.stdout) == ("1", ""), line
+        assert "UsageError" in result.stderr
+
+
 def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: LocalSandbox) -> None:
     code = "from importlib.metadata import version\n"
     result = stocked.execute(code + "[version(n) != '' for n in ('one', 'pandas', 'traitlets')]")
