@@ -143,6 +143,26 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Loc
     assert shown(module_sandbox.execute(code)).splitlines()[-1].startswith("RecursionError")
 
 
+def test_frames_that_show_nothing_are_one_line(module_sandbox: LocalSandbox) -> None:
+    """Libraries that are built in have no source to show."""
+    text = shown(module_sandbox.execute("import pandas\npandas.read_csv('sales.csv')"))
+    lines = [line for line in text.splitlines() if line.startswith("File ")]
+    assert len(lines) == 1
+    [places] = [re.sub(r":\d+", "", line) for line in lines]
+    assert places.startswith("File pandas/io/parsers/readers.py, in read_csv ... 3 frames ... ")
+    assert places.endswith(" pandas/io/common.py, in get_handle")
+    assert "----> 2 pandas.read_csv('sales.csv')" in text
+
+    called = "def mine(_): return 1 / 0\npandas.Series([1]).apply(mine)"
+    text = shown(module_sandbox.execute(called))
+    assert text.count("\nFile ") == 1
+    assert text.index("in Series.apply ... ") < text.index("in mine(_)")
+
+    text = shown(module_sandbox.execute("%xmode Verbose\npandas.read_csv('sales.csv')"))
+    module_sandbox.execute("%xmode Context")
+    assert "filepath_or_buffer='sales.csv'" in text
+
+
 def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: LocalSandbox) -> None:
     assert "%pip" not in shown(module_sandbox.execute("import numpy.nonesuch"))
 

@@ -54,10 +54,23 @@ def test_a_deep_recursion_is_cut_and_counted() -> None:
     assert len(names(short)) == 250
 
 
-def test_excuses_for_missing_sources_are_left_out() -> None:
+def test_frames_without_source_are_folded() -> None:
     excuse = "'Could not get source, probably due dynamically evaluated source code.'"
-    block = f"File x.py:3, in f\n    1 {excuse}\nafter\n"
-    assert tracebacks.without_excuses(["head", block]) == ["head", "File x.py:3, in f\nafter\n"]
+    pandas = "File /usr/local/lib/python315.zip/pandas/a.py:3, in f(x, y)\n"
+    compiled = f"File pandas/b.pyx:7, in g()\n-> 7 {excuse}\n"
+    source = "File /app/x.py:1, in h()\n----> 1 f()\n"
+    folded = tracebacks.folded
+    assert folded(["head", pandas, "error"]) == ["head", "File pandas/a.py:3, in f\n", "error"]
+    two = "File pandas/a.py:3, in f ... pandas/b.pyx:7, in g\n"
+    assert folded([pandas, compiled, source, pandas, "error"]) == [
+        two,
+        source,
+        "File pandas/a.py:3, in f\n",
+        "error",
+    ]
+    three = "File pandas/a.py:3, in f ... 1 frame ... pandas/b.pyx:7, in g\n"
+    assert folded([pandas, pandas, compiled]) == [three]
+    assert folded(["File x.py:3, in f(x=1)\n"] * 2) == ["File x.py:3, in f(x=1)\n"] * 2
 
 
 def test_causes_are_shortened_and_circles_end() -> None:

@@ -332,8 +332,7 @@ class GuestShell(_Base):  # type: ignore[misc]
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         """Sends the error, and remembers its lines for the reply."""
         texts = [line if isinstance(line, str) else repr(line) for line in stb]
-        lines = tracebacks.without_excuses(texts)
-        lines = tracebacks.with_hints_first(lines, etype.__name__)
+        lines = tracebacks.with_hints_first(tracebacks.folded(texts), etype.__name__)
         self.last_traceback = lines
         if self.displayhook.is_active:
             self.display_error = evalue

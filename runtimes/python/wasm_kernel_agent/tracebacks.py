@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import itertools
 import linecache
 import os
 import re
@@ -22,6 +23,9 @@ _NO_SOURCE = "Could not get source, probably due dynamically evaluated source co
 _FIRST, _LAST = 50, 200  # frames that a cut traceback keeps
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
 _COLOURS = re.compile(_COLOUR)
+_EMPTY_FRAME = re.compile(r"File .+:\d+(?:, in [^=\n]+)?")
+_NOTHING = re.compile(rf"/usr/local/lib/python\d+\.zip/|\(.*\)(?={_COLOUR}$)")
+"""What is left out of the lines of frames that are folded."""
 _FILE = re.compile(rf'File {_COLOUR}"(<ipython-input-[^"]+)"({_COLOUR})')
 _MARK = "[wasm-kernel]"
 _GUEST_FOLDERS = ("/app/", "/notebook/", "/tmp/", "/usr/local/lib/")
@@ -154,14 +158,37 @@ def shorten_causes(error: BaseException) -> None:
                 cause.with_traceback(without_agent(cause.__traceback__)[0])
 
 
-def without_excuses(lines: list[str]) -> list[str]:
-    """Returns rendered traceback lines without IPython's excuses for a library without source."""
-    return [
-        "".join(line for line in block.splitlines(keepends=True) if _NO_SOURCE not in line)
-        if _NO_SOURCE in block
-        else block
-        for block in lines
-    ]
+def folded(blocks: list[str]) -> list[str]:
+    """Returns rendered blocks of a traceback, with frames that show nothing folded to one.
+
+    Those are of libraries without source. Of several in a row the first and the last are named; of
+    their arguments only those that have values.
+    """
+    found: list[str] = []
+    for is_empty, run in itertools.groupby(map(_without_excuse, blocks), key=_is_empty_frame):
+        group = list(run)
+        found += [_one_line(group)] if is_empty else group
+    return found
+
+
+def _without_excuse(block: str) -> str:
+    """Returns a block without what IPython says in place of a source that is not there."""
+    if _NO_SOURCE not in block:
+        return block
+    return "".join(line for line in block.splitlines(keepends=True) if _NO_SOURCE not in line)
+
+
+def _is_empty_frame(block: str) -> bool:
+    return bool(_EMPTY_FRAME.fullmatch(_COLOURS.sub("", block).strip()))
+
+
+def _one_line(frames: list[str]) -> str:
+    first, *others = [_NOTHING.sub("", frame.strip()) for frame in frames]
+    others = [frame.replace("File ", "", 1) for frame in others]
+    if others[1:]:
+        count = len(others) - 1
+        others[:-1] = [f"{count} frame{'s' * (count > 1)}"]
+    return " ... ".join([first, *others]) + "\n"
 
 
 def with_hints_first(lines: list[str], name: str) -> list[str]:
