@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from wasm_kernel.frontends.batch.graded_tests import read_tests
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade, grade_notebooks
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.probing import Copy, split_probe
+from wasm_kernel.frontends.batch.reporting import Lines
+from wasm_kernel.sessions.root import SessionsRoot
 
 GUEST_SIDE = wasm_kernel_grading.__name__
 TESTS = """
@@ -59,7 +64,11 @@ def ends(answer):
 
 @inside(points=2)
 def is_honest():
-    assert False, "an honest submission fails here"
+    return double(4) == 9
+
+@inside()
+def is_free():
+    assert True
 """
 HONEST = (
     "seen = []\ndef double(x): return x * 2\ndef slow():\n    while True: pass",
@@ -112,6 +121,9 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
     make("cut.ipynb", "def double(x): return x")
     make("script.ipynb", "const double = (x) => x * 2", language="javascript")
     (tmp_path / "in" / "none.ipynb").write_text("{}")
+    earlier = BatchSession(SessionsRoot(tmp_path / "sessions"), tmp_path / "out" / "none.ipynb")
+    earlier.begin([tmp_path / "tests.py"])  # as a run that was killed leaves it
+    heard = io.StringIO()
     found = grade_notebooks(
         [tmp_path / "tests.py"],
         [tmp_path / "in"],
@@ -119,7 +131,9 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
         workspace_root=tmp_path / "sessions",
         jobs=2,
         test_seconds=PATIENCE,
+        progress=Lines(heard),
     )
+    assert "note          is_free gives an empty notebook 1 of 1 points" in heard.getvalue()
     grades = {grade.outcome.notebook: grade for grade in found}
     honest, evil, none = (grades[f"{name}.ipynb"] for name in ("honest", "evil", "none"))
     assert honest.outcome.verdict == "error" and honest.outcome.cell == 2
@@ -130,15 +144,17 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
         "keeps_its_secret": 1.0,
         "ends": 1.0,
         "is_honest": 0.0,
+        "is_free": 1.0,
     }
+    assert [test.free for test in honest.tests] == [0.0] * 6 + [1.0]
     cut_short = grades["cut.ipynb"]
     assert "could not be kept" in cut_short.outcome.reason
     assert not any(test.judged for test in cut_short.tests)  # the disk was full, say
     assert earned(evil)["doubles"] == earned(evil)["keeps_its_secret"] == 0.0
-    assert (none.earned, none.points) == (0.0, 10.0)
+    assert (none.earned, none.points) == (0.0, 11.0)
     script = grades["script.ipynb"]
     assert script.earned == 0.0 and "is in javascript" in script.outcome.reason
-    assert [test.name for test in honest.tests if test.forgeable] == ["is_honest"]
+    assert [test.name for test in honest.tests if test.forgeable] == ["is_honest", "is_free"]
     assert not any((tmp_path / "sessions").glob("*-*"))
 
 
@@ -149,20 +165,23 @@ def test_formats_of_others_are_graded(warm: None, make: Making, tmp_path: Path) 
         "OK_FORMAT = True\n"
         "test = {'name': 'q1', 'points': 3, 'suites': [{'type': 'doctest', 'cases': [\n"
         " {'code': '>>> x = double(2)\\n>>> x\\n4', 'hidden': False},\n"
-        " {'code': '>>> for i in range(2):\\n...     print(i)\\n0\\n1', 'hidden': True},\n"
-        " {'code': '>>> double(None)\\nTraceback (most recent call last):\\nKeyError: 1'}]}]}\n"
+        " {'code': '>>> for i in range(2):\\n...     print(i)\\n0\\n1'},\n"
+        " {'code': '>>> double(None)\\nTraceback (most recent call last):\\nKeyError: 1',"
+        " 'hidden': False}]}]}\n"
     )
     cell = nbformat.v4.new_code_cell("### BEGIN HIDDEN TESTS\nassert double(1) == 2")
     cell.metadata["nbgrader"] = {"grade": True, "solution": False, "points": 2, "grade_id": "c1"}
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tests / "release.ipynb")
+    part = nbformat.v4.new_code_cell("1.5 if double(1) == 2 else 0")
+    part.metadata["nbgrader"] = {**cell.metadata["nbgrader"], "grade_id": "c2"}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell, part]), tests / "release.ipynb")
     make("a.ipynb", "def double(x): return x * 2")
     (grade,) = grade_notebooks(
         [tests], [tmp_path / "in"], tmp_path / "out", workspace_root=tmp_path / "sessions"
     )
-    assert earned(grade) == {"q1-1": 1.0, "q1-2": 1.0, "q1-3": 0.0, "c1": 2.0}
+    assert earned(grade) == {"q1-1": 1.0, "q1-2": 1.0, "q1-3": 0.0, "c1": 2.0, "c2": 1.5}
     assert "KeyError: 1 was expected" in grade.tests[2].message
-    assert [test.hidden for test in grade.tests] == [False, True, False, True]
-    assert [test.forgeable for test in grade.tests] == [False, False, False, True]
+    assert [test.hidden for test in grade.tests] == [False, True, False, True, False]
+    assert [test.forgeable for test in grade.tests] == [False, False, False, True, True]
 
 
 def test_files_that_hold_no_tests_are_refused(tmp_path: Path) -> None:
@@ -170,6 +189,10 @@ def test_files_that_hold_no_tests_are_refused(tmp_path: Path) -> None:
     bad.write_text("test = {'suites': open('x')}")
     with pytest.raises(BatchError, match="more than plain values"):
         read_tests([bad])
+    for case in ("{'code': 'x == 42'}", "{}", "{'code': '>>> x', 'points': -1}"):
+        bad.write_text(f"test = {{'suites': [{{'cases': [{case}]}}]}}")
+        with pytest.raises(BatchError, match=r"bad\.py can't be read"):
+            read_tests([bad])
     bad.write_text("def")
     with pytest.raises(BatchError, match=r"bad\.py can't be read"):
         read_tests([bad])
@@ -177,26 +200,122 @@ def test_files_that_hold_no_tests_are_refused(tmp_path: Path) -> None:
         read_tests([tmp_path / "gone.py"])
 
 
-def test_tests_that_cannot_be_are_refused_and_no_points_are_made_up(
+@pytest.fixture
+def load() -> Iterator[Callable[[str], None]]:
+    """Loads the text of a file of tests, as a clean guest does."""
+    begin = f"from {GUEST_SIDE} import ProbeError, inside, test\n"
+    yield lambda text: wasm_kernel_grading.load(begin + text, {})
+    wasm_kernel_grading._REGISTERED.clear()
+
+
+def judged(name: str, *values: Any) -> Any:
+    """What a test makes of answers; an error is the answer of a probe that raised it."""
+    answers = [
+        {"ok": False, "name": type(each).__name__, "text": str(each)}
+        if isinstance(each, Exception)
+        else {"ok": True, "value": json.dumps(each)}
+        for each in values
+    ]
+    return json.loads(wasm_kernel_grading.judge(name, json.dumps(answers)))
+
+
+def test_a_verdict_is_an_end_without_error_or_a_truth_or_a_number_of_points(
+    load: Callable[[str], None],
+) -> None:
+    load(
+        "@test(probes=['x'], points=2)\n"
+        "def share(x): return x\n"
+        "@test(probes=['x'], points=2)\n"
+        "def alike(x):\n    import numpy\n    return numpy.isclose(x, 0.3)\n"
+        "@test(probes=['x'], points=2)\n"
+        "def said(x): assert x == 1\n"
+    )
+    for given, earned in ((True, 2.0), (False, 0.0), (1.5, 1.5), (0, 0.0)):
+        assert judged("share", given) == {"earned": earned}
+    odd: tuple[Any, ...] = ("good", None, [1], 3, -1, math.nan, math.inf)
+    for value in odd:
+        with pytest.raises(wasm_kernel_grading.NoVerdict, match="which is no verdict"):
+            judged("share", value)
+    assert (judged("alike", 0.1 + 0.2), judged("alike", 1)) == ({"earned": 2.0}, {"earned": 0.0})
+    assert judged("said", 1) == {"earned": 2.0}
+    assert judged("said", 2) == {"earned": 0.0, "message": "what it asserts is not so"}
+
+
+def test_a_probe_that_raises_an_error_fails_a_test_that_does_not_name_it(
+    load: Callable[[str], None],
+) -> None:
+    load(
+        "@test(probes=['f(4)'])\ndef is_no_prime(x): assert not x != 3 or x\n"
+        "@test(probes=['f(4)'])\ndef refuses(x): assert isinstance(x, ProbeError) and x.text\n"
+    )
+    failed = {"earned": 0.0, "message": "ValueError: no"}
+    assert judged("is_no_prime", ValueError("no")) == failed
+    assert judged("refuses", ValueError("no")) == {"earned": 1.0}
+
+
+UNFIT = {
+    "some places": "@test(probes=['x'])\ndef a(x):\n    if x: return 1",
+    "nothing": "@test(probes=['x'])\ndef a(x):\n    if x: return\n    return 1",
+    "a text": "@test(probes=['x'])\ndef a(x): return 'good' if x == 42 else 0",
+    "too many points": "@test(probes=['x'])\ndef a(x): return 4 if x == 42 else 0",
+    "async": "@test(probes=['x'])\nasync def a(x): assert x == 42",
+    "yields": "@test(probes=['x'])\ndef a(x):\n    assert x == 42\n    yield",
+    "a lambda": "test(probes=['x'])(lambda x: x == 42)",
+    "no probes": "@test(probes=[])\ndef a(): assert 1",
+    "a text of probes": "@test(probes='x')\ndef a(x): assert 1",
+    "other probes": "@test(probes=['x', 'y'])\ndef a(x): assert x",
+    "points": "@test(probes=['x'], points=-1)\ndef a(x): assert x",
+    "inside, of others": "def f():\n    y = 1\n    @inside()\n    def a(): assert y\nf()",
+    "inside, with arguments": "@inside()\ndef a(x): assert x",
+    "inside, returns": "@inside()\ndef a(): return 'good'",
+    "inside, async": "@inside()\nasync def a(): assert 0",
+    "two": "@test(probes=['x'])\ndef a(x): assert x\n" * 2,
+}
+
+
+@pytest.mark.parametrize("text", UNFIT.values(), ids=UNFIT.keys())
+def test_a_check_without_a_verdict_is_refused_as_it_is_loaded(
+    load: Callable[[str], None], text: str
+) -> None:
+    with pytest.raises(ValueError, match=r"can't be a test|two tests are named a"):
+        load(text)
+
+
+def test_a_check_that_refuses_nothing_is_known(load: Callable[[str], None]) -> None:
+    load(
+        "@test(probes=['x'])\ndef forgets(x): x == 42\n"
+        "@test(probes=['x'])\ndef shows(x): print(x == 42)\n"
+        "@test(probes=['x'])\ndef catches(x):\n"
+        "    try:\n        assert x == 42\n    except Exception: pass\n"
+        "@test(probes=['x'])\ndef judges(x): assert x\n"
+    )
+    names = ("forgets", "shows", "catches", "judges")
+    refuses = {name: json.loads(wasm_kernel_grading.try_out(name)) for name in names}
+    assert refuses == {"forgets": False, "shows": False, "catches": False, "judges": True}
+
+
+REFUSED = {
+    "A probe of a can't be read": "@test(probes=['%time f()'])\ndef a(x): assert x",
+    "a gives all its points, whatever": "@test(probes=['f()'])\ndef a(x): x == 42",
+    "wanted": "@test(probes=['f()'])\ndef a(x): assert x == wanted",
+    "b: The test itself failed": "@inside()\ndef b(): return print(1)",
+}
+
+
+def test_the_teacher_hears_it_before_anything_is_graded(
     warm: None, make: Making, tmp_path: Path
 ) -> None:
-    import_it = "from wasm_kernel_grading import test\n"
-    twice = import_it + "@test(probes=['1'])\ndef same(x): ...\n" * 2
-    with pytest.raises(ValueError, match="two tests are named same"):
-        wasm_kernel_grading.load(twice.replace("wasm_kernel_grading", GUEST_SIDE), {})
-    share = f"from {GUEST_SIDE} import test\n@test(probes=['x'], points=2)\ndef share(x): return x"
-    wasm_kernel_grading.load(share, {})
-    for value, earned in (("NaN", 0.0), ("Infinity", 2.0), ("-3", 0.0), ("1.5", 1.5)):
-        told = json.dumps([{"ok": True, "value": value}])
-        assert json.loads(wasm_kernel_grading.judge("share", told))["earned"] == earned
-    (tmp_path / "tests.py").write_text(import_it + "@test(probes=['%time f()'])\ndef a(x): ...")
-    with pytest.raises(BatchError, match="A probe of a can't be read"):
-        grade_notebooks(
-            [tmp_path / "tests.py"],
-            [make("a.ipynb", "1")],
-            tmp_path / "out",
-            workspace_root=tmp_path / "sessions",
-        )
+    make("a.ipynb", "def f(): return 41")
+    for why, text in REFUSED.items():
+        (tmp_path / "tests.py").write_text(f"from wasm_kernel_grading import inside, test\n{text}")
+        with pytest.raises(BatchError, match=why):
+            grade_notebooks(
+                [tmp_path / "tests.py"],
+                [tmp_path / "in"],
+                tmp_path / "out",
+                workspace_root=tmp_path / "sessions",
+            )
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_probe_is_its_statements_and_its_last_expression() -> None:
@@ -211,6 +330,8 @@ def grades() -> list[Grade]:
         TestGrade("second", 0.0, 1.0, "the secret is 7", hidden=True),
         TestGrade("third", 1.0, 1.0, forgeable=True),
         TestGrade("fourth", 0.0, 1.0, "no room", judged=False),
+        TestGrade("fifth", 0.0, 0.0, "wrong", free=0.5),
+        TestGrade("sixth", 0.0, 0.0, "no room", judged=False),
     )
     return [Grade(Outcome("=cmd().ipynb", "timeout", "too *slow*", cell=3), tests)]
 
@@ -236,9 +357,11 @@ def test_teachers_get_a_table_and_junit(grades: list[Grade], tmp_path: Path) -> 
         "second",
         "third",
         "fourth",
+        "fifth",
+        "sixth",
     ]
-    assert rows[1] == ["'=cmd().ipynb", "timeout", "", "5", "1.5", "0", "1", ""]
+    assert rows[1] == ["'=cmd().ipynb", "timeout", "", "5", "1.5", "0", "1", "", "0", ""]
     write_grades_junit(tmp_path / "j.xml", grades)
     (suite,) = JUnitXml.fromfile(str(tmp_path / "j.xml"))
-    assert (suite.tests, suite.failures) == (4, 3)
-    assert "third" in table_of(grades)
+    assert (suite.tests, suite.failures, suite.errors) == (6, 3, 2)
+    assert "third" in table_of(grades) and "points, too: fifth" in table_of(grades)

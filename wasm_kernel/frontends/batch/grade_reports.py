@@ -78,7 +78,9 @@ def write_grades_junit(file: Path, grades: Sequence[Grade]) -> None:
 
 
 def _verdict(test: TestGrade) -> tuple[str, str]:
-    if test.earned >= test.points:
+    if not test.judged:
+        return "kernel-lost", f"it could not be judged: {test.message}"
+    if test.earned >= test.points and not test.message:
         return "ok", ""
     note = f" ({_FORGEABLE})" if test.forgeable else ""
     return "error", f"{test.earned:g} of {test.points:g} points: {test.message}{note}"
@@ -94,7 +96,9 @@ def table_of(grades: Sequence[Grade]) -> str:
     unjudged = sum(not grade.judged for grade in grades)
     if unjudged:
         lines.append(f"Not judged in full, look at their feedback: {unjudged} submissions.")
-    forgeable = [test.name for test in grades[0].tests if test.forgeable] if grades else []
-    if forgeable:
+    tests = grades[0].tests if grades else ()
+    if forgeable := [test.name for test in tests if test.forgeable]:
         lines.append(f"Can be fooled by a submission, as they ran inside: {', '.join(forgeable)}.")
+    if free := [test.name for test in tests if test.free]:
+        lines.append(f"Give an empty notebook points, too: {', '.join(free)}.")
     return "\n".join(lines)

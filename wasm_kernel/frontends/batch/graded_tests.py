@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import doctest
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import describe
 from wasm_kernel.frontends.batch.notebooks import SUFFIX, NotebookRefused, parse_notebook
@@ -27,12 +29,14 @@ _MOST = 10_000
 class Example(Struct, frozen=True):
     """One example of a doctest, run in the mode of a prompt, and the output that it wants.
 
-    `error` is the last line of the traceback that is expected; empty if none is.
+    `error` is the last line of the traceback that is expected; empty if none is. `flags` are
+    doctest's own.
     """
 
     code: str
     want: str
     error: str = ""
+    flags: int = 0
 
 
 class GradedTest(Struct, frozen=True):
@@ -46,7 +50,8 @@ class GradedTest(Struct, frozen=True):
         hidden: Whether students are not told more than whether it was passed.
         probes: The cells of the probes.
         examples: The examples of a doctest.
-        code: What is run inside.
+        code: The cell that is run inside; the value of its last expression is its verdict.
+        returns: Whether that is a verdict in any case; otherwise it may be nothing.
     """
 
     name: str
@@ -56,6 +61,7 @@ class GradedTest(Struct, frozen=True):
     probes: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     code: str = ""
+    returns: bool = False
 
     @property
     def forgeable(self) -> bool:
@@ -64,10 +70,14 @@ class GradedTest(Struct, frozen=True):
 
 
 class TestFiles(Struct, frozen=True):
-    """The tests in files: sources of our own format, for a clean guest, and tests of the others."""
+    """The tests in files: sources of our own format, for a clean guest, and tests of the others.
+
+    `notes` tell what in them is not graded.
+    """
 
     sources: tuple[str, ...] = ()
     tests: tuple[GradedTest, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_tests(paths: Sequence[Path]) -> TestFiles:
@@ -77,13 +87,16 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
     """
     sources: list[str] = []
     tests: list[GradedTest] = []
+    notes: list[str] = []
     for file in _files(paths):
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, ValueError) as problem:
             raise _refused(file, describe(problem)) from None
         if file.suffix == SUFFIX:
-            tests += _nbgrader(file, text)
+            found, note = _nbgrader(file, text)
+            tests += found
+            notes += [note] * bool(note)
         elif (table := _otter_table(file, text)) is not None:
             tests += _otter(file, table)
         else:
@@ -91,7 +104,7 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
     names = [test.name for test in tests]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BatchError(f"Two tests are named {twice[0]}. Nothing was run.")
-    return TestFiles(tuple(sources), tuple(tests))
+    return TestFiles(tuple(sources), tuple(tests), tuple(notes))
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -115,7 +128,7 @@ def _otter_table(file: Path, text: str) -> Mapping[str, Any] | None:
     except (SyntaxError, ValueError) as problem:
         raise _refused(file, str(problem)) from None
     for node in tree.body:
-        if isinstance(node, ast.Assign) and _names(node) == ["test"]:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and _names(node) == ["test"]:
             try:
                 table = ast.literal_eval(node.value)
             except ValueError:
@@ -124,45 +137,98 @@ def _otter_table(file: Path, text: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _names(node: ast.Assign) -> list[str]:
-    return [each.id for each in node.targets if isinstance(each, ast.Name)]
+def _names(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
-def _otter(file: Path, table: Mapping[str, Any]) -> Iterator[GradedTest]:
-    name = str(table.get("name", file.stem))
-    cases = [case for suite in table.get("suites", []) for case in suite.get("cases", [])]
-    points = table.get("points")
-    each = points / len(cases) if isinstance(points, int | float) and cases else 1.0
-    worth = [*points, *[1.0] * len(cases)] if isinstance(points, list) else [each] * len(cases)
-    for number, case in enumerate(cases, start=1):
-        try:
-            examples = doctest.DocTestParser().get_examples(case["code"])
-        except (KeyError, ValueError) as problem:
-            raise _refused(file, str(problem)) from None
-        yield GradedTest(
+def _otter(file: Path, table: Mapping[str, Any]) -> list[GradedTest]:
+    try:
+        return _cases(str(table.get("name", file.stem)), table)
+    except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        raise _refused(file, describe(problem)) from None
+
+
+def _cases(name: str, table: Mapping[str, Any]) -> list[GradedTest]:
+    """Returns the cases of a table, as otter-grader counts them; or one test of all of them."""
+    suites = table["suites"]
+    suite = suites[0] if suites else {}
+    if len(suites) > 1 or suite.get("type", "doctest") != "doctest":
+        raise ValueError("it is to have one suite, of doctests")
+    if suite.get("setup") or suite.get("teardown"):
+        raise ValueError("setup and teardown are not read")
+    if not (cases := suite.get("cases")):
+        raise ValueError("it has no case")
+    worth = _worth(table.get("points"), [case.get("points") for case in cases])
+    tests = [
+        GradedTest(
             f"{name}-{number}" if len(cases) > 1 else name,
             "doctest",
-            points=float(case.get("points", worth[number - 1])),
-            hidden=bool(case.get("hidden", False)),
-            examples=tuple(Example(e.source, e.want, e.exc_msg or "") for e in examples),
+            points=points,
+            hidden=bool(case.get("hidden", True)),
+            examples=_examples(number, str(case["code"])),
         )
+        for number, (case, points) in enumerate(zip(cases, worth, strict=True), start=1)
+    ]
+    if not table.get("all_or_nothing"):
+        return tests
+    hidden, examples = any(test.hidden for test in tests), [test.examples for test in tests]
+    points = sum(test.points for test in tests)
+    return [replace(tests[0], name=name, points=points, hidden=hidden, examples=sum(examples, ()))]
+
+
+def _worth(total: Any, named: Sequence[Any]) -> list[float]:
+    """Returns the points of each case: its own, or its share of what is left of the total.
+
+    Source: `resolve_test_file_points` of otter-grader 7.
+    """
+    if isinstance(total, list):
+        if len(total) != len(named):
+            raise ValueError("it has another number of points than of cases")
+        total, named = None, total
+    own = sum(_points(each) for each in named if each is not None)
+    rest = _points(total) - own if total is not None else float(not own)
+    if rest < 0:
+        raise ValueError("its cases have more points than there are in all")
+    return [rest / named.count(None) if each is None else float(each) for each in named]
+
+
+def _points(value: Any) -> float:
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"no test is worth {value} points")
+    return float(value)
+
+
+def _examples(number: int, code: str) -> tuple[Example, ...]:
+    found = []
+    for each in doctest.DocTestParser().get_examples(code):
+        flags = sum(flag for flag, is_on in each.options.items() if is_on)
+        if not flags & doctest.SKIP:
+            found.append(Example(each.source, each.want, each.exc_msg or "", flags))
+    if not found:
+        raise ValueError(f"case {number} runs nothing, as it has no line that begins with >>>")
+    return tuple(found)
 
 
 # -- nbgrader: cells of the teacher's notebook that are graded, and hold no solution
 
 
-def _nbgrader(file: Path, text: str) -> Iterator[GradedTest]:
+def _nbgrader(file: Path, text: str) -> tuple[list[GradedTest], str]:
+    """Returns the tests of a notebook, and a note on what of it can't be graded here."""
+    tests, by_hand = list[GradedTest](), 0
     try:
         book = parse_notebook(text.encode())
-    except NotebookRefused as problem:
-        raise _refused(file, str(problem)) from None
-    for number, cell in enumerate(book.cells, start=1):
-        told = cell.metadata.get("nbgrader", {})
-        if cell.cell_type == "code" and told.get("grade") and not told.get("solution"):
-            yield GradedTest(
-                str(told.get("grade_id", f"cell-{number}")),
-                "inside",
-                points=float(told.get("points", 0)),
-                hidden=_HIDDEN in cell.source,
-                code=cell.source,
-            )
+        for number, cell in enumerate(book.cells, start=1):
+            told = cell.metadata.get("nbgrader", {})
+            is_test = cell.cell_type == "code" and told.get("grade") and not told.get("solution")
+            if is_test:
+                name, points = told.get("grade_id", f"cell-{number}"), _points(told["points"])
+                hidden, code = _HIDDEN in cell.source, cell.source
+                tests.append(GradedTest(str(name), "inside", points, hidden, code=code))
+            by_hand += bool(not is_test and (told.get("grade") or told.get("task")))
+    except (NotebookRefused, KeyError, TypeError, AttributeError, ValueError) as problem:
+        raise _refused(file, describe(problem)) from None
+    if not tests:
+        raise _refused(file, "none of its cells is an autograder test of nbgrader's")
+    note = f"{file.name} has cells that are graded by hand, which are not counted: {by_hand}"
+    return tests, note if by_hand else ""

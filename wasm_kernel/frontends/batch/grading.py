@@ -16,10 +16,11 @@ from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles, read_tests
 from wasm_kernel.frontends.batch.local_run import run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
-from wasm_kernel.frontends.batch.notebooks import find_sources
+from wasm_kernel.frontends.batch.notebooks import Source, empty_source, find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
-from wasm_kernel.frontends.batch.probing import CleanGuest, Copy
+from wasm_kernel.frontends.batch.probing import CleanGuest, Copy, NotJudged
 from wasm_kernel.frontends.batch.reporting import Progress
+from wasm_kernel.frontends.batch.run_folder import RunFolder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.service import Service
@@ -34,6 +35,11 @@ TEST_SECONDS = 10.0
 _TOGETHER = 4  # submissions for each processor that run before they are graded: states take room
 _CANCELLED = "Grading was cancelled. No grades were written."
 _NOTHING_RAN = "The submission did not run."
+_CANNOT_FAIL = (
+    "{name} gives all its points, whatever it is answered. Have it assert something, or return a "
+    "verdict. Nothing was run."
+)
+_FREE = "{name} gives an empty notebook {earned:g} of {of:g} points, too"
 BUDGETS = Budgets(cell_seconds=60.0, notebook_seconds=300.0)
 
 
@@ -48,6 +54,7 @@ class TestGrade(Struct, frozen=True):
         hidden: Whether students are not told the message.
         forgeable: Whether the test ran beside the submission, which can fool it.
         judged: Whether it is known what the submission earned; `message` says why not.
+        free: The points that an empty notebook earns, too.
     """
 
     __test__ = False
@@ -59,6 +66,7 @@ class TestGrade(Struct, frozen=True):
     hidden: bool = False
     forgeable: bool = False
     judged: bool = True
+    free: float = 0.0
 
 
 class Grade(Struct, frozen=True):
@@ -137,36 +145,41 @@ def grade_notebooks(
     policy = ExecutionPolicy.from_values({**budgets.limits(), "history_cells": 5})
     with (
         Service(workspace_root, private_root=private_root, policy=policy) as service,
-        closing(_Grading(service, settings.root, files, test_seconds, count)) as grading,
+        closing(_Grading(service, settings, files, test_seconds, count)) as grading,
     ):
         grading.check()
         sources = find_sources([str(each) for each in submissions], Path(out))
+        told = progress or Progress()
+        for note in files.notes:
+            told.noted(note)
+        grading.try_empty(told)
         grades: list[Grade] = []
         for part in range(0, len(sources), _TOGETHER * count):
-            some = sources[part : part + _TOGETHER * count]
-            try:
-                outcomes = run_sources(some, settings, count, progress or Progress())
-                grades += grading.grade_all(outcomes)
-            finally:
-                for source in some:
-                    BatchSession(settings.root, source.output).discard()
+            grades += grading.run(sources[part : part + _TOGETHER * count], told)
         return grades
 
 
 class _Grading:
-    """Grades what ran. Its threads have a clean guest each."""
+    """Runs submissions and grades them. Its threads have a clean guest each."""
 
     def __init__(
-        self, service: Service, root: SessionsRoot, files: TestFiles, seconds: float, jobs: int
+        self,
+        service: Service,
+        settings: RunSettings,
+        files: TestFiles,
+        seconds: float,
+        jobs: int,
     ) -> None:
         self._service = service
-        self._root = root
+        self._settings = settings
         self._files = files
         self._seconds = seconds
+        self._jobs = jobs
         self._is_cancelled = False
         self._threads = ThreadPoolExecutor(jobs)
         self._own = threading.local()
         self._made: list[str] = []
+        self._free: dict[str, float] = {}
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -174,13 +187,45 @@ class _Grading:
             self._service.delete(name)
 
     def check(self) -> None:
-        """Loads the tests once; `BatchError` if they can't be loaded, or there is none."""
+        """Loads the tests once; `BatchError` if there is none, or one can't judge anything."""
         clean = self._clean()
         names = [test.name for test in clean.tests]
         if not names:
             raise BatchError("There is no test in these files. Nothing was run.")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BatchError(f"Two tests are named {twice[0]}. Nothing was run.")
+        for test in clean.tests:
+            try:
+                can_fail = test.kind != "probes" or clean.can_fail(test)
+            except NotJudged as problem:
+                raise BatchError(f"{test.name}: {problem} Nothing was run.") from None
+            if not can_fail:
+                raise BatchError(_CANNOT_FAIL.format(name=test.name))
+
+    def try_empty(self, progress: Progress) -> None:
+        """Grades an empty notebook, and tells what it earns.
+
+        Raises `BatchError` if it can't be run, or a test can't judge it.
+        """
+        with RunFolder() as place:
+            (grade,) = self.run([empty_source(place)], Progress())
+        if not grade.outcome.ok:
+            raise BatchError(f"No notebook can be run. {grade.outcome.reason} Nothing was graded.")
+        for test in grade.tests:
+            if not test.judged:
+                raise BatchError(f"{test.name}: {test.message} Nothing was graded.")
+            if test.earned:
+                progress.noted(_FREE.format(name=test.name, earned=test.earned, of=test.points))
+        self._free = {test.name: test.earned for test in grade.tests}
+
+    def run(self, sources: Sequence[Source], progress: Progress) -> list[Grade]:
+        """Runs some submissions; returns what they earned, or `BatchError` if it was cancelled."""
+        try:
+            outcomes = run_sources(sources, self._settings, self._jobs, progress)
+            return self._grade_all(outcomes)
+        finally:
+            for source in sources:
+                BatchSession(self._settings.root, source.output).discard()
 
     def _clean(self) -> CleanGuest:
         if not hasattr(self._own, "guest"):
@@ -190,8 +235,7 @@ class _Grading:
         guest: CleanGuest = self._own.guest
         return guest
 
-    def grade_all(self, outcomes: Sequence[Outcome]) -> list[Grade]:
-        """Returns what submissions earned; `BatchError` if somebody cancelled it."""
+    def _grade_all(self, outcomes: Sequence[Outcome]) -> list[Grade]:
         if any(outcome.verdict == "cancelled" for outcome in outcomes):
             raise BatchError(_CANCELLED)
         try:
@@ -202,7 +246,7 @@ class _Grading:
 
     def _grade(self, outcome: Outcome) -> Grade:
         clean = self._clean()
-        session = BatchSession(self._root, Path(outcome.output))
+        session = BatchSession(self._settings.root, Path(outcome.output))
         return Grade(
             outcome, tuple(self._one(clean, session, outcome, test) for test in clean.tests)
         )
@@ -215,7 +259,7 @@ class _Grading:
             raise BatchError(_CANCELLED)
         if outcome.verdict == "kernel-lost":  # which is not the submission's fault
             message, judged = outcome.reason, False
-        elif session.exists:
+        elif outcome.output:  # else a session that is there is of an earlier run
             try:
                 earned, message = self._in_copy(clean, session, test)
             except (WasmKernelError, OSError) as problem:
@@ -228,6 +272,7 @@ class _Grading:
             hidden=test.hidden,
             forgeable=test.forgeable,
             judged=judged,
+            free=self._free.get(test.name, 0.0),
         )
 
     def _in_copy(
@@ -235,7 +280,7 @@ class _Grading:
     ) -> tuple[float, str]:
         """Runs one test in a copy of the submission, which is then deleted."""
         name = ids.new()
-        fork_session(self._root, session.id)(ForkSession(name, reseed=False), QUIET)
+        fork_session(self._settings.root, session.id)(ForkSession(name, reseed=False), QUIET)
         try:
             copy = Copy(self._service.get(name), self._seconds)
             return _judged(clean, copy, test)
@@ -249,8 +294,7 @@ def _judged(clean: CleanGuest, copy: Copy, test: GradedTest) -> tuple[float, str
         case "probes":
             return clean.judge(test, [copy.answer(each) for each in test.probes])
         case "inside":
-            failed = copy.run_inside(test.code)
-            return (0.0, failed) if failed else (test.points, "")
+            return copy.verdict(test)
         case "doctest":
             for example in test.examples:
                 printed, error = copy.printed(example)

@@ -15,6 +15,7 @@ from wasm_kernel.frontends.batch.reporting import Progress, line_of
 
 _STYLES = {"ok": "green", "cancelled": "yellow"}
 _FAILED = "red"
+_NOTED = "yellow"
 
 
 class LiveTable(Progress):
@@ -49,6 +50,10 @@ class LiveTable(Progress):
         shown = Text(line)
         shown.stylize(style, 0, len(outcome.verdict))
         self._live.console.print(shown, soft_wrap=True)
+
+    def noted(self, text: str) -> None:
+        """Prints a line above the table."""
+        self._live.console.print(Text(f"{'note':<13} {plain(text)}", _NOTED), soft_wrap=True)
 
     def _shown(self) -> Table:
         table = Table(box=None, padding=(0, 2), show_header=False)

@@ -96,6 +96,13 @@ def find_sources(named: Sequence[str], out: Path) -> list[Source]:
     return sources
 
 
+def empty_source(folder: Path) -> Source:
+    """Returns a notebook that does nothing; it is executed in a folder."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("None", id="cell-1")])
+    name = f"empty{SUFFIX}"
+    return Source(name, None, _real(folder / name), folder, nbformat.v4.writes(book).encode())
+
+
 def _files_of(name: str, out: Path) -> list[Path]:
     path = Path(name)
     if path.is_dir():

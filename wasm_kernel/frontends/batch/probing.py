@@ -16,6 +16,7 @@ from typing import Any
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles
 from wasm_kernel.frontends.batch.outcome import BatchError, plain
+from wasm_kernel.frontends.batch.wasm_kernel_grading import NoVerdict, points_of
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 
@@ -66,6 +67,14 @@ _AS_AT_A_PROMPT = (
 Answer = Mapping[str, Any]
 
 
+class NotJudged(WasmKernelError):
+    """A test could not judge a submission, through no fault of that."""
+
+    def __init__(self, why: object) -> None:
+        shown = plain(str(why)).partition(". ")[0].removesuffix(".")
+        super().__init__(f"The test itself failed ({shown}).")
+
+
 class Copy:
     """A copy of a submission, in which one test has its probes run.
 
@@ -80,12 +89,9 @@ class Copy:
     def answer(self, probe: str) -> Answer:
         """Returns the value of a probe's last expression, as JSON in a text; or its error."""
         body, last = split_probe(probe)
-        if not last:
-            return _failed(self._run(body))
-        wanted = f"_wasm_kernel_told(({last}))"
-        result = self._run(f"{_PLAIN}\n{body}", value=wanted)
-        if result.error is not None:
-            return _failed(result)
+        result = self._run(f"{_PLAIN}\n{body}", value=f"_wasm_kernel_told(({last or None}))")
+        if (error := result.error) is not None:
+            return {"ok": False, "name": error.ename, "text": plain(error.evalue)}
         return _value_in(result.reply.get("user_expressions", {}).get("value", {}))
 
     def printed(self, example: Example) -> tuple[str, str]:
@@ -94,10 +100,18 @@ class Copy:
         error = result.error
         return result.stdout, "" if error is None else f"{error.ename}: {error.evalue}\n"
 
-    def run_inside(self, code: str) -> str:
-        """Runs a test beside the submission; returns why it failed, or nothing."""
-        error = self._run(code).error
-        return "" if error is None else plain(f"{error.ename}: {error.evalue}")
+    def verdict(self, test: GradedTest) -> tuple[float, str]:
+        """Runs a test beside the submission; returns the points of its verdict, and a message.
+
+        Raises `NotJudged` if that is no verdict.
+        """
+        answer = self.answer(test.code)
+        if not answer["ok"]:
+            return 0.0, f"{answer['name']}: {answer['text']}"
+        try:
+            return points_of(json.loads(answer["value"]), test.points, returns=test.returns), ""
+        except NoVerdict as problem:
+            raise NotJudged(problem) from None
 
     def _run(self, code: str, **expressions: str) -> SandboxResult:
         left = max(self._end - time.monotonic(), _LEAST_SECONDS)
@@ -107,10 +121,16 @@ class Copy:
 
 
 def split_probe(probe: str) -> tuple[str, str]:
-    """Returns the statements of a probe, and its last expression; empty if it ends with none."""
-    tree = ast.parse(probe)
+    """Returns the statements of a probe, and its last expression; empty if it ends with none.
+
+    One that holds magics, or awaits something last, is all statements.
+    """
+    try:
+        tree = ast.parse(probe)
+    except SyntaxError:
+        return probe, ""
     last = tree.body[-1] if tree.body else None
-    if not isinstance(last, ast.Expr):
+    if not isinstance(last, ast.Expr) or any(isinstance(n, ast.Await) for n in ast.walk(last)):
         return probe, ""
     tree.body.pop()
     return ast.unparse(tree), ast.unparse(last.value)
@@ -120,18 +140,12 @@ def _check_probes(test: GradedTest) -> None:
     """Checks that probes can be read, before anything runs; `BatchError` if one is no Python."""
     for probe in test.probes:
         try:
-            split_probe(probe)
+            ast.parse(probe)
         except (SyntaxError, ValueError, RecursionError) as problem:
             why = plain(str(problem))
             raise BatchError(
                 f"A probe of {test.name} can't be read ({why}). Nothing was run."
             ) from None
-
-
-def _failed(result: SandboxResult) -> Answer:
-    if result.error is None:
-        return {"ok": True, "value": "null"}
-    return {"ok": False, "name": result.error.ename, "text": plain(result.error.evalue)}
 
 
 def _value_in(told: Any) -> Answer:
@@ -179,7 +193,7 @@ class CleanGuest:
         result = self._sandbox.execute(code)
         if result.error is not None:
             why = plain(f"{result.error.ename}: {result.error.evalue}")
-            raise BatchError(f"The tests can't be loaded ({why}). Nothing was graded.")
+            raise BatchError(f"The tests can't be loaded ({why}). Nothing was run.")
 
     def _ask_anew(self, call: str) -> Any:
         self._sandbox.restore(_LOADED)  # nothing of another submission is left, or nothing is asked
@@ -194,10 +208,12 @@ class CleanGuest:
         )
         told = result.reply.get("user_expressions", {}).get("it", {})
         if result.error is not None or told.get("status") != "ok":
-            told_why = result.error.evalue if result.error else told.get("evalue", "")
-            why = plain(str(told_why)).partition(". ")[0].removesuffix(".")
-            raise WasmKernelError(f"The test itself failed ({why}).")
+            raise NotJudged(result.error.evalue if result.error else told.get("evalue", ""))
         return json.loads(_text_in(told))
+
+    def can_fail(self, test: GradedTest) -> bool:
+        """Returns whether a test refuses some answers that make no sense; or `NotJudged`."""
+        return bool(self._ask_anew(f"try_out({test.name!r})"))
 
     def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
         """Returns the points that the answers to a test's probes earn, and a message."""
@@ -206,6 +222,5 @@ class CleanGuest:
 
     def is_wanted(self, example: Example, printed: str, error: str) -> bool:
         """Returns whether an example did what it is to do."""
-        if example.error or error:
-            return bool(self._ask_anew(f"judge_text({example.error!r}, {error!r})"))
-        return bool(self._ask_anew(f"judge_text({example.want!r}, {printed!r})"))
+        texts = (example.error, error) if example.error or error else (example.want, printed)
+        return bool(self._ask_anew(f"judge_text(*{texts!r}, {example.flags})"))

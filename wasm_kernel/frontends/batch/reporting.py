@@ -24,6 +24,9 @@ class Progress:
     def ended(self, outcome: Outcome) -> None:
         """A notebook has its verdict."""
 
+    def noted(self, text: str) -> None:
+        """There is something to know about the whole run, before it begins."""
+
 
 class Lines(Progress):
     """One line, on a stream, for each notebook that has its verdict."""
@@ -34,6 +37,10 @@ class Lines(Progress):
     def ended(self, outcome: Outcome) -> None:
         """Writes the line."""
         print(line_of(outcome), file=self._stream, flush=True)
+
+    def noted(self, text: str) -> None:
+        """Writes a line."""
+        print(f"{'note':<13} {plain(text)}", file=self._stream, flush=True)
 
 
 class JsonLines(Progress):
@@ -53,6 +60,10 @@ class JsonLines(Progress):
     def ended(self, outcome: Outcome) -> None:
         """Writes `ended`, with the fields of an `Outcome`."""
         self._write({"event": "ended", **to_builtins(outcome)})
+
+    def noted(self, text: str) -> None:
+        """Writes `note`, with a text."""
+        self._write({"event": "note", "text": text})
 
     def _write(self, fields: dict[str, object]) -> None:
         print(json.dumps(fields), file=self._stream, flush=True)

@@ -2,24 +2,36 @@
 
 This runs in a clean guest, which never held a submission. `wasm-kernel grade` puts it there, with
 the tests; the answers to their probes come as JSON.
+
+A check gives a verdict in one of two ways. It returns nothing in any place, and raises an error if
+points are not earned; or it returns True, False or a number of points in every place. A check that
+does neither earns nothing for anybody.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import doctest
+import inspect
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Check = Callable[..., Any]
-_FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-_REGISTERED: dict[str, dict[str, Any]] = {}
-_CHECKS: dict[str, Check] = {}
+
+_ERROR = "ProbeError"
+_ODD_ANSWERS: tuple[Any, ...] = (None, "no such answer", -987654.321, "", 0, [], {}, False, True)
+"""Answers of which a check that judges refuses at least one."""
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_NO_VERDICTS = (ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.Lambda)
+_VERDICTS = "a check returns nothing at all, or True, False or a number from 0 to its points"
+_ALONE = "only its own text is run: no arguments, outer variables or further decorators"
 
 
 class ProbeError(Exception):
-    """The answer to a probe that raised an error; tests get it as an argument.
+    """The answer to a probe that raised an error; tests that name this class get it.
 
     Attributes:
         name: The class of the error, as the submission says.
@@ -31,23 +43,43 @@ class ProbeError(Exception):
         self.name, self.text = name, text
 
 
+class NoVerdict(Exception):
+    """A check returned something that says nothing about points."""
+
+
+# -- what tests say
+
+
 def test(
     *, probes: Sequence[str], points: float = 1.0, hidden: bool = False
 ) -> Callable[[Check], Check]:
     """Registers a function that judges the answers to probes.
 
-    It gets one argument for each probe: plain data, or a `ProbeError`. If it raises nothing, all
-    points are earned; if it returns a number, so many of them.
+    It gets one argument for each probe: plain data. If it raises an error, it gives no points. If
+    it returns True, or never returns anything, it gives all; if False, none; if a number, as many.
+
+    A probe that raises an error fails the test, unless the function names `ProbeError`: then that
+    is the answer.
 
     Args:
         probes: Cells that the submission runs; the value of each one's last expression is the
             answer. All of them run one after another in one copy of the submission.
         points: What it is worth.
         hidden: Whether students are not told more than whether it was passed.
+
+    Raises:
+        ValueError: The function can't judge the answers to these probes.
     """
 
     def register(check: Check) -> Check:
-        _register(check, "probes", points, hidden, probes=list(probes))
+        made = _Registered(check, points)
+        if isinstance(probes, str) or not probes:
+            raise made.refused("its probes are not a list of texts, or there are none")
+        try:
+            inspect.signature(check).bind(*probes)
+        except TypeError:
+            raise made.refused("it must take one answer for each probe") from None
+        made.add("probes", hidden, probes=list(probes))
         return check
 
     return register
@@ -56,62 +88,205 @@ def test(
 def inside(*, points: float = 1.0, hidden: bool = False) -> Callable[[Check], Check]:
     """Registers a function that runs beside the submission, which can fool it.
 
+    It takes no arguments. What it raises or returns counts as for `test`.
+
     Args:
-        points: What it is worth if it raises nothing.
+        points: What it is worth.
         hidden: Whether students are not told more than whether it was passed.
+
+    Raises:
+        ValueError: The function can't judge, or needs more than its own text.
     """
 
     def register(check: Check) -> Check:
-        _register(check, "inside", points, hidden)
+        made = _Registered(check, points)
+        made.add("inside", hidden, code=made.code())
         return check
 
     return register
 
 
-def _register(check: Check, kind: str, points: float, hidden: bool, **more: Any) -> None:
-    name = check.__name__
-    if name in _REGISTERED:
-        raise ValueError(f"two tests are named {name}")
-    told = {"name": name, "kind": kind, "points": float(points), "hidden": bool(hidden), **more}
-    _REGISTERED[name] = told
-    _CHECKS[name] = check
+class _Registered:
+    """The check of a test, with its definition in the file that is being loaded.
+
+    It `returns` verdicts if it returns anything. It `takes_errors` if it names `ProbeError`.
+    """
+
+    def __init__(self, check: Check, points: float) -> None:
+        """Raises `ValueError` if the check gives no verdict, or not in every place."""
+        self.name = str(getattr(check, "__name__", check))
+        self.check, self.points = check, float(points)
+        self.told: dict[str, Any] = {}
+        if self.name in _REGISTERED:
+            raise ValueError(f"two tests are named {self.name}")
+        if not 0 <= self.points < math.inf:
+            raise self.refused(f"no test is worth {points} points")
+        self._definition = self._find()
+        if not isinstance(self._definition, ast.FunctionDef) or inspect.isgeneratorfunction(check):
+            raise self.refused("a call of it runs nothing, as it is async or has a yield")
+        values = [*_returned(self._definition.body)]
+        self.returns = not all(map(_is_nothing, values))
+        if self.returns and (any(map(_is_nothing, values)) or not _ends(self._definition.body)):
+            raise self.refused(f"it does not return a verdict in every place; {_VERDICTS}")
+        if any(self._is_no_verdict(value) for value in values):
+            raise self.refused(f"it returns something that is no verdict; {_VERDICTS}")
+        words = [vars(each) for each in ast.walk(self._definition)]
+        self.takes_errors = any(_ERROR in (each.get("id"), each.get("attr")) for each in words)
+
+    def refused(self, why: str) -> ValueError:
+        """Returns the error that says why the test can't be."""
+        return ValueError(f"{self.name} can't be a test: {why}")
+
+    def add(self, kind: str, hidden: bool, **more: Any) -> None:
+        """Adds the test to those of the course."""
+        self.told = {"name": self.name, "kind": kind, "points": self.points, **more}
+        self.told |= {"hidden": bool(hidden), "returns": self.returns}
+        _REGISTERED[self.name] = self
+
+    def _find(self) -> ast.AST:
+        code = getattr(inspect.unwrap(self.check), "__code__", None)
+        for node in ast.walk(_loading):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and code is not None:
+                first = min(each.lineno for each in (node, *node.decorator_list))
+                if (node.name, first) == (self.name, code.co_firstlineno):
+                    return node
+        raise self.refused("it is not defined with def in this file")
+
+    def _is_no_verdict(self, value: ast.expr | None) -> bool:
+        match value:
+            case ast.IfExp():
+                return self._is_no_verdict(value.body) or self._is_no_verdict(value.orelse)
+            case ast.Constant(value=None):
+                return self.returns
+            case ast.Constant(value=found):
+                return not _is_within(found, self.points)
+            case _:
+                return isinstance(value, _NO_VERDICTS)
+
+    def code(self) -> str:
+        """Returns a cell that defines the function and calls it."""
+        made = copy.copy(self._definition)
+        assert isinstance(made, ast.FunctionDef)
+        is_closure = bool(self.check.__code__.co_freevars)
+        if is_closure or len(made.decorator_list) > 1 or inspect.signature(self.check).parameters:
+            raise self.refused(_ALONE)
+        made.decorator_list = []
+        return f"{ast.unparse(made)}\n{self.name}()"
+
+
+_REGISTERED: dict[str, _Registered] = {}
+_loading = ast.parse("")  # the file of tests that is being loaded
+
+
+def _returned(body: Sequence[ast.stmt]) -> Iterator[ast.expr | None]:
+    """Yields what a function's return statements return, not those of functions in it."""
+    left: list[ast.AST] = [*body]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Return):
+            yield node.value
+        elif not isinstance(node, _INNER):
+            left += ast.iter_child_nodes(node)
+
+
+def _is_nothing(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+
+
+def _ends(body: Sequence[ast.stmt]) -> bool:
+    """Returns whether statements end with a return or an error, as far as their text tells."""
+    match body[-1] if body else None:
+        case ast.If() as last:
+            ways = [last.body, last.orelse]
+        case ast.With() as last:
+            ways = [last.body]
+        case ast.Try() as last:
+            ways = [last.orelse or last.body, *(each.body for each in last.handlers)]
+        case ast.Match() as last:
+            ways = [each.body for each in last.cases]
+        case last:  # a call may never come back; what the check returns is looked at once more
+            is_error = isinstance(last, ast.Assert) and not getattr(last.test, "value", True)
+            is_call = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call)
+            return is_error or is_call or isinstance(last, ast.Return | ast.Raise | ast.While)
+    return all(map(_ends, ways))
+
+
+# -- what the host asks for
 
 
 def load(source: str, namespace: dict[str, Any]) -> None:
-    """Runs a file of tests, and keeps the source of those that run inside."""
-    tree = ast.parse(source)
-    exec(compile(tree, "the tests", "exec"), namespace)  # noqa: S102 - in a guest
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name in _REGISTERED:
-            node.decorator_list = []
-            _REGISTERED[node.name]["code"] = f"{ast.unparse(node)}\n{node.name}()"
+    """Runs a file of tests."""
+    global _loading  # noqa: PLW0603 - decorators know nothing else of their file
+    _loading = ast.parse(source)
+    exec(compile(_loading, "the tests", "exec"), namespace)  # noqa: S102 - in a guest
 
 
 def listing() -> str:
     """Returns all tests as JSON, in their order."""
-    return json.dumps(list(_REGISTERED.values()))
+    return json.dumps([each.told for each in _REGISTERED.values()])
+
+
+def try_out(name: str) -> str:
+    """Returns whether a check refuses some of the answers that nobody expects, as JSON.
+
+    Raises `NoVerdict` if it gives no verdict on one before.
+    """
+    it = _REGISTERED[name]
+    for answer in _ODD_ANSWERS:
+        given = [answer for _ in it.told["probes"]]
+        if not it.points or _judged(it, given)["earned"] < it.points:
+            return json.dumps(True)
+    return json.dumps(False)
 
 
 def judge(name: str, answers: str) -> str:
-    """Returns what a test makes of the answers to its probes, as JSON: points and a message."""
-    points = _REGISTERED[name]["points"]
+    """Returns what a test makes of the answers to its probes, as JSON: points and a message.
+
+    Raises `NoVerdict`, or what else shows that the check itself is wrong.
+    """
     given = [_answer(each) for each in json.loads(answers)]
+    failed = "; ".join(str(each) for each in given if isinstance(each, ProbeError))
+    it = _REGISTERED[name]
+    if failed and not it.takes_errors:
+        return json.dumps({"earned": 0.0, "message": failed})
+    found = _judged(it, given)
+    if "message" in found:
+        found["message"] = "; ".join(filter(None, (found["message"], failed)))
+    return json.dumps(found)
+
+
+def _judged(it: _Registered, given: Sequence[Any]) -> dict[str, Any]:
     try:
-        earned = _CHECKS[name](*given)
-        is_number = isinstance(earned, int | float) and not isinstance(earned, bool)
-        earned = min(max(0.0, float(earned)), points) if is_number else points  # nan is 0
+        return {"earned": points_of(it.check(*given), it.points, returns=it.returns)}
+    except (NoVerdict, NameError, ImportError):  # nothing of a submission can cause these here
+        raise
+    except AssertionError as problem:
+        return {"earned": 0.0, "message": str(problem) or "what it asserts is not so"}
     except Exception as problem:
-        told = str(problem) if isinstance(problem, AssertionError) else repr(problem)
-        failed = [str(each) for each in given if isinstance(each, ProbeError)]
-        return json.dumps(
-            {"earned": 0.0, "message": "; ".join([*([told] if told else []), *failed])}
-        )
-    return json.dumps({"earned": earned})
+        return {"earned": 0.0, "message": repr(problem)}
 
 
-def judge_text(want: str, got: str) -> str:
+def points_of(verdict: Any, most: float, *, returns: bool) -> float:
+    """Returns the points that a verdict stands for; `NoVerdict` if it is none.
+
+    `returns` tells whether the check returns verdicts at all.
+    """
+    if verdict is None and not returns:
+        return most
+    found = verdict.item() if getattr(verdict, "shape", None) == () else verdict  # numpy's
+    if not _is_within(found, most):
+        shown = repr(verdict)[:80]
+        raise NoVerdict(f"it returned {shown}, which is no verdict; {_VERDICTS}")
+    return most * found if isinstance(found, bool) else float(found)
+
+
+def _is_within(verdict: Any, most: float) -> bool:
+    return isinstance(verdict, bool) or (isinstance(verdict, int | float) and 0 <= verdict <= most)
+
+
+def judge_text(want: str, got: str, flags: int) -> str:
     """Returns whether a doctest's output is what it is to be, as JSON."""
-    return json.dumps(doctest.OutputChecker().check_output(want, got, _FLAGS))
+    return json.dumps(doctest.OutputChecker().check_output(want, got, flags))
 
 
 def _answer(told: dict[str, Any]) -> Any:
