@@ -3,17 +3,17 @@
 // The host calls `step` and does what it returns, then calls it again with what came of that: nothing
 // of a cell runs inside of these calls but what must, such as a timer's callback. What is returned:
 // "" the turn is over; "e" and a name of 11 characters and a script: evaluate it; "t" and a text: take
-// the types out of it; "j": run what promises wait for; "w" and a number: wait so many milliseconds.
+// the types out of it; "p" and a text: find the token that makes it no TypeScript; "j": run what promises wait for; "w" and a number: wait so many milliseconds.
 
 import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
-import { enter, evaluateGlobally, moduleProblem, now, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
+import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
 import { currentFolder, process } from "wasm-kernel:process";
 import { require } from "wasm-kernel:require";
-import { atMarkedLines, hasTypeArguments, withGlobalDeclarations, withLineMarks, withoutModuleSyntax } from "wasm-kernel:source";
+import { atMarkedLines, hasTypeArguments, placeOf, tokenEnds, withGlobalDeclarations, withLineMarks, withoutModuleSyntax } from "wasm-kernel:source";
 import { clearAll, hasTimeouts, nextDue, takeDue, timers } from "wasm-kernel:timers";
 import { URL, URLSearchParams } from "wasm-kernel:url";
 import * as web from "wasm-kernel:web";
@@ -21,9 +21,28 @@ import * as web from "wasm-kernel:web";
 const NAME_LENGTH = 11; // of a script's name in stacks
 const COMMAND = /^%(\w+)(?:[ \t]+(\S.*))?$/;
 const MISPLACED = /^\s*%%?\w/m;
+const SHELL = /^\s*!\w+[ \t]+[\w-]/m;
+const NO_SHELL = ". There is no shell here, and no ! commands: files are read with require(\"fs\"), packages come with %npm install NAME.";
+const INSTEAD = {
+  __proto__: null,
+  pip: "brings packages of Python, for cells in Python. %npm install NAME brings packages of JavaScript.",
+  conda: "brings packages of Python, for cells in Python. %npm install NAME brings packages of JavaScript.",
+  yarn: "is not needed: %npm install NAME brings packages.",
+  who: "lists the variables of Python. Here, Object.keys(globalThis) does.",
+  whos: "lists the variables of Python. Here, Object.keys(globalThis) does.",
+  time: "measures Python. Here, console.time(NAME) and console.timeEnd(NAME) do.",
+  timeit: "measures Python. Here, console.time(NAME) and console.timeEnd(NAME) do.",
+  ls: "lists files for cells in Python. Here, require(\"fs\").readdirSync(\".\") does.",
+  cat: "shows a file to cells in Python. Here, require(\"fs\").readFileSync(NAME, \"utf8\") does.",
+  cd: "is Python's. Here, process.chdir(FOLDER) does it.",
+  pwd: "is Python's. Here, process.cwd() says it.",
+  env: "is Python's. Here, process.env has the variables.",
+  run: "runs files of Python. Here, await import(\"./FILE.js\") does.",
+};
 const HINT = ". Commands such as %undo stand at the top of a cell, each on a line of its own; there are no %% ones.";
 const INTERRUPTED = "KeyboardInterrupt";
 const MOST_ROUNDS = 1; // of 100,000 reactions each, once the cell has its value
+const MOST_SOUGHT = 1_000_000; // characters of a text in which the place of an error is sought
 const MOST_TOLD = 10; // of promises that are rejected
 const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
 
@@ -33,15 +52,18 @@ class UsageError extends Error {}
 class Interrupted extends Error {}
 
 function step(event, value) {
-  if (event === "mark") return withLineMarks(value); // these two while a cell imports TypeScript
+  if (event === "mark") return withLineMarks(value); // these while a cell imports TypeScript
   if (event === "lay") return atMarkedLines(value);
+  if (event === "tokens") return tokenEnds(value);
+  if (event === "place") return placeIn(value);
   try {
     switch (event) {
       case "begin": return begin();
       case "promise": return started(value);
       case "uncompiled": return uncompiled(value);
       case "stripped": return evaluation(withGlobalDeclarations(atMarkedLines(value)));
-      case "unstripped": return failed(cell.problem ?? new SyntaxError(value));
+      case "unstripped": return misread(value);
+      case "placed": return failed(syntaxError(value));
       case "jobs": return afterJobs(value);
       case "waited": return runTimer();
       default: return interrupted();
@@ -76,15 +98,15 @@ function done(reply) {
 function execute(request) {
   cell = {
     __proto__: null, request, count: request.execution_count, source: "", value: undefined, problem: undefined,
-    settled: false, failed: false, stripped: false, finishing: false, shown: false, rounds: 0,
+    place: undefined, settled: false, failed: false, stripped: false, finishing: false, shown: false, rounds: 0,
   };
   if (request.store_history) {
     for (let index = 0; index < request.alone.length; index += 1) remember(request.alone[index][0], request.alone[index][1]);
     remember(cell.count, request.code);
   }
-  const code = withoutCommands(request.code);
-  if (code.trim() === "") return finish();
-  cell.source = withoutModuleSyntax(code);
+  cell.code = withoutCommands(request.code);
+  if (cell.code.trim() === "") return finish();
+  cell.source = withoutModuleSyntax(cell.code);
   if (hasTypeArguments(cell.source)) return stripping();
   return evaluation(withGlobalDeclarations(cell.source));
 }
@@ -104,6 +126,7 @@ function withoutCommands(code) {
 }
 
 function runCommand(name, line) {
+  if (INSTEAD[name] !== undefined) throw new UsageError(`%${name} ${INSTEAD[name]}`);
   const answer = send({ op: "command", name, line });
   if (answer.interrupted) throw new Interrupted();
   if (answer.refused !== undefined) throw new UsageError(answer.refused);
@@ -125,6 +148,26 @@ function uncompiled(problem) {
   if (cell.stripped) return failed(problem);
   cell.problem = problem;
   return stripping();
+}
+
+/** Asks where a text is wrong that is neither JavaScript nor TypeScript. */
+function misread(problem) {
+  if (cell.code.length > MOST_SOUGHT) return failed(new SyntaxError(problem));
+  cell.problem = problem;
+  return `p${cell.code}`;
+}
+
+/** Returns the error of such a text, from the number of tokens that are right. */
+function syntaxError(count) {
+  const { text, line, column } = placeOf(cell.code, Number(count), cell.problem);
+  if (line !== undefined) cell.place = `In[${cell.count}]:${line}:${column}`;
+  return new SyntaxError(text);
+}
+
+/** Returns what is wrong with a module's text, and where. */
+function placeIn(told) {
+  const { text, line, column } = placeOf(...parse(told));
+  return line === undefined ? text : `${text}, at ${line}:${column}`;
 }
 
 function started(promise) {
@@ -249,7 +292,9 @@ function failed(problem) {
     ename = nameOfThrown(problem);
     evalue = textOfThrown(problem);
     if (/^Error (?:resolving|loading) module/.test(evalue)) evalue = moduleProblem() || evalue;
-    if (/^(?:Syntax|Reference)Error$/.test(ename) && MISPLACED.test(cell.request.code)) evalue += HINT;
+    if (ename === "SyntaxError" && evalue === "unexpected token in expression: ''") evalue = "Unexpected end of the text";
+    if (/^(?:Syntax|Reference)Error$/.test(ename) && MISPLACED.test(cell.code)) evalue += HINT;
+    if (ename === "SyntaxError" && SHELL.test(cell.code)) evalue += NO_SHELL;
     traceback = tracebackOf(problem, ename, evalue);
   } catch {
     traceback = [ename + ": " + evalue]; // no template, which is a call of `concat`
@@ -266,7 +311,11 @@ function failed(problem) {
 function tracebackOf(problem, ename, evalue) {
   const title = `\u001b[0;31m${ename}\u001b[0m${evalue ? `: ${evalue}` : ""}`;
   if (!isError(problem) || problem instanceof UsageError || problem instanceof Interrupted) return [title];
-  const lines = errorText(problem).split("\n").slice(errorMessage(problem).split("\n").length);
+  const lines = cell.place !== undefined
+    ? [`    at ${cell.place}`]
+    : errorText(problem).split("\n").slice(errorMessage(problem).split("\n").length);
+  // of a text that can't be compiled the interpreter knows the line; its column is another token's
+  if (ename === "SyntaxError" && cell.place === undefined) lines[0] = lines[0]?.replace(/^( +at [^ ]+:\d+):\d+$/, "$1") ?? "";
   return [title, ...excerpt(lines), ...lines];
 }
 

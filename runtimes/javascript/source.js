@@ -355,6 +355,29 @@ export function atMarkedLines(source) {
   return result.replace(/\s*export \{\s*\};?\s*$/, "");
 }
 
+const wrongOnes = (tokens) => tokens.filter((token) => token.kind !== "comment" || token.unclosed);
+
+/** Returns where the tokens of a text end, as JSON. */
+export const tokenEnds = (source) => `[${wrongOnes(tokensOf(source)).map(end).join()}]`;
+
+/**
+ * Returns what is wrong with a text, and where: { text, line, column }, which begin at 1.
+ *
+ * `count` tokens are right, and `problem` is what the parser says. Without a line the place is not known: the
+ * parser complains of what the text means, such as a `return` outside of functions.
+ */
+export function placeOf(source, count, problem) {
+  const tokens = wrongOnes(tokensOf(source));
+  const token = problem.includes("`EOF`") ? undefined : tokens[count];
+  const isUnexpected = problem === "Unexpected token";
+  let text = problem.replace("`EOF`", "the end of the text");
+  if (!/^(?:Unexpected|Expected|Unterminated|Invalid|Identifier expected)/.test(text)) return { text };
+  if (isUnexpected) text = token === undefined ? "Unexpected end of the text" : `${text} '${token.text.slice(0, 40)}'`;
+  const position = token?.start ?? (tokens.length > 0 ? end(tokens.at(-1)) : 0);
+  const before = source.slice(0, position).split("\n");
+  return { text, line: before.length, column: before.at(-1).length + 1 };
+}
+
 const GOES_ON = new Set(
   "= + - * / % ** && || ?? ? : , . => += -= *= /= == === != !== < > <= >= & | ^ << >> >>> ! ~ ( [ { ?."
     .split(" "),

@@ -264,7 +264,8 @@ def test_facts_may_be_asked_for_from_anywhere_and_often(run: Run) -> None:
 
 @pytest.mark.parametrize("line", ["%session_path", "%prune_sessions --older-than 1h --apply"])
 def test_what_only_a_kernel_does_is_refused_elsewhere(run: Run, line: str) -> None:
-    assert "in a kernel only" in run(line, fails="UsageError").stderr
+    text = run(line, fails="UsageError").stderr
+    assert "works in notebooks and consoles. Here, the program that runs this session" in text
 
 
 # -- help and completion

@@ -49,6 +49,12 @@ TRAVELS = LISTS | {"undo", "redo", "restore", "checkpoint"}
 So they work whatever an earlier cell did to the interpreter. An undo does not count such a cell.
 """
 
+_OF_KERNELS = {
+    "fork": "makes its forks",
+    "prune_sessions": "removes old sessions",
+    "session_path": "knows where its files lie",
+    "session_publish": "takes files out of it",
+}
 _FILES = r"(?:^|\s)--files(?!\S)"
 _CELLS_MOST = 2**31
 _DIGITS = 9
@@ -123,9 +129,15 @@ class HostCommands:
 
     def handler(self, name: str) -> CommandHandler:
         """Returns what the host does for a command, or raises `CommandRefused`."""
-        if name not in self._handlers:
-            raise CommandRefused(f"%{name[:80]} works in a kernel only: nobody does it here.")
-        return self._handlers[name]
+        if name in self._handlers:
+            return self._handlers[name]
+        if name in _OF_KERNELS:
+            raise CommandRefused(
+                f"%{name} works in notebooks and consoles. Here, the program that runs this "
+                f"session {_OF_KERNELS[name]}."
+            )
+        known = ", ".join(f"%{each}" for each in sorted(self.names | TRAVELS))
+        raise CommandRefused(f"There is no command %{name[:80]} here. There are {known}.")
 
     def may_come_from_anywhere(self, name: str) -> bool:
         """Returns whether guest code may ask for a command on its own."""

@@ -31,6 +31,7 @@ _INSTEAD = {
     **dict.fromkeys(("curl", "wget", "git", "ssh", "scp", "kaggle"), _NETWORK),
     **dict.fromkeys(("unzip", "zip", "tar", "gzip", "gunzip"), _ARCHIVES),
     "nvidia-smi": "The sandbox has no graphics processor.",
+    **dict.fromkeys(("npm", "node", "npx", "yarn"), "JavaScript has a kernel of its own."),
     "jupyter": "Jupyter itself runs outside of the sandbox.",
     "cd": "Use %cd FOLDER.",
     **dict.fromkeys(("env", "export", "printenv"), "Use %env, or %env NAME=VALUE."),

@@ -113,9 +113,13 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
             "({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 5 }) })",
             "Error: The value was not shown: the content of 'text/html' is no text",
         ),
-        ("let = = 3", "SyntaxError: "),
+        ("let = = 3", "SyntaxError: Unexpected token '='"),
+        (
+            "let x9 = 1\n!pip install x",
+            "SyntaxError: Expected a semicolon or an implicit semicolon after",
+        ),
         ("let x9 = 1\n%undo", "ReferenceError: undo is not defined. Commands such as %undo stand"),
-        ("%%html\n<b>", "SyntaxError: unexpected token in expression: '%'. Commands such as"),
+        ("%%html\n<b>", "SyntaxError: Unexpected token '%'. Commands such as"),
         ("await Promise.reject(new TypeError('later'))", "TypeError: later"),
         ("setTimeout(() => { throw new Error('timer') }, 1)", "Error: timer"),
         ("await new Promise(() => {})", "Error: The cell awaits a promise that nothing is left"),
@@ -125,6 +129,55 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
 def test_errors(javascript: LocalSandbox, code: str, text: str) -> None:
     assert problem(javascript, code).startswith(text)
     assert value(javascript, "'goes on'") == "'goes on'"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "place"),
+    [
+        ("let x = ;", "Unexpected token ';'", "1:9"),
+        ("let a = 1\nlet b = (\n", "Expected `)` but found the end of the text", "2:10"),
+        ("1 +", "Unexpected end of the text", "1:4"),
+        ("import { x } from", "Unexpected end of the text", "1:18"),
+        ("let ä = '😀'; if (ä {\n}", "Expected `)` but found `{`", "1:21"),
+        ("for (let i = 0; i < 3; i++ {\n}", "Expected `)` but found `{`", "1:28"),
+        ("f(x => 1,\n  /* a ( */ y z)", "Expected `,` or `)` but found `Identifier`", "2:15"),
+        ("x = `a\n${1}", "Unterminated string", "1:5"),
+        ("const n: number = ;\n", "Unexpected token ';'", "1:19"),
+        ("interface A { x: }\nlet q = 1", "Unexpected token '}'", "1:18"),
+        (
+            "type A = 1\nfunction f<T>(x: T { return x }",
+            "Expected `,` or `)` but found `{`",
+            "2:20",
+        ),
+        ("%policy\nexport const x: string =", "Unexpected end of the text", "2:25"),
+    ],
+)
+def test_a_syntax_error_says_where_it_is(
+    javascript: LocalSandbox, code: str, text: str, place: str
+) -> None:
+    error = javascript.execute(code).error
+    assert error is not None
+    assert f"{error.ename}: {error.evalue}" == f"SyntaxError: {text}"
+    assert error.traceback[-1].endswith(f"]:{place}")
+    line = code.split("\n")[int(place.partition(":")[0]) - 1]
+    assert line in error.traceback[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("%pip install x", "%npm install NAME brings packages of JavaScript"),
+        ("%whos", "Object.keys(globalThis) does"),
+        ("%timeit 1", "console.time(NAME)"),
+        ("%prune_sessions --older-than 1h", "Here, the program that runs this session removes old"),
+        ("%nonsense", "There is no command %nonsense here. There are %checkpoint, "),
+    ],
+)
+def test_a_command_that_is_not_there_says_what_is(
+    javascript: LocalSandbox, code: str, text: str
+) -> None:
+    assert problem(javascript, code).startswith("UsageError: ")
+    assert text in problem(javascript, code)
 
 
 @pytest.mark.parametrize(

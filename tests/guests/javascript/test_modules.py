@@ -120,10 +120,18 @@ def test_an_error_in_a_module_names_its_file_and_line(javascript: LocalSandbox) 
     result = javascript.execute("require('./common.cjs').f()")
     assert result.error is not None
     assert "/app/common.cjs:3:" in result.error.traceback[1]
+    lay(javascript, {"wrong.ts": "type A = 1\nexport const x: number = ;\n"})
+    why = problem(javascript, "await import('./wrong.ts')")
+    assert why.endswith("/app/wrong.ts can't be read as TypeScript: Unexpected token ';', at 2:26")
+    lay(javascript, {"cut.js": "export const a = 1\nexport const x = (\n"})
+    result = javascript.execute("import './cut.js'")
+    assert result.error is not None
+    assert result.error.evalue == "Unexpected end of the text"
+    assert result.error.traceback[1].endswith("at /app/cut.js:3")  # the column is not known
     lay(javascript, {"broken.cjs": "\nexports.f = (\n"})
     result = javascript.execute("require('./broken.cjs')")
     assert result.error is not None
-    assert (result.error.ename, "/app/broken.cjs:4:" in result.error.traceback[1]) == (
+    assert (result.error.ename, "/app/broken.cjs:4" in result.error.traceback[1]) == (
         "SyntaxError",
         True,
     )

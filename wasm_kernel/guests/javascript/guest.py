@@ -7,10 +7,12 @@ it. So a cell that is stopped leaves no half-done call behind, and promises are 
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from wasm_kernel.engine.clock import Signals
@@ -22,7 +24,11 @@ from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.guests.javascript.host_functions import RUNS_CODE, AgentCalls
 from wasm_kernel.guests.javascript.modules import NAME_BYTES_MOST, ModuleLoader
 from wasm_kernel.guests.javascript.quickjs import FAILED, NAME_BYTES, OK, QuickJs
-from wasm_kernel.guests.javascript.stripper import StripperFactory, TypeScriptError
+from wasm_kernel.guests.javascript.stripper import (
+    StripperFactory,
+    TypeScriptError,
+    first_unexpected,
+)
 from wasm_kernel.state.pages import Heap
 
 _T = TypeVar("_T")
@@ -30,6 +36,8 @@ _T = TypeVar("_T")
 _MODULE = "env"
 _HOST_ERROR = 0xFFFFFFFF  # -1: the guest makes an error of its own of it
 _WAIT_MOST = 10.0**7  # seconds; timers are due in 2**31 milliseconds at most
+_SOUGHT_CHARACTERS = 1_000_000  # of a text in which the place of an error is sought
+_ENDS_CHARACTERS = 8 * _SOUGHT_CHARACTERS
 _SPARE_BYTES = 16 * 1024 * 1024  # of the memory limit, for what is not JavaScript's own
 
 
@@ -208,6 +216,8 @@ class JavaScriptGuest:
                 return self._evaluate(action[1 : NAME_BYTES + 1], action[NAME_BYTES + 1 :])
             case "t":
                 return self._strip(action[1:])
+            case "p":
+                return self._step("placed", self._number(self._first_unexpected(action[1:])))
             case "w":
                 return self._wait(float(action[1:]))
         return self._step("jobs", self._number(self._checked(self._engine.run_jobs)))
@@ -232,8 +242,25 @@ class JavaScriptGuest:
         Raises `TypeScriptError` if it can't be read, `GuestStopped` if time or fuel are over.
         """
         marked = self._laid("mark", source)
-        stripped = self._strippers.strip(marked, self.instance, self.interrupts)
+        try:
+            stripped = self._strippers.strip(marked, self.instance, self.interrupts)
+        except TypeScriptError as problem:
+            if len(source) > _SOUGHT_CHARACTERS:
+                raise
+            told = [source, self._first_unexpected(source), str(problem)]
+            raise TypeScriptError(self._laid("place", json.dumps(told))) from None
         return self._laid("lay", stripped)
+
+    def _first_unexpected(self, source: str) -> int:
+        """Returns the number of tokens in front of the one that makes a text no TypeScript."""
+        told = self._laid("tokens", source[:_SOUGHT_CHARACTERS])
+        try:
+            ends = msgspec.json.decode(told[:_ENDS_CHARACTERS], type=list[int])
+        except msgspec.MsgspecError:  # a cell has broken the agent
+            return 0
+        return first_unexpected(
+            source, ends, lambda text: self._strippers.strip(text, self.instance, self.interrupts)
+        )
 
     def _laid(self, event: str, text: str) -> str:
         arguments = [self._text(event), self._text(text)]

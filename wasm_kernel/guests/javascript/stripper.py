@@ -7,7 +7,9 @@ the sandbox.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 
 from wasm_kernel.engine.clock import Clock, Signals, StopReason
 from wasm_kernel.engine.compiler import Compiled
@@ -18,6 +20,8 @@ from wasm_kernel.errors import GuestCrashed, GuestExited, StackExhausted
 _OK, _UNCHANGED = 0, 1
 _TYPESCRIPT = 1 | 1 << 8  # the source is TypeScript; take the types out
 _NAME = b"cell.ts"
+_STRANGER = "\ue000"  # a character that no text may have outside of strings and comments
+_MET_IT = re.compile(rf"Invalid Character `{_STRANGER}`|(?:(?!; ).)* but found `Unknown`")
 
 
 class TypeScriptError(Exception):
@@ -68,6 +72,31 @@ class StripperFactory:
             if left is not None:
                 cell.lower_fuel(left)
             instance.close()
+
+
+def first_unexpected(source: str, ends: Sequence[int], strip: Callable[[str], str]) -> int:
+    """Returns the number of tokens in front of the first one that makes a text no TypeScript.
+
+    That is all of them if the text ends too early. The parser says what is wrong and not where: it
+    is asked about beginnings of the text, with a character behind each that is always wrong. If it
+    complains of that, it has read so far. `ends` are the places where tokens end, in units of
+    UTF-16; `strip` raises `TypeScriptError` with what the parser says.
+    """
+    units = source.encode("utf-16-le", "surrogatepass")
+
+    def is_wrong(end: int) -> bool:
+        begun = units[: 2 * end].decode("utf-16-le", "replace")
+        return not any(_reaches_stranger(begun + more, strip) for more in ("", " 0", " x"))
+
+    return bisect_left(ends, True, key=is_wrong)
+
+
+def _reaches_stranger(text: str, strip: Callable[[str], str]) -> bool:
+    try:
+        strip(f"{text} {_STRANGER}")
+    except TypeScriptError as problem:
+        return _MET_IT.match(str(problem)) is not None
+    return False
 
 
 def _stripped(instance: Instance, source: bytes) -> str:
