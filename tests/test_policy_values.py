@@ -77,7 +77,7 @@ def test_zero_lifts_a_limit_that_may_be_none(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "field", "words"),
     [
-        ("memory_bytes = 1", "memory_bytes", "limits.toml: memory_bytes must be from"),
+        ("memory_bytes = 1", "memory_bytes", "limits.toml, line 1: memory_bytes must be from"),
         ("cell_timeout = nan", "cell_timeout", "finite"),
         ("cell_timeout = false", "cell_timeout", "must be a number of seconds"),
         ("open_files = 1979-05-27", "open_files", "whole number"),
@@ -94,7 +94,7 @@ def test_zero_lifts_a_limit_that_may_be_none(file: Path) -> None:
         (
             "fuel_buget = 3",
             "fuel_buget",
-            "limits.toml: fuel_buget is not a limit; did you mean fuel_",
+            "limits.toml, line 1: fuel_buget is not a limit; did you mean fuel_",
         ),
         ("colour = 3", "colour", "there are fuel_budget, memory_bytes"),
         ("[policy]\nfuel_budget = 3", "policy", "is not a limit"),
@@ -105,7 +105,7 @@ def test_a_wrong_value_is_refused_with_its_key(
 ) -> None:
     problem = refused(file, text)
     assert problem.field == field
-    assert problem.where == "limits.toml"
+    assert problem.where == "limits.toml, line 1"
     assert words in str(problem)
 
 

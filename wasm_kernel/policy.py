@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -274,7 +275,8 @@ class ExecutionPolicy:
         try:
             return cls.from_values(values, path.parent)
         except PolicyError as problem:
-            raise PolicyError(problem.field, problem.rule, where=path.name) from None
+            where = f"{path.name}{_line_of(problem.field, path)}"
+            raise PolicyError(problem.field, problem.rule, where=where) from None
 
     def _whole(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)
@@ -331,6 +333,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise PolicyError(path.name, f"can't be read ({problem.strerror})") from None
     except (ValueError, RecursionError) as problem:
         raise PolicyError(path.name, f"is not a TOML file ({problem})") from None
+
+
+def _line_of(key: str, path: Path) -> str:
+    """Returns where a key stands in a TOML file, as ", line 3"; empty if that is not to be seen."""
+    pattern = re.compile(rf"""\[*\s*["']?{re.escape(key)}["']?\s*[=\].]""")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = (number for number, line in enumerate(lines, 1) if pattern.match(line.strip()))
+    return "".join(f", line {number}" for number in islice(found, 1))
 
 
 def _mounts_of(given: Any, folder: Path) -> list[Mount]:

@@ -85,7 +85,7 @@ def test_jupyter_execute_fails_at_once_with_the_reason_of_a_bad_setting(
     done = jupyter("jupyter", "execute", book.name, cwd=tmp_path)
     assert done.returncode == 1
     assert "The 'memory_bytes' trait" in done.stderr
-    assert "in a config file" in done.stderr
+    assert "jupyter_wasm_kernel_config.py, line 1." in done.stderr
 
 
 def test_papermill_stops_a_cell_at_its_time_limit(tmp_path: Path) -> None:

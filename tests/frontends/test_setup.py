@@ -171,6 +171,48 @@ def test_pages_of_another_size_are_refused_in_a_sentence(
     assert "none can run here. Nothing was changed." in capsys.readouterr().err
 
 
+BROKEN = {
+    "c.WasmKernel.cell_timout = 5": "There is no setting WasmKernel.cell_timout. Is cell_timeout",
+    "c.WasmKernel.cell_timeout = -1": "must be a finite number of seconds above 0, not -1.0",
+    "c.WasmKernel.cell_timeout = (": "SyntaxError: '(' was never closed",
+    "import nothing_there": "ModuleNotFoundError: No module named 'nothing_there'",
+    "raise SystemExit(3)": "SystemExit: 3",
+    "c.WasmKernel.mounts = ['/nowhere/x:/data']": "names a host folder for /data that is not there",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_the_doctor_names_file_and_line_of_a_setting_that_no_kernel_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "jupyter_wasm_kernel_config.py"
+    file.write_text(f"# mine\nx = 1\n{line}\ny = 2  # not cell_timeout\n")
+    (told,) = [f.text for f in doctor.examine(tmp_path) if "no kernel starts" in f.text]
+    assert BROKEN[line] in told
+    assert "~/jupyter_wasm_kernel_config.py, line 3" in told
+    file.write_text("c.WasmKernel.cell_timeout = 5\n")
+    told = " ".join(f.text for f in doctor.examine(tmp_path))
+    assert "take their settings from ~/jupyter_wasm_kernel_config.py" in told
+
+
+def test_the_doctor_reads_json_and_the_settings_of_kernelspecs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
+    made = kernelspecs.install(kernelspecs.Place(prefix=str(tmp_path)))
+    spec = spec_of(made)
+    spec["argv"] = [sys.executable, "-m", "wasm_kernel", "--WasmKernel.fuel_budget=-1"]
+    (made / "kernel.json").write_text(json.dumps(spec))
+    (told,) = [f.text for f in doctor.examine(tmp_path) if f.mark == "broken"]
+    assert "wasm-python does not start with its settings: WasmKernel.fuel_budget must" in told
+    (tmp_path / "jupyter_wasm_kernel_config.json").write_text('{"WasmKernel":\n {"pip": tru}}')
+    (told,) = [f.text for f in doctor.examine(tmp_path) if f.mark == "broken"]
+    assert "jupyter_wasm_kernel_config.json, line 2, can't be read: JSONDecodeError" in told
+
+
 def test_the_doctor_names_an_interpreter_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

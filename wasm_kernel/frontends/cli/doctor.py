@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -44,6 +44,7 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
     yield _confinement()
     yield _forkers()
     yield from _picker()
+    yield from _settings()
     yield from _workspaces(workspace_root)
 
 
@@ -101,6 +102,33 @@ def _picker() -> Iterator[Finding]:
             yield Finding("broken", f"{line}, which is not there: run `wasm-kernel install` again")
         else:
             yield Finding("ok", line)
+
+
+def _settings() -> Iterator[Finding]:
+    """Says whether kernels take the settings in config files, and those of each kernelspec."""
+    files, why = _examined()
+    if why:
+        yield Finding("broken", f"no kernel starts with these settings: {why}")
+        return
+    yield Finding("ok", f"kernels take their settings from {', '.join(files) or 'no config file'}")
+    for spec in kernelspecs.installed():
+        _, why = _examined(spec.arguments)
+        if why:
+            yield Finding("broken", f"{spec.name} does not start with its settings: {why}")
+
+
+def _examined(arguments: Sequence[str] = ()) -> tuple[list[str], str]:
+    """Returns the config files that a kernel reads, and why it would refuse its settings, if so."""
+    from wasm_kernel.frontends.jupyter import config_files, refusal
+    from wasm_kernel.frontends.jupyter.app import WasmKernelApp
+
+    app = WasmKernelApp()
+    try:
+        app.initialize(arguments)
+        app.settings.check()
+    except (Exception, SystemExit) as problem:
+        return [], refusal.reason(problem, app)
+    return [config_files.shown(file) for file in app.loaded_config_files], ""
 
 
 def _workspaces(root: Path) -> Iterator[Finding]:

@@ -48,11 +48,22 @@ class Place:
 
 @dataclass(frozen=True)
 class Installed:
-    """A kernelspec of ours, as Jupyter finds it."""
+    """A kernelspec of ours, as Jupyter finds it: its folder, and the command that it starts."""
 
     name: str
     folder: Path
-    interpreter: str
+    argv: tuple[str, ...]
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter that it starts."""
+        return self.argv[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The words behind the module's name, but for the connection file."""
+        words = [*self.argv[self.argv.index("wasm_kernel") + 1 :]]
+        return [word for word in words if word not in ("-f", "{connection_file}")]
 
 
 def source(runtime: RuntimeType) -> Path:
@@ -117,7 +128,7 @@ def uninstall(place: Place | None, name: str = NAME) -> Path:
             raise KernelspecError(f"There is no kernelspec named {name}.") from problem
     else:
         folder = place.folder / name
-    if _interpreter(folder) is None:
+    if _argv(folder) is None:
         raise KernelspecError(f"{folder} holds no kernelspec of wasm-kernel. Nothing was removed.")
     try:
         shutil.rmtree(folder)
@@ -130,9 +141,9 @@ def installed() -> list[Installed]:
     """Returns the kernelspecs of ours that Jupyter offers."""
     found = []
     for name, folder in sorted(KernelSpecManager().find_kernel_specs().items()):
-        interpreter = _interpreter(Path(folder))
-        if interpreter is not None:
-            found.append(Installed(name, Path(folder), interpreter))
+        argv = _argv(Path(folder))
+        if argv is not None:
+            found.append(Installed(name, Path(folder), argv))
     return found
 
 
@@ -156,10 +167,10 @@ def empty_notebook() -> str:
     return json.dumps(book, indent=1) + "\n"
 
 
-def _interpreter(folder: Path) -> str | None:
-    """The interpreter that a kernelspec of ours starts; None if it is another kernel's."""
+def _argv(folder: Path) -> tuple[str, ...] | None:
+    """Returns the command that a kernelspec of ours starts; None if it is another kernel's."""
     try:
         argv = json.loads((folder / "kernel.json").read_text(encoding="utf-8"))["argv"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return str(argv[0]) if isinstance(argv, list) and "wasm_kernel" in argv else None
+    return tuple(map(str, argv)) if isinstance(argv, list) and "wasm_kernel" in argv else None

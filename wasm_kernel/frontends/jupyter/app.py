@@ -27,7 +27,7 @@ from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_run
 from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
-from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.notebook import NotShown
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
-_UNREADABLE = "A config file (jupyter_wasm_kernel_config or jupyter_config) can't be read:"
 _PIP_OFF = (
     "%{name} is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
     "and be imported from there."
@@ -138,9 +137,10 @@ class WasmKernelApp(JupyterApp):
             self.load_config_file(suppress_errors=False)
         except TraitError:
             raise
-        except Exception as problem:  # they are programs
-            why = f"{type(problem).__name__}: {describe(problem)}"
-            raise TraitError(f"{_UNREADABLE} {why}") from problem
+        except (Exception, SystemExit) as problem:  # they are programs
+            from wasm_kernel.frontends.jupyter import config_files
+
+            raise TraitError(config_files.unreadable(problem)) from problem
 
     def exit(self, exit_status: int | str | None = 0) -> None:
         """Ends the process; raises what the base class ends it for, if it is a setting."""

@@ -20,6 +20,7 @@ from traitlets import TraitError
 from traitlets.config import Application
 
 from wasm_kernel.errors import PolicyError, WasmKernelError, describe
+from wasm_kernel.frontends.jupyter import config_files
 from wasm_kernel.frontends.jupyter.settings import (
     ROOT_ENVIRONMENT,
     SECTION,
@@ -76,8 +77,9 @@ def _where_set(problem: BaseException, app: Application) -> str:
         named.add(problem.field)
     if named & set(app.cli_config.get(SECTION, {})):
         return " The setting stands on the kernel's command line, the argv of its kernelspec."
-    if named & set(app.config.get(SECTION, {})):
-        return " The setting stands in a config file, such as jupyter_wasm_kernel_config.py."
+    if there := named & set(app.config.get(SECTION, {})):
+        place = config_files.place_of(there, app.loaded_config_files)
+        return f" The setting stands in {place}."
     if "workspace_root" in named and ROOT_ENVIRONMENT in os.environ:
         return f" The setting comes from the environment variable {ROOT_ENVIRONMENT}."
     return ""

@@ -289,6 +289,13 @@ class _Session(Configurable):
     def event_file(self) -> Path | None:
         return _absolute("event_log", self.event_log) if self.event_log else None
 
+    def check(self) -> None:
+        """Raises `WasmKernelError` if a kernel would refuse one of these; opens nothing."""
+        self.policy()
+        self.publishable()
+        self.published_into()
+        _ = self.root, self.event_file
+
     def opening(self, connection_file: Path) -> Opening:
         """Returns the session that is named, or the notebook's, or the connection file's."""
         notebook = notebook_of(os.environ) if self.reopen and not self.session_id else None
