@@ -21,10 +21,10 @@ from tests.frontends.batch.conftest import Making
 from wasm_kernel.frontends.batch import wasm_kernel_grading
 from wasm_kernel.frontends.batch.batch_session import BatchSession, session_id_of
 from wasm_kernel.frontends.batch.grade_reports import (
+    feedback,
+    grades_junit,
     table_of,
-    write_csv,
-    write_feedback,
-    write_grades_junit,
+    table_report,
 )
 from wasm_kernel.frontends.batch.graded_tests import read_tests
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade, grade_notebooks
@@ -336,18 +336,16 @@ def grades() -> list[Grade]:
     return [Grade(Outcome("=cmd().ipynb", "timeout", "too *slow*", cell=3), tests)]
 
 
-def test_students_are_told_what_they_may_know(grades: list[Grade], tmp_path: Path) -> None:
-    write_feedback(tmp_path / "a.md", grades[0])
-    text = (tmp_path / "a.md").read_text()
+def test_students_are_told_what_they_may_know(grades: list[Grade]) -> None:
+    text = feedback(grades[0]).decode()
     assert (
         "2.5 of 5 points so far" in text and "`timeout` in cell 3" in text and "it is `3`" in text
     )
     assert "secret" not in text and "second" not in text and "\x1b" not in text
 
 
-def test_teachers_get_a_table_and_junit(grades: list[Grade], tmp_path: Path) -> None:
-    write_csv(tmp_path / "grades.csv", grades)
-    rows = [*csv.reader((tmp_path / "grades.csv").read_text().splitlines())]
+def test_teachers_get_a_table_and_junit(grades: list[Grade]) -> None:
+    rows = [*csv.reader(table_report(grades).decode().splitlines())]
     assert rows[0] == [
         "submission",
         "verdict",
@@ -361,7 +359,6 @@ def test_teachers_get_a_table_and_junit(grades: list[Grade], tmp_path: Path) -> 
         "sixth",
     ]
     assert rows[1] == ["'=cmd().ipynb", "timeout", "", "5", "1.5", "0", "1", "", "0", ""]
-    write_grades_junit(tmp_path / "j.xml", grades)
-    (suite,) = JUnitXml.fromfile(str(tmp_path / "j.xml"))
+    (suite,) = JUnitXml.fromstring(grades_junit(grades))
     assert (suite.tests, suite.failures, suite.errors) == (6, 3, 2)
     assert "third" in table_of(grades) and "points, too: fifth" in table_of(grades)

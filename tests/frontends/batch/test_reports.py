@@ -19,7 +19,7 @@ from wasm_kernel.frontends.batch.comparing import difference
 from wasm_kernel.frontends.batch.live_table import LiveTable
 from wasm_kernel.frontends.batch.notebooks import write_notebook
 from wasm_kernel.frontends.batch.outcome import Outcome
-from wasm_kernel.frontends.batch.report_files import write_junit, write_page
+from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
 from wasm_kernel.frontends.batch.reporting import JsonLines, line_of, summary
 
 EVIL = "<script>alert(1)</script>\x1b[2J\udcff\uffff"
@@ -49,9 +49,8 @@ def outcomes(tmp_path: Path) -> list[Outcome]:
     ]
 
 
-def test_junit_says_which_failed(outcomes: list[Outcome], tmp_path: Path) -> None:
-    write_junit(tmp_path / "r" / "junit.xml", outcomes)
-    (suite,) = JUnitXml.fromfile(str(tmp_path / "r" / "junit.xml"))
+def test_junit_says_which_failed(outcomes: list[Outcome]) -> None:
+    (suite,) = JUnitXml.fromstring(junit_report(outcomes))
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 1, 1, 1)
     assert [case.is_passed for case in suite] == [True, False, False, False]
 
@@ -59,11 +58,20 @@ def test_junit_says_which_failed(outcomes: list[Outcome], tmp_path: Path) -> Non
 def test_the_page_links_shows_figures_and_runs_nothing(
     outcomes: list[Outcome], tmp_path: Path
 ) -> None:
-    write_page(tmp_path / "index.html", outcomes)
-    page = (tmp_path / "index.html").read_text()
-    assert 'href="out/a%20%231.ipynb"' in page
-    assert page.count("data:image/png;base64,") == 1
-    assert "<script" not in page and "\x1b" not in page and "default-src 'none'" in page
+    shown = page(tmp_path / "index.html", outcomes).decode()
+    assert 'href="out/a%20%231.ipynb"' in shown
+    assert shown.count("data:image/png;base64,") == 1
+    assert "<script" not in shown and "\x1b" not in shown and "default-src 'none'" in shown
+
+
+def test_a_report_that_can_not_be_written_costs_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    wanted = {tmp_path / "folder": lambda: b"1", tmp_path / "new" / "page": lambda: b"2"}
+    assert not write_reports(wanted)
+    assert (tmp_path / "new" / "page").read_bytes() == b"2"
+    assert "the report folder can't be written" in capsys.readouterr().err
 
 
 def test_lines_say_it_to_people_and_to_programs(outcomes: list[Outcome]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -172,3 +173,50 @@ def test_the_command_says_what_it_can_not_begin_with(
     with pytest.raises(SystemExit):
         main([*named, "--memory", "much"])
     assert not (tmp_path / "out").exists()
+
+
+NEEDS = {
+    "junitparser": ("--junit", "j.xml"),
+    "nbdime": ("--compare",),
+    "papermill": ("-p", "n", "1"),
+    "yaml": ("-f", "values.yaml"),
+    "distributed": ("--local-cluster", "1"),
+    "cryptography": ("--local-cluster", "1"),
+}
+
+
+@pytest.mark.parametrize("module", NEEDS)
+def test_what_an_option_needs_is_looked_for_before_anything_is_run(
+    make: Making,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    named = [str(make("a.ipynb", code("n = 1", "parameters"))), "-o", str(tmp_path / "out")]
+    assert main(["run", *named, *NEEDS[module]]) == 2
+    extra = "distributed" if "--local-cluster" in NEEDS[module] else "batch"
+    said = capsys.readouterr().err
+    assert f"needs {module}, which is not installed. Nothing was run." in said
+    assert f"'wasm-kernel[{extra}]'" in said
+    if module == "junitparser":
+        (tmp_path / "tests.py").write_text("")
+        graded = ["grade", *named, "--tests", str(tmp_path / "tests.py"), *NEEDS[module]]
+        assert main(graded) == 2
+        assert f"needs {module}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_must_have_a_place_before_anything_is_run(
+    make: Making, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = make("a.ipynb", "1")
+    (tmp_path / "tests.py").write_text("")
+    (tmp_path / "out" / "grades.csv").mkdir(parents=True)
+    named = [str(book), "-o", str(tmp_path / "out")]
+    for more in (["--junit", str(book / "j.xml")], ["--html", str(book.parent)]):
+        assert main(["run", *named, *more]) == 2
+    assert main(["grade", *named, "--tests", str(tmp_path / "tests.py")]) == 2
+    assert capsys.readouterr().err.count("can't be written (") == 3
+    assert not (tmp_path / "out" / "a.ipynb").exists()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import PolicyError, WasmKernelError
 
 if TYPE_CHECKING:
-    from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+    from wasm_kernel.frontends.batch.outcome import Budgets
     from wasm_kernel.frontends.batch.reporting import Progress
 
 _USAGE = 2
-_EXTRA = "pip install 'wasm-kernel[batch]'"
 _ABOUT = (
     "Runs notebooks in sandboxes, and writes each one, as executed, after each of its cells. The "
     "status is 0 if all are ok, 1 if one is not, 2 if nothing was run."
@@ -205,35 +205,36 @@ def progress_of(options: argparse.Namespace) -> Iterator[Progress]:
         yield Lines(sys.stdout)
 
 
-def report(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
-    """Writes the reports that were asked for, and the last line."""
-    from wasm_kernel.frontends.batch.report_files import write_junit, write_page
-    from wasm_kernel.frontends.batch.reporting import summary
+def check_reports(options: argparse.Namespace, *files: Path) -> None:
+    """Raises `BatchError` if a report that was asked for could not be written after the run."""
+    from wasm_kernel.frontends.batch.outcome import require
+    from wasm_kernel.frontends.batch.report_files import check_report
 
     if options.junit is not None:
-        write_junit(options.junit, outcomes)
-    if options.html is not None:
-        write_page(options.html, outcomes)
-    if not options.json:
-        print(summary(outcomes))
+        require("--junit", "junitparser")
+        check_report(options.junit)
+    for file in files:
+        check_report(file)
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Returns a command's status; one that can't begin says why."""
+    """Returns a command's status; one that can't begin, or go on, says why."""
+    from wasm_kernel.frontends.batch.outcome import BatchStopped
+
     try:
         return command()
-    except ImportError as problem:
-        missing = str(problem.name).partition(".")[0]
-        print(f"wasm-kernel: this needs {missing}: {_EXTRA}", file=sys.stderr)
     except WasmKernelError as problem:
         print(f"wasm-kernel: {problem}", file=sys.stderr)
-    return _USAGE
+        return 1 if isinstance(problem, BatchStopped) else _USAGE
 
 
 def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
     from wasm_kernel.frontends.batch.parameters import read_parameters
+    from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
+    from wasm_kernel.frontends.batch.reporting import summary
     from wasm_kernel.frontends.batch.runner import run_notebooks
 
+    check_reports(options, *filter(None, [options.html]))
     workspace_root, private_root = roots_of(options, root)
     parameters = {}
     if options.parameter or options.parameters:
@@ -258,5 +259,12 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             cluster=options.local_cluster if options.cluster is None else options.cluster,
             shared=options.shared,
         )
-    report(options, outcomes)
-    return int(not all(outcome.ok for outcome in outcomes))
+    reports: dict[Path, Callable[[], bytes]] = {}
+    if options.junit is not None:
+        reports[options.junit] = partial(junit_report, outcomes)
+    if options.html is not None:
+        reports[options.html] = partial(page, options.html, outcomes)
+    are_written = write_reports(reports)
+    if not options.json:
+        print(summary(outcomes))
+    return int(not (are_written and all(outcome.ok for outcome in outcomes)))

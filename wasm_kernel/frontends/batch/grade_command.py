@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from wasm_kernel.frontends.batch.command import (
     add_reports,
     add_running,
     budgets_of,
+    check_reports,
     guarded,
     progress_of,
     roots_of,
@@ -56,7 +58,10 @@ def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
     from wasm_kernel.frontends.batch import grade_reports
     from wasm_kernel.frontends.batch.grading import BUDGETS, grade_notebooks
     from wasm_kernel.frontends.batch.notebooks import SUFFIX
+    from wasm_kernel.frontends.batch.report_files import write_reports
 
+    table, pages = options.out / _GRADES, options.out / _FEEDBACK
+    check_reports(options, table, pages / f"all{SUFFIX}")
     workspace_root, private_root = roots_of(options, root)
     with progress_of(options) as progress:
         grades = grade_notebooks(
@@ -71,12 +76,13 @@ def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             test_seconds=options.test_seconds,
             inputs=options.input,
         )
-    grade_reports.write_csv(options.out / _GRADES, grades)
+    reports: dict[Path, Callable[[], bytes]] = {table: partial(grade_reports.table_report, grades)}
     for grade in grades:
-        page = grade.outcome.notebook.removesuffix(SUFFIX) + ".md"
-        grade_reports.write_feedback(options.out / _FEEDBACK / page, grade)
+        page = f"{grade.outcome.notebook.removesuffix(SUFFIX)}.md"
+        reports[pages / page] = partial(grade_reports.feedback, grade)
     if options.junit is not None:
-        grade_reports.write_grades_junit(options.junit, grades)
+        reports[options.junit] = partial(grade_reports.grades_junit, grades)
+    are_written = write_reports(reports)
     if not options.json:
         print(grade_reports.table_of(grades))
-    return int(not all(grade.judged for grade in grades))
+    return int(not (are_written and all(grade.judged for grade in grades)))

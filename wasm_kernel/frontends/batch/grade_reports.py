@@ -5,19 +5,18 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade
 from wasm_kernel.frontends.batch.outcome import plain
-from wasm_kernel.frontends.batch.report_files import Case, junit_of, write_report
+from wasm_kernel.frontends.batch.report_files import Case, junit_of
 
 _FORMULA = (*"=+-@", "\uff0b", "\uff0d", "\uff1d", "\uff20")
 _NOT_ALL = " so far: not every test could be judged"
 _FORGEABLE = "it ran beside the submission, which can fool it"
 
 
-def write_csv(file: Path, grades: Sequence[Grade]) -> None:
-    """Writes a row for each submission, with a column for each test."""
+def table_report(grades: Sequence[Grade]) -> bytes:
+    """Returns CSV with a row for each submission, and a column for each test."""
     names = [test.name for test in grades[0].tests] if grades else []
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -27,7 +26,7 @@ def write_csv(file: Path, grades: Sequence[Grade]) -> None:
         name = _cell(grade.outcome.notebook)
         totals = [f"{grade.earned:g}" if grade.judged else "", f"{grade.points:g}"]
         rows.writerow([name, grade.outcome.verdict, *totals, *earned])
-    write_report(file, text.getvalue().encode())
+    return text.getvalue().encode()
 
 
 def _cell(text: str) -> str:
@@ -36,8 +35,8 @@ def _cell(text: str) -> str:
     return f"'{shown}" if shown.startswith(_FORMULA) else shown
 
 
-def write_feedback(file: Path, grade: Grade) -> None:
-    """Writes what a student is told: of hidden tests only whether they were passed."""
+def feedback(grade: Grade) -> bytes:
+    """Returns what a student is told: of hidden tests only whether they were passed."""
     outcome = grade.outcome
     total = f"{grade.earned:g} of {grade.points:g} points{'' if grade.judged else _NOT_ALL}"
     lines = [f"# {_text(outcome.notebook)}", "", total, ""]
@@ -51,7 +50,7 @@ def write_feedback(file: Path, grade: Grade) -> None:
     for name, test in shown:
         if test.message and not test.hidden:
             lines += ["", f"**{_text(name)}**", "", f"    {plain(test.message)}"]
-    write_report(file, "\n".join([*lines, ""]).encode())
+    return "\n".join([*lines, ""]).encode()
 
 
 def _earned(test: TestGrade) -> str:
@@ -67,14 +66,14 @@ def _text(text: str) -> str:
     return "".join(f"\\{each}" if each in "\\`*_{}[]<>()#+!|&" else each for each in plain(text))
 
 
-def write_grades_junit(file: Path, grades: Sequence[Grade]) -> None:
-    """Writes JUnit XML: one test case for each test of each submission."""
+def grades_junit(grades: Sequence[Grade]) -> bytes:
+    """Returns JUnit XML: one test case for each test of each submission."""
     cases = [
         Case(test.name, grade.outcome.notebook, *_verdict(test))
         for grade in grades
         for test in grade.tests
     ]
-    write_report(file, junit_of("wasm-kernel grade", cases))
+    return junit_of("wasm-kernel grade", cases)
 
 
 def _verdict(test: TestGrade) -> tuple[str, str]:

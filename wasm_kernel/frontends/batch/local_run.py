@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, RunSettings
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
-from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import sweep
@@ -29,7 +29,8 @@ def run_sources(
 ) -> list[Outcome]:
     """Runs `jobs` notebooks at a time, by default one a processor; returns what became of each.
 
-    Raises `BatchError` if the run can't begin, or an executed notebook can't be written.
+    Raises `BatchError` if the run can't begin, `BatchStopped` if an executed notebook can't be
+    written.
     """
     count = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if count < 1:
@@ -97,6 +98,10 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
     """Checks what would fail every notebook, before any is run; raises `BatchError`."""
     if unknown := [*settings.hooks.keys() - {*HOOKS}]:
         raise BatchError(f"There is no hook {unknown[0]}; there are {', '.join(HOOKS)}.")
+    if settings.compare:
+        require("compare", "nbdime")
+    if settings.parameters:
+        require("A parameter", "papermill")
     for file in settings.inputs:
         if not file.is_file():
             raise BatchError(f"There is no file {file}. Nothing was run.")

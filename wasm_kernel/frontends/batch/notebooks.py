@@ -25,7 +25,7 @@ from msgspec import Struct
 from nbformat import NotebookNode
 
 from wasm_kernel.errors import WasmKernelError, describe
-from wasm_kernel.frontends.batch.outcome import BatchError, plain
+from wasm_kernel.frontends.batch.outcome import BatchError, BatchStopped, plain
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import RuntimeType
 
@@ -272,13 +272,16 @@ def write_notebook(book: NotebookNode, output: Path, record: Mapping[str, Any]) 
 
 
 def write_bytes(output: Path, data: bytes) -> None:
-    """Writes an executed notebook that is there in bytes: as a whole, or not at all."""
+    """Writes an executed notebook that is there in bytes: as a whole, or not at all.
+
+    Raises `BatchStopped` if it can't be written.
+    """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with Folder.open(output.parent) as folder, folder.replacing(output.name) as file:
             file.write(data)
     except OSError as problem:
-        raise BatchError(
+        raise BatchStopped(
             f"{output.name} can't be written ({describe(problem)}). What was executed before is "
             "kept. Make room, or name another folder, and use --resume."
         ) from problem

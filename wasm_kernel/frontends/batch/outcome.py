@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -39,8 +40,29 @@ _LIMITS = {
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
+_EXTRAS = {"distributed": "distributed", "cryptography": "distributed"}
+"""The extras of this package that bring a module, if that is not `batch`."""
+
+
 class BatchError(WasmKernelError):
     """A run that can't begin: nothing was run."""
+
+
+class BatchStopped(BatchError):
+    """A run that has begun and can't go on; what was executed is kept."""
+
+
+def require(what: str, *modules: str) -> None:
+    """Imports the modules that something needs; `BatchError` names the extra that brings them."""
+    for name in modules:
+        try:
+            import_module(name)
+        except ImportError as problem:
+            missing = (problem.name or name).partition(".")[0]
+            raise BatchError(
+                f"{what} needs {missing}, which is not installed. Nothing was run. Get it with: "
+                f"pip install 'wasm-kernel[{_EXTRAS.get(name, 'batch')}]'"
+            ) from None
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 
 from wasm_kernel.errors import describe
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, runtime_of
-from wasm_kernel.frontends.batch.outcome import BatchError
+from wasm_kernel.frontends.batch.outcome import BatchError, require
 from wasm_kernel.policy import RuntimeType
 
 _WORDS = {"True": True, "False": False, "None": None}
@@ -38,6 +38,7 @@ def read_parameters(files: Iterable[Path], pairs: Iterable[tuple[str, str]]) -> 
 
     Raises `BatchError` if a file can't be read, or holds no table.
     """
+    require("A parameter", "papermill", "yaml")
     import yaml
 
     found: dict[str, Any] = {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote
@@ -61,12 +62,12 @@ class Case(Struct, frozen=True):
     seconds: float = 0.0
 
 
-def write_junit(file: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes the outcomes as JUnit XML: one test case for each notebook."""
+def junit_report(outcomes: Sequence[Outcome]) -> bytes:
+    """Returns the outcomes as JUnit XML: one test case for each notebook."""
     cases = [
         Case(each.notebook, _SUITE, each.verdict, _why(each), each.seconds) for each in outcomes
     ]
-    write_report(file, junit_of(_SUITE, cases))
+    return junit_of(_SUITE, cases)
 
 
 def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
@@ -87,10 +88,13 @@ def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
     return text
 
 
-def write_page(file: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes a page with all outcomes, links to the executed notebooks, and their first figures."""
+def page(file: Path, outcomes: Sequence[Outcome]) -> bytes:
+    """Returns a page with all outcomes, links to the executed notebooks, and their first figures.
+
+    The links begin at the page's own file.
+    """
     rows = "\n".join(_row(file, outcome) for outcome in outcomes)
-    write_report(file, _PAGE.format(title=escape(summary(outcomes)), rows=rows).encode())
+    return _PAGE.format(title=escape(summary(outcomes)), rows=rows).encode()
 
 
 def _row(file: Path, outcome: Outcome) -> str:
@@ -138,13 +142,33 @@ def _image(text: object, beginning: bytes) -> str:
     return base64.b64encode(data).decode() if data.startswith(beginning) else ""
 
 
-def write_report(file: Path, data: bytes) -> None:
-    """Writes a report, as a whole or not at all; `BatchError` if it can't be written."""
-    try:
-        file.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with Folder.open(file.absolute().parent) as folder, folder.replacing(file.name) as target:
-            target.write(data)
-    except OSError as problem:
-        raise BatchError(
-            f"The report {file.name} can't be written ({describe(problem)})."
-        ) from None
+def check_report(file: Path) -> None:
+    """Raises `BatchError` if a report could not be written to a file, as far as that shows now."""
+    above = next(each for each in file.absolute().parents if each.exists())
+    if file.is_dir():
+        why = "it is a folder"
+    elif not above.is_dir():
+        why = f"{above.name} is not a folder"
+    elif not os.access(above, os.W_OK | os.X_OK):
+        why = f"nothing can be written into {above.name}"
+    else:
+        return
+    raise BatchError(f"The report {file.name} can't be written ({why}). Nothing was run.")
+
+
+def write_reports(reports: Mapping[Path, Callable[[], bytes]]) -> bool:
+    """Writes each report, as a whole or not at all; returns whether all could be written.
+
+    Those that could not are named on standard error.
+    """
+    written = 0
+    for file, data in reports.items():
+        try:
+            file.absolute().parent.mkdir(parents=True, exist_ok=True)
+            with Folder.open(file.absolute().parent) as folder, folder.replacing(file.name) as to:
+                to.write(data())
+            written += 1
+        except OSError as problem:
+            why = describe(problem)
+            print(f"wasm-kernel: the report {file.name} can't be written ({why})", file=sys.stderr)
+    return written == len(reports)

@@ -9,7 +9,7 @@ from typing import Any
 from wasm_kernel.frontends.batch.local_run import check, locked, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, require
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
@@ -66,7 +66,8 @@ def run_notebooks(
         What became of each notebook, in their order.
 
     Raises:
-        BatchError: the run can't begin, and nothing was run; or `out` can't be written any more.
+        BatchError: the run can't begin, and nothing was run.
+        BatchStopped: `out` can't be written any more.
         PolicyError: a budget can't be.
     """
     sources = find_sources([str(each) for each in notebooks], Path(out))
@@ -85,6 +86,8 @@ def run_notebooks(
         shared="" if shared is None else str(shared),
     )
     _check_place(settings, jobs, cluster)
+    if cluster is not None:
+        require("A cluster", "distributed", *(["cryptography"] if isinstance(cluster, int) else []))
     if cluster is None:
         return run_sources(sources, settings, jobs, progress or Progress())
     from wasm_kernel.frontends.batch.cluster import run_on_cluster
