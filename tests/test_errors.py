@@ -8,6 +8,7 @@ import pytest
 
 from wasm_kernel import errors
 from wasm_kernel.errors import (
+    BATCH_OPTIONS,
     CALL_SECONDS,
     CellTimeout,
     Door,
@@ -62,6 +63,8 @@ def test_the_setting_that_a_stop_names_exists(stop: GuestStopped) -> None:
     assert not stop.setting or stop.setting in POLICY_FIELDS
     assert stop.setting in stop.advice(Door.PROGRAM)
     assert not stop.setting or f"WasmKernel.{stop.setting} " in stop.advice(Door.KERNEL)
+    named = BATCH_OPTIONS.get(stop.setting, f"WasmKernel.{stop.setting}")
+    assert not stop.setting or f"{named} " in stop.advice(Door.BATCH)
     assert not stop.advice(Door.AGENT)  # which can set nothing
 
 

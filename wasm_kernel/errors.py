@@ -15,11 +15,13 @@ class Door(str, Enum):
     """The way in that a sandbox is used through.
 
     A text says what happened and what is kept. What to do about it differs: a program sets a field
-    of `ExecutionPolicy`, the user of a kernel one of its traits, and an agent can set nothing.
+    of `ExecutionPolicy`, the user of a kernel one of its traits, that of `wasm-kernel run` an
+    option, and an agent can set nothing.
     """
 
     PROGRAM = "program"
     KERNEL = "kernel"
+    BATCH = "batch"
     AGENT = "agent"
 
     def raising(self, *settings: str, purpose: str = "to allow more") -> str:
@@ -33,7 +35,9 @@ class Door(str, Enum):
         return f"Raise {' or '.join(names)} {purpose}."
 
     def _name_of(self, setting: str) -> str:
-        is_trait = self is Door.KERNEL and setting != CALL_SECONDS
+        if self is Door.BATCH and setting in BATCH_OPTIONS:
+            return BATCH_OPTIONS[setting]
+        is_trait = self in (Door.KERNEL, Door.BATCH) and setting != CALL_SECONDS
         return f"WasmKernel.{setting}" if is_trait else setting
 
     @property
@@ -47,8 +51,20 @@ _BRINGING_FILES = {
         "Put it into the workspace first (write_session_file does so for a session), or mount its "
         "folder (ExecutionPolicy.mounts)."
     ),
+    Door.BATCH: (
+        "Give it to the command: --input FILE copies a file into /app, and run's --mount "
+        "HOST:GUEST shows cells a folder."
+    ),
     Door.AGENT: "write_file brings a file in; list_files shows what is there.",
 }
+BATCH_OPTIONS = {
+    "cell_timeout": "--cell-seconds",
+    "memory_bytes": "--memory",
+    "fuel_budget": "--fuel",
+    "session_output_bytes": "--output",
+    "workspace_bytes": "--disk",
+}
+"""The options of `wasm-kernel run` and `grade` that set a limit, by the policy's fields."""
 CALL_SECONDS = "timeout_seconds"
 """The argument of a call that lowers its cell's time, which its caller can raise at any door."""
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import WasmKernelError
 
+_BYTECODE = "__pycache__"
 _NAME_BYTES, _PATH_BYTES, _FOLDERS_MOST = 200, 1000, 20
 _SIGNS = frozenset(" ._-+(),@")
 # Marks that nobody sees (Unicode's Default_Ignorable_Code_Point among Mn and letters).
@@ -105,6 +106,13 @@ class PublishableNames:
 def is_too_long(path: str) -> bool:
     """Returns whether a path is too long, or leads through too many folders, to be looked for."""
     return len(path.encode(errors="replace")) > _PATH_BYTES or path.count("/") > _FOLDERS_MOST
+
+
+def is_public(path: str) -> bool:
+    """Returns whether people would look for a file: no hidden one, and no bytecode."""
+    if any(part.startswith(".") or part == _BYTECODE for part in path.split("/")):
+        return False
+    return path == path.encode(errors="ignore").decode()  # others can't be asked for
 
 
 def is_folder_name(name: str) -> bool:

@@ -66,6 +66,7 @@ _NO_FOLDER = (
     '`c.WasmKernel.publish_folder = "results"`: it is made in the folder that the kernel is '
     "started in."
 )
+_NOT_COLLECTED = "Nothing is published: files of notebooks that are graded are not kept."
 _OFF = "Nothing may be published from this kernel: WasmKernel.publish_suffixes is empty."
 _NOT_THERE = (
     "The folder {name} beside the notebook can't be used, as it {why}. Nothing was published. Move "
@@ -323,6 +324,29 @@ class PublishCommand:
                 raise CommandRefused(_NO_MATCH.format(pattern=word))
             paths |= dict.fromkeys(found)
         return paths
+
+
+class CollectedFiles(PublishCommand):
+    """The command in a batch, which collects all results when the notebook has ended.
+
+    So it copies nothing: it gives the links that the files will have then.
+    """
+
+    def run(self, line: CommandLine, context: CommandContext) -> Json:
+        """Returns the links of files, and why others have none."""
+        if not self.place.into:
+            raise CommandRefused(_NOT_COLLECTED)
+        return super().run(line, context)
+
+    def link(self, line: CommandLine, context: CommandContext) -> Json:
+        """Returns the path that a file will have, relative to the notebook; None for others."""
+        is_one = self.place.into and not self.place.names.refusal(line.line)
+        return "/".join((*self.place.into, line.line)) if is_one else None
+
+    def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> Published:
+        there = {*self._files(None)}
+        links = {p: "/".join((*self.place.into, p)) for p in paths if p in there}
+        return Published(links, {p: _MISSING for p in paths if p not in there})
 
 
 class UnpublishedNotice:

@@ -21,7 +21,7 @@ from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, 
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled, Task
-from wasm_kernel.publishing.names import PublishableNames, PublishError
+from wasm_kernel.publishing.names import PublishableNames, PublishError, is_public
 from wasm_kernel.publishing.publish import AT_ONCE, PublishPlace, batches, workspace_of
 from wasm_kernel.wasi_files.preopens import covered_by
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _TOLD_AT_ONCE = 10
 _WAITING_MOST = 20_000  # paths that are remembered; a session can hold about as many
-_BYTECODE = "__pycache__"
 _STAYS = "[wasm-kernel] {path} is changed in the session, but not beside the notebook: {why}\n"
 _MORE = "[wasm-kernel] So it is with {count:,} more.\n"
 _FAILED = (
@@ -181,7 +180,7 @@ class WriteBack:
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
         """Writes what a turn changed; the cell's author reads what stays in the session."""
         self._waiting |= {covered_by(path) or path for path in paths}
-        waiting = sorted(path for path in self._waiting if _is_public(path))
+        waiting = sorted(path for path in self._waiting if is_public(path))
         if not waiting:
             return
         refused = dict[str, str]()
@@ -233,10 +232,3 @@ class WriteBack:
         A file that the running cell has written lies there when the cell is over.
         """
         return None if self._names.refusal(line.line) else line.line
-
-
-def _is_public(path: str) -> bool:
-    """Returns whether people would look for a file: no hidden one, and no bytecode."""
-    if any(part.startswith(".") or part == _BYTECODE for part in path.split("/")):
-        return False
-    return path == path.encode(errors="ignore").decode()  # others can't be asked for

@@ -33,8 +33,11 @@ _NOTEBOOK = "/notebook"
 _SHOWN = (
     "Cells see the notebook's folder as /notebook, and the session's own files, but no other path "
     "of this computer; names that begin with a dot, and links that lead out of the folder, are "
-    "left out. Put the file beside the notebook and name it by a relative path, or let the kernel "
-    "mount its folder (WasmKernel.mounts)."
+    "left out."
+)
+_BESIDE = (
+    "Put the file beside the notebook and name it by a relative path, or let the kernel mount its "
+    "folder (WasmKernel.mounts)."
 )
 _FILES = (
     "Cells see the session's own folder, /app, and not the folder of the notebook. If this file "
@@ -275,9 +278,10 @@ def _missing_file(error: BaseException) -> str:
     name = getattr(error, "filename", None)
     if not isinstance(name, str) or not name or os.path.normpath(name).startswith(_GUEST_FOLDERS):
         return ""
+    is_shown = _shows_notebook()
     if advice["files"]:
-        return f"{_APP} {advice['files']}"
-    return _SHOWN if _shows_notebook() else _FILES
+        return f"{_SHOWN if is_shown else _APP} {advice['files']}"
+    return f"{_SHOWN} {_BESIDE}" if is_shown else _FILES
 
 
 def _shows_notebook() -> bool:

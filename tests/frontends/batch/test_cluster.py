@@ -90,6 +90,7 @@ def test_a_worker_takes_bytes_and_gives_bytes(
     assert (again.outcome.verdict, again.outcome.kept) == ("ok", 1)
     (tmp_path / "got.ipynb").write_bytes(again.executed)
     assert executed(tmp_path / "got.ipynb")[2][1] == "'ac'"
+    assert [*again.files] == ["others.zip"] and not again.outcome.files
     assert [(told.done, told.cells) for told in worker.told] == [
         (0, 3),
         (1, 3),
@@ -157,7 +158,8 @@ class FakeClient:
         self.heard((0.0, msgspec.msgpack.encode(Told(told.name, told.attempt, 0, 1))))
         self.heard((0.0, b"rubbish"))
         book = nbformat.v4.writes(nbformat.v4.new_notebook()).encode()
-        ran = Ran(Outcome(told.name, "ok", cells=1), book)
+        names = ("r.csv", "../r.csv", "/r.csv", ".r.csv", "r.sh", "test_r.txt")
+        ran = Ran(Outcome(told.name, "ok", files=("../r",)), book, dict.fromkeys(names, b"1"))
         if told.name == "good.ipynb" and not told.attempt:
             ran = Ran(Outcome(told.name, "kernel-lost"), b"")
         if told.name == "liar.ipynb":
@@ -225,5 +227,11 @@ def test_what_is_lost_is_given_to_others_and_not_for_ever(
         "liar": "kernel-lost",
     }
     assert not any(each.output.startswith("/etc") for each in outcomes)
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {"good.ipynb", "once.ipynb"}
+    assert outcomes[2].files == ("good.files/r.csv",)
+    assert {
+        str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*.*")
+    } == {
+        *("good.ipynb", "good.files", "good.files/r.csv"),
+        *("once.ipynb", "once.files", "once.files/r.csv"),
+    }
     assert len(lines.getvalue().splitlines()) == 6

@@ -42,8 +42,16 @@ def outcomes(tmp_path: Path) -> list[Outcome]:
     done = tmp_path / "out" / "a #1.ipynb"
     write_notebook(book(shown(image_png=PIXEL), shown(image_png="<svg")), done, {})
     return [
-        Outcome("a #1.ipynb", "ok", cells=3, output=str(done)),
-        Outcome(EVIL, "error", reason=f"E: {EVIL}", cell=2, output=str(tmp_path / "gone\udcff")),
+        Outcome("a #1.ipynb", "ok", cells=3, output=str(done), files=("a #1.files/s.csv",)),
+        Outcome(
+            EVIL,
+            "error",
+            reason=f"E: {EVIL}",
+            hint="Raise it.",
+            traceback=f"line 1\n{EVIL}",
+            cell=2,
+            output=str(tmp_path / "gone\udcff"),
+        ),
         Outcome("c.ipynb", "cancelled"),
         Outcome("d.ipynb", "kernel-lost"),
     ]
@@ -53,13 +61,19 @@ def test_junit_says_which_failed(outcomes: list[Outcome]) -> None:
     (suite,) = JUnitXml.fromstring(junit_report(outcomes))
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 1, 1, 1)
     assert [case.is_passed for case in suite] == [True, False, False, False]
+    ok, failed, *_ = suite
+    assert ok.system_out == "a #1.files/s.csv"
+    assert failed.result[0].message.endswith("Raise it.")
+    assert (
+        failed.result[0].text.startswith("line 1\n<script>") and "\x1b" not in failed.result[0].text
+    )
 
 
 def test_the_page_links_shows_figures_and_runs_nothing(
     outcomes: list[Outcome], tmp_path: Path
 ) -> None:
     shown = page(tmp_path / "index.html", outcomes).decode()
-    assert 'href="out/a%20%231.ipynb"' in shown
+    assert 'href="out/a%20%231.ipynb"' in shown and 'href="out/a%20%231.files/s.csv"' in shown
     assert shown.count("data:image/png;base64,") == 1
     assert "<script" not in shown and "\x1b" not in shown and "default-src 'none'" in shown
 
@@ -76,6 +90,7 @@ def test_a_report_that_can_not_be_written_costs_no_other(
 
 def test_lines_say_it_to_people_and_to_programs(outcomes: list[Outcome]) -> None:
     assert "\x1b" not in line_of(outcomes[1]) and "in cell 2" in line_of(outcomes[1])
+    assert "Raise it." in line_of(outcomes[1]) and "1 file in a #1.files" in line_of(outcomes[0])
     assert summary(outcomes) == "4 notebooks: 1 ok, 1 error, 1 kernel-lost, 1 cancelled"
     stream = io.StringIO()
     lines = JsonLines(stream)

@@ -8,15 +8,19 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from tests.frontends.batch.conftest import Making, Running, code, executed
-from wasm_kernel.errors import PolicyError
+from wasm_kernel.errors import BATCH_OPTIONS, PolicyError
+from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_kernel import verdict_of
+from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain
 from wasm_kernel.frontends.cli.main import main
+from wasm_kernel.sessions.root import SessionsRoot
 
 MIB = 1024 * 1024
 
@@ -56,6 +60,9 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
         "none.ipynb": "error",
     }
     assert "in R" in outcomes["other.ipynb"].reason
+    assert outcomes["loud.ipynb"].hint == "Raise --output to see more."
+    assert "Raise --disk or" in outcomes["full.ipynb"].hint
+    assert "\n----> 2 raise OutOfFuel" in outcomes["forged.ipynb"].traceback
     cells = executed(tmp_path / "out" / "ok.ipynb")
     assert cells[1][1] == "ZeroDivisionError" and cells[2][1] == ""
     assert cells[3][1] == "CellTimeout" and "ok.ipynb" in cells[4][1]
@@ -73,10 +80,52 @@ def test_a_cell_has_its_time_and_what_follows_is_not_run(
     late = run(budgets=Budgets(cell_seconds=0.5), private_root="kept")["deep/late.ipynb"]
     assert (tmp_path / "kept").exists() and not (tmp_path / "in/deep/kept").exists()
     assert (late.verdict, late.cell) == ("timeout", 1) and "0.5 seconds" in late.reason
+    assert late.hint == "Raise --cell-seconds to allow more."
     written = json.loads((tmp_path / "out" / "deep" / "late.ipynb").read_text())
     assert written["metadata"][METADATA]["verdict"] == "timeout"
     assert str(tmp_path) not in json.dumps(written)
     assert executed(tmp_path / "out" / "deep" / "late.ipynb")[1] == ("print('never')", "")
+
+
+def test_what_a_notebook_writes_lies_beside_the_executed_one(
+    make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rates.csv").write_text("1")
+    (tmp_path / "changed.csv").write_text("1")
+    cells = [
+        "import os; os.makedirs('plots'); names = 'sum.csv', 'plots/p.png', 'changed.csv'",
+        "for name in names: open(name, 'w').write('2')",
+        "%session_publish sum.csv",
+        "open('/app/test_x.txt', 'w').write('>>> 1'); os.symlink('sum.csv', '/app/link.csv')",
+    ]
+    make("a.ipynb", *cells)
+    inputs = [tmp_path / "rates.csv", tmp_path / "changed.csv"]
+    outcome = run(inputs=inputs)["a.ipynb"]
+    *data, others = outcome.files
+    assert data == ["a.files/changed.csv", "a.files/plots/p.png", "a.files/sum.csv"]
+    assert {(tmp_path / "out" / each).read_text() for each in data} == {"2"}
+    with ZipFile(tmp_path / "out" / others) as archive:
+        assert (archive.namelist(), archive.read("test_x.txt")) == (["test_x.txt"], b">>> 1")
+    assert (outcome.verdict, outcome.note) == ("ok", "others.zip has test_x.txt")
+    session = BatchSession(SessionsRoot(tmp_path / "sessions"), tmp_path / "out" / "a.ipynb")
+    assert not session.exists
+    outputs = json.loads((tmp_path / "out" / "a.ipynb").read_text())["cells"][2]["outputs"]
+    assert "a.files/sum.csv" in json.dumps(outputs)
+    assert not (tmp_path / "in" / "a.files").exists()
+    assert "stderr" not in (tmp_path / "out" / "a.ipynb").read_text()
+
+    (tmp_path / "out" / "a.files" / "mine.csv").write_text("mine")
+    monkeypatch.setattr(notebook_run, "RESULTS_BYTES", 1000)
+    make("a.ipynb", "open('big.csv', 'w').write('3' * 1001); open('few.csv', 'w').write('3')")
+    outcome = run()["a.ipynb"]
+    assert outcome.files == ("a.files/few.csv",) and "big.csv (the results of" in outcome.note
+    assert session.id in outcome.note and (session.path / "big.csv").exists()
+    outcome = run(budgets=Budgets(disk_bytes=2 * MIB))["a.ipynb"]
+    assert outcome.files == ("a.files/big.csv", "a.files/few.csv") and not session.exists
+    found = {
+        str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out" / "a.files").rglob("*")
+    }
+    assert found == {*outcome.files, "a.files/mine.csv"}
 
 
 def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
@@ -131,6 +180,16 @@ def test_fuel_is_counted_and_a_notebook_has_its_own_time(
     assert outcome.verdict == "timeout" and "notebook" in outcome.reason
 
 
+def test_texts_name_the_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"memory_bytes": 10**9, "disk_bytes": 1, "output_bytes": 1}
+    assert Budgets(cell_seconds=1, fuel=1, **sizes).limits().keys() == BATCH_OPTIONS.keys()
+    for command in ("run", "grade"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        said = capsys.readouterr().out
+        assert all(f"{option} " in said for option in BATCH_OPTIONS.values())
+
+
 def test_a_budget_that_cannot_be_is_refused() -> None:
     with pytest.raises(PolicyError, match="cell_seconds must be above 0"):
         Budgets(cell_seconds=-1)
@@ -155,7 +214,7 @@ def test_the_verdict_is_what_the_kernel_says(limits: set[str], ename: str, verdi
 
 
 def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
-    assert plain("a\x1b[31mb\x1b]0;x\x07\n\u202ec") == "a b ]0;x c"
+    assert plain("a\x1b[31mb\x1b]0;x\x07\n\u202ec") == "ab ]0;x c"
     assert len(plain("x" * 10_000)) == 300
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.frontends.batch.outcome import BatchError
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
@@ -41,9 +42,20 @@ class BatchSession:
         self.id = session_id_of(output)
 
     @property
+    def path(self) -> Path:
+        """The folder of its files."""
+        return self.root.path / self.id
+
+    @property
     def exists(self) -> bool:
-        """True if an earlier run left it."""
-        return (self.root.path / self.id).is_dir()
+        """True if it is there: an earlier run left it, or this one made it."""
+        return self.path.is_dir()
+
+    @contextmanager
+    def workspace(self) -> Iterator[Folder]:
+        """The folder of its files, open."""
+        with Folder.open(self.root.path) as top, top.enter(self.id) as folder:
+            yield folder
 
     def kept_cells(self) -> frozenset[int]:
         """Returns the numbers of the cells after which a later run can go on."""

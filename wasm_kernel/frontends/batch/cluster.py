@@ -40,6 +40,7 @@ from wasm_kernel.frontends.batch.notebooks import (
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.parameters import put_in
 from wasm_kernel.frontends.batch.reporting import Progress
+from wasm_kernel.frontends.batch.results import earlier_files, remove_earlier, write_results
 from wasm_kernel.frontends.batch.resuming import Earlier
 
 ATTEMPTS = 3
@@ -238,7 +239,8 @@ class _ClusterBatch:
         earlier = Earlier.found(source.output, cells) if settings.resume else None
         if earlier is not None and earlier.is_whole:
             done = Outcome(source.name, "ok", kept=len(cells), note="an earlier run did it")
-            self._end(source.name, replace(done, output=str(source.output)))
+            files, output = earlier_files(source.output), str(source.output)
+            self._end(source.name, replace(done, output=output, files=files))
             return None
         task = Task(
             name=source.name,
@@ -305,22 +307,24 @@ class _ClusterBatch:
             # perhaps that worker's machine is out of memory, or ends
             self._attempts[name] = _Attempt(attempt.source, attempt.number + 1)
             return
-        outcome = replace(ran.outcome, notebook=name, output="")
+        outcome = replace(ran.outcome, notebook=name, output="", files=())
         try:
-            self._end(name, self._written(attempt.source, outcome, ran.executed))
+            self._end(name, self._written(attempt.source, outcome, ran))
         except NotebookRefused as problem:
             self._end(name, replace(outcome, verdict="kernel-lost", reason=str(problem)))
 
-    def _written(self, source: Source, outcome: Outcome, executed: bytes) -> Outcome:
-        """Writes an executed notebook, and compares it if it is to be.
+    def _written(self, source: Source, outcome: Outcome, ran: Ran) -> Outcome:
+        """Writes an executed notebook and its results, and compares it if it is to be.
 
         Raises `NotebookRefused` if what the worker sent is no notebook.
         """
-        if not executed:
+        if not ran.executed:
             return outcome
-        book = parse_notebook(executed)
-        write_bytes(source.output, executed)
-        outcome = replace(outcome, output=str(source.output))
+        book, before = parse_notebook(ran.executed), earlier_files(source.output)
+        write_bytes(source.output, ran.executed)
+        files = write_results(source.output, ran.files)
+        remove_earlier(source.output, before, files)
+        outcome = replace(outcome, output=str(source.output), files=files)
         if not (self._settings.compare and outcome.ok):
             return outcome
         return compared(source, book, self._settings.ignored, outcome)

@@ -28,6 +28,7 @@ from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source
 from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
 from wasm_kernel.frontends.batch.reporting import Progress
+from wasm_kernel.frontends.batch.results import SENT_BYTES, read_results
 from wasm_kernel.frontends.batch.run_folder import RunFolder
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.linux.locks import try_lock
@@ -35,7 +36,7 @@ from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions.root import SessionsRoot
 
 _LOG = logging.getLogger("wasm_kernel.batch")
-_EXECUTED, _MARK = "executed.ipynb", "run"
+_EXECUTED, _MARK = "executed", "run"
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # NFS locks no folders
 _SPARE_SECONDS = 60.0  # beyond a notebook's own limit, for another worker's kernel to start and end
 _POLL_SECONDS = 0.25
@@ -74,10 +75,14 @@ class Told(Struct, frozen=True):
 
 
 class Ran(Struct, frozen=True):
-    """The outcome of a notebook, and the executed notebook; empty if there is none."""
+    """The outcome of a notebook, the executed notebook (empty if there is none), and its results.
+
+    `files` has the results by their paths in the folder for them.
+    """
 
     outcome: Outcome
     executed: bytes
+    files: Mapping[str, bytes] = {}
 
 
 def run_task(data: bytes) -> bytes:
@@ -126,7 +131,8 @@ def _run(task: Task) -> Ran:
             each.mkdir()
         for name, content in task.inputs.items():
             (inputs / Path(name).name).write_bytes(content)
-        source = Source(task.name, None, kept / _EXECUTED, folder, task.notebook)
+        output = kept / _EXECUTED / Path(task.name).name
+        source = Source(task.name, None, output, folder, task.notebook)
         settings = RunSettings(
             root=SessionsRoot(kept / "sessions", kept / "private"),
             budgets=task.budgets,
@@ -134,13 +140,15 @@ def _run(task: Task) -> Ran:
             inputs=tuple(inputs / Path(name).name for name in task.inputs),
             deterministic=task.deterministic,
             lasts=bool(task.shared),
+            results_bytes=min(task.budgets.disk_bytes or SENT_BYTES, SENT_BYTES),
             resume=bool(task.shared) and (task.resume or _began_before(kept, task)),
         )
         (outcome,) = run_sources([source], settings, 1, relay)
-        executed = source.output.read_bytes() if outcome.output else b""
+        executed = output.read_bytes() if outcome.output else b""
+        files = read_results(output, outcome.files)
         if outcome.ok:
             shutil.rmtree(kept, ignore_errors=True)
-        return Ran(replace(outcome, output=""), executed)
+        return Ran(replace(outcome, output="", files=()), executed, files)
 
 
 def _began_before(folder: Path, task: Task) -> bool:

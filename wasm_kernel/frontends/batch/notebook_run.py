@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import Door, WasmKernelError, describe
 from wasm_kernel.frontends.batch.batch_kernel import (
     BatchKernel,
     KernelLost,
@@ -40,11 +40,28 @@ from wasm_kernel.frontends.batch.notebooks import (
     runtime_of,
     write_notebook,
 )
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, Verdict, plain
+from wasm_kernel.frontends.batch.outcome import (
+    HINT_CHARACTERS,
+    BatchError,
+    Budgets,
+    Outcome,
+    Verdict,
+    cleaned,
+    plain,
+)
 from wasm_kernel.frontends.batch.parameters import put_in
 from wasm_kernel.frontends.batch.reporting import Progress
+from wasm_kernel.frontends.batch.results import (
+    OTHERS,
+    RESULTS_BYTES,
+    collect,
+    earlier_files,
+    folder_of,
+    remove_earlier,
+)
 from wasm_kernel.frontends.batch.resuming import DONE, Earlier, state_counts
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions.root import SessionsRoot
 
 HOOKS = (
@@ -70,8 +87,13 @@ _CANCELLED = "The run was cancelled."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
 _DIFFERS = "The outputs are not those that the notebook was stored with."
 _NOT_HERE = "The notebook is in {language}, in which submissions can't be graded."
-_UNRECORDED = ("notebook", "output", "difference")
-_TOO_MUCH = "The outputs are longer than allowed ({limit}); the rest is cut."
+_KEPT_IN = "not collected, but kept in session {id}"
+_GONE = "not collected, and gone with the worker"
+_NAMED_MOST = 3
+_UNRECORDED = ("notebook", "output", "difference", "traceback")
+_MARK = "[wasm-kernel] "
+_TRACE_CHARACTERS = 10_000
+_TOO_MUCH = "The outputs are longer than allowed; the rest is cut."
 
 T = TypeVar("T")
 
@@ -83,8 +105,9 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         pip: Whether cells may install packages.
         languages: The languages of notebooks that are run; others are refused.
         goes_on: Whether a notebook goes on after a cell that raised an error.
-        keeps_session: Whether the session stays if all went well.
+        keeps_session: Whether the session stays if all went well, and its files in it.
         lasts: Whether a later run finds the session, to go on in it.
+        results_bytes: The bytes of results that are collected of a notebook; 0 for the usual.
     """
 
     root: SessionsRoot
@@ -103,17 +126,19 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     goes_on: bool = False
     keeps_session: bool = False
     lasts: bool = True
+    results_bytes: int = 0
     shared: str = ""
 
 
 class _Ended(Exception):
     """The notebook has a verdict before its last cell is done."""
 
-    def __init__(self, verdict: Verdict, reason: str, *, can_go_on: bool = False) -> None:
+    def __init__(
+        self, verdict: Verdict, reason: str, *, can_go_on: bool = False, **told: str
+    ) -> None:
         super().__init__(reason)
         self.can_go_on = can_go_on
-        self.verdict: Verdict = verdict
-        self.reason = reason
+        self.fields: dict[str, Any] = {"verdict": verdict, "reason": reason, **told}
 
 
 class NotebookRun:
@@ -135,6 +160,7 @@ class NotebookRun:
         self._end = math.inf
         self._stuck = False
         self._failed: list[_Ended] = []
+        self._before: Sequence[str] = ()  # the results of an earlier run, until they are replaced
 
     async def run(self) -> Outcome:
         """Runs the notebook; returns what became of it, whatever that is.
@@ -148,14 +174,16 @@ class NotebookRun:
             self._note(verdict="error", reason=str(problem), output="")
             return self._outcome
         earlier = Earlier.found(self._source.output, self._cells) if self._settings.resume else None
+        self._before = await asyncio.to_thread(earlier_files, self._source.output)
         if earlier is not None and earlier.is_whole:
-            self._note(kept=len(self._cells), note="an earlier run did it")
+            kept, note = len(self._cells), "an earlier run did it"
+            self._note(kept=kept, note=note, files=self._before)
             return self._outcome
         self._progress.began(self._source.name, len(self._cells))
         try:
             await self._run_all(earlier)
         except _Ended as ended:
-            self._note(verdict=ended.verdict, reason=ended.reason)
+            self._note(**ended.fields)
         except BatchError:
             raise
         except DeadKernelError:
@@ -165,8 +193,9 @@ class NotebookRun:
         except Exception as problem:  # one notebook less is no reason to end a thousand
             _LOG.exception("a notebook could not be run")
             self._note(verdict="kernel-lost", reason=_FAULT.format(kind=type(problem).__name__))
+        is_emptied = not self._settings.keeps_session and await self._collect()
         if self._outcome.ok:
-            if not self._settings.keeps_session:
+            if is_emptied:
                 await asyncio.to_thread(self._session.discard)
             if self._settings.compare:
                 ignored = self._settings.ignored
@@ -177,6 +206,33 @@ class NotebookRun:
         await self._write(self._outcome.verdict)
         return self._outcome
 
+    async def _collect(self) -> bool:
+        """Collects what the notebook has written; returns whether all of it could be."""
+        if self._outcome.verdict in ("cancelled", "kernel-lost") or not self._session.exists:
+            return False
+        settings, output = self._settings, self._source.output
+        most = settings.results_bytes or settings.budgets.disk_bytes or RESULTS_BYTES
+        try:
+            args = (self._session, self._source, settings.inputs, most)
+            found = await asyncio.to_thread(collect, *args)
+            await asyncio.to_thread(remove_earlier, output, self._before, found.files)
+        except (OSError, WasmKernelError) as problem:
+            self._add_note(f"its files could not be collected ({describe(problem)})")
+            return False
+        self._before = ()
+        self._note(files=found.files)
+        if found.packed:
+            self._add_note(f"{OTHERS} has {_some(found.packed)}")
+        if found.left:
+            where = _KEPT_IN.format(id=self._session.id) if settings.lasts else _GONE
+            first, *others = found.left
+            why = f"{first} ({found.left[first]})"
+            self._add_note(f"{where}: {_some([why, *others])}")
+        return not found.left
+
+    def _add_note(self, text: str) -> None:
+        self._note(note="; ".join(filter(None, (self._outcome.note, text))))
+
     async def _note_resumption(self) -> None:
         """Notes after which cell a later run can go on, if not after the last that is done."""
         kept = await asyncio.to_thread(self._session.kept_cells)
@@ -184,8 +240,7 @@ class NotebookRun:
         last = max((n for n, count in enumerate(counts, 1) if count and count in kept), default=0)
         if last < self._done:
             where = f"goes on after code cell {last}" if last else "begins anew"
-            note = f"--resume {where}, as later states are not kept"
-            self._note(note="; ".join(filter(None, (self._outcome.note, note))))
+            self._add_note(f"--resume {where}, as later states are not kept")
 
     def _read(self) -> None:
         book = read_notebook(self._source)
@@ -200,6 +255,8 @@ class NotebookRun:
     async def _write(self, verdict: str) -> None:
         told = to_builtins(self._outcome) | {"verdict": verdict, DONE: self._done}
         record = {name: told[name] for name in told if name not in _UNRECORDED}
+        if self._before:
+            record["files"] = self._before
         if self._settings.deterministic:
             record.pop("seconds", None)
         await asyncio.to_thread(write_notebook, self._book, self._source.output, record)
@@ -261,6 +318,9 @@ class NotebookRun:
             "mounts": settings.mounts,
             "pip": settings.pip,
             "fork": False,
+            "door": Door.BATCH.value,
+            "publish_folder": "" if settings.keeps_session else folder_of(self._source.output).name,
+            "publish_suffixes": DATA_SUFFIXES,
             "deterministic": settings.deterministic,
             **settings.budgets.limits(),
         }
@@ -291,8 +351,7 @@ class NotebookRun:
         try:
             await self._limited(client.async_execute_cell(cell, place), most)
         except CellExecutionError as problem:
-            verdict = verdict_of(self._kernel.limits_met(), problem.ename)
-            raise _Ended(verdict, _reason(verdict, problem), can_go_on=verdict == "error") from None
+            raise _failure(self._kernel.limits_met(), problem) from None
         except DeadKernelError:
             if self._kernel.has_ended_cell():
                 raise _Ended("error", _ENDED_IT) from None
@@ -305,7 +364,8 @@ class NotebookRun:
             merge_streams(cell)
         met = self._kernel.limits_met()
         if limit := stopping_limit(met):
-            raise _Ended(verdict_of(met, ""), _TOO_MUCH.format(limit=limit))
+            hint = Door.BATCH.raising(limit, purpose="to see more")
+            raise _Ended(verdict_of(met, ""), _TOO_MUCH, hint=hint)
 
     async def _limited(self, work: Coroutine[Any, Any, T], most: float = math.inf) -> T:
         """Waits for something as long as the notebook may take, and the batch is not to end.
@@ -350,8 +410,23 @@ def compared(
     return replace(outcome, verdict="error", reason=_DIFFERS, cell=cell, difference=found)
 
 
-def _reason(verdict: Verdict, problem: CellExecutionError) -> str:
-    """The reason of a failure. What a kernel says of a limit goes on with advice for its user."""
-    if verdict in ("timeout", "out-of-fuel"):
-        return plain(problem.evalue).partition(". ")[0] + "."
-    return plain(f"{problem.ename}: {problem.evalue}")
+def _some(files: Sequence[str]) -> str:
+    """Returns the names of a few files, and how many more there are."""
+    more = len(files) - _NAMED_MOST
+    return ", ".join([*files[:_NAMED_MOST], *([f"{more:,} more"] if more > 0 else [])])
+
+
+def _failure(limits: set[str], problem: CellExecutionError) -> _Ended:
+    """Returns how a cell has ended, by limits that it met and its error.
+
+    What a kernel says of a limit goes on with what is kept, which is not the reason.
+    """
+    verdict, trace = verdict_of(limits, problem.ename), cleaned(problem.traceback)
+    reason = plain(f"{problem.ename}: {problem.evalue}")
+    hints = [each.removeprefix(_MARK) for each in trace.splitlines() if each.startswith(_MARK)]
+    if verdict in ("timeout", "out-of-fuel", "out-of-memory") and limits:
+        reason = plain(problem.evalue).partition(". ")[0] + "."
+        hints = [each for each in map(Door.BATCH.raising, limits) if each in problem.evalue]
+    hint = plain(hints[-1], HINT_CHARACTERS) if hints else ""
+    told = {"hint": hint, "traceback": trace[-_TRACE_CHARACTERS:]}
+    return _Ended(verdict, reason, can_go_on=verdict == "error", **told)

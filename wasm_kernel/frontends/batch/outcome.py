@@ -24,10 +24,9 @@ Verdict = Literal[
 ]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 
-REASON_CHARACTERS = 300
-_CONTROLS = re.compile(
-    r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
+REASON_CHARACTERS, HINT_CHARACTERS = 300, 600
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _NOWHERE = re.compile(r"[\ud800-\udfff\ufffe\uffff]")  # in no XML, and some in no file
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _LIMITS = {
@@ -72,6 +71,8 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
         notebook: Its name, as the command was given it.
         verdict: One of `VERDICTS`.
         reason: Why it is not `ok`, in words for people.
+        hint: What may help, in a sentence.
+        traceback: The lines of the error that it ended with.
         cell: The number of the cell that it ended at, among all cells of the notebook, from 1; 0
             for none.
         cells: How many code cells were run now.
@@ -80,11 +81,14 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
         difference: How its outputs differ from those that were stored (`--compare`).
         seconds: How long it took.
         output: The executed notebook's path; empty if none was written.
+        files: The results that were collected, by paths relative to the executed notebook.
     """
 
     notebook: str
     verdict: Verdict
     reason: str = ""
+    hint: str = ""
+    traceback: str = ""
     cell: int = 0
     cells: int = 0
     kept: int = 0
@@ -92,11 +96,18 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     difference: str = ""
     seconds: float = 0.0
     output: str = ""
+    files: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """True if every cell ran as it should."""
         return self.verdict == "ok"
+
+    @property
+    def why(self) -> str:
+        """The reason, and what may help."""
+        parts = (plain(self.reason), plain(self.hint, HINT_CHARACTERS))
+        return " ".join(part for part in parts if part)
 
 
 class Budgets(Struct, frozen=True, kw_only=True):
@@ -151,5 +162,5 @@ def plain(text: str, most: int = REASON_CHARACTERS) -> str:
 
 def cleaned(text: str) -> str:
     """Returns a text of a guest with its lines, without anything that a terminal obeys."""
-    shown = _NOWHERE.sub("\ufffd", text)
+    shown = _NOWHERE.sub("\ufffd", _COLOURS.sub("", text))
     return "\n".join(_CONTROLS.sub(" ", line) for line in shown.split("\n"))

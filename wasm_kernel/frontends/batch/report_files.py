@@ -18,13 +18,15 @@ from msgspec import Struct
 
 from wasm_kernel.errors import describe
 from wasm_kernel.frontends.batch.notebooks import read_executed
-from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, plain
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, cleaned, plain
 from wasm_kernel.frontends.batch.reporting import summary
 from wasm_kernel.linux.folders import Folder
 
 _SUITE = "wasm-kernel run"
 _IMAGES = {"image/png": b"\x89PNG\r\n", "image/jpeg": b"\xff\xd8\xff"}
 _IMAGES_MOST = 3  # of one notebook
+_FILES_MOST = 20
+_MESSAGE_CHARACTERS = 1_000
 _IMAGE_BYTES = 300 * 1024
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -41,37 +43,51 @@ img {{ max-height: 90px; max-width: 160px; margin-right: .4em; }}
 </style>
 <h1>{title}</h1>
 <table>
-<tr><th>Notebook<th>Verdict<th>Cells<th>Seconds<th>Why<th>Figures</tr>
+<tr><th>Notebook<th>Verdict<th>Cells<th>Seconds<th>Why<th>Results<th>Figures</tr>
 {rows}
 </table>
 </html>
 """
 _ROW = (
-    '<tr><td>{name}<td class="{kind}">{verdict}<td>{cells}<td>{seconds:.1f}<td>{why}<td>{figures}'
-    "</tr>"
+    '<tr><td>{name}<td class="{kind}">{verdict}<td>{cells}<td>{seconds:.1f}<td>{why}<td>{files}'
+    "<td>{figures}</tr>"
 )
 
 
 class Case(Struct, frozen=True):
-    """A test case of JUnit XML, in a group; why its verdict is not `ok`, and its seconds."""
+    """A test case of JUnit XML, in a group; why its verdict is not `ok`, and its seconds.
+
+    The `text` is that of its error; `files` are those that it has made.
+    """
 
     name: str
     group: str
     verdict: str
     why: str = ""
     seconds: float = 0.0
+    text: str = ""
+    files: tuple[str, ...] = ()
 
 
 def junit_report(outcomes: Sequence[Outcome]) -> bytes:
     """Returns the outcomes as JUnit XML: one test case for each notebook."""
     cases = [
-        Case(each.notebook, _SUITE, each.verdict, _why(each), each.seconds) for each in outcomes
+        Case(
+            each.notebook,
+            _SUITE,
+            each.verdict,
+            _why(each),
+            each.seconds,
+            each.traceback,
+            each.files,
+        )
+        for each in outcomes
     ]
     return junit_of(_SUITE, cases)
 
 
 def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
-    """Returns a suite of cases as JUnit XML; all texts in it are on one line."""
+    """Returns a suite of cases as JUnit XML; texts in it hold nothing that a terminal obeys."""
     from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     results = {"cancelled": Skipped, "kernel-lost": Error}
@@ -80,7 +96,11 @@ def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
         case = TestCase(plain(each.name), plain(each.group), each.seconds)
         if each.verdict != "ok":
             kind = results.get(each.verdict, Failure)
-            case.result = [kind(plain(each.why), each.verdict)]
+            result = kind(plain(each.why, _MESSAGE_CHARACTERS), each.verdict)
+            result.text = cleaned(each.text)
+            case.result = [result]
+        if each.files:
+            case.system_out = "\n".join(plain(file) for file in each.files)
         made.add_testcase(case)
     xml = JUnitXml()
     xml.add_testsuite(made)
@@ -99,9 +119,12 @@ def page(file: Path, outcomes: Sequence[Outcome]) -> bytes:
 
 def _row(file: Path, outcome: Outcome) -> str:
     name = escape(plain(outcome.notebook))
+    folder = Path(outcome.output).parent
     if outcome.output:
-        link = quote(os.fsencode(os.path.relpath(outcome.output, file.absolute().parent)))
-        name = f'<a href="{escape(link)}">{name}</a>'
+        name = _link(file, Path(outcome.output), outcome.notebook)
+    files = [_link(file, folder / each, each) for each in outcome.files[:_FILES_MOST]]
+    if len(outcome.files) > _FILES_MOST:
+        files.append(f"and {len(outcome.files) - _FILES_MOST} more")
     return _ROW.format(
         name=name,
         kind="ok" if outcome.ok else "failed",
@@ -109,13 +132,19 @@ def _row(file: Path, outcome: Outcome) -> str:
         cells=outcome.cells + outcome.kept,
         seconds=outcome.seconds,
         why=escape(_why(outcome)),
+        files="<br>".join(files),
         figures="".join(f'<img src="{each}" alt="">' for each in _figures(outcome)),
     )
 
 
+def _link(page: Path, file: Path, name: str) -> str:
+    link = quote(os.fsencode(os.path.relpath(file, page.absolute().parent)))
+    return f'<a href="{escape(link)}">{escape(plain(name))}</a>'
+
+
 def _why(outcome: Outcome) -> str:
     where = f"Cell {outcome.cell}: " if outcome.cell else ""
-    parts = (f"{where}{plain(outcome.reason)}", plain(outcome.note))
+    parts = (f"{where}{outcome.why}", plain(outcome.note))
     return " ".join(part for part in parts if part)
 
 

@@ -51,6 +51,7 @@ from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.publish import (
     PUBLISH,
     PUBLISHED,
+    CollectedFiles,
     PublishCommand,
     PublishFiles,
     PublishPlace,
@@ -205,7 +206,8 @@ class WasmKernelApp(JupyterApp):
             session.folders.notices += self._upkeep().warnings()
         folder = self._show_folder(session, path) if shows_folder else "not shown"
         confinement.close_files(kept_by(session.folders, policy, path, self.config))
-        publishing = PublishCommand(session, place)
+        publishes = CollectedFiles if self.settings.is_batch else PublishCommand
+        publishing = publishes(session, place)
         sandbox = factory(
             self.settings.runtime, session, policy, Resume(self.settings.resume), broker
         )
@@ -256,8 +258,9 @@ class WasmKernelApp(JupyterApp):
 
     @property
     def _publishes_at_end(self) -> bool:
-        """True in a batch run whose settings name a folder for results."""
-        return bool(self.settings.publish_folder) and not folder_of_notebook(os.environ)
+        """True if the settings name a folder for results, and no page shows what is published."""
+        is_named = bool(self.settings.publish_folder) and not self.settings.is_batch
+        return is_named and not folder_of_notebook(os.environ)
 
     def _handlers(self, place: PublishPlace, secret: Path, policy: ExecutionPolicy) -> Handlers:
         """The handlers of the broker; each checks its request as a stranger's."""
@@ -265,8 +268,9 @@ class WasmKernelApp(JupyterApp):
         private = root.private_of(session_id)
         handlers: Handlers = {
             **broker_handlers(self.settings.runtime, private, pip=self.settings.pip),
-            PublishFiles: publish_files(place),
         }
+        if not self.settings.is_batch:
+            handlers = {**handlers, PublishFiles: publish_files(place)}
         if self.settings.fork:
             handlers = {**handlers, ForkSession: fork_session(root, session_id)}
         if self.settings.writes_folder:
@@ -294,7 +298,7 @@ class WasmKernelApp(JupyterApp):
 
             writing = WriteBack(session, beneath.folder, publishing.place.names)
             sandbox.commands.listener, link = writing, writing.link
-        elif beneath is not None and not self._publishes_at_end:
+        elif beneath is not None and not (self._publishes_at_end or self.settings.is_batch):
             sandbox.commands.listener = UnpublishedNotice(session, publishing)
         sandbox.commands.add(PUBLISH, publishing.run)
         sandbox.commands.add(PUBLISHED, link, from_anywhere=True)

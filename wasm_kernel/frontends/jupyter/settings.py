@@ -230,6 +230,14 @@ class _Session(Configurable):
         "limit that is a trait of its own on the command line or in a config file goes before.",
     )
 
+    door = Enum(
+        [Door.KERNEL.value, Door.BATCH.value],
+        Door.KERNEL.value,
+        config=True,
+        help="Whose kernel it is. `wasm-kernel run` and `grade` say batch: errors and notices then "
+        "name options of these commands, and %session_publish shows links into publish_folder, "
+        "without copying anything, as the command collects what the notebook has written.",
+    )
     event_log = Unicode(
         "",
         config=True,
@@ -262,6 +270,11 @@ class _Session(Configurable):
         """True if what cells write there lands in that folder."""
         return bool(self.folder == "write")
 
+    @property
+    def is_batch(self) -> bool:
+        """True if a command runs this kernel, and collects what the notebook has written."""
+        return bool(self.door == Door.BATCH)
+
     def publishable(self) -> PublishableNames:
         """Decides which names of files may be published; or `PolicyError`."""
         try:
@@ -278,6 +291,8 @@ class _Session(Configurable):
         if not self.publish_folder:
             return folder_of_notebook(os.environ)
         names = tuple(self.publish_folder.removesuffix("/").split("/"))
+        if self.is_batch:  # which made the name itself
+            return names
         if not all(map(is_folder_name, names)):
             raise PolicyError(
                 f"{SECTION}.publish_folder",
@@ -308,7 +323,7 @@ class _Session(Configurable):
             values |= self._written()
         values["env"] = {**self._passed(), **values["env"]}
         try:
-            return ExecutionPolicy.from_values(values).at(Door.KERNEL)
+            return ExecutionPolicy.from_values(values).at(Door(self.door))
         except PolicyError as problem:
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
 
