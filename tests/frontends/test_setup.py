@@ -36,7 +36,7 @@ def test_python_is_the_first_of_the_kernels_in_a_picker() -> None:
     first one preselected."""
     specs = [spec_of(kernelspecs.source(runtime)) for runtime in RuntimeType]
     names = [*(str(spec["display_name"]) for spec in specs), "Python 3 (ipykernel)"]
-    assert sorted(names, key=str.casefold)[0] == "Python (wasm sandbox)"
+    assert min(names, key=str.casefold) == "Python (wasm sandbox)"
 
 
 def test_the_notebooks_folder_is_kept_off_the_import_path() -> None:
