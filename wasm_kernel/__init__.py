@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.grading import TestGrade as TestGrade
     from wasm_kernel.frontends.batch.grading import grade_notebooks as grade_notebooks
     from wasm_kernel.frontends.batch.outcome import BatchError as BatchError
+    from wasm_kernel.frontends.batch.outcome import BatchStopped as BatchStopped
     from wasm_kernel.frontends.batch.outcome import Budgets as Budgets
     from wasm_kernel.frontends.batch.outcome import Outcome as Outcome
     from wasm_kernel.frontends.batch.runner import run_notebooks as run_notebooks
@@ -106,7 +107,7 @@ _NAMES = {  # the public names by module
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
     "frontends.batch.grading": "Grade TestGrade grade_notebooks",
-    "frontends.batch.outcome": "BatchError Budgets Outcome",
+    "frontends.batch.outcome": "BatchError BatchStopped Budgets Outcome",
     "frontends.batch.runner": "run_notebooks",
     "guests.protocol": "Stream",
     "linux.folders": "PlantedLinkError",
