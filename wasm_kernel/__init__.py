@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import NeverBegan as NeverBegan
     from wasm_kernel.errors import OutOfDescriptors as OutOfDescriptors
     from wasm_kernel.errors import OutOfFuel as OutOfFuel
+    from wasm_kernel.errors import OutOfMemory as OutOfMemory
     from wasm_kernel.errors import PackageError as PackageError
     from wasm_kernel.errors import PolicyError as PolicyError
     from wasm_kernel.errors import SandboxClosed as SandboxClosed
@@ -96,6 +97,7 @@ _NAMES = {  # the public names by module
         "BundleError CacheWarning CellTimeout CompileError ForkError FrameError "
         "GuestClosed GuestCrashed GuestExited GuestStopped HistoryError HostFailed "
         "ImageError Interrupted LimitReached NeverBegan OutOfDescriptors OutOfFuel "
+        "OutOfMemory "
         "PackageError PolicyError SandboxClosed SessionInUse StackExhausted TravelError "
         "WasmKernelError WorkerLost"
     ),
