@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
+from mcp.server.mcpserver.utilities import func_metadata
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
@@ -24,20 +26,23 @@ from tests.faces import PATIENCE
 from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environment, serving
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.errors import LimitReached
-from wasm_kernel.frontends.mcp import file_tools, gate
+from wasm_kernel.frontends.mcp import gate, results
 from wasm_kernel.frontends.mcp import http as mcp_http
 from wasm_kernel.frontends.mcp.callers import (
     HELD_BYTES,
+    NOBODY,
     SESSION_HEADER,
     SHARE,
     SHARE_KEY,
-    Caller,
     Share,
 )
+from wasm_kernel.frontends.mcp.file_tools import FileTools
 from wasm_kernel.frontends.mcp.gate import BURST, Gate, Rates
 from wasm_kernel.frontends.mcp.metrics import Metrics
+from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
+from wasm_kernel.result import Output
 
 TOKENS = '[owners]\nann = "the token of ann herself"\neve = "the token of eve, who is evil"\n'
 ANN, EVE = "the token of ann herself", "the token of eve, who is evil"
@@ -175,6 +180,80 @@ def test_one_client_holds_no_more_than_its_share() -> None:
     assert b'refusals_total{limit="request_bytes"} 5' in sender.metrics.page([])
 
 
+def values(text: str, encoding: str = "utf-8") -> bytes:
+    return json.dumps({"a": text}, ensure_ascii=False).encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b'{"a": [' + b'{"":{}},' * 2 * MIB + b"1]}", 413),
+        (b'{"a": "\\\\", "b": [' + b"[],[]," * MIB + b'"\\""]}', 413),
+        (b"[" * 2 * MIB, 413),
+        (b'["' + b'","' * MIB + b'"]', 413),
+        (values("[],", "utf-16") * 10_000, 413),
+        (values('1,2,"{[]}"\\\n' * (MIB // 2)), 200),
+    ],
+    ids=["objects", "behind escapes", "deep", "texts", "utf-16", "a text full of marks"],
+)
+def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> None:
+    """Reading it held the loop of all clients for seconds; texts may hold as many marks."""
+    sender = Sender()
+    assert asyncio.run(sender.send(content)) == status
+    assert len(sender.app.requests) == (status == 200)
+
+
+def test_a_text_of_many_values_is_not_read_as_json() -> None:
+    """The SDK looks into texts for values that a model has wrapped in one."""
+    server = WorkspaceServer(Sender().sessions, Metrics())
+
+    async def attack() -> None:
+        for tool, argument in (("execute_code", "session"), ("install_packages", "packages")):
+            call = {argument: "[" + "[]," * MIB + "1]", "code": "1"}
+            if tool == "install_packages":
+                del call["code"]
+            answer = await server.call_tool(tool, call)
+            assert "Nothing was done" in answer.content[0].text  # type: ignore[union-attr]
+
+    with sampled_parses() as parsed:
+        asyncio.run(attack())
+    assert max(parsed, default=0) < MIB
+
+
+@contextmanager
+def sampled_parses() -> Iterator[list[int]]:
+    """The lengths of the texts that the SDK reads as JSON meanwhile."""
+    parsed: list[int] = []
+
+    def loads(text: str) -> Any:
+        parsed.append(len(text))
+        return json.loads(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(func_metadata, "json", SimpleNamespace(loads=loads))
+        yield parsed
+
+
+def test_updates_of_many_displays_take_time_in_proportion() -> None:
+    """Each update looked at each display: a cell of a second held all clients for minutes."""
+    looks = 0
+
+    class Counting(dict[str, Any]):
+        def get(self, *arguments: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().get(*arguments)
+
+    kinds = ["display"] * 2_000 + ["update"] * 2_000
+    outputs = [
+        Output(kind, {"text/plain": kind}, {}, Counting(display_id=str(number % 2_000)))
+        for number, kind in enumerate(kinds)
+    ]
+    shown = results._shown(outputs)
+    assert [each.data["text/plain"] for each in shown] == ["update"] * 2_000
+    assert looks < 10_000
+
+
 def test_replies_that_nobody_reads_hold_no_more_than_a_share() -> None:
     """A client asks for large files again and again, and never takes the answer."""
     sender, given = Sender(), list[bool]()
@@ -205,12 +284,13 @@ def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
 
     async def attack() -> None:
         session: Any = SimpleNamespace(sandbox=SimpleNamespace(read_file=read_file))
+        tools = FileTools(Sender().sessions, lambda: NOBODY, MountedFiles(()), 1)
         held = Counter({"one": HELD_BYTES - MIB})
         share = Share(held, "one", asyncio.Semaphore(1))
         SHARE.set(share)
-        assert len(await file_tools._content(session, "a.csv")) == MIB
+        assert len(await tools._content(session, "a.csv")) == MIB
         with pytest.raises(LimitReached, match="Too many large files"):
-            await file_tools._content(session, "a.csv")
+            await tools._content(session, "a.csv")
         share.end()
         assert held["one"] == HELD_BYTES - MIB
         assert not share.take(1)  # nobody would give it back
@@ -233,7 +313,7 @@ def test_a_client_that_connects_again_and_again_ends_its_own_connections(
 
 
 def test_no_web_page_reads_the_pages_by_a_name_of_its_own() -> None:
-    server = WorkspaceServer(Sender().sessions, Metrics(), Caller(""))
+    server = WorkspaceServer(Sender().sessions, Metrics())
     mcp_http.add_pages(server, mcp_http.Address("127.0.0.1", 1), needs_admin=False)
     client = TestClient(server.streamable_http_app(), base_url="http://evil.example")
     assert [client.get(path).status_code for path in ("/metrics", "/healthz")] == [421, 421]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Row
-from tests.mcp.clients import COMMAND, Agent, Agents, server_environment, serving
+from tests.mcp.clients import COMMAND, MODERN, Agent, Agents, server_environment, serving
 
 TRIPS, WARM = 20, 5
 PEER = "llm-wasm-sandbox"
@@ -48,7 +48,8 @@ def agents(native: Side, rounds: int) -> Iterator[Row]:
 
         clients = {name: made.command(command) for name, command in servers.items()}
         server = ending.enter_context(serving(made.environment))
-        clients |= {"http": made.http(server.url, mode="legacy"), "handle": made.http(server.url)}
+        clients["http"] = made.http(server.url, mode="legacy")
+        clients["handle"] = made.http(server.url, mode=MODERN)
         trips = {name: list[float]() for name in clients}
         for turn in range(WARM + TRIPS * rounds):
             for name, client in clients.items():

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 from tests.faces import wait_for
-from tests.mcp.clients import Agent, Agents
+from tests.mcp.clients import Agent, Agents, HttpServer
 
 
 def size_of(png: str) -> tuple[int, int]:
@@ -159,6 +159,9 @@ def test_a_time_limit_keeps_variables(stdio: Agent) -> None:
     assert "The variables are as they were before this cell" in answer.text
     assert stdio.says("print(kept)") == "7"
     assert "timeout_seconds" in stdio.call("execute_code", code="1", timeout_seconds=-1).text
+    late = stdio.call("execute_code", code="kept", timeout_seconds=100_000)
+    assert "600 seconds here" in late.text.splitlines()[0]
+    assert "[result]\n7" in late.text
 
 
 def test_what_a_sandbox_has_not_is_said_in_words(stdio: Agent) -> None:
@@ -173,7 +176,12 @@ def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
     """It can set nothing: no sentence sends it to a setting of kernels or programs."""
     policy = tmp_path / "policy.toml"
     policy.write_text("workspace_bytes = 1_000_000\nstdout_bytes = 1_000\ndisplay_count = 1\n")
-    agent = agents.stdio("--policy", str(policy), "--sessions", "1")
+    options = ("--sessions", "1", "--output-characters", "1000")
+    agent = agents.stdio("--policy", str(policy), *options)
+    answer = agent.call("execute_code", code="'y' * 5_000")
+    assert 1_000 < len(answer.text) < 1_500
+    assert "all of it is in /app/outputs" in answer.text
+    assert "offset=1000" in agent.call("read_file", path=answer.links[0].name).text
     show = "from IPython.display import display; display(1); display(2)"
     said = [
         agent.call("execute_code", code=code).text
@@ -192,3 +200,54 @@ def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
     assert "write_file brings a file in" in said[0]
     assert "Delete what you no longer need" in said[1]
     assert "list_sessions shows yours" in said[-1]
+
+
+def test_each_language_has_a_session_that_calls_can_name(stdio: Agent) -> None:
+    """Files went where the last cell had run, and no word said so."""
+    stdio.says("x = 'python'")
+    javascript = stdio.call("execute_code", code="let x = 'javascript'; x", language="ts")
+    assert "of your javascript session" in javascript.text
+    assert "in your javascript session" in stdio.call("write_file", path="b", content="1").text
+    written = stdio.call("write_file", path="a.csv", content="1", language="python")
+    assert "in your python session" in written.text
+    assert stdio.says("import os; [os.path.exists(each) for each in ('a.csv', 'b')]") == (
+        "[True, False]"
+    )
+    assert "a.csv" in stdio.call("list_files", language="python").text
+    assert "let x" in stdio.call("undo", language="javascript").text
+    assert stdio.says("x") == "'python'"
+    handles = re.findall(r'session="([\w-]+)": automatic, (\w+)', stdio.call("list_sessions").text)
+    named = {language: handle for handle, language in handles}
+    for tool, arguments in (("execute_code", {"code": "x"}), ("checkpoint", {"name": "a"})):
+        language = {"language": "python", "session": named["javascript"]}
+        refused = stdio.call(tool, **arguments, **language)
+        assert refused.failed
+        assert "runs javascript, not python" in refused.text
+    stdio.call("destroy_session", language="javascript")
+
+
+def test_what_a_session_holds_is_told_with_times_and_names(stdio: Agent) -> None:
+    stdio.says("import math as mm, json; import os.path; from os import path; n = 1")
+    info = stdio.call("get_workspace_info").text
+    assert stdio.call("list_sessions").handle in info.splitlines()[0]
+    assert re.search(r"made 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", info)
+    assert re.search(r"import math as mm, json.* -> ok, .* s, ended 20\d\d-", info)
+    assert "math as mm" in info
+    assert re.search(r"imported: .*\bjson\b(?! as)", info)
+    listed = stdio.call("list_active_sessions").text
+    assert re.search(r'session="[\w-]+" of process: .* disk \d', listed)
+    assert not stdio.call("get_workspace_info", session=re.findall(r'"([\w-]+)"', listed)[0]).failed
+
+
+def test_a_first_call_begins_a_session_if_it_changes_anything(
+    http: HttpServer, agents: Agents
+) -> None:
+    agent = agents.http(http.url)
+    for tool in ("list_files", "get_workspace_info", "cancel_execution", "destroy_session"):
+        assert "no session yet" in agent.call(tool).text
+    assert "no session yet" in agent.call("list_sessions").text
+    assert not agent.call("checkpoint", name="empty").failed
+    agent.says("x = 1")
+    assert not agent.call("restore", name="empty").failed
+    assert "NameError" in agent.call("execute_code", code="x").text
+    assert not agent.call("reset_session", language="javascript").failed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.mcp.clients import Agent, Agents
+from tests.mcp.clients import Agent, Agents, HttpServer
 
 
 def test_files_come_in_and_go_out(stdio: Agent) -> None:
@@ -20,7 +21,8 @@ def test_files_come_in_and_go_out(stdio: Agent) -> None:
     assert stdio.call("read_file", path="/app/in/data.csv").text == "a,b\n1,2\n"
     data = base64.b64encode(b"\x00\xff").decode()
     stdio.call("write_file", path="raw.bin", content=data, encoding="base64")
-    assert "no text" in stdio.call("read_file", path="raw.bin").text
+    assert "not a text" in stdio.call("read_file", path="raw.bin").text
+    assert stdio.call("read_file", path="raw.bin", encoding="base64").text == data
     assert not stdio.call("delete_file", path="in", recursive=True).failed
     assert "no such file" in stdio.call("list_files", pattern="in/*").text
 
@@ -77,7 +79,12 @@ def test_files_of_the_host_count_too_and_stay_if_they_are_kept(
         cut = agent.call("execute_code", code="print('y' * 150_000)")
         assert "could not be saved" in cut.text
         assert agent.says("1 + 1") == "2"
-    assert len([*folder.glob("*/?.txt")]) == 3
+        assert not agent.call("write_file", path="0.txt", content="y" * 300_000).failed
+        for name in ("1.txt", "2.txt"):
+            agent.call("delete_file", path=name)
+        calls = [agent.begin("write_file", path=f"{n}", content="x" * 300_000) for n in range(9)]
+        assert sum(not call.result().is_error for call in calls) == 2  # no two find the same room
+    assert len([*folder.glob("*/[!.]*")]) == 3
 
 
 def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
@@ -85,9 +92,9 @@ def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
     stdio.call("checkpoint", name="one")
     stdio.says("n = 2")
     stdio.says("n = 3")
-    refused = stdio.call("execute_code", code="n = 4\nnew = %fork")
-    assert "fork_session" in refused.text  # it would be a session that no tool finds
     assert "n = 3" in stdio.call("undo").text
+    refused = stdio.call("execute_code", code="new = %fork")
+    assert "fork_session" in refused.text  # it would be a session that no tool finds
     assert stdio.says("n") == "2"
     fork = stdio.call("fork_session").handle
     stdio.says("n += 40", session=fork)
@@ -96,7 +103,7 @@ def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
     stdio.call("restore", name="one")
     assert stdio.says("n") == "1"
     assert "no" in stdio.call("restore", name="nowhere").text
-    number = stdio.call("execute_code", code="n = 7").text.split("cell ")[1].split(",")[0]
+    number = stdio.call("execute_code", code="n = 7").text.split("cell ")[1].split()[0]
     stdio.says("n = 8")
     assert not stdio.call("restore", name=int(number)).failed
     assert stdio.says("n") == "7"
@@ -109,7 +116,8 @@ def test_a_new_session_follows_on_one_that_was_reset_or_destroyed(stdio: Agent) 
     assert "NameError" in stdio.call("execute_code", code="gone").text
     assert "kept.txt" in stdio.call("list_files").text
     stdio.call("destroy_session")
-    assert stdio.call("list_files").text == "No files yet."
+    assert "no session yet" in stdio.call("list_files").text
+    assert not stdio.says("import os; os.listdir()").strip("[]")
 
 
 def test_packages_that_cannot_be_installed_name_what_is_there(stdio: Agent) -> None:
@@ -132,3 +140,40 @@ def test_tools_tell_what_they_do(stdio: Agent) -> None:
     assert all(each.output_schema is None for each in tools.values())
     assert all(len(each.description) < 400 for each in tools.values())
     assert len(stdio.client.instructions or "") < 2000
+    languages = ["python", "javascript", "typescript"]
+    named = [each.input_schema["properties"].get("language") for each in tools.values()]
+    assert {"type": "string", "enum": languages} in named
+
+
+def test_tools_cost_little_to_read(http: HttpServer, agents: Agents) -> None:
+    """Each client reads them all, in each conversation."""
+    tools = agents.http(http.url).ask("list_tools").tools
+    shown = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in tools]
+    assert len(json.dumps(shown, separators=(",", ":"))) < 6_000
+
+
+def test_folders_of_a_policy_are_told_of_listed_and_read(agents: Agents, tmp_path: Path) -> None:
+    data, rest = tmp_path / "data", tmp_path / "rest"
+    others = rest / "sessions"
+    agents.stdio("--workspace", str(others)).call("write_file", path="theirs.txt", content="x")
+    (data / "in").mkdir(parents=True)
+    (data / "in" / "a.csv").write_text("a,b\n1,2\n")
+    (data / "out").symlink_to("/etc")
+    policy = tmp_path / "policy.toml"
+    policy.write_text('mounts = ["data:/data"]\n')
+    agent = agents.stdio("--policy", str(policy), "--mount", f"{rest}:/rest:rw")
+    assert "/data (read-only), /rest (writable)" in (agent.client.instructions or "")
+    for pattern in ("/data", "/data/in/", "/data/*/*.csv"):
+        assert agent.call("list_files", pattern=pattern).text == "/data/in/a.csv"
+    assert agent.call("read_file", path="/data/in/a.csv").text == "a,b\n1,2\n"
+    assert agent.says("open('/data/in/a.csv').read()") == "'a,b\\n1,2\\n'"
+    assert "/data (read-only)" in agent.call("get_workspace_info").text
+    refused = [agent.call("write_file", path="/data/x", content="x")]
+    refused.append(agent.call("delete_file", path="/data/in/a.csv"))
+    assert all("/app alone" in each.text for each in refused)
+    hidden = [f"/rest/sessions/{each.name}/theirs.txt" for each in others.iterdir()]
+    assert hidden
+    for path in (*hidden, "/data/out/hostname", "/data/../data/in/none", "/data/in"):
+        assert agent.call("read_file", path=path).failed
+    for folder in ("/rest", "/rest/sessions", "/data/out"):
+        assert "theirs.txt" not in agent.call("list_files", pattern=folder).text

@@ -8,12 +8,13 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.faces import PATIENCE, wait_for
-from tests.mcp.clients import Agents, HttpServer, Wire, serving
+from tests.mcp.clients import MODERN, Agents, HttpServer, Wire, serving
 from wasm_kernel import PolicyError
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.frontends.mcp.callers import Tokens
@@ -62,16 +63,53 @@ def test_a_session_is_its_owners(closed: HttpServer, agents: Agents) -> None:
     assert ann.says("x") == "'ann'"
 
 
-def test_a_token_that_many_share_names_no_session(closed: HttpServer, agents: Agents) -> None:
-    first, second = agents.http(closed.url, SHARED), agents.http(closed.url, SHARED)
-    first.says("x = 1")
+def test_a_token_of_an_owner_brings_back_its_session(closed: HttpServer, agents: Agents) -> None:
+    """In each protocol, and however its client left."""
+    for mode in ("legacy", "auto", MODERN):
+        with ExitStack() as leaving:
+            client = Agents(agents.environment, leaving).http(closed.url, BOB, mode=mode)
+            client.says(f"kept = {mode!r}")
+        assert agents.http(closed.url, BOB, mode=mode).says("kept") == repr(mode)
+
+
+def test_a_client_without_an_owner_goes_on_where_it_was(http: HttpServer, agents: Agents) -> None:
+    """The official client's own mode: it takes the protocol that has sessions."""
+    first, second = agents.http(http.url), agents.http(http.url)
+    first.says("x = 5")
+    assert first.says("print(x)") == "5"
     assert "NameError" in second.call("execute_code", code="x").text
-    assert first.says("x") == "1"
-    assert first.handle not in second.call("list_sessions").text
-    third = agents.http(closed.url, SHARED)
-    for tool in ("list_sessions", "list_files", "get_workspace_info", "undo"):
-        assert "Name it" in third.call(tool).text  # it would be made, and never found again
-    assert third.says("x", session=first.handle) == "1"  # a handle is as good as its credential
+    assert first.says("x") == "5"
+
+
+def test_a_client_that_nothing_binds_is_told_before_another_session_begins(
+    closed: HttpServer, agents: Agents
+) -> None:
+    wire = agents.http(closed.url, SHARED, mode=MODERN)
+    begun = wire.begin("execute_code", code="x = 1").result()
+    first_line = begun.content[0].text
+    assert first_line.startswith('[note] This is session="')
+    handle = first_line.split('"')[1]
+    for tool, arguments in (
+        ("execute_code", {"code": "x = 2"}),
+        ("write_file", {"path": "a", "content": "x"}),
+        ("checkpoint", {"name": "a"}),
+    ):
+        refused = wire.begin(tool, **arguments).result()
+        assert refused.is_error
+        assert "Nothing was done" in refused.content[0].text
+    for tool in ("list_sessions", "list_files", "get_workspace_info"):
+        assert "Name it" in wire.begin(tool).result().content[0].text
+    assert wire.says("x", session=handle) == "1"
+    second = wire.call("create_session").handle
+    assert "NameError" in wire.call("execute_code", code="x", session=second).text
+    made = [wire.call("create_session", language="javascript") for _ in range(20)]
+    assert sum(not each.failed for each in made) < 16  # its limit holds here, too
+    for each in made:
+        if not each.failed:
+            wire.call("destroy_session", session=each.handle)
+    stranger = agents.http(closed.url, ANN).call("execute_code", code="x", session=handle)
+    assert "for you" in stranger.text
+    wire.call("destroy_session", session=handle)
 
 
 def test_the_header_of_the_older_protocol_counts_only_there(
@@ -79,7 +117,8 @@ def test_the_header_of_the_older_protocol_counts_only_there(
 ) -> None:
     first = agents.http(closed.url, SHARED, mode="legacy")
     first.says("x = 1")
-    assert "NameError" in agents.http(closed.url, SHARED).call("execute_code", code="x").text
+    modern = agents.http(closed.url, SHARED, mode=MODERN)
+    assert "NameError" in modern.call("execute_code", code="x").text
     assert first.says("x") == "1"
 
 
@@ -136,6 +175,8 @@ def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
         ["--admin", "--http", "127.0.0.1:0"],
         ["--sessions", "0"],
         ["--expire-seconds", "inf"],
+        ["--mount", "/nowhere:/data"],
+        ["--mount", "/:/all"],
     ],
 )
 def test_options_that_cannot_be_are_refused_in_one_line(
@@ -143,30 +184,30 @@ def test_options_that_cannot_be_are_refused_in_one_line(
 ) -> None:
     assert main(["mcp", *options]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("wasm-kernel: --")
+    assert said.startswith(("wasm-kernel: --", "wasm-kernel: mounts /all can't be"))
     assert len(said.splitlines()) == 1
 
 
-def test_who_left_makes_room_and_nobody_is_waited_for_in_the_end(agents: Agents) -> None:
+def test_no_client_ends_a_session_that_another_has_used(agents: Agents) -> None:
+    """It could: too many sessions made room among those that slept."""
     with serving(agents.environment, "--sessions", "4", "--idle-seconds", "0.1") as server:
-        named, forgetful = agents.http(server.url), agents.http(server.url)
-        named.says("x = 1")
-        assert named.says("x") == "1"
-        silent, gone = agents.http(server.url, mode="legacy"), Wire(server, "")
-        silent.says("x = 2")
-        connection = gone.begin()
-        gone.send("tools/call", {"name": "list_files", "arguments": {}}, connection).read()
-        gone.send("", None, connection, verb="GET").close()
-        gone.close()
-        forgetful.says("x = 3")
-        forgetful.handle = ""
-        wait_for(lambda: 'state="asleep"} 4.0' in server.page("/metrics"), "sleep")
-        forgetful.says("y = 4")
-        assert forgetful.says("y") == "4"
-        assert not agents.http(server.url).call("create_session").failed
-        assert "destroy_session" in agents.http(server.url).call("create_session").text
-        assert [each.says("x") for each in (named, silent)] == ["1", "2"]
-        named.begin("execute_code", code="import time; time.sleep(500)", session=named.handle)
+        owner, evil = (agents.http(server.url, mode=MODERN) for _ in range(2))
+        owner.says("x = 1")
+        wait_for(lambda: 'state="asleep"} 1.0' in server.page("/metrics"), "sleep")
+        for _ in range(8):
+            evil.begin("execute_code", code="x = 2").result()
+        made = [evil.begin("create_session").result() for _ in range(4)]
+        assert "destroy_session" in made[-1].content[0].text
+        assert owner.says("x") == "1"
+        owner.call("destroy_session")
+        gone = owner.call("execute_code", code="x")
+        assert gone.text == "destroy_session ended this session."
+
+
+def test_nobody_is_waited_for_in_the_end(agents: Agents) -> None:
+    with serving(agents.environment) as server:
+        client = agents.http(server.url)
+        client.begin("execute_code", code="import time; time.sleep(500)")
         wait_for(lambda: 'state="busy"} 1.0' in server.page("/metrics"), "a running cell")
     assert "Traceback" not in server.said()
 

@@ -23,7 +23,7 @@ from mcp import Client
 from mcp_types import TextContent
 
 from tests.faces import happens, wait_for
-from tests.mcp.clients import Agent, Agents, HttpServer, server_environment, serving
+from tests.mcp.clients import MODERN, Agent, Agents, HttpServer, server_environment, serving
 
 pytestmark = pytest.mark.soak
 CLIENTS = Path(__file__).with_name("clients")
@@ -124,7 +124,7 @@ def test_a_model_at_work(environment_of: dict[str, str], transport: str) -> None
             agent = agents.stdio(*sleepy)
         else:
             server = ending.enter_context(serving(environment_of, *sleepy))
-            agent = agents.http(server.url, mode="legacy" if "header" in transport else "auto")
+            agent = agents.http(server.url, mode="auto" if "header" in transport else MODERN)
         work(agent)
 
 
@@ -161,7 +161,7 @@ def work(agent: Agent) -> None:
     cell("int(orders.amount.sum())", r"\n3188\n")
     call("checkpoint", "clean", name="clean")
     forked = call("fork_session", "Made 2", count=2)
-    for factor, handle in enumerate(re.findall(r'session="(\w+)"', forked), start=2):
+    for factor, handle in enumerate(re.findall(r'session="([\w-]+)"', forked), start=2):
         cell(
             f"best = int((orders.amount * {factor}).max()); best",
             rf"\n{16 * factor}\n",
@@ -204,7 +204,8 @@ def work(agent: Agent) -> None:
 
 def test_fifty_clients_at_once(environment_of: dict[str, str]) -> None:
     """Nobody sees another's state; some leave without a word; nothing is left in the end."""
-    options = ("--idle-seconds", "2", "--expire-seconds", "45", "--memory", "200000")
+    seconds = ("--idle-seconds", "2", "--expire-seconds", "45")
+    options = (*seconds, "--memory", "200000", "--owner-sessions", str(MANY))
     data = Path(environment_of["XDG_DATA_HOME"]) / "wasm-kernel" / "mcp" / "sessions"
     others = {*data.glob("*/")}  # of the file's other server, which runs still
     with serving(environment_of, *options) as server:
@@ -246,20 +247,23 @@ async def in_javascript(says: Any, number: int, chance: float) -> None:
 
 
 async def one_of_many(url: str, number: int, chance: float) -> float:
-    mode = "legacy" if number % 2 else "auto"
+    mode = ("legacy", "auto", MODERN)[number % 3]
     began = time.monotonic()
     async with Client(url, mode=mode) as client:
         handle: dict[str, str] = {}
 
         async def says(code: str) -> str:
             result = await client.call_tool("execute_code", {"code": code, **handle})
-            text = "\n".join(each.text for each in result.content if isinstance(each, TextContent))
-            if mode == "auto" and (found := re.search(r'This is session="(\w+)"', text)):
-                handle["session"] = found[1]
-            return text
+            return "\n".join(each.text for each in result.content if isinstance(each, TextContent))
 
         if number % 5 == 0:
             handle["language"] = "javascript"
+        if mode == MODERN:  # others of the same address have begun sessions
+            made = await client.call_tool("create_session", handle)
+            found = re.search(r'session="([\w-]+)"', str(made.content))
+            assert found is not None
+            handle["session"] = found[1]
+        if number % 5 == 0:
             await in_javascript(says, number, chance)
             return time.monotonic() - began
         await says(f"mine = [{number}]; open('who', 'w').write('{number}'); None")

@@ -45,12 +45,7 @@ class Next(_Frame, frozen=True, tag="next"):
 
 
 class Stream(Struct, frozen=True):
-    """Text on standard output or error; made by the host from descriptors 1 and 2.
-
-    Attributes:
-        name: `stdout` or `stderr`.
-        text: What was printed.
-    """
+    """Text on standard output or error; made by the host from descriptors 1 and 2."""
 
     name: str
     text: str

@@ -98,7 +98,11 @@ class Registry:
 
     def missing(self, session_id: str) -> FileNotFoundError:
         """Returns the error of a session that is not there."""
-        return FileNotFoundError(self._gone.get(session_id) or f"There is no session {session_id}.")
+        return FileNotFoundError(self.why_gone(session_id) or f"There is no session {session_id}.")
+
+    def why_gone(self, session_id: str) -> str:
+        """Returns why a session was deleted; empty if that is not known."""
+        return self._gone.get(session_id, "")
 
     def _open(self, session_id: str) -> Entry | None:
         entry = self._entries.get(session_id)

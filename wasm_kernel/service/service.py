@@ -196,6 +196,10 @@ class Service:
         entry = self._registry.known(session_id)
         return entry.info(session_in(self._sessions_root, session_id).disk_bytes)
 
+    def why_gone(self, session_id: str) -> str:
+        """Returns why a session was deleted, of the last 10,000; empty if that is not known."""
+        return self._registry.why_gone(session_id)
+
     def delete(self, session_id: str, why: str = "the service deleted this session") -> None:
         """Deletes a session: its variables, its files, its folder. A running cell is stopped.
 

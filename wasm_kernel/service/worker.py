@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
-from wasm_kernel.errors import FrameError, HostFailed
+from wasm_kernel.errors import Door, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.create import create_local_sandbox
@@ -31,7 +31,7 @@ from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded, lies_in_session
 from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import confinement
 from wasm_kernel.linux.broker import BrokerError
@@ -53,6 +53,10 @@ _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before memory that nobody uses is given back
 _TOO_LARGE = "the answer is too large"
+_FORK_BY_TOOL = (
+    "%fork makes a session for a notebook, which no tool would find. None was made. fork_session "
+    "copies this one."
+)
 _GONE = "the service has ended"
 _LOG_CHARACTERS = 16 * 1024
 
@@ -123,7 +127,9 @@ class _Worker:
             pip=opened.pip,
         )
         if isinstance(session, Session):
-            self._sandbox.commands.add(FORK, fork_command(self._sandbox, session))
+            own = fork_command(self._sandbox, session)
+            may_fork = policy.door is not Door.AGENT  # whose tools would not find the session
+            self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
 

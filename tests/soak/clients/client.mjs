@@ -28,7 +28,7 @@ async function call(name, args = {}, options = {}) {
     ? client.callTool(parameters, undefined, options)
     : client.callTool(parameters, options));
   const text = result.content.filter((each) => each.type === "text").map((each) => each.text).join("\n");
-  session ??= /This is session="(\w+)"/.exec(text)?.[1];
+  session ??= /This is session="([\w-]+)"/.exec(text)?.[1];
   return { ...result, text };
 }
 await call("execute_code", { code: "x = 6" });

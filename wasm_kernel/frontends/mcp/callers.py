@@ -16,6 +16,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from msgspec import Struct
+from starlette.types import Scope
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import MIB, read_toml
@@ -67,33 +68,44 @@ class Caller(Struct, frozen=True):
     """The client that makes a call.
 
     Attributes:
-        scope: What their automatic sessions are bound to; empty if nothing tells that two calls
-            come from one client, so that each needs a session's handle.
-        credential: What they showed: only the same credential may use what they make.
-        owner: Whom the limits of sessions count; empty if nothing tells who it is.
-        is_admin: Whether they may see what others use.
+        scope: What binds its calls to its automatic sessions: the owner that its token names, the
+            connection, or the process. It is empty if nothing does: then each call needs a
+            session's handle.
+        credential: The name of its token: only the same credential may use what it makes.
+        owner: The name that the limits of sessions count its sessions under.
+        is_admin: Whether it may see and use the sessions of others.
     """
 
     scope: str
-    credential: str = ""
-    owner: str = ""
+    credential: str
+    owner: str
     is_admin: bool = False
 
 
+NOBODY = Caller("", "", "")
+"""The client over stdio of a server that serves none."""
+
+
 def caller_of(context: ServerRequestContext[Any, Any], local: Caller) -> Caller:
-    """Returns who makes a request; over stdio that is `local`."""
+    """Returns the client that makes a request; over stdio that is `local`."""
     request = context.request
     if request is None:
         return local
     user = request.scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else None
-    credential = token.client_id if token is not None else ""
-    subject = (token.subject if token is not None else None) or ""
-    scope = f"owner {subject}" if subject else ""
-    if context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:  # only there the SDK has checked it
-        scope = connection_scope(request.headers.get(SESSION_HEADER, ""))
-    is_admin = token is not None and ADMIN in token.scopes
-    return Caller(scope, credential, subject or scope, is_admin)
+    credential, owner, is_admin = "", "", False
+    if token is not None:
+        credential, owner, is_admin = token.client_id, token.subject or "", ADMIN in token.scopes
+    scope = f"owner {owner}" if owner else ""
+    if not scope and context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+        scope = connection_scope(request.headers.get(SESSION_HEADER, ""))  # the SDK has checked it
+    owner = owner or scope or client_name(credential, request.scope)
+    return Caller(scope, credential, owner, is_admin)
+
+
+def client_name(credential: str, scope: Scope) -> str:
+    """Returns the name of a request's client: its credential, or its address if it shows none."""
+    return credential or f"at {(scope.get('client') or ('',))[0]}"
 
 
 def connection_scope(session_header: str) -> str:

@@ -52,6 +52,17 @@ async def run_cell(
     If it is cancelled, the cell is interrupted, and its end awaited. Raises `LimitReached` if the
     session's queue is full, or it can't be woken.
     """
+    session.running += 1
+    try:
+        return await _run(session, code, timeout_seconds, tell)
+    finally:
+        session.running -= 1
+        session.used = time.time()
+
+
+async def _run(
+    session: AgentSession, code: str, timeout_seconds: float | None, tell: Tell
+) -> SandboxResult:
     line, sandbox = LastLine(), session.sandbox
     waking: asyncio.Task[None] | None = None
     if sandbox.sync.worker.state in ("asleep", "starting"):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,22 @@ DEFAULTS = {
     "display_bytes": 64 * MIB,
 }
 """The limits of sessions that differ from those of a kernel: what a cell shows costs its reader."""
-_NUMBERS = ("sessions", "owner_sessions", "memory", "disk", "idle_seconds", "expire_seconds")
+_NUMBERS: dict[str, tuple[float | None, str, str]] = {
+    "sessions": (100, "N", "sessions in all"),
+    "owner_sessions": (
+        *(16, "N"),
+        "sessions of one owner, or of one connection where tokens name no owners",
+    ),
+    "memory": (
+        *(None, "MIB"),
+        "the memory of all sessions together; by default what is free when the server starts",
+    ),
+    "disk": (None, "MIB", "what all sessions together may take on disk"),
+    "idle_seconds": (600, "S", "after so long without a call a session sleeps on disk"),
+    "expire_seconds": (86_400, "S", "after so long without a call a session is deleted"),
+    "output_characters": (20_000, "N", "the most of one output, value or file that a reply has"),
+}
+"""The options that are numbers: default, unit and meaning of each."""
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
 _BY_HAND = (
     "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
@@ -69,45 +85,18 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     mcp.add_argument(
         "--policy", type=Path, metavar="FILE", help="the limits of each session, as a TOML file"
     )
-    _add_limits(mcp)
+    mcp.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="HOST:GUEST[:rw]",
+        help="let cells see this folder, read-only unless it ends in :rw; may be repeated",
+    )
+    for name, (default, metavar, meaning) in _NUMBERS.items():
+        kind = float if metavar == "S" else int
+        shown = f"{meaning} ({default:g})" if default is not None else meaning
+        mcp.add_argument(_option(name), type=kind, default=default, metavar=metavar, help=shown)
     mcp.set_defaults(run=run)
-
-
-def _add_limits(mcp: argparse.ArgumentParser) -> None:
-    mcp.add_argument(
-        "--sessions", type=int, default=100, metavar="N", help="sessions in all (%(default)s)"
-    )
-    mcp.add_argument(
-        "--owner-sessions",
-        type=int,
-        default=16,
-        metavar="N",
-        help="sessions of one owner, or of one connection where tokens name no owners "
-        "(%(default)s)",
-    )
-    mcp.add_argument(
-        "--memory",
-        type=int,
-        metavar="MIB",
-        help="the memory of all sessions together; by default what is free when the server starts",
-    )
-    mcp.add_argument(
-        "--disk", type=int, metavar="MIB", help="what all sessions together may take on disk"
-    )
-    mcp.add_argument(
-        "--idle-seconds",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="after so long without a call a session sleeps on disk (%(default)g)",
-    )
-    mcp.add_argument(
-        "--expire-seconds",
-        type=float,
-        default=86_400.0,
-        metavar="S",
-        help="after so long without a call a session is deleted (%(default)g)",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -117,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
             raise PolicyError(_option(name), "is for --http alone")
     if options.admin and options.http:
         raise PolicyError("--admin", "is for stdio; over HTTP, administrators have a token")
-    policy = _policy(options.policy)
+    policy = _policy(options.policy, options.mount)
     limits = _limits(options, policy)
     try:
         if options.http:
@@ -144,8 +133,8 @@ def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: Execu
     if sys.stdin.isatty():
         sys.stderr.write(_BY_HAND)
     sessions = AgentSessions(opening, policy, keep=options.keep)
-    local = Caller("process", owner="process", is_admin=options.admin)
-    server = WorkspaceServer(sessions, Metrics(), local)
+    local = Caller("process", "", "process", is_admin=options.admin)
+    server = WorkspaceServer(sessions, Metrics(), local, characters=options.output_characters)
     gc.freeze()
     gc.enable()
     anyio.run(serve_stdio, server)
@@ -155,7 +144,7 @@ def _run_http(options: argparse.Namespace, limits: ServiceLimits, policy: Execut
     import anyio
 
     from wasm_kernel.frontends.mcp.callers import Tokens
-    from wasm_kernel.frontends.mcp.http import Address, serve_http
+    from wasm_kernel.frontends.mcp.http import Address, http_server, serve_http
     from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
     tokens = None if options.token_file is None else Tokens.from_file(options.token_file)
@@ -164,7 +153,9 @@ def _run_http(options: argparse.Namespace, limits: ServiceLimits, policy: Execut
         sessions = AgentSessions(_opening(options, limits, policy), policy, keep=options.keep)
         port = listener.getsockname()[1]
         sys.stderr.write(f"wasm-kernel: serving http://{address.host}:{port}/mcp\n")
-        anyio.run(serve_http, sessions, address, tokens, options.expire_seconds, listener)
+        characters, seconds = options.output_characters, options.expire_seconds
+        server = http_server(sessions, address, tokens, characters)
+        anyio.run(serve_http, server, address, tokens, seconds, listener)
 
 
 def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimits:
@@ -190,9 +181,10 @@ def _opening(
     options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy
 ) -> Future[Service]:
     """Begins to open the service; does not wait for it."""
+    root = options.workspace or _data_folder() / _folder_name(keep=options.keep)
+    _check_mounts(policy, root)
     fork_process.start_early()
     opening: Future[Service] = Future()
-    root = options.workspace or _data_folder() / _folder_name(keep=options.keep)
     if options.keep:
         sys.stderr.write(f"wasm-kernel: sessions stay in {root}\n")
 
@@ -209,6 +201,15 @@ def _opening(
     return opening
 
 
+def _check_mounts(policy: ExecutionPolicy, root: Path) -> None:
+    """Raises `PolicyError` for mounts that no session could have; each would refuse to begin."""
+    if policy.mounts:
+        from wasm_kernel.sessions import ids
+        from wasm_kernel.sessions.root import SessionsRoot
+
+        SessionsRoot(root).check(ids.new(), policy.mounts)
+
+
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -221,14 +222,16 @@ def _folder_name(*, keep: bool) -> str:
     return time.strftime("kept/%Y-%m-%d-%H%M%S") if keep else "sessions"
 
 
-def _policy(file: Path | None) -> ExecutionPolicy:
-    if file is None:
-        return ExecutionPolicy.from_values(DEFAULTS).at(Door.AGENT)
-    named = read_toml(file)
+def _policy(file: Path | None, mounts: list[str]) -> ExecutionPolicy:
+    named = {} if file is None else read_toml(file)
     try:
-        return ExecutionPolicy.from_values(DEFAULTS | named, file.parent).at(Door.AGENT)
+        found = ExecutionPolicy.from_values(DEFAULTS | named, file and file.parent)
     except PolicyError as problem:
-        raise PolicyError(problem.field, problem.rule, where=file.name) from None
+        raise PolicyError(problem.field, problem.rule, where=file.name if file else "") from None
+    try:
+        return replace(found, mounts=(*found.mounts, *mounts), door=Door.AGENT)
+    except PolicyError as problem:
+        raise PolicyError("--mount", problem.rule) from None
 
 
 def _data_folder() -> Path:

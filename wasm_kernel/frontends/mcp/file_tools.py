@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import binascii
-from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable
+import contextlib
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
@@ -17,25 +18,39 @@ from pydantic import Field
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
 from wasm_kernel.frontends.mcp.callers import SHARE, Caller
 from wasm_kernel.frontends.mcp.images import IMAGES, Picture, fitting, image_block
+from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.results import (
     TEXT_CHARACTERS,
     cut,
     link,
     mime_type_of,
-    size_of,
     text_block,
     uri_of,
 )
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
-from wasm_kernel.frontends.mcp.tools import CHANGES, DELETES, READS, Blocks, Handle, Refused, offer
+from wasm_kernel.frontends.mcp.tools import (
+    CHANGES,
+    DELETES,
+    READS,
+    Blocks,
+    Handle,
+    Language,
+    Refused,
+    guest_of,
+    offer,
+    said,
+)
 from wasm_kernel.policy import MIB
+from wasm_kernel.result import readable
+from wasm_kernel.service.async_session import on_thread
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
 _ALL = ("", ".")  # as what is to be listed
-_READ_BYTES = 32 * MIB
-CONTENT_CHARACTERS = 32 * MIB
-"""The most characters that a call may write into a file."""
+FILE_BYTES = 32 * MIB
+"""The most bytes of a file that a call reads or writes."""
+_URI_CHARACTERS = 20_000
+_NO_FILE = "There is no such file."
 _LISTED = 500
 TEMPLATE = ResourceTemplate(
     uri_template=f"{SCHEME}://{{session}}/{{+path}}",
@@ -43,17 +58,27 @@ TEMPLATE = ResourceTemplate(
     description="A file in /app of a session; links in results have this form.",
 )
 
-Path = Annotated[
-    str, Field(description="A path in /app, such as data.csv or out/plot.png.", max_length=4096)
-]
+Path = Annotated[str, Field(max_length=4096)]
+Encoding = Literal["utf-8", "base64"]
 
 
 class FileTools:
-    """The tools for files; `caller` returns who calls."""
+    """The tools for files; `caller` returns who calls.
 
-    def __init__(self, sessions: AgentSessions, caller: Callable[[], Caller]) -> None:
+    Files of `mounts` are listed and read, too. A reply carries `characters` of a file at most.
+    """
+
+    def __init__(
+        self,
+        sessions: AgentSessions,
+        caller: Callable[[], Caller],
+        mounts: MountedFiles,
+        characters: int,
+    ) -> None:
         self._sessions = sessions
         self._caller = caller
+        self._mounts = mounts
+        self._characters = characters
 
     def add_to(self, server: MCPServer[None]) -> None:
         """Offers the tools."""
@@ -70,93 +95,114 @@ class FileTools:
         self,
         pattern: Annotated[
             str | None,
-            Field(description="A folder, or a glob such as *.csv or **/*.png.", max_length=1000),
+            Field(description="A folder, or a glob such as **/*.png.", max_length=1000),
         ] = None,
+        language: Language = None,
         session: Handle = None,
     ) -> Blocks:
-        """List the files in /app."""
-        found = await self._sessions.to_look_at(self._caller(), session)
+        """List the files in /app, or in another folder that cells see."""
         name = _relative(pattern or "").rstrip("/")
+        if self._mounts.holds(name):
+            paths = await on_thread(self._mounts.list, name)
+            return [text_block(_listing(paths) or _NO_FILE)]
+        found = self._sessions.existing(self._caller(), session, guest_of(language))
         paths = await found.sandbox.list_files(None if name in _ALL else name)
         if not paths and name not in _ALL:
             paths = await found.sandbox.list_files(f"{name}/**")
-        more = f"\n... and {len(paths) - _LISTED:,} more" if len(paths) > _LISTED else ""
-        text = cut("\n".join(paths[:_LISTED]), TEXT_CHARACTERS, "") + more
-        return [text_block(text or ("No files yet." if name in _ALL else "There is no such file."))]
+        none = f"No files yet in {found.name}." if name in _ALL else _NO_FILE
+        return said(found, _listing(paths) or none)
 
     async def read_file(
         self,
         path: Path,
-        offset: Annotated[int, Field(description="Characters to skip.", ge=0)] = 0,
+        offset: Annotated[int, Field(ge=0)] = 0,
+        encoding: Encoding = "utf-8",
+        language: Language = None,
         session: Handle = None,
     ) -> Blocks:
-        """Read a file: text as it is, images as images.
-
-        Long texts come in parts. To analyse data, rather read it in execute_code.
-        """
-        found = await self._sessions.to_look_at(self._caller(), session)
+        """Read a file: text as it is, in parts if it is long; images as images."""
         name = _relative(path)
-        data = await _content(found, name)
-        if (mime_type := mime_type_of(name)) in IMAGES:
+        if self._mounts.holds(name):
+            data = await self._content(None, name)
+            return _shown(name, data, offset, encoding, self._characters)
+        found = self._sessions.existing(self._caller(), session, guest_of(language))
+        data = await self._content(found, name)
+        if (mime_type := mime_type_of(name)) in IMAGES and encoding == "utf-8":
             shown = await fitting(found, Picture(mime_type, data), name)
             if shown is not None:
                 return [image_block(shown), link(found, name)]
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            words = f"{name} is no text ({size_of(data)}): read it in execute_code."
-            return [text_block(words), link(found, name)]
-        part = text[offset : offset + TEXT_CHARACTERS]
-        left = len(text) - offset - len(part)
-        note = [text_block(f"[{left:,} characters follow: offset={offset + len(part)}]")]
-        return [text_block(part), *(note if left > 0 else [])]
+        return _shown(name, data, offset, encoding, self._characters)
 
     async def write_file(
         self,
         path: Path,
-        content: Annotated[
-            str, Field(description="The whole content.", max_length=CONTENT_CHARACTERS)
-        ],
-        encoding: Annotated[
-            Literal["utf-8", "base64"], Field(description="base64 for what is no text.")
-        ] = "utf-8",
+        content: str,
+        encoding: Encoding = "utf-8",
+        language: Language = None,
         session: Handle = None,
     ) -> Blocks:
-        r"""Write a file in /app; folders are made, a file that is there is replaced.
-
-        Example: {"path": "data.csv", "content": "a,b\n1,2\n"}
-        """
-        found = await self._sessions.of(self._caller(), session)
-        name = _relative(path)
+        """Write a file in /app, with the folders on its way, or over one that is there."""
+        name = self._writable(path)
         try:
             data = content.encode() if encoding == "utf-8" else b64decode(content, validate=True)
         except (binascii.Error, UnicodeEncodeError) as problem:
             raise Refused(
                 f"Nothing was written: the content is not {encoding} ({problem})."
             ) from None
+        if len(data) > FILE_BYTES:
+            raise Refused(
+                f"Nothing was written: a call writes {readable(FILE_BYTES)} at most, and this is "
+                f"{readable(len(data))}."
+            )
+        found = await self._sessions.of(self._caller(), session, guest_of(language))
         await found.write(name, data)
-        notes, found.notes = found.notes, []
-        said = "\n".join([f"Wrote /app/{name} ({size_of(data)}).", *notes])
-        return [text_block(said), link(found, name)]
+        words = f"Wrote /app/{name} ({readable(len(data))}) in {found.name}."
+        return [*said(found, words), link(found, name)]
 
     async def delete_file(
         self,
         path: Path,
-        recursive: Annotated[bool, Field(description="Also a folder that is not empty.")] = False,
+        recursive: bool = False,
+        language: Language = None,
         session: Handle = None,
     ) -> Blocks:
         """Delete a file or a folder in /app. undo does not bring it back."""
-        found = await self._sessions.existing(self._caller(), session)
-        name = _relative(path)
+        name = self._writable(path)
+        found = self._sessions.existing(self._caller(), session, guest_of(language))
         await found.sandbox.delete_file(name, recursive=recursive)
-        return [text_block(f"Deleted /app/{name}.")]
+        return said(found, f"Deleted /app/{name} in {found.name}.")
+
+    def _writable(self, path: str) -> str:
+        """Returns a path below `/app`; `Refused` if it leads into a mount."""
+        name = _relative(path)
+        if self._mounts.holds(name):
+            raise Refused(
+                f"Nothing was changed: this tool changes files in /app alone. There are also "
+                f"{self._mounts}; a cell can write into a writable one."
+            )
+        return name
+
+    async def _content(self, session: AgentSession | None, path: str) -> bytes:
+        """Returns the content of a file of a session, or of a mount.
+
+        Raises `LimitReached` if too many large replies are under way.
+        """
+        share = SHARE.get()
+        async with contextlib.nullcontext() if share is None else share.reading:
+            if session is None:
+                data = await on_thread(self._mounts.read, path, FILE_BYTES)
+            else:
+                data = await session.sandbox.read_file(path, max_bytes=FILE_BYTES)
+        if share is not None and not share.take(len(data)):
+            raise LimitReached("reply_bytes", "Too many large files at once.", "")
+        return data
 
     # -- resources
 
     async def resources(self) -> list[Resource]:
         """Returns the files of the caller's own session."""
         caller = self._caller()
-        found = self._sessions.known(caller, None) if caller.scope else None
+        found = self._sessions.known(caller, None)
         if found is None:
             return []
         paths = await found.sandbox.list_files()
@@ -169,14 +215,14 @@ class FileTools:
 
     async def read_resource(self, uri: str) -> Iterable[ReadResourceContents]:
         """Returns the content of a file, or raises `ResourceError`."""
-        scheme, _, rest = uri.partition("://")
+        scheme, _, rest = uri[:_URI_CHARACTERS].partition("://")
         handle, _, quoted = rest.partition("/")
         path = unquote(quoted, errors="surrogateescape")
         if scheme != SCHEME or not path:
             raise ResourceNotFoundError(f"Files are {TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:
-            found = await self._sessions.existing(self._caller(), handle)
-            data = await _content(found, path)
+            found = self._sessions.existing(self._caller(), handle)
+            data = await self._content(found, path)
         except FileNotFoundError:
             raise ResourceNotFoundError(f"There is no file {path[:200]!r}.") from None
         except (WasmKernelError, OSError) as problem:
@@ -189,16 +235,30 @@ class FileTools:
             return [ReadResourceContents(data, mime_type)]
 
 
-async def _content(session: AgentSession, path: str) -> bytes:
-    """Returns the content of a file; `LimitReached` if too many large replies are under way."""
-    share = SHARE.get()
-    if share is None:
-        return await session.sandbox.read_file(path, max_bytes=_READ_BYTES)
-    async with share.reading:
-        data = await session.sandbox.read_file(path, max_bytes=_READ_BYTES)
-    if not share.take(len(data)):
-        raise LimitReached("reply_bytes", "Too many large files at once.", "")
-    return data
+def _listing(paths: Sequence[str]) -> str:
+    more = f"\n... and {len(paths) - _LISTED:,} more" if len(paths) > _LISTED else ""
+    return cut("\n".join(paths[:_LISTED]), TEXT_CHARACTERS, "") + more
+
+
+def _shown(name: str, data: bytes, offset: int, encoding: Encoding, most: int) -> Blocks:
+    """Returns a part of a file, and how to ask for the next one.
+
+    The offset is in characters of a text, and in bytes of what is encoded.
+    """
+    if encoding == "base64":
+        size = most // 4 * 3
+        left = len(data) - offset - size
+        part, unit = b64encode(data[offset : offset + size]).decode(), "bytes"
+    else:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            words = f"{name} is not a text ({readable(len(data))})."
+            return [text_block(f'{words} Read it in execute_code, or with encoding="base64".')]
+        size, unit = most, "characters"
+        left, part = len(text) - offset - size, text[offset : offset + size]
+    note = f"[{left:,} {unit} follow: offset={offset + size}]"
+    return [text_block(part), *([text_block(note)] if left > 0 else [])]
 
 
 def _relative(path: str) -> str:

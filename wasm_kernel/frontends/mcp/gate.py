@@ -20,6 +20,7 @@ from wasm_kernel.frontends.mcp.callers import (
     SHARE_KEY,
     Share,
     Tokens,
+    client_name,
     connection_scope,
 )
 from wasm_kernel.frontends.mcp.metrics import Metrics
@@ -28,6 +29,8 @@ from wasm_kernel.policy import MIB
 
 REQUEST_BYTES = 16 * MIB
 """The most bytes of a request."""
+REQUEST_VALUES = 10_000
+"""The most values of JSON in a request: each takes the event loop's time, and memory."""
 RATE, BURST = 100.0, 500.0
 """The requests a second of one client, and those that it may send at once."""
 CONNECTIONS = 1_000
@@ -93,7 +96,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
-        client = known or f"at {(scope.get('client') or ('',))[0]}"
+        client = client_name(known, scope)
         reading = self._reading.setdefault(client, asyncio.Semaphore(_READING))
         share = Share(self._held, client, reading)
         try:
@@ -137,6 +140,11 @@ class Gate:
         except TimeoutError:
             words = f"The request did not come within {_BODY_SECONDS:g} seconds."
             raise _Refusal(408, "request_seconds", words) from None
+        if values_in(content) > REQUEST_VALUES:
+            words = (
+                f"A request may hold {REQUEST_VALUES:,} values. Write data as the text of a file."
+            )
+            raise _Refusal(413, "request_values", words)
         return bytes(content)
 
     async def _serve(
@@ -190,6 +198,26 @@ class Gate:
             pass
 
         await self._app({**scope, "method": "DELETE", "headers": headers}, nothing, nobody)
+
+
+def values_in(content: bytes | bytearray) -> int:
+    """Returns how many values a JSON text holds at most, without reading them.
+
+    Outside of its strings, each value but the first follows one of four marks. UTF-16, which some
+    readers take, too, is full of zeros, and counts as too many.
+    """
+    if len(content) <= REQUEST_VALUES:
+        return len(content)
+    if b"\0" in content:
+        return len(content)
+    plain = content
+    if b"\\" in content:
+        plain = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # quotes that end no string
+    quotes = plain.count(b'"')
+    if quotes > 4 * REQUEST_VALUES:
+        return quotes
+    outside = b"".join(plain.split(b'"')[::2])
+    return 1 + sum(outside.count(mark) for mark in (b"[", b"{", b",", b":"))
 
 
 def _again(content: bytes, receive: Receive) -> Receive:

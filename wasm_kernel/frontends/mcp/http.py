@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.frontends.mcp.callers import ADMIN, Caller, Tokens
+from wasm_kernel.frontends.mcp.callers import ADMIN, Tokens
 from wasm_kernel.frontends.mcp.gate import REQUEST_BYTES, Gate
 from wasm_kernel.frontends.mcp.metrics import CONTENT_TYPE, Metrics
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
@@ -118,24 +118,35 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def http_server(
+    sessions: AgentSessions, address: Address, tokens: Tokens | None, characters: int
+) -> WorkspaceServer:
+    """Returns a server with its pages, and with tokens if there are some.
+
+    A reply carries `characters` of one output at most.
+    """
+    secured: dict[str, Any] = {}
+    if tokens is not None:
+        own = AnyHttpUrl(f"http://{address.host}:{address.port}")
+        auth = AuthSettings(issuer_url=own, resource_server_url=None)
+        secured = {"token_verifier": tokens, "auth": auth}
+    server = WorkspaceServer(sessions, Metrics(), characters=characters, **secured)
+    add_pages(server, None if tokens else address, needs_admin=bool(tokens and tokens.has_admin))
+    return server
+
+
 async def serve_http(
-    sessions: AgentSessions,
+    server: WorkspaceServer,
     address: Address,
     tokens: Tokens | None,
     idle_seconds: float | None,
     listener: socket.socket,
 ) -> None:
-    """Serves until a signal ends it, with tokens if there are some.
+    """Serves until a signal ends it.
 
     After `idle_seconds` without a request, a connection of the older protocol ends.
     """
-    own = AnyHttpUrl(f"http://{address.host}:{listener.getsockname()[1]}")
-    secured: dict[str, Any] = {}
-    if tokens is not None:
-        auth = AuthSettings(issuer_url=own, resource_server_url=None)
-        secured = {"token_verifier": tokens, "auth": auth}
-    server = WorkspaceServer(sessions, Metrics(), Caller(""), **secured)
-    add_pages(server, None if tokens else address, needs_admin=bool(tokens and tokens.has_admin))
+    sessions = server.sessions
     app = server.streamable_http_app(
         host=address.host,
         transport_security=address.security,

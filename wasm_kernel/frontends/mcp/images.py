@@ -24,13 +24,17 @@ EDGE = 1568
 """The longest edge of an image in a reply, in pixels: what is larger, clients make smaller."""
 IMAGE_BYTES = 3 * MIB
 """The most bytes of an image in a reply."""
-IMAGES: Mapping[str, re.Pattern[bytes]] = {  # by what such a file begins and ends with
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR.*IEND\xae\x42\x60\x82", re.DOTALL),
-    "image/jpeg": re.compile(rb"\xff\xd8\xff.*\xff\xd9", re.DOTALL),
-    "image/gif": re.compile(rb"GIF8[79]a.{4}.*;", re.DOTALL),
-    "image/webp": re.compile(rb"RIFF.{4}WEBPVP8[ LX].{14}.*", re.DOTALL),
+_HEAD_BYTES = 64
+IMAGES: Mapping[str, tuple[re.Pattern[bytes], bytes]] = {
+    "image/png": (re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR", re.DOTALL), b"IEND\xae\x42\x60\x82"),
+    "image/jpeg": (re.compile(rb"\xff\xd8\xff", re.DOTALL), b"\xff\xd9"),
+    "image/gif": (re.compile(rb"GIF8[79]a.{4}", re.DOTALL), b";"),
+    "image/webp": (re.compile(rb"RIFF.{4}WEBPVP8[ LX].{14}", re.DOTALL), b""),
 }
-"""The images that clients show. A model's provider may refuse a whole talk for one that is none."""
+"""The images that clients show, by what such a file begins and ends with.
+
+A model's provider may refuse a whole talk for a file that only claims to be one.
+"""
 _SCALED = ("image/png", "image/gif")  # that the guest can read
 _SEGMENTS_MOST = 1_000  # of a JPEG before its size is told
 _SCALE = f"""
@@ -63,7 +67,8 @@ class Picture(Struct, frozen=True):
     @property
     def is_image(self) -> bool:
         """True if it begins and ends as such images do."""
-        return IMAGES[self.mime_type].fullmatch(self.data) is not None
+        head, end = IMAGES[self.mime_type]
+        return head.match(self.data[:_HEAD_BYTES]) is not None and self.data.endswith(end)
 
 
 def picture_in(data: Any) -> Picture | None:
@@ -93,7 +98,7 @@ async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture
     if picture.is_fit:
         return picture
     can_be_scaled = picture.is_image and picture.mime_type in _SCALED and path
-    if not can_be_scaled or session.language != RuntimeType.PYTHON or session.is_busy:
+    if not can_be_scaled or session.language != RuntimeType.PYTHON or session.running:
         return None
     asked = f"(lambda d: (exec({_SCALE!r}, d), d['scaled'])[1])({{}})({f'/app/{path}'!r})"
     try:

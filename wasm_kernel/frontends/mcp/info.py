@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp import variables
+from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.guests.base import GuestLanguage, languages
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import readable
-from wasm_kernel.service.service import AsyncService
+from wasm_kernel.service.service import AsyncService, Service
 from wasm_kernel.service.session_info import SessionInfo
 
 _CELLS, _FILES = 30, 100
@@ -21,7 +24,7 @@ _CELLS, _FILES = 30, 100
 def listing(
     sessions: Sequence[AgentSession], usage: Mapping[str, SessionInfo] | None = None
 ) -> str:
-    """Returns one line a session; with what it uses, for administrators, and without its handle."""
+    """Returns one line a session; with what it uses, for administrators."""
     return "\n".join(_line(each, usage) for each in sessions)
 
 
@@ -31,30 +34,39 @@ def _line(session: AgentSession, usage: Mapping[str, SessionInfo] | None) -> str
     state = session.sandbox.sync.worker.state
     cells = "1 cell" if len(session.cells) == 1 else f"{len(session.cells)} cells"
     words = [kind, session.language, state, cells, f"used {idle}"]
-    if usage is None:
-        return f'session="{session.handle}": {", ".join(words)}'
-    used = usage.get(session.sandbox.session_id)
+    owner, used = "", None if usage is None else usage.get(session.handle)
     if used is not None:
+        owner = f" of {used.owner}"
         words += [
+            f"disk {readable(used.disk_bytes or 0)}",
             f"guest memory {readable(used.guest_bytes)}",
             f"process memory {readable(used.host_bytes)}",
             f"processor {used.cpu_seconds:.1f} s",
             f"fuel {used.fuel:,}",
         ]
-    return f"{session.sandbox.session_id} of {used.owner if used else '?'}: {', '.join(words)}"
+    return f'session="{session.handle}"{owner}: {", ".join(words)}'
+
+
+def usage_of(sessions: Sequence[AgentSession], service: Service) -> dict[str, SessionInfo]:
+    """Returns what sessions use, by their handles; looks at all of their files."""
+    found: dict[str, SessionInfo] = {}
+    for each in sessions:
+        with contextlib.suppress(WasmKernelError, OSError):  # it was deleted meanwhile
+            found[each.handle] = service.info(each.handle)
+    return found
 
 
 async def workspace_info(session: AgentSession, service: AsyncService) -> str:
     """Returns what there is to know of a session. It waits for no cell."""
-    if session.seen.is_stale and not session.is_busy:
+    if session.seen.is_stale and not session.running:
         await _look_again(session)
-    info = await service.info(session.sandbox.session_id)
+    info = await service.info(session.handle)
     files = await session.sandbox.list_files()
     kind = "automatic" if session.is_automatic else "explicit"
-    as_of = " (as of the last cell that ended)" if session.is_busy or session.seen.is_stale else ""
-    age = f"made {time.time() - session.created:.0f} s ago"
+    as_of = " (as of the last cell that ended)" if session.running or session.seen.is_stale else ""
     rows = [
-        f'session="{session.handle}": {kind}, {session.language}, {info.state}, {age}',
+        f'session="{session.handle}": {kind}, {session.language}, {info.state}',
+        f"made {_at(session.created)}",
         *_variables(session, as_of),
         *_cells(session),
         f"files in /app ({len(files):,}): {', '.join(files[:_FILES]) or 'none'}"
@@ -62,6 +74,11 @@ async def workspace_info(session: AgentSession, service: AsyncService) -> str:
         *_limits(session.sandbox.sync.policy, info),
     ]
     return "\n".join(rows)
+
+
+def _at(seconds: float) -> str:
+    """Returns a time in words."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 async def _look_again(session: AgentSession) -> None:
@@ -91,7 +108,7 @@ def _cells(session: AgentSession) -> list[str]:
     head = f"history ({len(cells)} entries, newest last):" if cells else "history: no cell yet"
     lines = [
         f"- {f'cell {each.number}' if each.number else '-'}: {each.code} -> {each.outcome}, "
-        f"{each.seconds:.2f} s"
+        f"{each.seconds:.2f} s, ended {_at(each.at)}"
         for each in cells[-_CELLS:]
     ]
     return [head, *lines]
@@ -107,6 +124,7 @@ def _limits(policy: ExecutionPolicy, info: SessionInfo) -> list[str]:
         f"time: {seconds}; {info.cpu_seconds:.1f} s of processor used; fuel: {fuel}",
         f"disk: {disk}; files may take {most}",
         f"undo: up to {policy.history_cells} cells; network: none",
+        *([f"mounts: {MountedFiles(policy.mounts)}"] if policy.mounts else []),
     ]
 
 

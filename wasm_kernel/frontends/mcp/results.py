@@ -1,6 +1,8 @@
 """The result of a cell as content blocks: what a model can use of it, within bounds.
 
 What is too long or too large for a reply lies in the session's files, and the reply says where.
+Replies are made on the event loop that all clients share: only what they show is cleaned and
+searched, and whole outputs are encoded and written by a thread.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import json
 import mimetypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
 
@@ -18,20 +21,20 @@ from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.mcp.images import EDGE, Picture, fitting, image_block, picture_in
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.outputs import terminal
-from wasm_kernel.result import CellError, Output, SandboxResult, readable
+from wasm_kernel.result import CellError, Output, SandboxResult
 
 TEXT_CHARACTERS = 20_000
-"""The most characters of one stream, one value or one file that a reply carries."""
-_ERROR_CHARACTERS = 6_000
-REPLY_CHARACTERS = 60_000
-"""The most characters of all values that one reply carries."""
+"""The most characters of one stream, one value or one file that a reply carries, by default."""
+_ERROR_CHARACTERS, _TRACE_CHARACTERS = 6_000, 60_000  # without and with colours
 _PATHS_CHARACTERS = 4_000
+_VALUES_MOST = 3  # of full length that one reply carries
 _IMAGES_MOST, _FIGURES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
 _NO_TEXT = re.compile(
     r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>|<[\w.]+ (object )?at 0x[0-9a-f]+>"
 )
 """The text of what has another form to be seen in, if it has one."""
+_NO_TEXT_CHARACTERS = 500
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
 _GO_ON = "Go on from there: do the work in smaller steps, or in another way."
@@ -97,10 +100,14 @@ def mime_type_of(path: str) -> str:
 
 
 class CellReply:
-    """Makes the reply to a cell, from its result and the session that it ran in."""
+    """Makes the reply to a cell, from its result and the session that it ran in.
 
-    def __init__(self, session: AgentSession, result: SandboxResult) -> None:
-        self._left = REPLY_CHARACTERS
+    It carries so many characters of one stream or one value at most.
+    """
+
+    def __init__(self, session: AgentSession, result: SandboxResult, characters: int) -> None:
+        self._left = _VALUES_MOST * characters
+        self._most = characters
         self._unshown: list[str] = []
         self._session = session
         self._result = result
@@ -114,37 +121,34 @@ class CellReply:
         """Returns the blocks; saves what they do not hold as files."""
         result = self._result
         for name, text in (("stdout", result.stdout), ("stderr", _besides_error(result))):
-            if text.strip():
-                shown = await self._bounded(plain(text), name)
+            if text and not text.isspace():
+                shown = await self._bounded(text, name)
                 self._say(f"[{name}]\n{shown.rstrip()}")
         for output in _shown(result.outputs):
             await self._add(output)
         for text in _pages(result.reply):
-            await self._add_text("help", plain(text))
+            await self._add_text("help", text)
         if self._unshown:
             text = "\n".join(self._unshown)
-            path = await self._save(
-                f"outputs/cell-{self._number}-more.txt", text.encode("utf-8", "replace")
-            )
+            path = await self._save(f"outputs/cell-{self._number}-more.txt", text)
             self._say(f"[display] {len(self._unshown):,} more, in {path or 'no file'}")
         if result.error is not None:
             self._say(_error(result.error))
         self._add_files()
         self._say(self._end())
-        return self._blocks
+        notes = [text_block(f"[note] {note}") for note in self._session.take_notes()]
+        return [*notes, *self._blocks]
 
     def _say(self, text: str) -> None:
         self._blocks.append(text_block(text))
 
     async def _bounded(self, text: str, name: str) -> str:
-        if len(text) <= TEXT_CHARACTERS:
-            return text
-        path = await self._save(
-            f"outputs/cell-{self._number}-{name}.txt", text.encode("utf-8", "replace")
-        )
-        return cut(text, TEXT_CHARACTERS, f"; all of it is in {path}" if path else "")
+        if len(text) <= self._most:
+            return plain(text)
+        path = await self._save(f"outputs/cell-{self._number}-{name}.txt", text)
+        return plain(cut(text, self._most, f"; all of it is in {path}" if path else ""))
 
-    async def _save(self, path: str, data: bytes) -> str:
+    async def _save(self, path: str, data: bytes | str) -> str:
         """Writes a file of the session; returns its path in the guest, or nothing if it can't."""
         try:
             await self._session.write(path, data)
@@ -164,8 +168,9 @@ class CellReply:
             value = output.data.get(mime_type)
             if value is not None:
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                if not _NO_TEXT.fullmatch(text.strip()) or len(output.data) == 1:
-                    await self._add_text(label, plain(text))
+                is_text = len(text) > _NO_TEXT_CHARACTERS or not _NO_TEXT.fullmatch(text.strip())
+                if is_text or len(output.data) == 1:
+                    await self._add_text(label, text)
                     return
         await self._add_other(output.data)
 
@@ -184,7 +189,7 @@ class CellReply:
             suffix = mimetypes.guess_extension(mime_type) or ".json"
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             name = f"outputs/cell-{self._number}-{len(self._blocks)}{suffix}"
-            if path := await self._save(name, text.encode("utf-8", "replace")):
+            if path := await self._save(name, text):
                 self._say(f"[display] {mime_type}, saved as {path}; only pictures are shown here.")
             return
 
@@ -222,25 +227,31 @@ class CellReply:
         self._blocks += [link(self._session, path) for path in there[:_LINKS_MOST]]
 
     def _end(self) -> str:
-        took = f"{self._result.duration:.2f} s"
         cell = f"cell {self._number}" if self._number else "cell"
-        said = "" if self._blocks else "no output; "
-        notes, self._session.notes = self._session.notes, []
-        return "\n".join([f"[{said}{cell}, {took}]", *(f"[note] {note}" for note in notes)])
+        silence = "" if self._blocks else "no output; "
+        return f"[{silence}{cell} of {self._session.name}, {self._result.duration:.2f} s]"
 
 
 def _shown(outputs: Iterable[Output]) -> list[Output]:
     """Returns what is left to see in the end: updated displays once, nothing that was cleared."""
-    left: list[tuple[object, Output]] = []
-    for output in outputs:
-        identity = output.transient.get("display_id")
+    left: list[tuple[int, Output]] = []
+    updates: dict[str, tuple[int, Output]] = {}  # the last one of each display
+    for number, output in enumerate(outputs):
         if output.kind == "clear":
             left.clear()
         elif output.kind == "update":
-            left = [(key, output if key == identity else each) for key, each in left]
+            updates[_identity(output)] = (number, output)
         elif output.kind != "error":
-            left.append((identity, output))
-    return [output for _, output in left]
+            left.append((number, output))
+    updates.pop("", None)
+    found = [(each, updates.get(_identity(each[1]), each)) for each in left]
+    return [max(versions, key=itemgetter(0))[1] for versions in found]
+
+
+def _identity(output: Output) -> str:
+    """Returns the name of a display; empty if it has none."""
+    identity = output.transient.get("display_id")
+    return identity if isinstance(identity, str) else ""
 
 
 def _pages(reply: Mapping[str, Any]) -> list[str]:
@@ -261,8 +272,9 @@ def _besides_error(result: SandboxResult) -> str:
 
 
 def _error(error: CellError) -> str:
-    trace = plain("\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"
-    text = cut(_RULE.sub("", trace).strip(), _ERROR_CHARACTERS, " of the traceback")
+    trace = "\n".join(error.traceback) or f"{error.ename}: {error.evalue}"
+    text = plain(cut(trace, _TRACE_CHARACTERS, ""))
+    text = cut(_RULE.sub("", text).strip(), _ERROR_CHARACTERS, " of the traceback")
     hint = _HELP.get(error.ename)
     return f"[error]\n{text}" + (f"\n[hint] {hint}" if hint else "")
 
@@ -270,8 +282,3 @@ def _error(error: CellError) -> str:
 def _paths(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _PATHS_MOST:,} more" if len(paths) > _PATHS_MOST else ""
     return cut(", ".join(paths[:_PATHS_MOST]), _PATHS_CHARACTERS, "") + more
-
-
-def size_of(data: bytes) -> str:
-    """Returns the size of a content in words."""
-    return readable(len(data))

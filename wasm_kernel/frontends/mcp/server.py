@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -15,25 +16,27 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, Resource, ResourceTemplate, Tool
-from mcp_types.version import is_version_at_least
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, is_version_at_least
 from pydantic import ValidationError
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import Door, GuestStopped, LimitReached, WasmKernelError
-from wasm_kernel.frontends.mcp.callers import SHARE, SHARE_KEY, Caller, caller_of
+from wasm_kernel.frontends.mcp.callers import NOBODY, SHARE, SHARE_KEY, Caller, caller_of
 from wasm_kernel.frontends.mcp.file_tools import TEMPLATE, FileTools
 from wasm_kernel.frontends.mcp.metrics import Metrics
-from wasm_kernel.frontends.mcp.results import cut, text_block
+from wasm_kernel.frontends.mcp.mounts import MountedFiles
+from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 from wasm_kernel.frontends.mcp.tools import CellTools
 
-INSTRUCTIONS = """\
+_INSTRUCTIONS = """\
 A notebook in a sandbox: Python, or JavaScript and TypeScript in a session of their own.
 execute_code runs a cell; variables, imports and files stay for the next one, so build on what is
-there, and send small cells. Your session begins by itself.
+there, and send small cells. Your session begins by itself. The other tools take the session used
+last: name another one by its `language`, or by `session`, a handle as results show it.
 
 - Files live in /app, the current folder. write_file brings data in, read_file and the links in
-  results bring it out. Nothing else of the machine is there.
+  results bring it out. {mounts}
 - There is no network, there are no threads, processes or sockets. Do not try requests, urllib or
   subprocess: put data in with write_file.
 - numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, networkx, pillow and
@@ -46,6 +49,9 @@ there, and send small cells. Your session begins by itself.
   you can try variants. get_workspace_info shows variables, files, history and limits.
 - Pillow reads and writes no JPEG or WebP: use PNG. pandas reads no parquet: use CSV or Excel.
 """
+_NO_MOUNTS = "Nothing else of the machine is there."
+_MOUNTS = """Of the machine there is also {mounts}: cells, list_files and
+  read_file take such paths."""
 _CALLER: ContextVar[Caller] = ContextVar("caller")
 _REFUSAL_CHARACTERS = 2_000
 _NO_ROOM = (
@@ -54,6 +60,8 @@ _NO_ROOM = (
 _LINKS_SINCE = "2025-06-18"
 Answered = CallToolResult | InputRequiredResult
 _ADMINS = "list_active_sessions"
+_LONG, _SHORT_CHARACTERS = {"code", "content"}, 5_000  # arguments of any length; of the others
+_SHOWN = {"type", "description", "enum", "items"}
 _FEWER_SESSIONS = "list_sessions shows yours, destroy_session ends one."
 _ADVICE = {
     "sessions": _FEWER_SESSIONS,
@@ -68,16 +76,27 @@ _ADVICE = {
 
 
 class WorkspaceServer(MCPServer[None]):
-    """The server of all clients; `local` calls over stdio. Metrics count refusals, too."""
+    """The server of all clients; `local` calls over stdio. Metrics count refusals, too.
+
+    A reply carries `characters` of one output at most.
+    """
 
     def __init__(
-        self, sessions: AgentSessions, metrics: Metrics, local: Caller, **options: Any
+        self,
+        sessions: AgentSessions,
+        metrics: Metrics,
+        local: Caller = NOBODY,
+        *,
+        characters: int = TEXT_CHARACTERS,
+        **options: Any,
     ) -> None:
+        mounts = MountedFiles(sessions.policy.mounts)
+        named = _MOUNTS.format(mounts=mounts) if sessions.policy.mounts else _NO_MOUNTS
         super().__init__(
             "wasm-kernel",
             title="wasm-kernel",
             description="A code interpreter in a WebAssembly sandbox.",
-            instructions=INSTRUCTIONS,
+            instructions=_INSTRUCTIONS.format(mounts=named),
             version=__version__,
             log_level="WARNING",
             lifespan=self._lifespan,
@@ -88,41 +107,56 @@ class WorkspaceServer(MCPServer[None]):
         self.sessions = sessions
         self.metrics = metrics
         self._local = local
-        self._arguments: dict[str, list[str]] = {}
-        self._files = FileTools(sessions, _CALLER.get)
-        CellTools(sessions, _CALLER.get, metrics).add_to(self)
+        self._tools: list[Tool] = []
+        self._files = FileTools(sessions, _CALLER.get, mounts, characters)
+        CellTools(sessions, _CALLER.get, metrics, characters).add_to(self)
         self._files.add_to(self)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: MCPServer[None]) -> AsyncIterator[None]:
+        looking = asyncio.ensure_future(self.sessions.look_after())
         try:
             yield
         finally:
+            looking.cancel()
             with anyio.CancelScope(shield=True):
                 await self.sessions.close()
 
     async def _remember_caller(
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        token = _CALLER.set(caller_of(ctx, self._local))
+        caller = caller_of(ctx, self._local)
+        token = _CALLER.set(caller)
         share = SHARE.set(ctx.request.scope.get(SHARE_KEY) if ctx.request is not None else None)
         try:
-            return await call_next(ctx)
+            result = await call_next(ctx)
+            if ctx.method == "server/discover" and not caller.scope and isinstance(result, dict):
+                # sessions need what only the handshake of earlier versions has: clients that
+                # speak both take it then, as the SDKs' own servers with sessions ask them to
+                result["supportedVersions"] = [*HANDSHAKE_PROTOCOL_VERSIONS]
+            return result
         finally:
             SHARE.reset(share)
             _CALLER.reset(token)
 
     async def list_tools(self) -> list[Tool]:
         """Returns the tools that the caller may use."""
-        tools = await super().list_tools()
+        tools = await self._all_tools()
         return [each for each in tools if each.name != _ADMINS or _CALLER.get().is_admin]
+
+    async def _all_tools(self) -> list[Tool]:
+        if not self._tools:
+            self._tools = await super().list_tools()
+            for each in self._tools:
+                each.input_schema = _shortened(each.input_schema)
+        return self._tools
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> Answered:
         """Calls a tool; what it refuses, it refuses in words."""
         try:
-            await self._check_names(name, arguments)
+            await self._check(name, arguments)
             return _held(_as_of(await super().call_tool(name, arguments, context), context))
         except ToolError as failure:
             cause = failure.__cause__
@@ -134,17 +168,21 @@ class WorkspaceServer(MCPServer[None]):
                 content=[text_block(cut(text, _REFUSAL_CHARACTERS, ""))], is_error=True
             )
 
-    async def _check_names(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Raises `ToolError` for arguments that the tool does not have: the SDK would drop them."""
-        if not self._arguments:
-            tools = await super().list_tools()
-            self._arguments = {each.name: [*each.input_schema["properties"]] for each in tools}
-        known = self._arguments.get(name, arguments)
+    async def _check(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Raises `ToolError` for arguments that the SDK does not refuse before it reads them.
+
+        It drops those that the tool does not have. And it reads each text as JSON, unless its
+        argument takes texts alone: any number of values could lie in one.
+        """
+        tools = {each.name: each.input_schema["properties"] for each in await self._all_tools()}
+        known = tools.get(name, arguments)
         unknown = sorted(arguments.keys() - set(known))
         if unknown:
             there = ", ".join(known) or "none"
-            refusal = ValueError(f"It has no argument {unknown[0][:50]!r}; there are: {there}.")
-            raise ToolError(str(refusal)) from refusal
+            _refuse(f"It has no argument {unknown[0][:50]!r}; there are: {there}.")
+        for key, value in arguments.items():
+            if key not in _LONG and isinstance(value, str) and len(value) > _SHORT_CHARACTERS:
+                _refuse(f"{key} may have {_SHORT_CHARACTERS:,} characters. Nothing was done.")
 
     async def list_resources(self) -> list[Resource]:
         """Returns the files of the caller's own session."""
@@ -159,6 +197,28 @@ class WorkspaceServer(MCPServer[None]):
     ) -> Iterable[ReadResourceContents]:
         """Returns the content of a file."""
         return await self._files.read_resource(str(uri))
+
+
+def _refuse(words: str) -> NoReturn:
+    refusal = ValueError(words)
+    raise ToolError(words) from refusal
+
+
+def _shortened(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a tool's schema without what a model need not read: each client pays for it.
+
+    Titles repeat names; null and defaults repeat that an argument may be left out; bounds are
+    checked when a tool is called, and a refusal names them.
+    """
+    rows = {name: _shortened_row(row) for name, row in schema["properties"].items()}
+    required = {"required": schema["required"]} if "required" in schema else {}
+    return {"type": "object", "properties": rows, **required}
+
+
+def _shortened_row(row: dict[str, Any]) -> dict[str, Any]:
+    row = {**row.get("anyOf", [{}])[0], **row}  # a tool's first form is the one to use
+    kept = {key: value for key, value in row.items() if key in _SHOWN}
+    return kept | ({"items": _shortened_row(kept["items"])} if "items" in kept else {})
 
 
 def _as_of(result: Answered, context: Context[None, Any] | None) -> Answered:

@@ -1,8 +1,8 @@
 """`AgentSessions`: the sessions of a server's clients, automatic and explicit; who may use them.
 
 An automatic session belongs to a scope (`callers.py`), such as a connection, and to a language. An
-explicit one is made on request. Each has a handle, a secret that calls name it by: whoever shows
-the handle and the credential that it was made with may use it.
+explicit one is made on request. Each has a handle, its id, which nobody guesses: a call that names
+it, and shows the credential that it was made with, may use it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,36 +23,45 @@ from msgspec.structs import replace
 from wasm_kernel.errors import LimitReached, WasmKernelError
 from wasm_kernel.frontends.mcp.callers import Caller
 from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, Seen
-from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import readable
 from wasm_kernel.service.async_session import AsyncSession, on_thread
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import AsyncService, Service
+from wasm_kernel.sessions.paths import locate, split_path
+from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen
+from wasm_kernel.wasi_files.quota import Full, Quota
 
-_HANDLE_BYTES = 16
+LEFT_SECONDS = 3600.0
+"""The time after its last use at which a session that its client has left is deleted."""
+_LOOK_SECONDS = 60.0  # between two looks for such sessions
 _CELLS_MOST = 200  # of the history of a session
-_REMEMBER_SECONDS = 24 * 3600.0  # that a session which is gone can say why
+_ENDED_MOST = 10_000  # clients that are told why their sessions are gone
 _UNKNOWN = (
     "There is no session {handle} for you. list_sessions shows those that you have; "
     "create_session makes one."
 )
-_NONE_YET = "You have no session yet: execute_code begins one."
+_NONE_YET = "You have no{language} session yet. execute_code or write_file begins one."
 _UNBOUND = (
     'Nothing tells which session is yours. Name it: session="...", the handle that the result of '
     "execute_code or create_session has shown."
 )
+_SECOND = (
+    "Nothing was done. Nothing tells which session this call is for, and without one it would "
+    'begin another session, without your variables and files. Pass session="...", which the first '
+    "line of your first result names; create_session begins another one on purpose."
+)
 _OTHER_LANGUAGE = (
-    "This session runs {there}, not {asked}. Nothing was run. Leave session out to have one of "
+    "This session runs {there}, not {asked}. Nothing was done. Leave session out to have one of "
     '{asked} beside it, or make one: create_session(language="{asked}").'
 )
-_MADE_ROOM = "This session has made room for another one: its client had left without a word."
-_LANGUAGES = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
-_LANGUAGES |= {"ts": "javascript", "typescript": "javascript"}  # as models call them
-_OF_SESSIONS = ("sessions", "owner_sessions", "disk_bytes")  # limits that a deleted one helps with
-_DESTROYED = "destroy_session ended this session. create_session makes another one."
-_CLIENT_LEFT = "The client of this session has left."
+_THIS_IS = (
+    'This is session="{handle}" ({language}), and nothing else leads back to it: pass that with '
+    "each further call."
+)
+_DESTROYED = "destroy_session ended this session."
+_CLIENT_LEFT = "This session was deleted, as its client had left."
 
 
 class NoSuchSession(WasmKernelError):
@@ -77,18 +86,20 @@ class AgentSession:
     """A session of a client, its `caller`; an automatic one ends with that.
 
     Attributes:
-        handle: What calls name it by.
+        handle: The name that calls use for it.
+        created: When it was made, in seconds since 1970; `used` is when a call last named it.
         cells: Its last cells.
         seen: What the last cell left in variables.
-        notes: What its next result has to say first.
-        is_left: Whether nobody would find it again, as far as can be told: its client's stream has
-            ended, or no call has named its handle yet.
+        notes: Sentences that its next result begins with.
+        running: How many of its cells run or wait.
+        is_left: True if nobody is likely to use it again: its client's stream has ended, or no call
+            has named its handle yet.
     """
 
     def __init__(
         self, caller: Caller, language: str, sandbox: AsyncSession, *, is_automatic: bool
     ) -> None:
-        self.handle = secrets.token_hex(_HANDLE_BYTES)
+        self.handle = sandbox.session_id
         self.caller = caller
         self.language = language
         self.sandbox = sandbox
@@ -98,20 +109,29 @@ class AgentSession:
         self.seen: Seen = NOTHING_SEEN
         self.notes: list[str] = []
         self.is_left = is_automatic and not caller.scope
+        self.running = 0
+        self._writing = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The words for it in results."""
+        if self.is_automatic and self.caller.scope:
+            return f"your {self.language} session"
+        return f'session="{self.handle}" ({self.language})'
 
     @property
     def why_gone(self) -> str:
         """The reason why no call can use it any more; empty if it is there."""
         return self.sandbox.sync.worker.why_closed
 
-    @property
-    def is_busy(self) -> bool:
-        """True if a cell runs or waits in it."""
-        return self.sandbox.sync.busy
-
     def may_use(self, caller: Caller) -> bool:
-        """Returns whether somebody who names it may use it."""
-        return self.caller.credential == caller.credential
+        """Returns whether a client that names it may use it."""
+        return caller.is_admin or self.caller.credential == caller.credential
+
+    def take_notes(self) -> list[str]:
+        """Returns the sentences that its next result begins with, once."""
+        notes, self.notes = self.notes, []
+        return notes
 
     def travelled(self, what: str) -> None:
         """Notes that variables were brought elsewhere."""
@@ -123,13 +143,21 @@ class AgentSession:
         self.cells.clear()
         self.seen = NOTHING_SEEN
 
-    async def write(self, path: str, data: bytes) -> None:
-        """Writes a file, if the session may have one more of that size; else `LimitReached`.
+    async def write(self, path: str, data: bytes | str) -> None:
+        """Writes a file, if the session may have one of that size; otherwise `LimitReached`.
 
-        The quota of the guest's own calls does not see what the host writes.
+        The guest's own calls are counted in its worker, which does not see what the host writes
+        before its next cell.
         """
-        await on_thread(_check_room, self.sandbox.sync, len(data))
-        await self.sandbox.write_file(path, data)
+        await on_thread(self._write, path, data)
+
+    def _write(self, path: str, data: bytes | str) -> None:
+        sandbox = self.sandbox.sync
+        if isinstance(data, str):
+            data = data.encode("utf-8", "replace")
+        with self._writing:  # of two writes at once each would find the room
+            _check_room(sandbox, path, len(data))
+            sandbox.write_file(path, data)
 
     def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
         """Adds a cell to its history."""
@@ -150,6 +178,7 @@ class AgentSessions:
         self._keep = keep
         self._sessions: dict[str, AgentSession] = {}
         self._automatic: dict[tuple[str, str], AgentSession] = {}
+        self._ended: dict[tuple[str, str], str] = {}  # why automatic sessions are gone
         self._creating: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def service(self) -> AsyncService:
@@ -158,124 +187,109 @@ class AgentSessions:
 
     # -- one session
 
-    async def of(self, caller: Caller, handle: str | None, language: str = "") -> AgentSession:
+    async def of(
+        self, caller: Caller, handle: str | None, language: str | None = None
+    ) -> AgentSession:
         """Returns the session that a call is for; makes an automatic one if there is none.
 
-        A handle wins over everything else. The language of an automatic session is by default that
-        of the one used last. Raises `NoSuchSession` if the handle is not known, not the caller's,
-        or of another language; `LimitReached`; or `ValueError` if there is no such language.
+        A handle wins over everything else. Without a language, it is the automatic session that was
+        used last, and a new one is Python's. Raises `NoSuchSession` if the handle is not known, not
+        the caller's, or of another language, or if nothing binds the caller's calls and this is not
+        its first one; `LimitReached`.
         """
-        language = language and _language(language)
         found = self.known(caller, handle, language)
         if found is None:
-            found = await self._automatic_one(caller, language or RuntimeType.PYTHON.value)
-        elif language not in ("", RuntimeType.PYTHON, found.language):  # python is the default
-            raise NoSuchSession(_OTHER_LANGUAGE.format(there=found.language, asked=language))
+            begun = self._automatic_one(caller, language or RuntimeType.PYTHON.value)
+            # it is made to its end if the client leaves meanwhile: then `end_scope` deletes it
+            found = await asyncio.shield(begun)
         found.used = time.time()
         return found
 
-    async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
-        if not caller.scope:
-            return await self._begin_automatic(caller, language)
-        # it is made to its end if the client leaves meanwhile: then `end_scope` deletes it
-        return await asyncio.shield(self._shared_one(caller, language))
-
-    async def _shared_one(self, caller: Caller, language: str) -> AgentSession:
-        """The automatic session of a client, which calls at once share."""
-        async with self._creating_of(caller.scope, language):
-            found = self.known(caller, None, language)
-            return found or await self._begin_automatic(caller, language)
-
-    def _creating_of(self, scope: str, language: str) -> asyncio.Lock:
-        """The lock of whoever makes a client's automatic session, or ends it."""
-        return self._creating.setdefault((scope, language), asyncio.Lock())
-
-    async def to_look_at(self, caller: Caller, handle: str | None) -> AgentSession:
-        """Returns the session of a call that only looks: as `of`, if that would be found again.
-
-        Raises `NoSuchSession` if nothing tells which session is the caller's.
-        """
-        return await (self.of if caller.scope else self.existing)(caller, handle)
-
-    async def existing(self, caller: Caller, handle: str | None) -> AgentSession:
-        """Returns the session that a call is for, or raises `NoSuchSession`; makes none."""
-        found = self.known(caller, handle)
+    def existing(
+        self, caller: Caller, handle: str | None, language: str | None = None
+    ) -> AgentSession:
+        """Returns the session that a call is for, as `of`, or raises `NoSuchSession`."""
+        found = self.known(caller, handle, language)
         if found is None:
-            raise NoSuchSession(_NONE_YET if caller.scope else _UNBOUND)
+            if not caller.scope:
+                raise NoSuchSession(_UNBOUND)
+            spoken = f" {language}" if language else ""
+            raise NoSuchSession(_NONE_YET.format(language=spoken))
+        found.used = time.time()
         return found
 
-    def known(self, caller: Caller, handle: str | None, language: str = "") -> AgentSession | None:
+    def known(
+        self, caller: Caller, handle: str | None, language: str | None = None
+    ) -> AgentSession | None:
         """Returns the session of a handle, or the caller's automatic one; None if there is none.
 
-        Raises `NoSuchSession` if the handle is not known, or not the caller's.
+        Raises `NoSuchSession` as `of` does for a handle.
         """
         if not handle:  # models give an empty text for what they leave out
             own = [
                 each
                 for (scope, spoken), each in self._automatic.items()
-                if caller.scope and scope == caller.scope and language in ("", spoken)
+                if caller.scope and scope == caller.scope and language in (None, spoken)
                 if not each.why_gone
             ]
             return max(own, key=lambda each: each.used, default=None)
         found = self._sessions.get(handle)
         if found is None or not found.may_use(caller):
-            raise NoSuchSession(_UNKNOWN.format(handle=repr(handle[:64])))
+            raise NoSuchSession(self._why_unknown(handle))
         if found.why_gone:
             raise NoSuchSession(found.why_gone)
+        if language not in (None, found.language):
+            raise NoSuchSession(_OTHER_LANGUAGE.format(there=found.language, asked=language))
         found.is_left = False
         return found
 
+    def _why_unknown(self, handle: str) -> str:
+        why = self._opening.result().why_gone(handle) if self._opening.done() else ""
+        return why or _UNKNOWN.format(handle=repr(handle[:64]))
+
+    async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
+        """Returns the automatic session of a client, which its first calls share."""
+        async with self._creating_of(caller.scope or caller.owner, language):
+            if caller.scope:
+                found = self.known(caller, None, language)
+                return found or await self._begin_automatic(caller, language)
+            if self._has_begun(caller, language):
+                raise NoSuchSession(_SECOND)
+            made = await self.create(caller, language, is_automatic=True)
+            made.notes.append(_THIS_IS.format(handle=made.handle, language=language))
+            return made
+
+    def _creating_of(self, client: str, language: str) -> asyncio.Lock:
+        """The lock of whoever makes a client's automatic session, or ends it."""
+        return self._creating.setdefault((client, language), asyncio.Lock())
+
+    def _has_begun(self, caller: Caller, language: str) -> bool:
+        """Returns whether a caller that nothing binds has an automatic session already.
+
+        One that nobody has used for long may be that of another conversation.
+        """
+        since = time.time() - LEFT_SECONDS
+        own = [each for each in self.all() if each.caller == caller and each.is_automatic]
+        return any(each.language == language and each.used > since for each in own)
+
     async def _begin_automatic(self, caller: Caller, language: str) -> AgentSession:
-        before = self._automatic.get((caller.scope, language)) if caller.scope else None
         made = await self.create(caller, language, is_automatic=True)
-        if before is not None:
-            made.notes.append(
-                f"This is a new session, without earlier variables. {before.why_gone}"
-            )
-        if caller.scope:
-            self._automatic[caller.scope, language] = made
-        else:
-            made.notes.append(
-                f'This is session="{made.handle}": pass that with each further call, or it begins '
-                "another session."
-            )
+        self._forget_gone()
+        if why := self._ended.pop((caller.scope, language), ""):
+            made.notes.append(f"This is a new session, without earlier variables. {why}")
+        self._automatic[caller.scope, language] = made
         return made
 
     async def create(
         self, caller: Caller, language: str, *, is_automatic: bool = False
     ) -> AgentSession:
-        """Makes a session; raises `LimitReached`, or `ValueError` if there is no such language."""
-        self._forget_gone()
-        language = _language(language)
-        try:
-            sandbox = await self._made(caller, language)
-        except LimitReached as refusal:
-            if refusal.limit not in _OF_SESSIONS or not await self._make_room(caller, refusal):
-                raise
-            sandbox = await self._made(caller, language)
+        """Makes a session; raises `LimitReached`."""
+        sandbox = await self._made(caller, language)
         return self._added(AgentSession(caller, language, sandbox, is_automatic=is_automatic))
 
     async def _made(self, caller: Caller, language: str) -> AsyncSession:
         service = await self.service()
-        owner = caller.owner or f"unknown {secrets.token_hex(8)}"  # only the limit of all holds
-        return await service.create(language, owner=owner, policy=self.policy, pip=True)
-
-    async def _make_room(self, caller: Caller, refusal: LimitReached) -> bool:
-        """Deletes the sleeping automatic session of the same credential left longest ago, if any.
-
-        Many a client leaves without a word, and its sessions would be in the way for a day.
-        """
-        left = [
-            each
-            for each in self.all()
-            if each.is_left and each.may_use(caller)
-            if each.sandbox.sync.worker.state == "asleep"
-            if refusal.limit != "owner_sessions" or each.caller.owner == caller.owner
-        ]
-        oldest = min(left, key=lambda each: each.used, default=None)
-        if oldest is not None:
-            await self.destroy(oldest, _MADE_ROOM)
-        return oldest is not None
+        return await service.create(language, owner=caller.owner, policy=self.policy, pip=True)
 
     async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
         """Makes sessions that begin with the variables and files of another one.
@@ -293,43 +307,28 @@ class AgentSessions:
 
     async def destroy(self, session: AgentSession, why: str = _DESTROYED) -> None:
         """Deletes a session, its variables and its files. A running cell is stopped."""
-        self._sessions.pop(session.handle, None)
-        for key in [key for key, each in self._automatic.items() if each is session]:
-            del self._automatic[key]
         service = await self.service()
-        await service.delete(session.sandbox.session_id, why)
+        await service.delete(session.handle, why)
+        self._sessions.pop(session.handle, None)
 
     def _added(self, session: AgentSession) -> AgentSession:
         self._sessions[session.handle] = session
         return session
 
-    def _forget_gone(self) -> None:
-        """Forgets sessions that are gone, after some time in which they say why."""
-        limit = time.time() - _REMEMBER_SECONDS
-        for handle, each in [*self._sessions.items()]:
-            if each.why_gone and each.used < limit:
-                del self._sessions[handle]
-        for key, each in [*self._automatic.items()]:
-            if each.why_gone and each.used < limit:
-                del self._automatic[key]
-
     # -- all of them
 
     def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
-        """Returns the sessions that a caller may be told of: those of the same owner.
+        """Returns the sessions that a caller may be told of: those of the same scope.
 
         Raises `NoSuchSession` if the handle is not the caller's, or nothing tells whose a session
         is.
         """
-        if not caller.owner:
-            found = self.known(caller, handle) if handle else None
-            if found is None:
-                raise NoSuchSession(_UNBOUND)
-            return [found]
+        if not caller.scope:
+            return [self.existing(caller, handle)]
         return [
             each
-            for each in self._sessions.values()
-            if each.caller.owner == caller.owner and each.may_use(caller) and not each.why_gone
+            for each in self.all()
+            if each.caller.scope == caller.scope and each.caller.credential == caller.credential
         ]
 
     def all(self) -> Sequence[AgentSession]:
@@ -350,10 +349,39 @@ class AgentSessions:
         """Deletes the automatic sessions of a client that has left."""
         for each in RuntimeType:
             async with self._creating_of(scope, each.value):
-                session = self._automatic.get((scope, each.value))
-                with contextlib.suppress(WasmKernelError, OSError):
-                    if session is not None:
-                        await self.destroy(session, _CLIENT_LEFT)
+                session = self._automatic.pop((scope, each.value), None)
+                self._ended.pop((scope, each.value), None)
+                if session is not None:
+                    await self._end_left(session)
+
+    async def look_after(self) -> None:
+        """Deletes sessions that were left, and forgets those that are gone; until it is cancelled.
+
+        Many a client leaves without a word, and its sessions would be in the way for a day.
+        """
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self.end_left(time.time() - LEFT_SECONDS)
+
+    async def end_left(self, before: float) -> None:
+        """Deletes sessions that their clients have left, and nobody has used since `before`."""
+        for each in self.all():
+            if each.is_left and each.used < before and not each.running:
+                await self._end_left(each)
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        """Forgets sessions that are gone, but for the reasons: the service has them by handle."""
+        for each in [each for each in self._sessions.values() if each.why_gone]:
+            del self._sessions[each.handle]
+        for key in [key for key, each in self._automatic.items() if each.why_gone]:
+            self._ended[key] = self._automatic.pop(key).why_gone
+            if len(self._ended) > _ENDED_MOST:
+                del self._ended[next(iter(self._ended))]
+
+    async def _end_left(self, session: AgentSession) -> None:
+        with contextlib.suppress(WasmKernelError, OSError):
+            await self.destroy(session, _CLIENT_LEFT)
 
     async def close(self) -> None:
         """Ends all sessions and the service; deletes them, unless they are to be kept."""
@@ -364,27 +392,27 @@ class AgentSessions:
         await on_thread(_close, service, keep=self._keep)
 
 
-def _language(name: str) -> str:
-    """Returns the language of a name, or raises `ValueError`."""
-    word = name.strip().lower()
-    return RuntimeType.checked(_LANGUAGES.get(word, word)).value
-
-
-def _check_room(sandbox: RemoteSandbox, size: int) -> None:
-    policy, taken, files = sandbox.policy, size, 1
+def _check_room(sandbox: RemoteSandbox, path: str, size: int) -> None:
+    """Raises `LimitReached` unless a file of that size fits, in the place of the one at `path`."""
+    policy = sandbox.policy
     with Folder.open(sandbox.workspace.parent) as root, root.enter(sandbox.session_id) as folder:
-        for entry in walks.entries(folder.fd):
-            with contextlib.suppress(OSError):  # it is gone
-                found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-                taken += found.st_size
-                files += 1
-    if taken > policy.workspace_bytes or files > policy.workspace_files:
-        raise LimitReached(
-            "workspace_bytes",
-            f"The files of this session may be {policy.workspace_files:,} and take "
-            f"{readable(policy.workspace_bytes)}.",
-            "",
-        )
+        workspace = Preopen(folder, "/app", hidden=METADATA_HIDDEN)
+        quota = Quota((workspace,), policy.workspace_bytes, policy.workspace_files)
+        files, before = 1, 0
+        with (
+            contextlib.suppress(OSError),
+            locate(folder.fd, split_path(path), path) as (walk, name),
+        ):
+            files, before = 0, os.stat(name, dir_fd=walk.fd, follow_symlinks=False).st_size
+        try:
+            quota.reserve(files, size - before)
+        except Full:
+            raise LimitReached(
+                quota.limit_met,
+                f"The files of this session may be {policy.workspace_files:,} and take "
+                f"{readable(policy.workspace_bytes)}.",
+                "",
+            ) from None
 
 
 def _close(service: Service, *, keep: bool) -> None:

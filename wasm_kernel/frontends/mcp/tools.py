@@ -4,43 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import posixpath
+import shlex
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, ContentBlock, ToolAnnotations
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp.callers import Caller
 from wasm_kernel.frontends.mcp.cells import run_cell
-from wasm_kernel.frontends.mcp.info import listing, runtimes, workspace_info
+from wasm_kernel.frontends.mcp.info import listing, runtimes, usage_of, workspace_info
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
-from wasm_kernel.guests.base import load
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import Travelled
 from wasm_kernel.service.async_session import on_thread
-from wasm_kernel.sessions.forking import FORK
 
-Handle = Annotated[
-    str | None,
-    Field(
-        description="A session's handle, as results show it. Leave it out for your own one.",
-        max_length=100,
-    ),
-]
-Language = Annotated[
-    str, Field(description="python, or another one that list_runtimes names.", max_length=50)
-]
+_SPOKEN = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
+_SPOKEN |= {"ts": "typescript"}  # as models call them, too
+
+
+def _spoken(name: object) -> object:
+    """Returns the language that a model means; what it is not, the check of the enum refuses."""
+    word = name.strip().lower() if isinstance(name, str) else name
+    return _SPOKEN.get(word, word) or None if isinstance(word, str) else word
+
+
+Handle = Annotated[str | None, Field(max_length=100)]
+Language = Annotated[Literal["python", "javascript", "typescript"] | None, BeforeValidator(_spoken)]
 Name = Annotated[str, Field(max_length=200)]
 Packages = Annotated[list[Name], Field(max_length=50)] | Annotated[str, Field(max_length=2_000)]
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-DELETES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
-FETCHES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+CHANGES = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+DELETES = ToolAnnotations(destructive_hint=True)
+FETCHES = ToolAnnotations(destructive_hint=False)
 _BUSY = (
     "A cell runs in this session. Nothing was changed. Wait for it, or end it with "
     "cancel_execution."
@@ -51,9 +53,8 @@ _TOO_LONG = (
     f"The code of a cell may have {_CODE_CHARACTERS:,} characters. Nothing was run. Bring data in "
     "with write_file."
 )
-_FORK_CELL = (
-    "%fork makes a session for a notebook, which no tool would find. Nothing was run. fork_session "
-    "copies this one."
+_TOO_LATE = (
+    "timeout_seconds only lowers a cell's limit, which is {seconds:g} seconds here: that holds."
 )
 _TRAVEL_CHARACTERS = 2_000
 
@@ -65,11 +66,19 @@ class Refused(WasmKernelError):
 
 
 class CellTools:
-    """The tools for cells and sessions; `caller` returns who calls."""
+    """The tools for cells and sessions; `caller` returns who calls.
+
+    A reply carries `characters` of one output at most.
+    """
 
     def __init__(
-        self, sessions: AgentSessions, caller: Callable[[], Caller], metrics: Metrics
+        self,
+        sessions: AgentSessions,
+        caller: Callable[[], Caller],
+        metrics: Metrics,
+        characters: int,
     ) -> None:
+        self._characters = characters
         self._sessions = sessions
         self._caller = caller
         self._metrics = metrics
@@ -100,42 +109,48 @@ class CellTools:
     async def execute_code(
         self,
         ctx: Context,
-        code: Annotated[str, Field(description="The code of one cell.")],
-        language: Language = "python",
-        session: Handle = None,
+        code: str,
+        language: Language = None,
+        session: Annotated[
+            Handle, Field(description="A handle that a result shows; by default your own session.")
+        ] = None,
         timeout_seconds: Annotated[
-            float | None, Field(description="Lowers the time limit of this cell.", gt=0)
+            float | None, Field(description="Lowers the cell's time limit.", gt=0)
         ] = None,
     ) -> CallToolResult:
-        r"""Run code. Variables, imports and files in /app stay for the next call.
+        """Run a cell. Variables, imports and files in /app stay for the next one.
 
-        The value of the last line and matplotlib figures are shown, as in a notebook. There is no
-        network; numpy, pandas, scipy, scikit-learn, matplotlib and more are there.
-        Example: {"code": "import pandas as pd\ndf = pd.read_csv('data.csv')\ndf.describe()"}
+        Shows what is printed, the value of the last line, and matplotlib figures.
         """
         if len(code) > _CODE_CHARACTERS:
             raise Refused(_TOO_LONG)
-        found = await self._sessions.of(self._caller(), session, language)
-        if FORK in code and await on_thread(_forks, found.language, code):
-            raise Refused(_FORK_CELL)
+        asked = guest_of(language) or (None if session else RuntimeType.PYTHON.value)
+        found = await self._sessions.of(self._caller(), session, asked)
+        most = self._sessions.policy.cell_timeout
+        if timeout_seconds is not None and most is not None and timeout_seconds > most:
+            found.notes.append(_TOO_LATE.format(seconds=most))
         return await self._run(ctx, found, code, timeout_seconds)
 
     async def install_packages(
         self,
         ctx: Context,
-        packages: Annotated[Packages, Field(description="Names, also with versions.")],
+        packages: Packages | None = None,
+        requirements: Annotated[
+            str | None, Field(description="A requirements file.", max_length=4096)
+        ] = None,
+        language: Language = None,
         session: Handle = None,
     ) -> CallToolResult:
-        """Install packages into the session: pure Python, or JavaScript from npm.
-
-        numpy, pandas, scipy, scikit-learn, matplotlib and many more are there already.
-        Example: {"packages": ["humanize", "tabulate==0.9.0"]}
-        """
-        found = await self._sessions.of(self._caller(), session)
-        texts = [packages] if isinstance(packages, str) else packages
+        """Install packages, such as tabulate==0.9.0: pure Python, or JavaScript from npm."""
+        found = await self._sessions.of(self._caller(), session, guest_of(language))
+        texts = [packages] if isinstance(packages, str) else packages or []
         words = [word for text in texts for word in text.split()]
-        if not words or any(word.startswith("-") for word in words):
+        if not (words or requirements) or any(word.startswith("-") for word in words):
             raise Refused("Name packages, such as humanize or tabulate==0.9.0, without options.")
+        if requirements and found.language != RuntimeType.PYTHON:
+            raise Refused(f"A requirements file names packages of Python, not of {found.name}.")
+        if requirements:
+            words.append(f"-r {shlex.quote(posixpath.join('/app', requirements))}")
         command = "%pip" if found.language == RuntimeType.PYTHON else "%npm"
         return await self._run(ctx, found, f"{command} install {' '.join(words)}", None)
 
@@ -152,121 +167,115 @@ class CellTools:
             self._metrics.cell_cancelled()
             raise
         self._metrics.cell_ended(result)
-        blocks = await CellReply(session, result).blocks()
+        blocks = await CellReply(session, result, self._characters).blocks()
         return CallToolResult(content=blocks, is_error=not result.success)
 
     async def cancel_execution(self, session: Handle = None) -> Blocks:
-        """Interrupt the cell that runs in a session. Its variables stay."""
-        found = await self._sessions.existing(self._caller(), session)
+        """Interrupt the running cell. Variables stay."""
+        found = self._sessions.existing(self._caller(), session)
         is_interrupted = await found.sandbox.interrupt()
-        return _said("The cell was interrupted." if is_interrupted else "No cell was running.")
+        what = "The cell was interrupted in" if is_interrupted else "No cell was running in"
+        return said(found, f"{what} {found.name}.")
 
     # -- sessions
 
-    async def create_session(self, language: Language = "python") -> Blocks:
-        """Make a further session, with variables and files of its own, beside your own one.
-
-        It stays until destroy_session, or until nobody has used it for long.
-        """
-        made = await self._sessions.create(self._caller(), language)
-        return _said(f'Made session="{made.handle}" ({made.language}). Pass it to the other tools.')
+    async def create_session(self, language: Language = None) -> Blocks:
+        """Make a further session beside your own one; it stays until destroy_session."""
+        asked = guest_of(language) or RuntimeType.PYTHON.value
+        made = await self._sessions.create(self._caller(), asked)
+        return said(made, f"Made {made.name}. Pass that handle to the other tools.")
 
     async def list_sessions(self, session: Handle = None) -> Blocks:
         """List your sessions."""
         found = self._sessions.listed(self._caller(), session)
-        return _said(listing(found) if found else "You have no session yet.")
+        return [text_block(listing(found) if found else "You have no session yet.")]
 
     async def list_active_sessions(self) -> Blocks:
         """List the sessions of all clients, with what they use. For administrators."""
         if not self._caller().is_admin:
             raise Refused("Only administrators may list the sessions of all clients.")
-        service = await self._sessions.service()
-        usage = {each.session_id: each for each in await service.list()}
-        return _said(listing(self._sessions.all(), usage) or "There is no session.")
+        service = (await self._sessions.service()).sync
+        usage = await on_thread(usage_of, self._sessions.all(), service)
+        return [text_block(listing(self._sessions.all(), usage) or "There is no session.")]
 
-    async def reset_session(self, session: Handle = None) -> Blocks:
-        """Begin anew: all variables and the history go, files in /app stay."""
-        found = await self._sessions.existing(self._caller(), session)
+    async def reset_session(self, language: Language = None, session: Handle = None) -> Blocks:
+        """Begin anew: all variables and the history go, files stay."""
+        found = await self._sessions.of(self._caller(), session, guest_of(language))
         await found.sandbox.reset()
         found.begin_anew()
-        return _said("All variables are gone; the files in /app are still there.")
+        return said(found, f"All variables of {found.name} are gone; its files are still there.")
 
-    async def destroy_session(self, session: Handle = None) -> Blocks:
-        """Delete a session with its variables and files. This can't be undone."""
-        found = await self._sessions.existing(self._caller(), session)
+    async def destroy_session(self, language: Language = None, session: Handle = None) -> Blocks:
+        """Delete a session with its variables and files, for good."""
+        found = self._sessions.existing(self._caller(), session, guest_of(language))
         await self._sessions.destroy(found)
-        return _said("The session is gone, with its variables and files.")
+        return said(found, f"Gone, with its variables and files: {found.name}.")
 
-    async def get_workspace_info(self, session: Handle = None) -> Blocks:
-        """Show a session: variables, files, packages, history of cells, and limits.
-
-        It answers at once, also while a cell runs.
-        """
-        found = await self._sessions.to_look_at(self._caller(), session)
+    async def get_workspace_info(self, language: Language = None, session: Handle = None) -> Blocks:
+        """Show variables, files, packages, history, and limits, also while a cell runs."""
+        found = self._sessions.existing(self._caller(), session, guest_of(language))
         info = await workspace_info(found, await self._sessions.service())
-        return _said(cut(info, TEXT_CHARACTERS, ""))
+        return said(found, cut(info, TEXT_CHARACTERS, ""))
 
     async def list_runtimes(self) -> Blocks:
-        """List the languages, and the packages that they have built in."""
-        return _said(await anyio.to_thread.run_sync(runtimes))
+        """List the languages and their built-in packages."""
+        return [text_block(await anyio.to_thread.run_sync(runtimes))]
 
     # -- its history
 
     async def undo(
         self,
-        cells: Annotated[int, Field(description="How many cells.", ge=1)] = 1,
-        files: Annotated[bool, Field(description="Take back changes of files, too.")] = False,
+        cells: Annotated[int, Field(ge=1)] = 1,
+        files: Annotated[bool, Field(description="Also undo changes of files.")] = False,
+        language: Language = None,
         session: Handle = None,
     ) -> Blocks:
         """Take back what the last cells did to variables."""
-        found = await self._quiet(session)
+        found = await self._quiet(session, language)
         travelled = await found.sandbox.undo(cells, files=files)
-        return _travelled(found, "undo", "These cells are taken back", travelled)
+        done = f"These cells of {found.name} are taken back"
+        return _travelled(found, "undo", done, travelled)
 
     async def checkpoint(
-        self,
-        name: Annotated[Name, Field(description="A name of your choice.")],
-        session: Handle = None,
+        self, name: Name, language: Language = None, session: Handle = None
     ) -> Blocks:
-        """Name the present state of all variables, so that restore can bring it back."""
-        found = await self._quiet(session)
+        """Name the present state of all variables, for restore."""
+        found = await self._quiet(session, language)
         await found.sandbox.checkpoint(name)
-        return _said(f"This state is named {name!r} now.")
+        return said(found, f"This state of {found.name} is named {name!r} now.")
 
     async def restore(
         self,
-        name: Annotated[Name | int, Field(description="A checkpoint's name, or a cell's number.")],
-        files: Annotated[bool, Field(description="Bring files back, too.")] = False,
+        name: Name | int,
+        files: Annotated[bool, Field(description="Also bring files back.")] = False,
+        language: Language = None,
         session: Handle = None,
     ) -> Blocks:
-        """Bring all variables back as they were at a checkpoint, or after a cell.
-
-        Example: {"name": "cleaned"} or {"name": "3"}
-        """
-        found = await self._quiet(session)
+        """Bring variables back to a checkpoint, by its name, or to after a cell, by its number."""
+        found = await self._quiet(session, language)
         travelled = await found.sandbox.restore(name, files=files)
-        return _travelled(
-            found, f"restore {name}", f"Variables are as they were at {name!r}.", travelled
-        )
+        done = f"The variables of {found.name} are as they were at {name!r}."
+        return _travelled(found, f"restore {name}", done, travelled)
 
     async def fork_session(
         self,
-        count: Annotated[int, Field(description="How many copies.", ge=1, le=_FORKS_MOST)] = 1,
+        count: Annotated[int, Field(ge=1, le=_FORKS_MOST)] = 1,
+        language: Language = None,
         session: Handle = None,
     ) -> Blocks:
-        """Copy a session with its variables and files, to try variants side by side."""
-        found = await self._quiet(session)
+        """Copy a session with variables and files, to try variants."""
+        found = await self._quiet(session, language)
         made = await self._sessions.fork(found, self._caller(), count)
-        handles = "\n".join(f'session="{each.handle}"' for each in made)
-        return _said(f"Made {len(made)}, with the same variables and files:\n{handles}")
+        handles = "\n".join(each.name for each in made)
+        return said(found, f"Copied {found.name}, with its variables and files:\n{handles}")
 
-    async def _quiet(self, handle: str | None) -> AgentSession:
+    async def _quiet(self, handle: str | None, language: str | None) -> AgentSession:
         """Returns a session that no cell runs in, or raises `Refused`.
 
         A call would wait for the running one without a word.
         """
-        found = await self._sessions.existing(self._caller(), handle)
-        if found.is_busy:
+        found = await self._sessions.of(self._caller(), handle, guest_of(language))
+        if found.running:
             raise Refused(_BUSY)
         return found
 
@@ -277,12 +286,14 @@ def offer(server: MCPServer[None], tool: Callable[..., Any], hints: ToolAnnotati
     server.add_tool(tool, description=description, annotations=hints, structured_output=False)
 
 
-def _forks(language: str, code: str) -> bool:
-    return bool(load(RuntimeType(language)).parse_cell(code).commands({FORK}))
+def said(session: AgentSession, text: str) -> Blocks:
+    """Returns the result of a tool as blocks; it begins with what its session has to say."""
+    return [text_block("\n".join([*(f"[note] {note}" for note in session.take_notes()), text]))]
 
 
-def _said(text: str) -> Blocks:
-    return [text_block(text)]
+def guest_of(language: str | None) -> str | None:
+    """Returns the language of the guest that runs a language; None for any."""
+    return RuntimeType.JAVASCRIPT.value if language == "typescript" else language
 
 
 def _travelled(session: AgentSession, what: str, done: str, travelled: Travelled) -> Blocks:
@@ -296,4 +307,4 @@ def _travelled(session: AgentSession, what: str, done: str, travelled: Travelled
         "Not brought back: ": "; ".join(missed),
     }
     text = "\n".join(head + rest for head, rest in rows.items() if rest)
-    return _said(cut(text.strip(), _TRAVEL_CHARACTERS, ""))
+    return said(session, cut(text.strip(), _TRAVEL_CHARACTERS, ""))

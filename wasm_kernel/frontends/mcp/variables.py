@@ -29,7 +29,9 @@ def seen(shell):
         if not isinstance(name, str) or name[:1] == "_" or name in hidden:
             continue
         if isinstance(value, ModuleType):
-            modules.append(name[:{_CHARACTERS}])
+            real = getattr(value, "__name__", name)
+            whole = name if real == name or not isinstance(real, str) else f"{{real}} as {{name}}"
+            modules.append(whole[:{_CHARACTERS}])
             continue
         size = ""
         try:

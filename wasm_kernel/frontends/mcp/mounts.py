@@ -1,0 +1,111 @@
+"""`MountedFiles`: the host's folders that cells see beside `/app`, as the file tools read them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from wasm_kernel.folders.hiding import PlacesHidden
+from wasm_kernel.linux.folders import open_named
+from wasm_kernel.policy import Mount
+from wasm_kernel.sessions.files import Pattern
+from wasm_kernel.wasi_files.access import FileAccess
+from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
+from wasm_kernel.wasi_files.preopens import Preopen, Preopens, visible
+from wasm_kernel.wasi_files.quota import Quota
+
+_LOOKED_AT = 100_000  # names, of one folder
+_OPEN_FILES = 16
+
+
+class MountedFiles:
+    """The mounts of a policy. What a guest would not see in them is not there for tools, either.
+
+    Paths are absolute, as guests have them. Any thread may use it: each call opens a folder anew.
+    """
+
+    def __init__(self, mounts: Sequence[Mount]) -> None:
+        self._mounts = sorted(mounts, key=lambda each: -len(each.guest))
+
+    def __str__(self) -> str:
+        words = {False: "read-only", True: "writable"}
+        rows = sorted((each.guest, words[each.writable]) for each in self._mounts)
+        return ", ".join(f"{guest} ({how})" for guest, how in rows)
+
+    def holds(self, path: str) -> bool:
+        """Returns whether a path leads into one of the folders."""
+        return self._of(path) is not None
+
+    def read(self, path: str, most: int) -> bytes:
+        """Returns the content of a file; `OSError` if it can't be read, or has more bytes."""
+        with self._opened(path) as preopen, _access(preopen) as files:
+            status = files.status(path)
+            if status.kind == "folder":
+                raise _error(errno.EISDIR, path)
+            if status.kind != "file":
+                raise _error(errno.EINVAL, path)
+            if status.size > most:
+                raise _error(errno.EFBIG, path)
+            return files.read(path, 0, most)
+
+    def list(self, path: str) -> list[str]:
+        """Returns the paths of the files in a folder, or of those that match a glob, sorted."""
+        with self._opened(path) as preopen:
+            rest = posixpath.relpath(posixpath.normpath(path), preopen.guest)
+            globs = ["**"] if rest == "." else [rest, f"{rest}/**"]
+            patterns = [Pattern(each) for each in globs]
+            return sorted(
+                f"{preopen.guest}/{'/'.join(names)}"
+                for names in _files_in(preopen)
+                if any(each.matches(names) for each in patterns)
+            )
+
+    def _of(self, path: str) -> Mount | None:
+        plain = posixpath.normpath(path)
+        inside = (each for each in self._mounts if f"{plain}/".startswith(f"{each.guest}/"))
+        return next(inside, None)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[Preopen]:
+        mount = self._of(path)
+        if mount is None:
+            raise _error(errno.ENOENT, path)
+        with open_named(mount.host) as folder:
+            yield Preopen(folder, mount.guest, hidden=PlacesHidden(folder))
+
+
+@contextlib.contextmanager
+def _access(preopen: Preopen) -> Iterator[FileAccess]:
+    """Yields the file calls that a guest with this folder alone would have."""
+    files = WasiFiles(
+        Preopens((preopen,)),
+        FileChanges(preopen),
+        Quota((), 0, 0),
+        NO_FILE_HISTORY,
+        open_files=_OPEN_FILES,
+        should_stop=lambda: False,
+        devices={},
+    )
+    with contextlib.closing(files):
+        yield FileAccess(files)
+
+
+def _files_in(preopen: Preopen) -> Iterator[tuple[str, ...]]:
+    for entry in islice(visible(preopen), _LOOKED_AT):
+        if entry.is_folder or entry.is_deep:
+            continue
+        with contextlib.suppress(OSError):  # it is gone
+            found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                yield (*entry.path, entry.name)
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), posixpath.basename(path))
