@@ -42,7 +42,7 @@ NAMES = {
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
     *("AsyncService", "AsyncSession"),
     *("Service", "ServiceLimits", "SessionInfo", "RemoteSandbox", "LimitReached", "WorkerLost"),
-    *("run_notebooks", "Outcome", "Budgets", "BatchError"),
+    *("run_notebooks", "Outcome", "Budgets", "BatchError", "BatchStopped"),
     *("grade_notebooks", "Grade", "TestGrade"),
     *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
 }

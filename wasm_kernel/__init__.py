@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import NeverBegan as NeverBegan
     from wasm_kernel.errors import OutOfDescriptors as OutOfDescriptors
     from wasm_kernel.errors import OutOfFuel as OutOfFuel
+    from wasm_kernel.errors import OutOfMemory as OutOfMemory
     from wasm_kernel.errors import PackageError as PackageError
     from wasm_kernel.errors import PolicyError as PolicyError
     from wasm_kernel.errors import SandboxClosed as SandboxClosed
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.grading import TestGrade as TestGrade
     from wasm_kernel.frontends.batch.grading import grade_notebooks as grade_notebooks
     from wasm_kernel.frontends.batch.outcome import BatchError as BatchError
+    from wasm_kernel.frontends.batch.outcome import BatchStopped as BatchStopped
     from wasm_kernel.frontends.batch.outcome import Budgets as Budgets
     from wasm_kernel.frontends.batch.outcome import Outcome as Outcome
     from wasm_kernel.frontends.batch.runner import run_notebooks as run_notebooks
@@ -95,6 +97,7 @@ _NAMES = {  # the public names by module
         "BundleError CacheWarning CellTimeout CompileError ForkError FrameError "
         "GuestClosed GuestCrashed GuestExited GuestStopped HistoryError HostFailed "
         "ImageError Interrupted LimitReached NeverBegan OutOfDescriptors OutOfFuel "
+        "OutOfMemory "
         "PackageError PolicyError SandboxClosed SessionInUse StackExhausted TravelError "
         "WasmKernelError WorkerLost"
     ),
@@ -106,7 +109,7 @@ _NAMES = {  # the public names by module
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
     "frontends.batch.grading": "Grade TestGrade grade_notebooks",
-    "frontends.batch.outcome": "BatchError Budgets Outcome",
+    "frontends.batch.outcome": "BatchError BatchStopped Budgets Outcome",
     "frontends.batch.runner": "run_notebooks",
     "guests.protocol": "Stream",
     "linux.folders": "PlantedLinkError",

@@ -26,7 +26,14 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 @dataclass(frozen=True)
 class CellError:
-    """A cell's error as Jupyter shows it: class name, text, and the lines of the traceback."""
+    """A cell's error as Jupyter shows it.
+
+    Attributes:
+        ename: The name of its class, or of the limit that ended the cell.
+        evalue: Its text.
+        traceback: The lines of the traceback, with colours for terminals; the last one is the
+            error's own.
+    """
 
     ename: str
     evalue: str
@@ -37,8 +44,11 @@ class CellError:
 class Output:
     """One rich output of a cell.
 
-    `kind` is `display`, `update`, `result`, `error` or `clear`; `data` maps MIME types to content,
-    `metadata` and `transient` are as in Jupyter's messages.
+    Attributes:
+        kind: `display`, `update`, `result`, `error` or `clear`.
+        data: Its content by MIME type: text, base64 of binary data, or JSON.
+        metadata: As in Jupyter's messages.
+        transient: As in Jupyter's messages; `display_id` names an output that is updated later.
     """
 
     kind: str

@@ -31,6 +31,14 @@ def test_the_shipped_kernelspec_names_no_interpreter_of_its_own() -> None:
     assert spec["interrupt_mode"] == "message"
 
 
+def test_python_is_the_first_of_the_kernels_in_a_picker() -> None:
+    """JupyterLab and Notebook sort by the displayed name; a notebook without a kernel gets the
+    first one preselected."""
+    specs = [spec_of(kernelspecs.source(runtime)) for runtime in RuntimeType]
+    names = [*(str(spec["display_name"]) for spec in specs), "Python 3 (ipykernel)"]
+    assert min(names, key=str.casefold) == "Python (wasm sandbox)"
+
+
 def test_the_notebooks_folder_is_kept_off_the_import_path() -> None:
     assert spec_of(kernelspecs.source(RuntimeType.PYTHON))["env"] == {"PYTHONSAFEPATH": "1"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -24,10 +25,10 @@ from tests.local import create_sandbox as create_local
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.engine.flavours import BASELINE_SETTING
+from wasm_kernel.engine.flavours import BASELINE_SETTING, UNCHECKED
 from wasm_kernel.errors import FrameError, HostFailed, TravelError, WasmKernelError, WorkerLost
 from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.create import create_sandbox
@@ -83,6 +84,37 @@ def test_a_killed_worker_takes_its_cell_and_nothing_else(service: Service) -> No
         assert "The session goes on after a break" in again.stderr
         assert says(other, "print(x)") == "1"
         assert worker_of(other).process == process
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "log"])
+def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: io.StringIO
+) -> None:
+    told: list[str] = []
+    code = "print('compiling ' + 'x' * 100); print('ready')  # {language} {names}"
+    monkeypatch.setattr(fork_server, "_PREPARE", code)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "80")
+    fork_server._prepare(RuntimeType.PYTHON, [UNCHECKED], told.append)
+    assert told[-1] == "ready"
+    if not stream.isatty():
+        assert stream.getvalue() == ""
+        assert caplog.messages == [
+            "preparing Python for this machine, once: some seconds, or a minute on a busy machine"
+        ]
+        return
+    lines = stream.getvalue().split("\r")
+    assert lines[1] == "[wasm-kernel] preparing Python for this machine, once"
+    assert lines[2].startswith("[wasm-kernel] compiling xxx")
+    assert max(map(len, lines)) < 80
+    assert not lines[-2].strip()  # it is taken back
+    assert lines[-1] == ""
+    assert not caplog.messages
 
 
 @pytest.mark.usefixtures("warm")

@@ -173,8 +173,7 @@ class Compiler:
         engine, name = self.engine(flavour, binary.stack_bytes), self.name(binary, flavour)
         waiting = every_second(
             lambda seconds: progress(
-                f"another process is compiling {binary.title}, which takes a minute or more: "
-                f"waiting for {seconds:.0f} s"
+                f"another process compiles {binary.title}: waiting for {seconds:.0f} s"
             )
         )
         held.enter_context(self.cache.lock(name, waiting))
@@ -182,10 +181,9 @@ class Compiler:
         if loaded is not None:
             return loaded
         seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
-        later = "; faster code follows in the background" if flavour.until else ""
         keeper = held.enter_context(ThreadPoolExecutor(1, "keeping"))
         done = keeper.submit(meanwhile)  # not all of a compilation is work for all cores
-        with _ProgressThread(binary.title, seconds, lambda text: progress(text + later)):
+        with _ProgressThread(binary.title, seconds, progress):
             module = self._compile(engine, binary)
         written = keeper.submit(self.cache.write, name, lambda path: _serialize(module, path))
         held.callback(written.result)
@@ -235,7 +233,7 @@ def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
     All are seconds: `total` and `used` of processor time, `elapsed` since it began.
     """
     if used >= total:
-        return "more work than usual, it should end soon"
+        return "it should end soon"
     pace = used / elapsed if elapsed > _PACE_SECONDS else processors
     return f"about {5 * math.ceil((total - used) / max(pace, 0.01) / 5)} s left"
 
@@ -263,6 +261,6 @@ class _ProgressThread:
         while True:
             elapsed, had = time.monotonic() - begun, time.process_time() - used
             left = how_long(self._seconds, had, elapsed, processors)
-            self._progress(f"compiling {self._title} for this machine, once: {left}")
+            self._progress(f"compiling {self._title}, once: {left}")
             if self._over.wait(_TELL_SECONDS):
                 return

@@ -45,7 +45,12 @@ class Next(_Frame, frozen=True, tag="next"):
 
 
 class Stream(Struct, frozen=True):
-    """Text on standard output or error; made by the host from descriptors 1 and 2."""
+    """Text on standard output or error; made by the host from descriptors 1 and 2.
+
+    Attributes:
+        name: `stdout` or `stderr`.
+        text: What was printed.
+    """
 
     name: str
     text: str

@@ -11,11 +11,14 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
+from typing import Self
 
 import msgspec
 
@@ -360,15 +363,53 @@ def _prepare(
     code = _PREPARE.format(language=runtime.value, names=names)
     baseline = "1" if len(names) < len(flavours) else "0"
     quiet, line = subprocess.DEVNULL, ""
-    with subprocess.Popen(  # noqa: S603 - the command is fixed
-        tied_command(code),
-        stdin=quiet,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, BASELINE_SETTING: baseline},
-    ) as process:
+    with (
+        _Waiting(f"preparing {runtime.value.title()} for this machine, once") as waiting,
+        subprocess.Popen(  # noqa: S603 - the command is fixed
+            tied_command(code),
+            stdin=quiet,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, BASELINE_SETTING: baseline},
+        ) as process,
+    ):
         for line in process.stdout or ():
             progress(line.strip())
+            waiting.tell(line.strip())
     if process.returncode:
         raise HostFailed(line.strip() or "the guest can't be prepared")
+
+
+class _Waiting:
+    """Tells whoever runs this program what it waits for, in a block.
+
+    On a terminal it is one line of standard error, which says how much longer it takes and goes
+    with the block; elsewhere one warning in the log.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._terminal = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+        self._width = 0
+
+    def __enter__(self) -> Self:
+        if self._terminal is None:
+            _LOG.warning("%s: some seconds, or a minute on a busy machine", self._what)
+        self.tell(self._what)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._write("")
+        self._write("\r")
+
+    def tell(self, text: str) -> None:
+        """Shows how far it is."""
+        self._write(f"[wasm-kernel] {text}"[: get_terminal_size().columns - 1])
+
+    def _write(self, line: str) -> None:
+        if self._terminal is not None:
+            with contextlib.suppress(OSError, ValueError):  # the terminal is gone, or closed
+                self._terminal.write(f"\r{line:<{self._width}}")
+                self._terminal.flush()
+            self._width = len(line)

@@ -11,6 +11,9 @@ class SessionInfo(Struct, frozen=True):
     """The facts that a service knows of a session.
 
     Attributes:
+        session_id: Its id, by which it is found again.
+        owner: Whose it is, as `create` was told.
+        language: The guest's language, such as `python`.
         created: When the service made or opened it, in seconds since 1970.
         last_used: When a call of it began or ended last.
         state: `starting`, `idle`, `busy` or `asleep`.

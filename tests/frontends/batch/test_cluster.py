@@ -56,6 +56,7 @@ def task(file: Path, **fields: Any) -> bytes:
         "budgets": Budgets(notebook_seconds=60.0),
         "mounts": (),
         "inputs": {"../extra.csv": b"7"},
+        "packages": (),
         "deterministic": False,
         "shared": "",
         "place": "p",
@@ -122,7 +123,7 @@ def test_loopback_and_tls_are_taken() -> None:
 def test_tls_without_certificates_is_refused_in_words(tmp_path: Path) -> None:
     settings = RunSettings(root=SessionsRoot(tmp_path))
     with pytest.raises(BatchError, match="needs certificates"):
-        run_on_cluster([], settings, Lines(io.StringIO()), "tls://example.org:8786")
+        run_on_cluster([], settings, (), Lines(io.StringIO()), "tls://example.org:8786")
 
 
 class FakeFuture:
@@ -187,11 +188,11 @@ def test_a_scheduler_that_is_gone_for_good_ends_what_is_left(
     monkeypatch.setattr(cluster, "_POLL_SECONDS", 0.01)
     settings = RunSettings(root=SessionsRoot(tmp_path / "sessions"))
     sources = find_sources([str(tmp_path / "in")], tmp_path / "out")
-    (lost,) = run_on_cluster(sources, settings, Lines(io.StringIO()), "127.0.0.1:1")
+    (lost,) = run_on_cluster(sources, settings, (), Lines(io.StringIO()), "127.0.0.1:1")
     assert lost.verdict == "kernel-lost" and "use --resume" in lost.reason
     GoneClient.made = 1
     with pytest.raises(BatchError, match="Nothing was run"):
-        run_on_cluster(sources, settings, Lines(io.StringIO()), "127.0.0.1:1")
+        run_on_cluster(sources, settings, (), Lines(io.StringIO()), "127.0.0.1:1")
 
 
 def test_what_is_lost_is_given_to_others_and_not_for_ever(
@@ -216,7 +217,7 @@ def test_what_is_lost_is_given_to_others_and_not_for_ever(
     )
     sources = find_sources([str(tmp_path / "in")], tmp_path / "out")
     lines = io.StringIO()
-    outcomes = run_on_cluster(sources, settings, Lines(lines), "127.0.0.1:1")
+    outcomes = run_on_cluster(sources, settings, (), Lines(lines), "127.0.0.1:1")
     verdicts = {each.notebook[:-6]: each.verdict for each in outcomes}
     assert verdicts == {
         "good": "ok",

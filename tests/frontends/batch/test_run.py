@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.frontends.batch.conftest import Making, Running, code, executed
+from tests.guests.python.packages.conftest import index_in
 from wasm_kernel.errors import BATCH_OPTIONS, PolicyError
 from wasm_kernel.frontends.batch import notebook_run
 from wasm_kernel.frontends.batch.batch_kernel import verdict_of
@@ -126,6 +127,28 @@ def test_what_a_notebook_writes_lies_beside_the_executed_one(
         str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out" / "a.files").rglob("*")
     }
     assert found == {*outcome.files, "a.files/mine.csv"}
+
+
+def test_requirements_are_installed_once_for_all_notebooks(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        add = index_in(tmp_path / "index", patch)
+        add("one")
+        file = tmp_path / "requirements.txt"
+        file.write_text("one  # of ours\n-r more.txt\n")
+        (tmp_path / "more.txt").write_text("one>=1\n")
+        make("a.ipynb", "import one\none.version")
+        make("b.ipynb", "%pip uninstall one\n%pip install one")
+        make("script.ipynb", "1 + 1", language="javascript")
+        outcomes = run(requirements=[file])
+        assert {each.verdict for each in outcomes.values()} == {"ok"}, outcomes
+        assert executed(tmp_path / "out" / "a.ipynb")[0][1] == "'1.0'"
+        assert not any((tmp_path / "sessions").glob("*-*"))
+        for text, why in (("two", "two"), ("./x.whl", "line 1"), ("-r gone.txt", "gone.txt")):
+            file.write_text(text)
+            with pytest.raises(BatchError, match=f"{why}.*Nothing was run"):
+                run(requirements=[file])
 
 
 def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(

@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
+from wasm_kernel.folders.folders import PACKAGES
 from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.overview import ended_whole, kept_cells
 from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.session import Session
 
 _LEAVE_SECONDS = 30.0  # for the kernels of a run that was killed to end
 _POLL_SECONDS = 0.05
@@ -79,6 +82,16 @@ class BatchSession:
             write_session_file(
                 self.id, file.name, data, self.root.path, private_root=self.root.private_root
             )
+
+    def copy_packages(self, other: BatchSession) -> None:
+        """Copies its packages into another session, which is made if it is not there."""
+        with ExitStack() as held:
+            target = Session(other.root, other.id)
+            held.callback(target.closed)
+            held.callback(target.folders.close)
+            private, _ = held.enter_context(self.root.private_of(self.id)())
+            packages = held.enter_context(private.enter(PACKAGES))
+            copy_tree(packages.fd, target.folders.packages.fd, lambda _: False)
 
     def delete(self) -> None:
         """Deletes it, if it is there; `WasmKernelError` if somebody uses it, or something stays."""

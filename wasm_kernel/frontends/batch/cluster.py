@@ -77,11 +77,16 @@ class _Attempt(Struct):
 
 
 def run_on_cluster(
-    sources: Sequence[Source], settings: RunSettings, progress: Progress, cluster: str | int
+    sources: Sequence[Source],
+    settings: RunSettings,
+    words: Sequence[str],
+    progress: Progress,
+    cluster: str | int,
 ) -> list[Outcome]:
     """Runs notebooks on a cluster; executed ones come back as they end, and are written here.
 
-    The sessions are the workers'; `settings.shared` says where they lie. `cluster` is the
+    Notebooks in Python have the packages that `words` of a `%pip install` line name. The sessions
+    are the workers'; `settings.shared` says where they lie. `cluster` is the
     scheduler's address, or how many workers to start on this machine. `BatchError` if it is not
     safe to use.
     """
@@ -93,7 +98,8 @@ def run_on_cluster(
             security = _security_of(address)
         else:
             address, security = held.enter_context(local_cluster(cluster))
-        batch = _ClusterBatch(replace(settings, budgets=budgets), progress, address, security)
+        settings = replace(settings, budgets=budgets)
+        batch = _ClusterBatch(settings, tuple(words), progress, address, security)
         return batch.run(sources)
 
 
@@ -161,11 +167,13 @@ class _ClusterBatch:
     def __init__(
         self,
         settings: RunSettings,
+        words: tuple[str, ...],
         progress: Progress,
         address: str,
         security: distributed.Security | None,
     ) -> None:
         self._settings = settings
+        self._words = words
         self._progress = progress
         self._address = address
         self._security = security
@@ -250,6 +258,7 @@ class _ClusterBatch:
             budgets=settings.budgets,
             mounts=settings.mounts,
             inputs={file.name: file.read_bytes() for file in settings.inputs},
+            packages=self._words,
             deterministic=settings.deterministic,
             shared=settings.shared,
             place=session_id_of(source.output),

@@ -26,7 +26,8 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.frontends.batch.local_run import run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source
-from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.packages import installed
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.results import SENT_BYTES, read_results
 from wasm_kernel.frontends.batch.run_folder import RunFolder
@@ -48,6 +49,7 @@ class Task(Struct, frozen=True):
 
     Attributes:
         topic: Where the worker tells how far it is.
+        packages: Words of a `%pip install` line.
         attempt: How often it was given to a worker before.
         place: The name of the notebook's own folder in the shared one, which `resume` needs.
     """
@@ -59,6 +61,7 @@ class Task(Struct, frozen=True):
     budgets: Budgets
     mounts: tuple[str, ...]
     inputs: Mapping[str, bytes]
+    packages: tuple[str, ...]
     deterministic: bool
     shared: str
     place: str
@@ -93,6 +96,8 @@ def run_task(data: bytes) -> bytes:
             ran = _run(task)
     except SessionInUse as problem:
         ran = Ran(Outcome(task.name, "kernel-lost", str(problem)), b"")
+    except BatchError as problem:  # its requirements can't be met here
+        ran = Ran(Outcome(task.name, "error", str(problem)), b"")
     except Exception as problem:  # Dask would pickle it, with all that it refers to
         _LOG.exception("a notebook could not be run")
         reason = f"The worker failed ({type(problem).__name__}); its log says more."
@@ -143,7 +148,8 @@ def _run(task: Task) -> Ran:
             results_bytes=min(task.budgets.disk_bytes or SENT_BYTES, SENT_BYTES),
             resume=bool(task.shared) and (task.resume or _began_before(kept, task)),
         )
-        (outcome,) = run_sources([source], settings, 1, relay)
+        with installed(settings, task.packages) as with_packages:
+            (outcome,) = run_sources([source], with_packages, 1, relay)
         executed = output.read_bytes() if outcome.output else b""
         files = read_results(output, outcome.files)
         if outcome.ok:

@@ -126,6 +126,14 @@ def add_running(parser: argparse.ArgumentParser) -> None:
         help="a file that is copied into /app first; may be repeated",
     )
     parser.add_argument(
+        *("-r", "--requirements"),
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a requirements file, whose packages notebooks in Python have; may be repeated",
+    )
+    parser.add_argument(
         "--sessions", type=Path, metavar="FOLDER", help="where notebooks have their sessions"
     )
     for field, (name, kind, about) in _BUDGETS.items():
@@ -251,6 +259,7 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             folder=options.folder,
             mounts=options.mount,
             inputs=options.input,
+            requirements=options.requirements,
             parameters=parameters,
             resume=options.resume,
             compare=options.compare,

@@ -75,6 +75,7 @@ def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             budgets=budgets_of(options, BUDGETS),
             test_seconds=options.test_seconds,
             inputs=options.input,
+            requirements=options.requirements,
         )
     reports: dict[Path, Callable[[], bytes]] = {table: partial(grade_reports.table_report, grades)}
     for grade in grades:

@@ -16,8 +16,9 @@ from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles, read_tests
 from wasm_kernel.frontends.batch.local_run import run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
-from wasm_kernel.frontends.batch.notebooks import Source, empty_source, find_sources
+from wasm_kernel.frontends.batch.notebooks import Source, find_sources, source_of
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.probing import CleanGuest, Copy, NotJudged
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import RunFolder
@@ -108,6 +109,7 @@ def grade_notebooks(
     budgets: Budgets = BUDGETS,
     test_seconds: float = TEST_SECONDS,
     inputs: Sequence[Path | str] = (),
+    requirements: Sequence[Path | str] = (),
 ) -> list[Grade]:
     """Runs submissions in sandboxes, and each test in a copy of the state that they reached.
 
@@ -125,6 +127,7 @@ def grade_notebooks(
         budgets: What each submission may use.
         test_seconds: The seconds that a test may take.
         inputs: Files that are copied into `/app` first.
+        requirements: Requirements files, whose packages each submission has.
 
     Raises:
         BatchError: the tests can't be read, or the run can't begin.
@@ -143,9 +146,11 @@ def grade_notebooks(
         lasts=False,
     )
     policy = ExecutionPolicy.from_values({**budgets.limits(), "history_cells": 5})
+    words = read_requirements(requirements)
     with (
         Service(workspace_root, private_root=private_root, policy=policy) as service,
-        closing(_Grading(service, settings, files, test_seconds, count)) as grading,
+        installed(settings, words) as with_packages,
+        closing(_Grading(service, with_packages, files, test_seconds, count)) as grading,
     ):
         grading.check()
         sources = find_sources([str(each) for each in submissions], Path(out))
@@ -208,7 +213,7 @@ class _Grading:
         Raises `BatchError` if it can't be run, or a test can't judge it.
         """
         with RunFolder() as place:
-            (grade,) = self.run([empty_source(place)], Progress())
+            (grade,) = self.run([source_of(place, "empty", "None")], Progress())
         if not grade.outcome.ok:
             raise BatchError(f"No notebook can be run. {grade.outcome.reason} Nothing was graded.")
         for test in grade.tests:

@@ -107,6 +107,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         goes_on: Whether a notebook goes on after a cell that raised an error.
         keeps_session: Whether the session stays if all went well, and its files in it.
         lasts: Whether a later run finds the session, to go on in it.
+        packages: The session with packages that notebooks in Python have, if there are any.
         results_bytes: The bytes of results that are collected of a notebook; 0 for the usual.
     """
 
@@ -127,6 +128,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     keeps_session: bool = False
     lasts: bool = True
     results_bytes: int = 0
+    packages: BatchSession | None = None
     shared: str = ""
 
 
@@ -301,10 +303,15 @@ class NotebookRun:
                 return client
             await kernel.close(kill=True)
             self._kernel = None
-        await asyncio.to_thread(self._session.begin, self._settings.inputs)
+        await asyncio.to_thread(self._begin_session)
         kernel, client = await self._started()
         await self._limited(kernel.ready())
         return client
+
+    def _begin_session(self) -> None:
+        self._session.begin(self._settings.inputs)
+        if self._settings.packages and runtime_of(self._book) is RuntimeType.PYTHON:
+            self._settings.packages.copy_packages(self._session)
 
     async def _started(self) -> tuple[BatchKernel, CellClient]:
         settings = self._settings

@@ -96,11 +96,11 @@ def find_sources(named: Sequence[str], out: Path) -> list[Source]:
     return sources
 
 
-def empty_source(folder: Path) -> Source:
-    """Returns a notebook that does nothing; it is executed in a folder."""
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("None", id="cell-1")])
-    name = f"empty{SUFFIX}"
-    return Source(name, None, _real(folder / name), folder, nbformat.v4.writes(book).encode())
+def source_of(folder: Path, name: str, code: str) -> Source:
+    """Returns a notebook with one cell, which is executed in a folder."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code, id="cell-1")])
+    output = _real(folder / f"{name}{SUFFIX}")
+    return Source(name, None, output, folder, nbformat.v4.writes(book).encode())
 
 
 def _files_of(name: str, out: Path) -> list[Path]:

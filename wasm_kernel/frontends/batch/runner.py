@@ -10,6 +10,7 @@ from wasm_kernel.frontends.batch.local_run import check, locked, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, require
+from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
@@ -27,6 +28,7 @@ def run_notebooks(
     folder: str = "read",
     mounts: Sequence[str] = (),
     inputs: Sequence[Path | str] = (),
+    requirements: Sequence[Path | str] = (),
     parameters: Mapping[str, Any] | None = None,
     resume: bool = False,
     compare: bool = False,
@@ -51,6 +53,7 @@ def run_notebooks(
         folder: What cells see of the notebook's folder: `none`, `read` or `write`.
         mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
         inputs: Files that are copied into `/app` first.
+        requirements: Requirements files, whose packages notebooks in Python have.
         parameters: Values for the cell that is tagged `parameters`.
         resume: Go on where an earlier run with the same `out` ended.
         compare: Whether outputs must be those that the notebooks were stored with.
@@ -88,13 +91,17 @@ def run_notebooks(
     _check_place(settings, jobs, cluster)
     if cluster is not None:
         require("A cluster", "distributed", *(["cryptography"] if isinstance(cluster, int) else []))
+    told, words = progress or Progress(), read_requirements(requirements)
     if cluster is None:
-        return run_sources(sources, settings, jobs, progress or Progress())
+        if words:  # they are fetched for nothing, if the run can't begin
+            check(sources, settings)
+        with installed(settings, words) as with_packages:
+            return run_sources(sources, with_packages, jobs, told)
     from wasm_kernel.frontends.batch.cluster import run_on_cluster
 
     check(sources, settings)
     with locked(sources):
-        return run_on_cluster(sources, settings, progress or Progress(), cluster)
+        return run_on_cluster(sources, settings, words, told, cluster)
 
 
 def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | None) -> None:

@@ -117,6 +117,7 @@ def write_bytecode() -> subprocess.Popen[bytes]:
 
 QUIET_SECONDS = 1.0  # seconds of silence; a warm start needs far less
 PROGRESS_SECONDS = 2.0  # seconds between two lines
+COLUMNS = 79  # a terminal can't take back a line that it has broken
 LONG_SECONDS = 3.0  # front ends wait 4 s for an answer when they look for widgets at their start
 
 
@@ -183,7 +184,7 @@ class StartProgress:
             if cell.done():
                 break
             seconds, patience = time.monotonic() - begun, PROGRESS_SECONDS
-            line = f"[wasm-kernel] {self._latest} ({seconds:.0f} s so far)"
+            line = f"[wasm-kernel] {self._latest} ({seconds:.0f} s so far)"[:COLUMNS]
             with self._guard:
                 if not is_over:
                     page.emit(Stream("stderr", f"\r{line:<{width}}"))

@@ -54,11 +54,8 @@ _HELP_LINKS = (
     ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
     ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
 )
-_PREPARING_ALL = "preparing Python, pandas and matplotlib, once (about 5 s)"
-_PREPARING_SMALL = (
-    "preparing Python, once (about 3 s); sessions that begin in the next minutes take some seconds "
-    "longer to import pandas and matplotlib"
-)
+_PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
+_PREPARING_SMALL = "preparing Python, once: about 3 s"
 
 
 class PythonLanguage:
