@@ -37,6 +37,7 @@ NAMES = {
         "GuestStopped",
         "OutOfDescriptors",
         "OutOfFuel",
+        "OutOfMemory",
         "CellTimeout",
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),

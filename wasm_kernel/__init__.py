@@ -97,9 +97,8 @@ _NAMES = {  # the public names by module
         "BundleError CacheWarning CellTimeout CompileError ForkError FrameError "
         "GuestClosed GuestCrashed GuestExited GuestStopped HistoryError HostFailed "
         "ImageError Interrupted LimitReached NeverBegan OutOfDescriptors OutOfFuel "
-        "OutOfMemory "
-        "PackageError PolicyError SandboxClosed SessionInUse StackExhausted TravelError "
-        "WasmKernelError WorkerLost"
+        "OutOfMemory PackageError PolicyError SandboxClosed SessionInUse StackExhausted "
+        "TravelError WasmKernelError WorkerLost"
     ),
     "events": "SandboxLogger",
     "execution.create": "offer_pip",
