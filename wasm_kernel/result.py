@@ -18,7 +18,7 @@ DATA_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"),
     *(".wav", ".mp3", ".ogg", ".flac", ".mp4", ".webm"),
 )
-"""The suffixes of files that hold data, and that no program runs or obeys."""
+"""The suffixes of files that hold data, and that no program runs or obeys, but by a whole name."""
 
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

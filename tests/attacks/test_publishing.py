@@ -61,15 +61,46 @@ NAMES = [
         "csv",
         "r.",
     ),
-    *("Makefile", "test_r.txt", "TEST_R.TXT", "requirements.txt", "CMakeLists.txt", "package.json"),
-    *("jupyter_server_config.json", "tsconfig.json", "kernel.json", "composer.json", "Tasks.json"),
-    *("lab/conf.json", "CMakePresets.json", "CMakeUserPresets.json", "mcp.json", "global.json"),
-    *("venv/etc/jupyter/jupyter_server_config.d/x.json", "venv/conda-meta/x.json"),
-    *("requirements/base.txt", "a/Requirements/dev.txt", "dev-reqs.txt", "reqs.txt"),
-    *("dub.json", "tslint.json", "vcpkg.json", "conanfile.txt"),
-    *("x.dist-info/r.txt", "x.egg-info/entry_points.txt", "node_modules/r.json"),
+    *("Makefile", "test_r.txt", "TEST_R.TXT", "a/tests.txt", "package.json", "tsconfig.build.json"),
+    *("x.dist-info/r.txt", "x.EGG-INFO/r.csv", "etc/jupyter.d/r.json", "x.app/r.csv"),
     "/".join(["a"] * 40) + "/r.csv",
 ]
+
+
+OF_TOOLS = [
+    *("main.tf.json", "terraform.tfvars.json", "lefthook.json", "devbox.json", "renovate.json"),
+    *("biome.json", "taskfile.json", "pm2.json", "pulumi.json", "kernel.json", "Tasks.json"),
+    *("requirements.txt", "CMakeLists.txt", "conanfile.txt", "a/Requirements/dev.TXT"),
+    *("venv/conda-meta/x.json", "lab/conf.json", "of-a-tool-that-nobody-knows-yet.json"),
+]
+
+
+@pytest.mark.parametrize("name", OF_TOOLS)
+def test_names_that_tools_may_know_land_in_folders_for_results_alone(
+    one: Publishing, name: str
+) -> None:
+    for path in (name, f"results/{name}", f"a/b.files/{name}", f"results.x/{name}"):
+        one.write(path)
+        refused = brought(one, path)
+        assert bool(refused) == path.startswith((name, "results.x"))
+        assert (one.book / path).exists() is not bool(refused)
+    (one.book / name).parent.mkdir(parents=True, exist_ok=True)
+    (one.book / name).write_text("mine")
+    assert brought(one, name)
+    (one.app / name).unlink()
+    above, _, last = name.rpartition("/")
+    (one.app / above / f".wh.{last}").touch()
+    assert brought(one, name)
+    assert (one.book / name).read_text() == "mine"
+    one.write(name)
+    assert one.publish(name).links == {name: f"orders.files/{name}"}
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.jsonl", "a/r v1.2.png", "v1.2/r.csv", "txt.csv"])
+def test_data_lands_where_cells_write_it(one: Publishing, name: str) -> None:
+    one.write(name)
+    assert brought(one, name) == {}
+    assert (one.book / name).exists()
 
 
 @pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 3))

@@ -105,15 +105,15 @@ def test_the_folder_follows_the_session_and_goes_back(one: Writing) -> None:
     mine = one.book / "mine.csv"
     mine.chmod(0o640)
     os.utime(mine, (1, 1))
-    assert one.wrote("r.csv") == one.wrote("a/b/r.json") == {}
+    assert one.wrote("r.csv") == one.wrote("a/b/r.tsv") == {}
     assert one.wrote("mine.csv", "theirs") == one.wrote("mine.csv", "again") == {}
-    assert one.files == {"mine.csv": "again", "r.csv": "1", "a/b/r.json": "1"}
+    assert one.files == {"mine.csv": "again", "r.csv": "1", "a/b/r.tsv": "1"}
     assert stat.S_IMODE(mine.stat().st_mode) == 0o640
     assert one.deleted("mine.csv") == one.deleted("r.csv") == {}
-    assert one.files == {"a/b/r.json": "1"}
+    assert one.files == {"a/b/r.tsv": "1"}
     assert one.wrote("mine.csv", "anew") == {}
     assert len(one.kept) == 1
-    for path in ("mine.csv", "r.csv", "a/b/r.json"):
+    for path in ("mine.csv", "r.csv", "a/b/r.tsv"):
         assert one.undone(path) == {}
     assert one.files == {"mine.csv": "mine"}
     assert (mine.stat().st_mode & 0o777, mine.stat().st_mtime) == (0o640, 1)

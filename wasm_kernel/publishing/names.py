@@ -1,9 +1,15 @@
 """The names that a published file may have beside a notebook, and the limits on all of them.
 
-A cell chooses them, and tools act on what they find in a folder: by a file's suffix, but also by
-its whole name (`package.json`, `CMakeLists.txt`, `test_x.txt`, whose examples a test runner runs)
-or by its first letter, where a shell puts it into a command (`-rf.csv`). So a name is one of data
-by its suffix, holds no sign that a shell or a page reads, and is not known to be read by tools.
+A cell chooses them, and programs act on what they find in a folder: by a file's suffix, by its
+whole name (`lefthook.json`, `requirements.txt`), or by its first letter, where a shell puts it into
+a command (`-rf.csv`). So a name is one of data by its suffix, and holds no sign that a shell or a
+page reads.
+
+Which whole names some tool acts on, nobody can list. But they all end in `.json` or `.txt`, and a
+tool looks for them in the folder that it is started in, or in one of its own. So files with these
+two suffixes lie in folders for results alone, where no tool is started. The few names that tools
+look for in all folders below are refused there, too. Folders with a suffix (`x.egg-info`, `x.app`)
+are refused as a kind: systems and tools take such folders for programs, or for parts of some.
 """
 
 from __future__ import annotations
@@ -24,20 +30,11 @@ _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _SUFFIX = re.compile(r"(?:\.[a-z0-9_]{1,12}){1,2}")
-_READ_BY_TOOLS = (
-    r"test.*\.txt|.*(?:requirements|constraints).*\.txt|cmakelists\.txt"
-    r"|(?:entry_points|top_level|sources|runtime|apt|packages)\.txt"
-    r"|meson.*\.txt|.*(?:config|package|settings|manifest|workspace|kernel|compile_commands).*\.json"
-    r"|(?:jupyter|tasks|launch|composer|bower|deno|turbo|nx|lerna|angular|project|now).*\.json"
-    r"|(?:app|cdk|devcontainer|docker|ecosystem|firebase|nodemon|rush|serverless|vercel|wrangler)"
-    r"[\w.-]*\.json"
-    r"|conf\.json|cmake\w*presets\.json|(?:dub|global|mcp|tslint|vcpkg)\.json|conanfile\.txt"
-    r"|(?:.*[-_.])?reqs?(?:[-_.].*)?\.txt"
-)
-_FOLDERS_OF_TOOLS = (
-    r".*\.(?:dist-info|egg-info|egg)|node_modules|__pycache__|site-packages"
-    r"|(?:.*[-_.])?(?:requirements|constraints|reqs)|.*\.d|conda-meta"
-)
+_KNOWN_BY_NAME = (".json", ".txt")
+_FOLDER_FOR_RESULTS = re.compile(r"results?|outputs?|.*\.files")
+_FOLDER_WITH_SUFFIX = re.compile(r".*\.(?!files$)[^\W\d][^.]*")
+_SOUGHT_BELOW = re.compile(r"test.*\.txt|(?:package|project|function)\.json|[jt]sconfig.*\.json")
+"""What pytest, the package managers and build tools of Node, and Azure's look for."""
 _PROGRAMS = """
 py pyw pyc pyo pyi pyx pyz pth so dll dylib exe com bat cmd ps1 vbs scr lnk msi sh bash zsh fish csh
 ksh js mjs cjs ts jsx tsx html htm xhtml xht svg ipynb cfg toml ini conf env yaml yml mk mak cmake
@@ -81,12 +78,25 @@ class PublishableNames:
         """True if there is no suffix, so that no name can be one."""
         return not self._suffixes
 
+    def refusal_beside(self, path: str) -> str:
+        """Returns why a stranger's path can't be one in the notebook's folder; empty if it can."""
+        *above, name = path.casefold().split("/")
+        is_anywhere = not name.endswith(_KNOWN_BY_NAME)
+        if why := self.refusal(path):
+            return why
+        if is_anywhere or any(map(_FOLDER_FOR_RESULTS.fullmatch, above)):
+            return ""
+        return (
+            "tools know what they obey by names that end in .json and .txt, so such files land in "
+            f"a folder for results alone, as results/{name}."
+        )
+
     def refusal(self, path: str) -> str:
-        """Returns why a stranger's path can't be one beside the notebook; empty if it can."""
+        """Returns why a stranger's path can't be one in a folder for results; empty if it can."""
         if is_too_long(path):
             return "its path is too long."
         *above, name = path.split("/")
-        if not all(map(_is_plain, (*above, name))):
+        if not all(map(is_folder_name, (*above, name))):
             return (
                 "in its path are signs that a shell or a page could read. Name it with letters, "
                 "digits, blanks and . _ - + ( ) , @, a letter, digit or _ first."
@@ -97,8 +107,9 @@ class PublishableNames:
                 "only files of data are copied there, such as .csv, .parquet, .txt or .png "
                 "(WasmKernel.publish_suffixes lists them)."
             )
-        tools = any(re.fullmatch(_FOLDERS_OF_TOOLS, each.casefold()) for each in above)
-        if tools or re.fullmatch(_READ_BY_TOOLS, plain):
+        if any(_FOLDER_WITH_SUFFIX.fullmatch(each.casefold()) for each in above):
+            return "programs act on folders with a suffix. Give the folder a name without one."
+        if _SOUGHT_BELOW.fullmatch(plain):
             return "tools act on files of this name. Give it another one."
         return ""
 
@@ -117,10 +128,6 @@ def is_public(path: str) -> bool:
 
 def is_folder_name(name: str) -> bool:
     """Returns whether a name may be that of a folder that files are put into."""
-    return _is_plain(name) and not re.fullmatch(_FOLDERS_OF_TOOLS, name.casefold())
-
-
-def _is_plain(name: str) -> bool:
     if not name or len(name.encode(errors="replace")) > _NAME_BYTES:
         return False
     if not (name[0].isalnum() or name[0] == "_") or name[-1] in " .":

@@ -219,7 +219,9 @@ class WriteBack:
         if len(self._told) > _WAITING_MOST:
             self._told.clear()
         new = {(path, why) for path, why in refused.items() if path not in self._told}
-        self._told |= {path for path, _ in new if self._names.refusal(path)}  # once is enough
+        self._told |= {
+            path for path, _ in new if self._names.refusal_beside(path)
+        }  # once is enough
         for path, why in sorted(new)[:_TOLD_AT_ONCE]:
             name = path if path.isprintable() else ascii(path)
             context.say(_STAYS.format(path=name, why=why), "stderr")
@@ -231,4 +233,4 @@ class WriteBack:
 
         A file that the running cell has written lies there when the cell is over.
         """
-        return None if self._names.refusal(line.line) else line.line
+        return None if self._names.refusal_beside(line.line) else line.line

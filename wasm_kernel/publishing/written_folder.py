@@ -141,7 +141,7 @@ class WrittenFolder(Closing):
         return False
 
     def _check_name(self, path: str) -> None:
-        if why := self._names.refusal(path):
+        if why := self._names.refusal_beside(path):
             raise PublishError(why)
 
     @contextmanager

@@ -135,7 +135,9 @@ class _Session(Configurable):
         list(DATA_SUFFIXES),
         config=True,
         help="The suffixes of files that may be published, or written with folder=write: those of "
-        "data, which no program runs or obeys. An empty list lets none out. By default "
+        "data, which no program runs. With folder=write, .json and .txt land in folders for "
+        "results alone (results, output, NAME.files), as tools know files that they obey by such "
+        "names; suffixes of your own land anywhere. An empty list lets none out. By default "
         f"{', '.join(DATA_SUFFIXES)}.",
     )
     resume = Enum(
