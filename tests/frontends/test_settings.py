@@ -91,7 +91,7 @@ def test_help_lists_every_limit() -> None:
 
 def test_published_files_lie_below_the_kernels_folder() -> None:
     assert settings(publish_folder="a/b c/").published_into() == ("a", "b c")
-    for name in ("/tmp", "..", "a/../b", "~/x", ".git", "a//b", ".", "node_modules"):
+    for name in ("/tmp", "..", "a/../b", "~/x", ".git", "a//b", "."):
         with pytest.raises(PolicyError, match=r"WasmKernel\.publish_folder"):
             settings(publish_folder=name).published_into()
 
