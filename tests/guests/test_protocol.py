@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.protocol import FRAME_BYTES, FRAME_DEPTH, decode, encode
+from wasm_kernel.guests.protocol import FRAME_BYTES, FRAME_DEPTH, FRAME_NODES, decode, encode
 
 GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
 
@@ -164,7 +164,15 @@ def test_a_frame_of_too_many_values_is_refused_before_it_is_parsed() -> None:
         decode(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 1_000_000
+    assert peak < 2 * len(data)  # the list alone would have four times as many bytes
+
+
+def test_marks_in_a_text_are_no_values() -> None:
+    prompt = ',[{\\" ' * (FRAME_NODES // 2)
+    assert decode(encode({"op": "input", "prompt": prompt})) == protocol.Input(prompt)
+    more = b'{"op":"done","reply":{"a":"\\\\","b":[' + b"[]," * FRAME_NODES + b'"\\""]}}'
+    with pytest.raises(FrameError, match="too many values"):
+        decode(more)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,9 @@ def test_long_output_is_cut_in_the_reply_and_whole_in_a_file(stdio: Agent) -> No
     assert path in answer.text
     whole = stdio.says(f"text = open({path!r}).read(); print(text.count('line'))")
     assert whole == "30000"
+    marks = stdio.call("execute_code", code="print(',' * 700_000)\n'[' * 700_000")
+    assert "680,001 characters left out" in marks.text  # a text, and not so many values
+    assert "680,002 characters left out" in marks.text
 
 
 def test_many_displays_are_bounded(stdio: Agent) -> None:

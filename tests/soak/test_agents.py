@@ -161,13 +161,13 @@ def work(agent: Agent) -> None:
     cell("int(orders.amount.sum())", r"\n3188\n")
     call("checkpoint", "clean", name="clean")
     forked = call("fork_session", "Made 2", count=2)
-    for factor, handle in enumerate(re.findall(r'session="([\w-]+)"', forked), start=2):
+    for factor, handle in enumerate(re.findall(r'session="([\w-]+)"', forked)[:2], start=2):
         cell(
             f"best = int((orders.amount * {factor}).max()); best",
             rf"\n{16 * factor}\n",
             session=handle,
         )
-        call("destroy_session", "gone", session=handle)
+        call("destroy_session", "Gone", session=handle)
     cell("best", "NameError", fails=True)
     cell("import time\nfor i in range(3): print('step', i, flush=True); time.sleep(0.5)", "step 2")
     cell("while True: pass", "CellTimeout", fails=True, timeout_seconds=1)

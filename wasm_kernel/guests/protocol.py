@@ -27,6 +27,8 @@ FRAME_DEPTH = 64
 NAME_CHARACTERS = 200  # of a comm's id and of its target's name
 
 _REASON_CHARACTERS = 150
+_MARKS = (b"[", b"{", b",")
+_UNMARKED = bytes({*range(256)} - {*b'"[{,'})
 
 Json = Any
 Object = dict[str, Json]
@@ -286,10 +288,28 @@ def check_size(data: bytes, spare: int = 0) -> None:
     nodes = FRAME_NODES + spare
     if len(data) > FRAME_BYTES + spare:
         raise FrameError(f"it is larger than {FRAME_BYTES // 2**20} MiB")
-    if len(data) > nodes < sum(data.count(mark) for mark in (b"[", b"{", b",")):
+    if marks_in(data, nodes) > nodes:
         raise FrameError("it holds too many values")
     if len(data) * _WIDEST > FRAME_MEMORY and len(data) * _width(data) > FRAME_MEMORY:
         raise FrameError(f"its text takes more than {FRAME_MEMORY // 2**20} MiB of memory")
+
+
+def marks_in(data: bytes | bytearray, most: int) -> int:
+    """Returns how many marks a JSON text has that a value may follow, without reading it.
+
+    Each value but the first follows one. If there are more than `most`, those in strings are left
+    out, unless the text is UTF-16, which some readers take: it holds zeros.
+    """
+    if len(data) <= most:
+        return len(data)
+    found = sum(map(data.count, _MARKS))
+    if found <= most or b"\0" in data:
+        return found
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
+    told = plain.translate(None, _UNMARKED)
+    if told.count(b'"') > 4 * most:  # a key and a value have four
+        return found
+    return len(b"".join(told.split(b'"')[::2]))
 
 
 # Python keeps each character of a text in as many bytes as the widest of them needs.

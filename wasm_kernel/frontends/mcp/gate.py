@@ -25,6 +25,7 @@ from wasm_kernel.frontends.mcp.callers import (
 )
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
+from wasm_kernel.guests.protocol import marks_in
 from wasm_kernel.policy import MIB
 
 REQUEST_BYTES = 16 * MIB
@@ -140,7 +141,7 @@ class Gate:
         except TimeoutError:
             words = f"The request did not come within {_BODY_SECONDS:g} seconds."
             raise _Refusal(408, "request_seconds", words) from None
-        if values_in(content) > REQUEST_VALUES:
+        if marks_in(content, REQUEST_VALUES) > REQUEST_VALUES:
             words = (
                 f"A request may hold {REQUEST_VALUES:,} values. Write data as the text of a file."
             )
@@ -198,26 +199,6 @@ class Gate:
             pass
 
         await self._app({**scope, "method": "DELETE", "headers": headers}, nothing, nobody)
-
-
-def values_in(content: bytes | bytearray) -> int:
-    """Returns how many values a JSON text holds at most, without reading them.
-
-    Outside of its strings, each value but the first follows one of four marks. UTF-16, which some
-    readers take, too, is full of zeros, and counts as too many.
-    """
-    if len(content) <= REQUEST_VALUES:
-        return len(content)
-    if b"\0" in content:
-        return len(content)
-    plain = content
-    if b"\\" in content:
-        plain = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # quotes that end no string
-    quotes = plain.count(b'"')
-    if quotes > 4 * REQUEST_VALUES:
-        return quotes
-    outside = b"".join(plain.split(b'"')[::2])
-    return 1 + sum(outside.count(mark) for mark in (b"[", b"{", b",", b":"))
 
 
 def _again(content: bytes, receive: Receive) -> Receive:

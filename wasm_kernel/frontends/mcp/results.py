@@ -28,6 +28,7 @@ TEXT_CHARACTERS = 20_000
 _ERROR_CHARACTERS, _TRACE_CHARACTERS = 6_000, 60_000  # without and with colours
 _PATHS_CHARACTERS = 4_000
 _VALUES_MOST = 3  # of full length that one reply carries
+_BLOCK_CHARACTERS = 50  # that a value takes beside its own
 _IMAGES_MOST, _FIGURES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
 _NO_TEXT = re.compile(
@@ -179,7 +180,7 @@ class CellReply:
             self._unshown.append(text)
             return
         shown = await self._bounded(text, f"{label}-{len(self._blocks)}")
-        self._left -= len(shown)
+        self._left -= len(shown) + _BLOCK_CHARACTERS
         self._say(f"[{label}]\n{shown.rstrip()}")
 
     async def _add_other(self, data: Mapping[str, Any]) -> None:

@@ -267,7 +267,8 @@ class CellTools:
         found = await self._quiet(session, language)
         made = await self._sessions.fork(found, self._caller(), count)
         handles = "\n".join(each.name for each in made)
-        return said(found, f"Copied {found.name}, with its variables and files:\n{handles}")
+        words = f"They begin with the variables and files of {found.name}."
+        return said(found, f"Made {len(made)}:\n{handles}\n{words}")
 
     async def _quiet(self, handle: str | None, language: str | None) -> AgentSession:
         """Returns a session that no cell runs in, or raises `Refused`.
