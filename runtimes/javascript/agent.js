@@ -21,7 +21,7 @@ import * as web from "wasm-kernel:web";
 const NAME_LENGTH = 11; // of a script's name in stacks
 const COMMAND = /^%(\w+)(?:[ \t]+(\S.*))?$/;
 const MISPLACED = /^\s*%%?\w/m;
-const SHELL = /^\s*!\w+[ \t]+[\w-]/m;
+const SHELL = /^\s*!\w+(?:[ \t]+[\w-]|[ \t]*$)/m;
 const NO_SHELL = ". There is no shell here, and no ! commands: files are read with require(\"fs\"), packages come with %npm install NAME.";
 const INSTEAD = {
   __proto__: null,
@@ -294,7 +294,7 @@ function failed(problem) {
     if (/^Error (?:resolving|loading) module/.test(evalue)) evalue = moduleProblem() || evalue;
     if (ename === "SyntaxError" && evalue === "unexpected token in expression: ''") evalue = "Unexpected end of the text";
     if (/^(?:Syntax|Reference)Error$/.test(ename) && MISPLACED.test(cell.code)) evalue += HINT;
-    if (ename === "SyntaxError" && SHELL.test(cell.code)) evalue += NO_SHELL;
+    if (/^(?:Syntax|Reference)Error$/.test(ename) && SHELL.test(cell.code)) evalue += NO_SHELL;
     traceback = tracebackOf(problem, ename, evalue);
   } catch {
     traceback = [ename + ": " + evalue]; // no template, which is a call of `concat`

@@ -68,7 +68,7 @@ class Cell:
         return found
 
     def link(self, path: str) -> str | None:
-        found: str | None = self.command.link(CommandLine("session_published", path), self)
+        found: str | None = self.command.link(CommandLine("_session_published", path), self)
         return found
 
 

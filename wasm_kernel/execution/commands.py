@@ -136,7 +136,8 @@ class HostCommands:
                 f"%{name} works in notebooks and consoles. Here, the program that runs this "
                 f"session {_OF_KERNELS[name]}."
             )
-        known = ", ".join(f"%{each}" for each in sorted(self.names | TRAVELS))
+        names = (each for each in self.names | TRAVELS if not each.startswith("_"))  # the agent's
+        known = ", ".join(f"%{each}" for each in sorted(names))
         raise CommandRefused(f"There is no command %{name[:80]} here. There are {known}.")
 
     def may_come_from_anywhere(self, name: str) -> bool:

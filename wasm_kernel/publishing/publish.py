@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from wasm_kernel.publishing.published_folder import PublishedFolder
     from wasm_kernel.sessions.session import Session
 
-PUBLISH, PUBLISHED = "session_publish", "session_published"
+PUBLISH, PUBLISHED = "session_publish", "_session_published"
 """The command, and the one by which the guest asks for the link to a published file."""
 
 _PATTERNS_MOST = 20  # all files are looked through for each

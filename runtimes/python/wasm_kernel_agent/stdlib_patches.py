@@ -54,7 +54,7 @@ _ONLY_HERE = {
     "killbgscripts": "there are no background scripts in the sandbox",
     "qtconsole": "no second console can connect from inside the sandbox",
     "pastebin": "the sandbox has no network: copy the cells, or write them to a file with %save",
-    "npm": "it brings packages of JavaScript, for cells in JavaScript; %pip install is Python's",
+    "npm": "packages of JavaScript are for cells in JavaScript; Python's come with %pip install",
     "subshell": "this kernel has no subshells: one cell runs at a time",
     "connect_info": "the connection is made outside the sandbox and is not visible inside",
 }

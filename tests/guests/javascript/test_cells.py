@@ -118,6 +118,7 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
             "let x9 = 1\n!pip install x",
             "SyntaxError: Expected a semicolon or an implicit semicolon after",
         ),
+        ("!ls", "ReferenceError: ls is not defined. There is no shell here"),
         ("let x9 = 1\n%undo", "ReferenceError: undo is not defined. Commands such as %undo stand"),
         ("%%html\n<b>", "SyntaxError: Unexpected token '%'. Commands such as"),
         ("await Promise.reject(new TypeError('later'))", "TypeError: later"),

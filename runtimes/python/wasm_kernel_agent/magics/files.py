@@ -261,7 +261,7 @@ class SessionFileMagics(Magics):
         super().__init__(shell)
         self._workspace = workspace or Workspace()
         shell.set_hook("complete_command", self.complete, re_key=_BEGUN)
-        file_links.install(lambda path: run_host_command(shell, "session_published", path))
+        file_links.install(lambda path: run_host_command(shell, "_session_published", path))
 
     @line_magic
     def session_files(self, line: str) -> SessionFiles:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import socketserver
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -115,6 +116,19 @@ def test_a_pip_that_fails_otherwise_is_quoted_without_paths_and_addresses(
     text = refusal("one", into=tmp_path / "to")
     assert "pip could not fetch one" in text
     assert "secret" not in text
+
+
+def test_constraints_of_the_users_pip_do_not_hide_why(
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index("one")
+    index("fast", tags=f"py3-none-{sysconfig.get_platform().replace('-', '_')}")
+    (tmp_path / "constraints.txt").write_text("one<0.5\nfast<9\n")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
+    assert refusal("fast", into=tmp_path / "to").startswith("fast needs compiled code")
+    text = refusal("one", into=tmp_path / "to2")
+    assert "no pure-Python wheel of one" in text
+    assert "a constraint of pip's configuration excludes" in text
 
 
 @pytest.mark.parametrize("wish", ["-r/etc/passwd", "./x", "x @ file:///etc/passwd", "x.whl"])

@@ -41,7 +41,9 @@ _QUIET = {
 _FOUND = re.compile(
     r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([\w.+!-]+\.whl)(?: \(([\d.]+ ?\w?B)\))?"
 )
-_NONE = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
+_NONE = re.compile(
+    r"No matching distribution found for ([A-Za-z0-9._-]+)|Cannot install ([A-Za-z0-9._-]+)"
+)
 _UNREACHED = re.compile(r"Retrying \(Retry|connection broken|Max retries|Temporary failure in name")
 _OTHER_PYTHON = re.compile(r"Requires-Python|require a different python version")
 
@@ -73,15 +75,17 @@ class Pip:
         if lacking is None:
             errors = [line[7:] for line in said.splitlines() if line.startswith("ERROR: ")]
             return f"pip could not fetch {', '.join(wanted)}: {plain(' '.join(errors[-3:]))}"
-        name = lacking[1]
+        name = lacking[1] or lacking[2]
         if _OTHER_PYTHON.search(said):
             return f"{name} is not there for Python {self._version}, which the sandbox runs."
         needed = next((each for each in wanted if each.startswith(name)), name)
         if self._is_compiled(needed, folder, task):
             return f"{name} needs compiled code, which the sandbox can't run."
+        ruled_out = "be one that a constraint of pip's configuration excludes, "
         return (
             f"pip finds no pure-Python wheel of {needed}. It may be misspelt, have no such "
-            "version, or be there as source code only, which is never built here."
+            f"version, {ruled_out if '(constraint)' in said else ''}or be there as source code "
+            "only, which is never built here."
         )
 
     def _is_compiled(self, needed: str, folder: Path, task: Task) -> bool:
