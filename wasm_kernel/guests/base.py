@@ -364,6 +364,12 @@ def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
     return prepare_guest
 
 
+class Fetched:
+    """What one sandbox has fetched so far. The thread that fetches uses it."""
+
+    bytes = 0
+
+
 @contextlib.contextmanager
 def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
     """Opens the folder of a sandbox that a broker puts packages into, and makes another one.

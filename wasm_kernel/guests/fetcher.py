@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import selectors
 import signal
 import subprocess
@@ -17,11 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
+from wasm_kernel.guests.base import Fetched
 from wasm_kernel.linux.task import Task
 
 _POLL_SECONDS = 0.1
 _PIECE_BYTES = 65_536
 _OUTPUT_CHARACTERS = 200_000
+MEMORY_BYTES = 1024**3
+"""The most memory that such a program may take: it reads hostile files whole, packed ones too."""
+TOTAL_BYTES = 3 * 1024**3
+"""The most that one sandbox may fetch, in all: the program's own cache keeps it for others."""
+_NO_MEMORY = re.compile(r"MemoryError|out of memory|Allocation failed|ENOMEM")
 _FILES_MOST = 100_000
 _REASON_CHARACTERS = 2_000  # of it that are read for what went wrong
 _ADDRESS = re.compile(r"\S+://\S+")
@@ -33,6 +40,7 @@ def run_fetcher(
     folder: Path,
     task: Task,
     *,
+    fetched: Fetched,
     env: Mapping[str, str],
     most: int,
     on_line: Callable[[str], None],
@@ -41,8 +49,13 @@ def run_fetcher(
 
     Each argument is ours or checked. `env` comes besides this process's own variables. The empty
     folder may come to hold `most` bytes. `on_line` hears each line. Raises `PackageError` if the
-    program was stopped, or fetched too much.
+    program was stopped, fetched too much, or needed too much memory.
     """
+    left = TOTAL_BYTES - fetched.bytes
+    if left <= 0:
+        raise PackageError(
+            f"this kernel has fetched {TOTAL_BYTES >> 20:,} MiB; start it anew to fetch more."
+        )
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
     own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -56,8 +69,15 @@ def run_fetcher(
         start_new_session=True,
     )
     try:
-        return _output(process, folder, task, most=most, on_line=on_line), process.wait()
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+        said = _output(process, folder, task, most=min(most, left), on_line=on_line)
+        if (code := process.wait()) and _NO_MEMORY.search(said):
+            raise PackageError(
+                f"fetching this takes more memory than the {MEMORY_BYTES >> 20:,} MiB allowed."
+            )
+        return said, code
     finally:
+        fetched.bytes += _size(folder)[0]
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -96,17 +116,25 @@ def _output(
 
 
 def _check_size(folder: Path, most: int) -> None:
-    """Raises `PackageError` if a folder holds too much; reads no more of it than that takes."""
+    """Raises `PackageError` if a folder holds too much."""
+    size, count = _size(folder)
+    if size > most:
+        raise PackageError(f"this would fetch more than {most / 2**20:,.0f} MiB.")
+    if count > _FILES_MOST:
+        raise PackageError(f"this would fetch more than {_FILES_MOST:,} files.")
+
+
+def _size(folder: Path) -> tuple[int, int]:
+    """Returns how many bytes and files a folder holds; of too many files, only that there are."""
     size = count = 0
     for here, folders, names in os.walk(folder):
         count += len(folders) + len(names)
         for name in names:
             with suppress(OSError):
                 size += Path(here, name).lstat().st_size
-        if size > most:
-            raise PackageError(f"this would fetch more than {most >> 20} MiB.")
         if count > _FILES_MOST:
-            raise PackageError(f"this would fetch more than {_FILES_MOST:,} files.")
+            break
+    return size, count
 
 
 def plain(text: str) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import PrepareGuest, fetch_place, preparing
+from wasm_kernel.guests.base import Fetched, PrepareGuest, fetch_place, preparing
 from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.javascript.npm import (
     MODULES,
@@ -47,20 +47,21 @@ _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
 
 def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], FetchedPackages]:
     """Returns the broker's handler for one sandbox."""
+    fetched = Fetched()
 
     def fetch_packages(request: FetchPackages, task: Task) -> FetchedPackages:
         if len(request.wanted) > _PACKAGES_MOST:
             raise PackageError("these are too many packages.")
         wanted = [checked(each) for each in request.wanted]
         with fetch_place(private, request.into) as (place, own):
-            versions = install(wanted, own, task)
+            versions = install(wanted, own, task, fetched)
             os.rename(own / MODULES, MODULES, dst_dir_fd=place.fd)
         return FetchedPackages(versions)
 
     return fetch_packages
 
 
-def install(wanted: Sequence[str], folder: Path, task: Task) -> dict[str, str]:
+def install(wanted: Sequence[str], folder: Path, task: Task, fetched: Fetched) -> dict[str, str]:
     """Puts packages and what they need into `node_modules` of an empty folder.
 
     Returns the version of each package that is wanted, by name. Raises `PackageError`, in words, if
@@ -72,6 +73,7 @@ def install(wanted: Sequence[str], folder: Path, task: Task) -> dict[str, str]:
         [*tied_command(_NPM), *_INSTALL, "--", *wanted],
         folder,
         task,
+        fetched=fetched,
         env=_QUIET,
         most=BYTES_MOST,
         on_line=lambda line: None,

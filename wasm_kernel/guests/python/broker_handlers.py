@@ -12,6 +12,7 @@ from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import (
     CompileInBackground,
+    Fetched,
     PrepareGuest,
     fetch_place,
     preparing,
@@ -45,13 +46,15 @@ def _compile_in_background(request: CompileInBackground, _: Task) -> Done:
 
 
 def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:
+    fetched = Fetched()
+
     def fetch_wheels(request: FetchWheels, task: Task) -> Done:
         from wasm_kernel.guests.python.language import shared_language
         from wasm_kernel.guests.python.packages.pip import Pip
 
         if len(request.requirements) > _PACKAGES_MOST:
             raise PackageError("these are too many packages.")
-        pip = Pip(shared_language(None).files.python_version)
+        pip = Pip(shared_language(None).files.python_version, fetched)
         with fetch_place(private, request.into) as (place, own), Folder.open(own) as folder:
             pip.download(request.requirements, own, pre=request.pre, task=task)
             for name in folder.names():

@@ -19,6 +19,7 @@ import pytest
 from tests.private import folders_of
 from tests.tasks import CountedTask
 from wasm_kernel.errors import PackageError
+from wasm_kernel.guests import fetcher
 from wasm_kernel.guests.python.broker_handlers import broker_handlers
 from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.guests.python.packages import pip
@@ -28,14 +29,13 @@ from wasm_kernel.sessions.root import SessionsRoot
 
 Make = Callable[..., Path]
 VERSION = "3.15.0"
-PIP = Pip(VERSION)
 
 
 def fetch(*wishes: str, into: Path, pre: bool = False) -> tuple[list[str], list[str]]:
     """The names of what was fetched, and what was told meanwhile."""
     into.mkdir(exist_ok=True)
     task = CountedTask()
-    PIP.download(wishes, into, pre=pre, task=task)
+    Pip(VERSION).download(wishes, into, pre=pre, task=task)
     return sorted(path.name for path in into.glob("*.whl")), task.reported
 
 
@@ -160,7 +160,7 @@ def test_a_fetch_that_is_stopped_ends_at_once_and_leaves_no_process(
     begun, before = time.monotonic(), set(psutil.Process().children(recursive=True))
     with pytest.raises(PackageError, match="stopped"):
         task = CountedTask(lambda: time.monotonic() > begun + 1.5)
-        PIP.download(["one"], tmp_path, pre=False, task=task)
+        Pip(VERSION).download(["one"], tmp_path, pre=False, task=task)
     assert time.monotonic() - begun < 12
     assert set(psutil.Process().children(recursive=True)) <= before
 
@@ -171,6 +171,29 @@ def test_too_much_is_not_fetched(
     index("big", files={"big.bin": os.urandom(300_000)})
     monkeypatch.setattr(pip, "BYTES_MOST", 100_000)
     assert "more than" in refusal("big", into=tmp_path / "to")
+
+
+def test_what_pip_reads_of_a_wheel_has_an_end(
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip reads a wheel's metadata whole, of which 1 MB packed can be 1 GB."""
+    index("bomb", metadata="\n" + "a" * 200_000_000)
+    monkeypatch.setattr(fetcher, "MEMORY_BYTES", 200_000_000)
+    assert "takes more memory than" in refusal("bomb", into=tmp_path / "to")
+
+
+def test_what_one_sandbox_fetches_in_all_has_an_end(
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of the user's pip keeps it all."""
+    index("one")
+    _place(tmp_path)
+    monkeypatch.setattr(fetcher, "TOTAL_BYTES", 500)
+    broker = broker_of(tmp_path)
+    with pytest.raises(PackageError, match="more than"):
+        broker.call(FetchWheels(("one",), "w_1"), Done)
+    with pytest.raises(PackageError, match="start it anew to fetch more"):
+        broker.call(FetchWheels(("one",), "w_1"), Done)
 
 
 def _place(root: Path) -> Path:

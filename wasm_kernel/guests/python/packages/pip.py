@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
+from wasm_kernel.guests.base import Fetched
 from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.python.packages.requirements import requirement
 from wasm_kernel.linux.broker import tied_command
@@ -51,8 +52,9 @@ _OTHER_PYTHON = re.compile(r"Requires-Python|require a different python version"
 class Pip:
     """Fetches with the pip that is installed beside the kernel. Any thread may call it."""
 
-    def __init__(self, python_version: str) -> None:
+    def __init__(self, python_version: str, fetched: Fetched | None = None) -> None:
         self._version = ".".join(python_version.split(".")[:2])
+        self._fetched = fetched or Fetched()
 
     def download(self, requirements: Sequence[str], folder: Path, *, pre: bool, task: Task) -> None:
         """Puts a universal wheel for each requirement, such as `rich>=13`, into an empty folder.
@@ -61,7 +63,7 @@ class Pip:
         """
         wanted = [str(requirement(each)) for each in requirements]
         words = [*_DOWNLOAD, "--python-version", self._version, *(["--pre"] if pre else [])]
-        said, code = _run([*words, "--", *wanted], folder, task)
+        said, code = self._run([*words, "--", *wanted], folder, task)
         if code:
             raise PackageError(self._why(said, wanted, folder, task))
 
@@ -95,9 +97,27 @@ class Pip:
         """
         probe = _Probe(task)
         try:
-            return not _run([*_PROBE, "--", needed], folder, probe)[1]
+            return not self._run([*_PROBE, "--", needed], folder, probe)[1]
         except PackageError:
             return probe.begun
+
+    def _run(self, words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
+        """Runs pip; returns its output and exit status. What it fetches is reported on the way."""
+
+        def report(line: str) -> None:
+            found = _FOUND.match(line)
+            if found:
+                task.report(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
+
+        return run_fetcher(
+            [*tied_command(_PIP), *words],
+            folder,
+            task,
+            fetched=self._fetched,
+            env=_QUIET,
+            most=BYTES_MOST,
+            on_line=report,
+        )
 
 
 class _Probe:
@@ -114,15 +134,3 @@ class _Probe:
 
     def report(self, _: str) -> None:
         self.begun = True
-
-
-def _run(words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
-    """Runs pip; returns its output and exit status. What it fetches is reported on the way."""
-
-    def report(line: str) -> None:
-        found = _FOUND.match(line)
-        if found:
-            task.report(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
-
-    command = [*tied_command(_PIP), *words]
-    return run_fetcher(command, folder, task, env=_QUIET, most=BYTES_MOST, on_line=report)
