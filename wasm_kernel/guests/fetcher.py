@@ -54,7 +54,8 @@ def run_fetcher(
     left = TOTAL_BYTES - fetched.bytes
     if left <= 0:
         raise PackageError(
-            f"this kernel has fetched {TOTAL_BYTES >> 20:,} MiB; start it anew to fetch more."
+            f"{TOTAL_BYTES >> 20:,} MiB were fetched since this session was opened; open it anew "
+            "to fetch more."
         )
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)

@@ -192,7 +192,7 @@ def test_what_one_sandbox_fetches_in_all_has_an_end(
     broker = broker_of(tmp_path)
     with pytest.raises(PackageError, match="more than"):
         broker.call(FetchWheels(("one",), "w_1"), Done)
-    with pytest.raises(PackageError, match="start it anew to fetch more"):
+    with pytest.raises(PackageError, match="open it anew to fetch more"):
         broker.call(FetchWheels(("one",), "w_1"), Done)
 
 

@@ -15,6 +15,7 @@ from tests.private import private_of
 from wasm_kernel import SandboxResult
 from wasm_kernel.execution.create import offer_pip
 from wasm_kernel.guests.base import switched_off
+from wasm_kernel.guests.python.packages import command
 
 Make = Callable[..., Path]
 
@@ -231,6 +232,16 @@ def test_a_requirements_file_is_installed(guest: LocalSandbox, index: Make) -> N
     guest.execute("Path('more.txt').write_text('numpy==1.26.4\\npandas<3')")
     refused = guest.execute("%pip install -r reqs.txt").stderr
     assert "another version is needed: you (==1.26.4); pandas 3" in refused
+
+
+def test_demands_that_are_never_met_come_to_an_end(
+    guest: LocalSandbox, index: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "ROUNDS_MOST", 2)
+    for version in range(1, 6):
+        index("less", f"{version}.0", needs=(f"less<{version}",))
+    error = guest.execute("%pip install less").stderr
+    assert "what packages need of each other changes with each one that is fetched" in error
 
 
 def test_a_hostile_wheel_is_refused(guest: LocalSandbox, index: Make) -> None:

@@ -29,6 +29,8 @@ from wasm_kernel.guests.python.packages.wheel import Wheel, open_wheel
 from wasm_kernel.linux.broker import Done
 from wasm_kernel.linux.task import Cancelled
 
+ROUNDS_MOST = requirements.PACKAGES_MOST
+"""How often packages are fetched for one line: what comes may need further ones."""
 _BUILT_IN = (
     "Built in are numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, "
     "networkx, pillow, lxml and some forty more: %pip list names them."
@@ -116,7 +118,7 @@ class PipCommand:
         """Returns the wheels that the request comes to, all of them fetched and checked."""
         wheels: dict[str, Wheel] = {}
         tried: set[str] = set()
-        while True:
+        for _ in range(ROUNDS_MOST):
             wants = requirements.wanted(asked.requirements, known, self._markers, context)
             needed = requirements.missing(wants, known, tried)
             if not needed:
@@ -125,6 +127,9 @@ class PipCommand:
             for wheel in self._fetched(needed, fetched, asked, context):
                 wheels[wheel.name] = wheel
                 known[wheel.name] = wheel.known
+        raise PackageError(
+            "what packages need of each other changes with each one that is fetched."
+        )
 
     def _fetched(
         self,
