@@ -293,7 +293,11 @@ class PythonLanguage:
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns library, `/app`, `/tmp`, `/`, packages, mounts and the notebook's folder."""
-        folders.packages.enter(SITE, make=True).close()
+        try:
+            folders.packages.enter(SITE, make=True).close()
+        except OSError:  # an archive has brought a file or a link of that name
+            folders.packages.remove(SITE)
+            folders.packages.enter(SITE, make=True).close()
         return self._preopens(
             folders.app, folders.scratch, folders.packages, folders.preopened(policy.mounts)
         )

@@ -168,6 +168,18 @@ def test_packages_are_there_after_a_restart_and_an_undo(
         assert value(second.execute("import one; one.version")) == "'1.0'"
 
 
+def test_a_file_in_the_place_of_the_packages_does_not_keep_a_session_shut(
+    warm: None, tmp_path: Path
+) -> None:
+    """An archive of a session may have brought it."""
+    with create_sandbox(workspace=tmp_path / "app"):
+        place = private_of(tmp_path / "app") / "packages"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "site-packages").write_text("")
+    with create_sandbox(workspace=tmp_path / "app") as sandbox:
+        assert value(sandbox.execute("1 + 1")) == "2"
+
+
 def test_the_guest_can_not_change_what_is_installed(stocked: LocalSandbox) -> None:
     stocked.execute("import one, os, pathlib\np = pathlib.Path(one.__file__)")
     attempts = ["p.write_text('')", "p.unlink()", "p.rename('/app/x')", "os.link(p, '/app/y')"]

@@ -115,6 +115,17 @@ def test_a_record_that_an_archive_brought_is_a_strangers(
     assert set(site.installed()) == {"one"}
 
 
+def test_files_in_the_place_of_its_folders_do_not_stop_it(folder: Path, make: Make) -> None:
+    """An archive may have brought them."""
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one"))])
+    (folder / "new").write_text("")
+    (folder / "old").symlink_to("missing")
+    site.change([open_wheel(make("two"))])
+    assert modules(folder) == {"one.py", "two.py"}
+    assert entries(folder) == ["site-packages"]
+
+
 def test_links_and_pipes_that_an_archive_brought_are_left_out(folder: Path, make: Make) -> None:
     site = SitePackages(folder)
     site.change([open_wheel(make("one"))])

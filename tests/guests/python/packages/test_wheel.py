@@ -104,6 +104,14 @@ def test_a_bomb_is_not_unpacked(make: Make) -> None:
         open_wheel(path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_file_that_is_packed_by_another_method_is_refused(make: Make, method: int) -> None:
+    """`zipfile` bounds what comes out of a stretch for `deflate` alone: 1 MB may become 7 GB."""
+    path = make("odd", extra=lambda archive: archive.writestr("x.py", b"\0" * 10_000, method))
+    with pytest.raises(PackageError, match="in a way that wheels are not"):
+        open_wheel(path)
+
+
 def test_too_large_and_too_many_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "FILES_MOST", 3)
     with pytest.raises(PackageError, match="more than 3 files"):

@@ -10,6 +10,7 @@ and may be of any size. The record may have come with an archive, too, so it is 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -142,6 +143,8 @@ class SitePackages:
         self._site.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in (_NEW, _OLD):
             shutil.rmtree(self._folder / name, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                (self._folder / name).unlink()  # a file or a link, from an archive
 
 
 @dataclass

@@ -41,6 +41,7 @@ _HEADER_BYTES = 256 * 1024  # the slowest take half a second
 _RECORD_BYTES = 4 * 1024 * 1024
 _DIRECTORY_BYTES = 8 * 1024 * 1024
 _COMPILED = (".so", ".pyd", ".dylib")
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, what comes out has no bound
 _DIGESTS = ("sha256", "sha384", "sha512")
 _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
@@ -154,6 +155,8 @@ def _check_member(name: str, info: zipfile.ZipInfo) -> None:
         raise PackageError(f"{name} holds {_shown(path)}, which is not an ordinary file.")
     if info.flag_bits & 0x1:
         raise PackageError(f"{name} holds encrypted files.")
+    if info.compress_type not in _METHODS:
+        raise PackageError(f"{name} is packed in a way that wheels are not.")
     if path.lower().endswith(_COMPILED) or "/platlib/" in path:
         raise PackageError(f"{name} holds compiled code ({_shown(path)}).")
 
