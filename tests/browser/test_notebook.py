@@ -77,11 +77,13 @@ def test_run_all_stops_at_an_error(lab: Lab, server: Server) -> None:
 
 def test_what_was_left_out_is_said_below_the_output(lab: Lab, server: Server) -> None:
     source = "from IPython.display import HTML\nHTML('<b>seen</b><script>x</script>')"
-    lab.open(server.notebook("notice", [source]))
+    lab.open(server.notebook("notice", [source, "open('r.csv', 'w').close()"]))
     lab.run_all()
     assert lab.output(0).locator("b").inner_text() == "seen"
     notice = lab.output(0).locator("[data-mime-type='application/vnd.jupyter.stderr']").inner_text()
     assert re.search(r"scripts.*c\.WasmKernel\.outputs = 'trusted'", notice)
+    note = lab.output(1).locator("[data-mime-type='text/plain']").inner_text()
+    assert "[wasm-kernel] r.csv lies in this session. `%session_publish r.csv`" in note
 
 
 def test_typescript_in_a_notebook(lab: Lab, server: Server) -> None:

@@ -78,6 +78,12 @@ PAPERMILL = {
     "traceback of a newer IPython",
 }
 
+NBVAL_OWN = {
+    "tests/test_coverage.py": _COVERAGE + "; and its notebook lies in what the test makes the home "
+    "folder, of which nothing is shown",
+    "tests/test_nbdime_reporter.py": "shows a report in a browser, without a kernel",
+}
+
 NBMAKE = {
     "tests/test_nb_run.py::TestNotebookRun::test_when_runs_then_cwd_is_nb_location": "wants the "
     "folder's name from os.getcwd(), which is /notebook",

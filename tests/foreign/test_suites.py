@@ -21,6 +21,7 @@ from tests.foreign.exclusions import (
     IPYKERNEL,
     NBCLIENT,
     NBMAKE,
+    NBVAL_OWN,
     PAPERMILL,
     PYTEST_NOTEBOOK,
 )
@@ -35,8 +36,9 @@ BIN = BUILD / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
 PYTHON = str(BIN / "python")
 SECONDS = 1800
 NBVAL = ["--nbval", "--nbval-kernel-name=python3", "-c", "setup.cfg"]
-"""Its own tests run ipykernel, whatever is called `python3`; its notebooks do not. It has no
-settings for pytest, which would otherwise take ours."""
+"""It has no settings for pytest, which would otherwise take ours."""
+RUNS_IPYKERNEL, RUNS_DEFAULT = "--nbval-current-env", "--nbval-kernel-name=python3"
+"""The options of nbval's that its own tests use, and that they should use here."""
 NBVAL_NOTEBOOKS = ["exceptions", "latex-example", "minimal_example", "test_coalesce"]
 TRAITS = ["--WasmKernel.outputs=trusted", "--WasmKernel.pass_env=PYTEST_NB_EXEC_ENV_VAR"]
 
@@ -94,6 +96,9 @@ def sources(package: str, environment: dict[str, str]) -> Path:
         subprocess.run([*command, *options, pinned], env=environment, check=True)
         with tarfile.open(BUILD / f"{folder.name}.tar.gz") as archive:
             archive.extractall(BUILD, filter="data")
+    for file in folder.glob("tests/test_*.py"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace(RUNS_IPYKERNEL, RUNS_DEFAULT), encoding="utf-8")
     return folder
 
 
@@ -104,6 +109,7 @@ def sources(package: str, environment: dict[str, str]) -> Path:
         ("nbclient", ["tests"], NBCLIENT),
         ("papermill", ["papermill/tests/test_execute.py"], PAPERMILL),  # others need a cloud
         ("nbval", [*NBVAL, *(f"tests/{name}.ipynb" for name in NBVAL_NOTEBOOKS)], {}),
+        ("nbval", ["-c", "setup.cfg", "tests"], NBVAL_OWN),
         ("nbmake", ["tests"], NBMAKE),
         ("pytest-notebook", ["tests"], PYTEST_NOTEBOOK),
     ],

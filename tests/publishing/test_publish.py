@@ -73,12 +73,11 @@ class Cell:
 
 
 class EndedCell(Cell):
-    """A cell that has ended, and what it is told."""
+    """A cell that has ended, and what its user is told."""
 
     told = ""
 
-    def say(self, text: str, stream: str = "stdout") -> None:
-        assert stream == "stderr"
+    def note(self, text: str) -> None:
         self.told += text
 
     def wrote(self, *paths: str) -> str:
@@ -89,7 +88,7 @@ class EndedCell(Cell):
 
     def __init__(self, one: Publishing) -> None:
         super().__init__(one)
-        self.notice = UnpublishedNotice(one.session, self.command)
+        self.notice = UnpublishedNotice(one.session, self.command, self.note)
 
 
 def test_once_a_session_a_cell_is_told_that_its_files_are_not_beside_the_notebook(
@@ -101,9 +100,12 @@ def test_once_a_session_a_cell_is_told_that_its_files_are_not_beside_the_noteboo
     cell.says("published.csv")
     (one.app / "link.csv").symlink_to("a/my r.csv")
     assert cell.wrote("x.py", ".hidden.csv", "deleted.csv", "published.csv", "link.csv") == ""
-    told = cell.wrote("published.csv", "a/my r.csv")
-    assert "`%session_publish 'a/my r.csv'` copies it beside the notebook;" in told
-    assert cell.says("'a/my r.csv'")["links"]
+    one.write("b.csv")
+    told = cell.wrote("published.csv", "b.csv", "a/my r.csv")
+    assert told.startswith("[wasm-kernel] a/my r.csv, b.csv lie in this session. ")
+    assert "`%session_publish 'a/my r.csv' b.csv` copies files beside the notebook;" in told
+    assert told.count("\n") == 1
+    assert len(cell.says("'a/my r.csv' b.csv")["links"]) == 2
     one.write("next.csv")
     assert cell.wrote("next.csv") == EndedCell(one).wrote("next.csv") == ""
 

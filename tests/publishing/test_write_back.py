@@ -311,6 +311,7 @@ class Turn:
     def __init__(self, one: Writing) -> None:
         self.broker: Broker = LocalBroker(one.writing.handlers())
         self.heard: list[str] = []
+        self.notes: list[str] = []
 
     def report(self, text: str) -> None:
         raise AssertionError(text)
@@ -324,16 +325,21 @@ def test_a_stop_in_the_midst_is_made_up_for_later(one: Writing) -> None:
     for name in ("r.csv", "s.csv", "x.py", ".hidden", "__pycache__/m.pyc"):
         one.write(name)
     with Folder.open(one.book) as book:
-        back = WriteBack(one.session, book, one.place.names)
+        back = WriteBack(one.session, book, one.place.names, turn.notes.append)
         turn.cancelled = True
         back.files_changed(["r.csv", "s.csv"], turn)
         assert "It is tried again after the next cell" in turn.heard.pop()
         turn.cancelled = False
-        back.files_changed(["x.py", ".hidden", "__pycache__/m.pyc", "\udc80.csv"], turn)
-        assert len(turn.heard) == 1
-        assert "x.py is changed in the session, but not beside the notebook" in turn.heard.pop()
+        paths = ["x.py", "y.py", "m.json", ".hidden", "__pycache__/m.pyc", "\udc80.csv"]
+        for path in ("y.py", "m.json"):
+            one.write(path)
+        back.files_changed(paths, turn)
+        (told,) = turn.notes
+        assert told.startswith("[wasm-kernel] In the session, but not beside the notebook: ")
+        assert "x.py, y.py: only files of data" in told and "m.json: tools know" in told
+        assert told.count("\n") == 1
         back.files_changed(["x.py", ".wh.mine.csv"], turn)  # said once; nothing is covered
-    assert turn.heard == []
+    assert turn.heard == [] and len(turn.notes) == 1
     assert set(one.files) == {"mine.csv", "r.csv", "s.csv"}
 
 
@@ -341,7 +347,7 @@ def test_what_the_user_changes_during_a_cell_is_seen_by_the_next(one: Writing) -
     turn, place = Turn(one), one.book / "r.csv"
     with Folder.open(one.book) as book:
         for kernel in range(2):  # the second finds what the first did
-            back = WriteBack(one.session, book, one.place.names)
+            back = WriteBack(one.session, book, one.place.names, turn.notes.append)
             back.cell_begins(turn)
             one.write("r.csv", f"session {kernel}")
             back.files_changed(["r.csv"], turn)
@@ -352,7 +358,7 @@ def test_what_the_user_changes_during_a_cell_is_seen_by_the_next(one: Writing) -
             back.cell_begins(turn)
             assert (one.app / "r.csv").read_text() == "edited meanwhile"
             place.write_text(f"edited after {kernel}")
-        back = WriteBack(one.session, book, one.place.names)
+        back = WriteBack(one.session, book, one.place.names, turn.notes.append)
         turn.cancelled = True  # which is made up for before the next cell
         back.cell_begins(turn)
         assert (one.app / "r.csv").read_text() == "edited meanwhile"

@@ -55,6 +55,8 @@ PUBLISH, PUBLISHED = "session_publish", "_session_published"
 
 _PATTERNS_MOST = 20  # all files are looked through for each
 _PATTERN = re.compile(r"[*?[]")
+NAMED_MOST = 10
+"""The most files that a sentence names."""
 AT_ONCE = 1_000
 """The most paths in one request."""
 _GUEST_FOLDERS = ("/notebook/", "/app/", "./")
@@ -79,10 +81,10 @@ _TOO_MANY = "So many files can't be published at once. Nothing was published."
 _TOLD = "results-told"
 """The file in the private folder that says that `UnpublishedNotice` has spoken."""
 _IN_SESSION = (
-    "[wasm-kernel] {path} lies in this session. {way}; with "
+    "[wasm-kernel] {paths} {verb} in this session. {way}; with "
     '`c.WasmKernel.folder = "write"` cells write there themselves.\n'
 )
-_BY_COMMAND = "`%session_publish {word}` copies it beside the notebook"
+_BY_COMMAND = "`%session_publish {words}` copies files beside the notebook"
 _BY_SETTING = '`c.WasmKernel.publish_folder = "results"` copies results into a folder of that name'
 
 
@@ -350,39 +352,55 @@ class CollectedFiles(PublishCommand):
 
 
 class UnpublishedNotice:
-    """Says once a session that files which cells write do not lie beside the notebook."""
+    """Says once a session that files which cells write do not lie beside the notebook.
 
-    def __init__(self, session: Session, publishing: PublishCommand) -> None:
+    `note` takes what is said.
+    """
+
+    def __init__(
+        self, session: Session, publishing: PublishCommand, note: Callable[[str], None]
+    ) -> None:
         self._private, self._workspace = session.folders.private, session.folders.workspace
         self._publishing = publishing
+        self._note = note
         self._spoken = False
 
     def cell_begins(self, context: ActionContext) -> None:
         """Nothing has to be done before a cell."""
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
-        """Speaks if there is a file of data among them that was not published."""
+        """Speaks if there are files of data among them that were not published."""
         if self._spoken:
             return
         place, links = self._publishing.place, self._publishing.links
         found = (p for p in sorted(paths) if not place.names.refusal(p) and p not in links)
-        path = next(filter(self._is_there, found), None)
-        if path is None:
+        written = [path for path in found if self._is_there(path)]
+        if not written:
             return
         self._spoken = True
         try:
             os.close(self._private.open_regular(_TOLD, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except OSError:  # an earlier kernel of the session has spoken
             return
-        word = f"'{path}'" if " " in path else path
-        way = _BY_COMMAND.format(word=word) if place.into else _BY_SETTING
-        context.say(_IN_SESSION.format(path=path, way=way), "stderr")
+        words = " ".join(f"'{path}'" if " " in path else path for path in written[:NAMED_MOST])
+        if len(written) > NAMED_MOST:
+            words += " ..."
+        way = _BY_COMMAND.format(words=words) if place.into else _BY_SETTING
+        verb = "lies" if len(written) == 1 else "lie"
+        self._note(_IN_SESSION.format(paths=some_of(written), verb=verb, way=way))
 
     def _is_there(self, path: str) -> bool:
         from wasm_kernel.publishing.folder_beside import status_of
 
         there = status_of(self._workspace, path)
         return there is not None and stat.S_ISREG(there.st_mode)
+
+
+def some_of(paths: Sequence[str]) -> str:
+    """Returns the names of some files for a sentence, and how many more there are."""
+    shown = [path if path.isprintable() else ascii(path) for path in paths[:NAMED_MOST]]
+    more = len(paths) - NAMED_MOST
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _is_pattern(word: str) -> bool:

@@ -6,6 +6,7 @@ which paths changed, and looks itself at what they are in the session.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,17 +23,15 @@ from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.publishing.names import PublishableNames, PublishError, is_public
-from wasm_kernel.publishing.publish import AT_ONCE, PublishPlace, batches, workspace_of
+from wasm_kernel.publishing.publish import AT_ONCE, PublishPlace, batches, some_of, workspace_of
 from wasm_kernel.wasi_files.preopens import covered_by
 
 if TYPE_CHECKING:
     from wasm_kernel.publishing.written_folder import WrittenFolder
     from wasm_kernel.sessions.session import Session
 
-_TOLD_AT_ONCE = 10
 _WAITING_MOST = 20_000  # paths that are remembered; a session can hold about as many
-_STAYS = "[wasm-kernel] {path} is changed in the session, but not beside the notebook: {why}\n"
-_MORE = "[wasm-kernel] So it is with {count:,} more.\n"
+_STAYS = "[wasm-kernel] In the session, but not beside the notebook:"
 _FAILED = (
     "[wasm-kernel] What changed in the notebook's folder is in the session, but not beside the "
     "notebook: {why} It is tried again after the next cell.\n"
@@ -153,10 +152,20 @@ def _for_each(paths: Collection[str], act: Callable[[str], object], task: Task) 
 
 
 class WriteBack:
-    """Has what turns changed in the notebook's folder written there. The guest's thread's own."""
+    """Has what turns changed in the notebook's folder written there. The guest's thread's own.
 
-    def __init__(self, session: Session, folder: Folder, names: PublishableNames) -> None:
+    `note` takes what is said of names that never land there.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        folder: Folder,
+        names: PublishableNames,
+        note: Callable[[str], None],
+    ) -> None:
         self._session = session
+        self._note = note
         self._folder = folder
         self._names = names
         self._looked = False
@@ -169,11 +178,11 @@ class WriteBack:
         broker = context.broker
         try:
             if not self._looked:  # at what happened before this kernel
-                self._note((), broker.call(AdoptFiles(None), WrittenFiles, context))
+                self._remember((), broker.call(AdoptFiles(None), WrittenFiles, context))
                 self._looked = True
             changed = [path for path, was in self._there.items() if self._status(path) != was]
             for some in batches(sorted(changed)):
-                self._note(some, broker.call(AdoptFiles(some), WrittenFiles, context))
+                self._remember(some, broker.call(AdoptFiles(some), WrittenFiles, context))
         except (WasmKernelError, Cancelled):
             return  # it is tried again before the next cell
 
@@ -187,7 +196,7 @@ class WriteBack:
         try:
             for some in batches(waiting):
                 done = context.broker.call(WriteFiles(some), WrittenFiles, context)
-                self._note(some, done)
+                self._remember(some, done)
                 self._there.update(dict.fromkeys(done.refused.keys() & done.known, _UNLIKE))
                 refused |= done.refused
         except (WasmKernelError, Cancelled) as problem:
@@ -197,7 +206,7 @@ class WriteBack:
         self._waiting.clear()
         self._tell(refused, context)
 
-    def _note(self, asked: Collection[str], done: WrittenFiles) -> None:
+    def _remember(self, asked: Collection[str], done: WrittenFiles) -> None:
         """Notes how files beside the notebook are now, to see later if the user changed them."""
         for path in asked:
             self._there.pop(path, None)
@@ -222,11 +231,15 @@ class WriteBack:
         self._told |= {
             path for path, _ in new if self._names.refusal_beside(path)
         }  # once is enough
-        for path, why in sorted(new)[:_TOLD_AT_ONCE]:
-            name = path if path.isprintable() else ascii(path)
-            context.say(_STAYS.format(path=name, why=why), "stderr")
-        if len(new) > _TOLD_AT_ONCE:
-            context.say(_MORE.format(count=len(new) - _TOLD_AT_ONCE), "stderr")
+        by_reason = defaultdict[str, list[str]](list)
+        for path, why in sorted(new):
+            by_reason[why].append(path)
+        named = {why for path, why in new if self._names.refusal_beside(path)}
+        for why in by_reason.keys() - named:
+            context.say(f"{_STAYS} {some_of(by_reason[why])}: {why}\n", "stderr")
+        if named:  # nothing went wrong: files of such names never land there
+            listed = [f"{some_of(by_reason[why])}: {why}" for why in sorted(named)]
+            self._note(f"{_STAYS} {' '.join(listed)}\n")
 
     def link(self, line: CommandLine, context: CommandContext) -> Json:
         """Returns the path of a file relative to the notebook; None if it is never written there.

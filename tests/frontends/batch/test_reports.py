@@ -121,6 +121,8 @@ def test_a_difference_is_found_unless_it_may_be() -> None:
     assert difference(old, new, ["addresses"])
     assert not difference(old, new, ["addresses", "images"])
     assert difference(old, book(), ["addresses", "images"])
+    note = shown(text_plain="[wasm-kernel] r.csv lies in this session.")
+    assert not difference(book(note), book(), []) and difference(book(note), old, [])
 
 
 def test_a_run_is_compared_with_what_was_stored(make: Making, run: Running, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ IGNORABLE = ("images", "counts", "addresses", "metadata")
 """The parts of outputs that a comparison may pass over."""
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,16}")
+_NOTE = "[wasm-kernel] "
 _DIFFERENCE_CHARACTERS = 20_000
 
 
@@ -56,8 +57,14 @@ def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
             if "counts" in ignored:
                 cell.execution_count = None
             merge_streams(cell)
-            cell.outputs = [_output(each, ignored) for each in cell.outputs]
+            cell.outputs = [_output(each, ignored) for each in cell.outputs if not _is_note(each)]
     return made
+
+
+def _is_note(output: NotebookNode) -> bool:
+    """Returns whether it is a quiet note of our kernel's, which JupyterLab stores as an output."""
+    data = output.get("data", {})
+    return [*data] == ["text/plain"] and "".join(data["text/plain"]).startswith(_NOTE)
 
 
 def _tags(cell: NotebookNode) -> Collection[str]:

@@ -16,9 +16,11 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +221,16 @@ class WasmKernelApp(JupyterApp):
         self._add_commands(sandbox, session, confinement, told)
         return sandbox, confinement
 
+    @cached_property
+    def _notes(self) -> deque[str]:
+        """What a page is to show quietly, until it has."""
+        return deque()
+
+    def _note(self, text: str) -> None:
+        """Keeps a sentence for the user; the log has it, too, for whom no page shows it."""
+        self._notes.append(text)
+        self.log.warning("%s", text.removeprefix("[wasm-kernel] ").rstrip())
+
     def _upkeep(self) -> Upkeep:
         from wasm_kernel.sessions.upkeep import Upkeep
 
@@ -237,7 +249,7 @@ class WasmKernelApp(JupyterApp):
         try:
             folders.show_notebook(session.root.privates, path, _jupyters_folders())
         except NotShown as problem:
-            folders.notices += (str(problem),)
+            self._note(str(problem))
             return f"not shown, as it {problem.why}"
         except OSError:
             return "not shown, as it is gone"
@@ -296,10 +308,10 @@ class WasmKernelApp(JupyterApp):
         if self.settings.writes_folder and beneath is not None:
             from wasm_kernel.publishing.write_back import WriteBack
 
-            writing = WriteBack(session, beneath.folder, publishing.place.names)
+            writing = WriteBack(session, beneath.folder, publishing.place.names, self._note)
             sandbox.commands.listener, link = writing, writing.link
         elif beneath is not None and not (self._publishes_at_end or self.settings.is_batch):
-            sandbox.commands.listener = UnpublishedNotice(session, publishing)
+            sandbox.commands.listener = UnpublishedNotice(session, publishing, self._note)
         sandbox.commands.add(PUBLISH, publishing.run)
         sandbox.commands.add(PUBLISHED, link, from_anywhere=True)
 
@@ -386,6 +398,7 @@ class WasmKernelApp(JupyterApp):
         kernel = WasmKernel(
             sandbox=sandbox,
             starting=starting,
+            notes=self._notes,
             mode=Mode(self.settings.outputs),
             runtime=self.settings.runtime,
             parent=self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context
@@ -58,7 +59,8 @@ class WasmKernel(Kernel):
 
     Its handlers run on the main thread's event loop, those of the control channel on the control
     thread's; neither ever waits for the guest. Requests that it can't serve (a debugger, subshells)
-    are refused, so that no client waits for a reply.
+    are refused, so that no client waits for a reply. Other threads may add sentences for the user
+    to `notes`, which the reply of the next cell takes along.
     """
 
     profile_dir = AnyTrait(help="IPython's, which the base class would import to check it.")
@@ -70,6 +72,7 @@ class WasmKernel(Kernel):
         sandbox: Sandbox,
         starting: StartProgress,
         session: Session,
+        notes: deque[str] | None = None,
         mode: Mode = Mode.SAFE,
         runtime: RuntimeType = RuntimeType.PYTHON,
         **traits: Any,
@@ -77,6 +80,7 @@ class WasmKernel(Kernel):
         self.msg_types = [*Kernel.msg_types, *COMM_MESSAGES]
         super().__init__(session=session, **traits)
         self._session = session
+        self._notes = deque[str]() if notes is None else notes
         self.sandbox = sandbox
         self.starting = starting
         self.mode = mode
@@ -160,6 +164,8 @@ class WasmKernel(Kernel):
         count = messages.count_of(result.reply)
         shown = self.sandbox.next_count if count is None else count
         reply = messages.execute_reply(result, shown, self.mode)
+        if not silent:
+            messages.add_notes(reply, self._notes)
         self._obey(reply["payload"])
         return reply
 

@@ -8,6 +8,7 @@ or put in their place.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -100,6 +101,20 @@ def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode
         shown = clean_error(Error(error.ename, error.evalue, error.traceback))
         reply |= {"status": "error"} | error_fields(shown)
     return reply
+
+
+def add_notes(reply: Content, notes: deque[str]) -> None:
+    """Adds quiet notes to a cell's reply, as far as a front end shows them there; takes those.
+
+    A page of text is the one thing that front ends show and that is no output: tools that run
+    notebooks neither store nor compare it. JupyterLab shows the first page of a cell that did not
+    fail, so notes wait if the cell failed, or has a page of its own.
+    """
+    is_shown = reply["status"] == "ok"
+    if not notes or not is_shown or any(each["source"] == "page" for each in reply["payload"]):
+        return
+    text = "".join(notes.popleft() for _ in range(len(notes)))
+    reply["payload"].append({"source": "page", "data": {"text/plain": text.rstrip()}, "start": 0})
 
 
 def error_reply(error: Error, execution_count: int) -> Content:
