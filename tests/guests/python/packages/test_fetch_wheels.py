@@ -177,8 +177,8 @@ def test_what_pip_reads_of_a_wheel_has_an_end(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pip reads a wheel's metadata whole, of which 1 MB packed can be 1 GB."""
-    index("bomb", metadata="\n" + "a" * 200_000_000)
-    monkeypatch.setattr(fetcher, "MEMORY_BYTES", 200_000_000)
+    index("bomb", metadata="\n" + "a" * 60_000_000)
+    monkeypatch.setattr(fetcher, "MEMORY_BYTES", 100_000_000)
     assert "takes more memory than" in refusal("bomb", into=tmp_path / "to")
 
 
