@@ -42,7 +42,6 @@ const INSTEAD = {
 const HINT = ". Commands such as %undo stand at the top of a cell, each on a line of its own; there are no %% ones.";
 const INTERRUPTED = "KeyboardInterrupt";
 const MOST_ROUNDS = 1; // of 100,000 reactions each, once the cell has its value
-const MOST_SOUGHT = 1_000_000; // characters of a text in which the place of an error is sought
 const MOST_TOLD = 10; // of promises that are rejected
 const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
 
@@ -152,16 +151,19 @@ function uncompiled(problem) {
 
 /** Asks where a text is wrong that is neither JavaScript nor TypeScript. */
 function misread(problem) {
-  if (cell.code.length > MOST_SOUGHT) return failed(new SyntaxError(problem));
   cell.problem = problem;
   return `p${cell.code}`;
 }
 
 /** Returns the error of such a text, from the number of tokens that are right. */
 function syntaxError(count) {
-  const { text, line, column } = placeOf(cell.code, Number(count), cell.problem);
-  if (line !== undefined) cell.place = `In[${cell.count}]:${line}:${column}`;
-  return new SyntaxError(text);
+  try {
+    const { text, line, column } = placeOf(cell.code, Number(count), cell.problem);
+    if (line !== undefined) cell.place = `In[${cell.count}]:${line}:${column}`;
+    return new SyntaxError(text);
+  } catch {
+    return new SyntaxError(cell.problem); // a cell has broken what this needs
+  }
 }
 
 /** Returns what is wrong with a module's text, and where. */

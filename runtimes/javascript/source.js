@@ -364,9 +364,10 @@ export const tokenEnds = (source) => `[${wrongOnes(tokensOf(source)).map(end).jo
  * Returns what is wrong with a text, and where: { text, line, column }, which begin at 1.
  *
  * `count` tokens are right, and `problem` is what the parser says. Without a line the place is not known: the
- * parser complains of what the text means, such as a `return` outside of functions.
+ * text is too long to seek it (-1), or the parser complains of what it means, such as a `return` outside of functions.
  */
 export function placeOf(source, count, problem) {
+  if (count < 0) return { text: problem };
   const tokens = wrongOnes(tokensOf(source));
   const token = problem.includes("`EOF`") ? undefined : tokens[count];
   const isUnexpected = problem === "Unexpected token";

@@ -164,6 +164,12 @@ def test_a_syntax_error_says_where_it_is(
     assert line in error.traceback[1]
 
 
+def test_a_syntax_error_is_one_after_a_cell_has_broken_the_agent(javascript: LocalSandbox) -> None:
+    javascript.execute("Array.prototype.map = null")
+    assert problem(javascript, "'x' + ;") == "SyntaxError: Unexpected token"
+    javascript.execute("%undo")
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [

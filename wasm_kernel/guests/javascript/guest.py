@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 _MODULE = "env"
 _HOST_ERROR = 0xFFFFFFFF  # -1: the guest makes an error of its own of it
 _WAIT_MOST = 10.0**7  # seconds; timers are due in 2**31 milliseconds at most
-_SOUGHT_CHARACTERS = 1_000_000  # of a text in which the place of an error is sought
+_SOUGHT_CHARACTERS = 50_000  # of a text in which the place of an error is sought
 _ENDS_CHARACTERS = 8 * _SOUGHT_CHARACTERS
 _SPARE_BYTES = 16 * 1024 * 1024  # of the memory limit, for what is not JavaScript's own
 
@@ -245,19 +245,22 @@ class JavaScriptGuest:
         try:
             stripped = self._strippers.strip(marked, self.instance, self.interrupts)
         except TypeScriptError as problem:
-            if len(source) > _SOUGHT_CHARACTERS:
-                raise
             told = [source, self._first_unexpected(source), str(problem)]
             raise TypeScriptError(self._laid("place", json.dumps(told))) from None
         return self._laid("lay", stripped)
 
     def _first_unexpected(self, source: str) -> int:
-        """Returns the number of tokens in front of the one that makes a text no TypeScript."""
-        told = self._laid("tokens", source[:_SOUGHT_CHARACTERS])
+        """Returns the number of tokens in front of the one that makes a text no TypeScript.
+
+        It is -1 for a text that is too long, and after a cell has broken the agent.
+        """
+        if len(source) > _SOUGHT_CHARACTERS:
+            return -1
         try:
-            ends = msgspec.json.decode(told[:_ENDS_CHARACTERS], type=list[int])
-        except msgspec.MsgspecError:  # a cell has broken the agent
-            return 0
+            told = self._laid("tokens", source)[:_ENDS_CHARACTERS]
+            ends = msgspec.json.decode(told, type=list[int])
+        except (TypeScriptError, msgspec.MsgspecError):
+            return -1
         return first_unexpected(
             source, ends, lambda text: self._strippers.strip(text, self.instance, self.interrupts)
         )
