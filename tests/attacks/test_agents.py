@@ -123,6 +123,17 @@ def test_too_many_requests_are_refused() -> None:
     assert rates.allows("ann")
 
 
+def test_a_client_without_a_token_uses_up_no_rate_of_others_connections() -> None:
+    async def attack() -> list[int]:
+        sender = Sender()
+        assert await sender.send() == 200  # begins connection c1
+        evil = [await sender.send() for _ in range(int(BURST) + 100)]
+        assert 429 in evil
+        return [await sender.send(connection="c1") for _ in range(10)]
+
+    assert asyncio.run(attack()) == [200] * 10
+
+
 class Application:
     """Stands for the SDK's: each request without a connection gets one."""
 
@@ -146,7 +157,9 @@ class Sender:
         self.metrics = Metrics()
         self.gate = Gate(self.app, self.sessions, None, self.metrics)
 
-    async def send(self, content: bytes = b"", *, host: str = "one", last: bool = True) -> int:
+    async def send(
+        self, content: bytes = b"", *, host: str = "one", last: bool = True, connection: str = ""
+    ) -> int:
         found: list[int] = []
         parts: list[Message] = [{"type": "http.request", "body": content, "more_body": not last}]
 
@@ -156,7 +169,8 @@ class Sender:
         async def take(message: Message) -> None:
             found.append(message.get("status", 0))
 
-        scope = {"type": "http", "method": "POST", "client": (host, 1), "headers": []}
+        named = [(SESSION_HEADER.encode(), connection.encode())] if connection else []
+        scope = {"type": "http", "method": "POST", "client": (host, 1), "headers": named}
         await self.gate(scope, receive, take)
         return found[0]
 
@@ -171,12 +185,13 @@ def test_one_client_holds_no_more_than_its_share() -> None:
         ended = [each.result() for each in slow if each.done()]
         assert ended == [503] * 4
         assert await sender.send(b"x", host="two") == 200
+        assert await sender.send(b" " * 60_000) == 200  # of others, who share the address
         assert await sender.send(b" " * (gate.REQUEST_BYTES + 1), host="two") == 413
         for each in slow:
             each.cancel()
 
     asyncio.run(attack())
-    assert sender.app.requests == [("POST", "", 1)]
+    assert [size for _, _, size in sender.app.requests] == [1, 60_000]
     assert b'refusals_total{limit="request_bytes"} 5' in sender.metrics.page([])
 
 

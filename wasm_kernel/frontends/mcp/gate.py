@@ -37,6 +37,7 @@ RATE, BURST = 100.0, 500.0
 CONNECTIONS = 1_000
 """The connections of the older protocol that one client may have open."""
 _BODY_SECONDS = 60.0  # for the content of a request to come
+_SMALL_BYTES = 64 * 1024  # of a request that takes no part of its client's share
 _CLIENTS_MOST = 10_000  # whose rates are known
 _READING = 2  # requests of one client that read a file at once
 _OF_REQUEST = (SESSION_HEADER.encode(), b"mcp-protocol-version", b"content-length")
@@ -101,7 +102,7 @@ class Gate:
         reading = self._reading.setdefault(client, asyncio.Semaphore(_READING))
         share = Share(self._held, client, reading)
         try:
-            if not self._rates.allows(client):
+            if not self._rates.allows(self._counted_as(client, headers, known)):
                 words = f"{RATE:g} a second may come from one client. Wait a moment."
                 raise _Refusal(429, "requests", f"Too many requests: {words}")
             if scope["method"] == "POST" and (known or self._tokens is None):
@@ -112,6 +113,15 @@ class Gate:
             await refusal.answer()(scope, receive, send)
         finally:
             share.end()
+
+    def _counted_as(self, client: str, headers: Headers, known: str) -> str:
+        """Returns the name that the rate of a request is counted under.
+
+        Clients without tokens share an address: one of them leaves the others' connections alone.
+        """
+        connection = headers.get(SESSION_HEADER, "")
+        is_own = not known and connection in self._connections.get(client, ())
+        return f"{client}, {connection}" if is_own else client
 
     @staticmethod
     async def _read(share: Share, headers: Headers, receive: Receive) -> bytes:
@@ -134,7 +144,7 @@ class Gate:
                     if len(content) + len(part) > REQUEST_BYTES:
                         raise too_large
                     content += part
-                    if not share.take(len(part)):
+                    if len(content) > _SMALL_BYTES and not share.take(len(part)):
                         words = "Too many large requests at once. Send one after the other."
                         raise _Refusal(503, "request_bytes", words)
                     more = message.get("more_body", False)

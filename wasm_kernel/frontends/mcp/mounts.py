@@ -23,6 +23,7 @@ from wasm_kernel.wasi_files.quota import Quota
 
 _LOOKED_AT = 100_000  # names, of one folder
 _OPEN_FILES = 16
+_UNREADABLE = {"folder": errno.EISDIR, "file": errno.EFBIG}
 
 
 class MountedFiles:
@@ -46,14 +47,13 @@ class MountedFiles:
     def read(self, path: str, most: int) -> bytes:
         """Returns the content of a file; `OSError` if it can't be read, or has more bytes."""
         with self._opened(path) as preopen, _access(preopen) as files:
-            status = files.status(path)
-            if status.kind == "folder":
-                raise _error(errno.EISDIR, path)
-            if status.kind != "file":
-                raise _error(errno.EINVAL, path)
-            if status.size > most:
-                raise _error(errno.EFBIG, path)
-            return files.read(path, 0, most)
+            try:
+                status = files.status(path)
+                if status.kind == "file" and status.size <= most:
+                    return files.read(path, 0, most)
+            except OSError as problem:
+                raise _error(problem.errno or errno.EIO, path) from None
+        raise _error(_UNREADABLE.get(status.kind, errno.EINVAL), path)
 
     def list(self, path: str) -> list[str]:
         """Returns the paths of the files in a folder, or of those that match a glob, sorted."""
