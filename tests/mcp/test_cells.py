@@ -234,7 +234,7 @@ def test_what_a_session_holds_is_told_with_times_and_names(stdio: Agent) -> None
     info = stdio.call("get_workspace_info").text
     assert stdio.call("list_sessions").handle in info.splitlines()[0]
     assert re.search(r"made 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", info)
-    assert re.search(r"import math as mm, json.* -> ok, .* s, ended 20\d\d-", info)
+    assert re.search(r"import math as mm, json.* -> ok, .* s, at \d\d:\d\d:\d\d", info)
     assert "math as mm" in info
     assert re.search(r"imported: .*\bjson\b(?! as)", info)
     listed = stdio.call("list_active_sessions").text

@@ -66,7 +66,7 @@ async def workspace_info(session: AgentSession, service: AsyncService) -> str:
     as_of = " (as of the last cell that ended)" if session.running or session.seen.is_stale else ""
     rows = [
         f'session="{session.handle}": {kind}, {session.language}, {info.state}',
-        f"made {_at(session.created)}",
+        f"made {datetime.fromtimestamp(session.created, UTC):%Y-%m-%d %H:%M:%S} UTC",
         *_variables(session, as_of),
         *_cells(session),
         f"files in /app ({len(files):,}): {', '.join(files[:_FILES]) or 'none'}"
@@ -74,11 +74,6 @@ async def workspace_info(session: AgentSession, service: AsyncService) -> str:
         *_limits(session.sandbox.sync.policy, info),
     ]
     return "\n".join(rows)
-
-
-def _at(seconds: float) -> str:
-    """Returns a time in words."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 async def _look_again(session: AgentSession) -> None:
@@ -105,13 +100,13 @@ def _variables(session: AgentSession, as_of: str) -> list[str]:
 
 def _cells(session: AgentSession) -> list[str]:
     cells = [*session.cells]
-    head = f"history ({len(cells)} entries, newest last):" if cells else "history: no cell yet"
+    head = f"history ({len(cells)} entries, newest last, times in UTC):"
     lines = [
         f"- {f'cell {each.number}' if each.number else '-'}: {each.code} -> {each.outcome}, "
-        f"{each.seconds:.2f} s, ended {_at(each.at)}"
+        f"{each.seconds:.2f} s, at {datetime.fromtimestamp(each.at, UTC):%H:%M:%S}"
         for each in cells[-_CELLS:]
     ]
-    return [head, *lines]
+    return [head, *lines] if cells else ["history: no cell yet"]
 
 
 def _limits(policy: ExecutionPolicy, info: SessionInfo) -> list[str]:
