@@ -52,8 +52,8 @@ _BRINGING_FILES = {
         "folder (ExecutionPolicy.mounts)."
     ),
     Door.BATCH: (
-        "Give it to the command: --input FILE copies a file into /app, and run's --mount "
-        "HOST:GUEST shows cells a folder."
+        "The command's --input FILE copies a file into /app, and run's --mount HOST:GUEST shows "
+        "cells a folder."
     ),
     Door.AGENT: "write_file brings a file in; list_files shows what is there.",
 }

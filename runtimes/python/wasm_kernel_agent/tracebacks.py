@@ -35,10 +35,8 @@ _SHOWN = (
     "of this computer; names that begin with a dot, and links that lead out of the folder, are "
     "left out."
 )
-_BESIDE = (
-    "Put the file beside the notebook and name it by a relative path, or let the kernel mount its "
-    "folder (WasmKernel.mounts)."
-)
+_BESIDE = "Put the file beside the notebook and name it by a relative path"
+_MOUNTED = "or let the kernel mount its folder (WasmKernel.mounts)"
 _FILES = (
     "Cells see the session's own folder, /app, and not the folder of the notebook. If this file "
     "lies beside the notebook, move both to a folder of their own and start the notebook there: "
@@ -278,10 +276,10 @@ def _missing_file(error: BaseException) -> str:
     name = getattr(error, "filename", None)
     if not isinstance(name, str) or not name or os.path.normpath(name).startswith(_GUEST_FOLDERS):
         return ""
-    is_shown = _shows_notebook()
-    if advice["files"]:
-        return f"{_SHOWN if is_shown else _APP} {advice['files']}"
-    return f"{_SHOWN} {_BESIDE}" if is_shown else _FILES
+    known, is_shown = advice["files"], _shows_notebook()
+    if not is_shown:
+        return f"{_APP} {known}" if known else _FILES
+    return f"{_SHOWN} {_BESIDE}. {known}" if known else f"{_SHOWN} {_BESIDE}, {_MOUNTED}."
 
 
 def _shows_notebook() -> bool:

@@ -238,7 +238,7 @@ def test_a_verdict_is_an_end_without_error_or_a_truth_or_a_number_of_points(
             judged("share", value)
     assert (judged("alike", 0.1 + 0.2), judged("alike", 1)) == ({"earned": 2.0}, {"earned": 0.0})
     assert judged("said", 1) == {"earned": 2.0}
-    assert judged("said", 2) == {"earned": 0.0, "message": "what it asserts is not so"}
+    assert judged("said", 2) == {"earned": 0.0, "message": "an assertion failed"}
 
 
 def test_a_probe_that_raises_an_error_fails_a_test_that_does_not_name_it(

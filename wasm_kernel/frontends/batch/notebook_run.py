@@ -85,6 +85,7 @@ _SILENT = "The kernel did not say how the cell ended."
 _UNREAD = f"What the cell has shown did not come within {OUTPUT_SECONDS} seconds of its end."
 _CANCELLED = "The run was cancelled."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
+_MORE_TIME = "Raise --notebook-seconds to allow more."
 _DIFFERS = "The outputs are not those that the notebook was stored with."
 _NOT_HERE = "The notebook is in {language}, in which submissions can't be graded."
 _KEPT_IN = "not collected, but kept in session {id}"
@@ -397,7 +398,7 @@ class NotebookRun:
             if most < left:
                 raise KernelLost(_SILENT)
             limit = self._settings.budgets.notebook_seconds
-            raise _Ended("timeout", _LATE.format(seconds=limit))
+            raise _Ended("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
         finally:
             for each in (task, stopping):
                 each.cancel()

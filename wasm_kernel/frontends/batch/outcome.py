@@ -106,8 +106,10 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     @property
     def why(self) -> str:
         """The reason, and what may help."""
-        parts = (plain(self.reason), plain(self.hint, HINT_CHARACTERS))
-        return " ".join(part for part in parts if part)
+        reason, hint = plain(self.reason), plain(self.hint, HINT_CHARACTERS)
+        if reason and hint and reason[-1] not in ".!?…":
+            reason += "."
+        return f"{reason} {hint}".strip()
 
 
 class Budgets(Struct, frozen=True, kw_only=True):

@@ -75,12 +75,13 @@ def line_of(outcome: Outcome) -> str:
     facts = [ran, f"{outcome.seconds:.1f} s"]
     if outcome.kept:
         facts.insert(1, f"{outcome.kept} kept")
-    if outcome.files:
-        folder, count = outcome.files[0].partition("/")[0], len(outcome.files)
-        facts.append(f"{count} file{'s' * (count != 1)} in {plain(folder)}")
     where = f" in cell {outcome.cell}" if outcome.cell else ""
     why = f": {outcome.why}" if outcome.why else ""
-    note = f" ({plain(outcome.note)})" if outcome.note else ""
+    notes = [plain(outcome.note)] if outcome.note else []
+    if outcome.files:
+        folder, count = outcome.files[0].partition("/")[0], len(outcome.files)
+        notes.insert(0, f"{count} file{'s' * (count != 1)} in {plain(folder)}")
+    note = f" ({'; '.join(notes)})" if notes else ""
     name = plain(outcome.notebook)
     line = f"{outcome.verdict:<13} {name}  {', '.join(facts)}{where}{why}{note}"
     return f"{line}\n{cleaned(outcome.difference)}".rstrip()

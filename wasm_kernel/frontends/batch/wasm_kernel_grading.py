@@ -261,7 +261,7 @@ def _judged(it: _Registered, given: Sequence[Any]) -> dict[str, Any]:
     except (NoVerdict, NameError, ImportError):  # nothing of a submission can cause these here
         raise
     except AssertionError as problem:
-        return {"earned": 0.0, "message": str(problem) or "what it asserts is not so"}
+        return {"earned": 0.0, "message": str(problem) or "an assertion failed"}
     except Exception as problem:
         return {"earned": 0.0, "message": repr(problem)}
 
