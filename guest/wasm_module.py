@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from guest.assembler import unsigned
@@ -32,7 +32,7 @@ class Edit:
     """Instructions of one function that become others.
 
     Attributes:
-        function: Its name.
+        function: Its name, or its index if several have the name.
         at: Where they begin, in bytes from the beginning of the function's body; `START` for an
             insertion before the first instruction.
         old: The bytes that stand there; none for an insertion.
@@ -40,11 +40,30 @@ class Edit:
         why: What the edit changes for people.
     """
 
-    function: str
+    function: str | int
     at: int
     old: bytes
     new: bytes
     why: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that is added to the module; `WasmModule.new_index` says how it is called.
+
+    Attributes:
+        like: The name of a function of the same type.
+        variables: The types of its local variables beside the parameters, each of one byte.
+        code: Its instructions, without the `end` behind them.
+        why: What it is for.
+        body: Its whole body instead, if it is a copy of another function's.
+    """
+
+    like: str
+    variables: bytes
+    code: bytes
+    why: str
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,28 @@ class WasmModule:
         """Returns a function's index, by which it is called."""
         return self._number(function) + self._imported
 
-    def further_locals(self, function: str, kinds: bytes, why: str) -> tuple[int, list[Edit]]:
+    def new_index(self, number: int) -> int:
+        """Returns the index of a function that is added, by its place among those."""
+        return self._imported + len(self._bodies) + number
+
+    def bodies_of(self, function: str) -> list[int]:
+        """Returns the indexes of all functions of a name; modules of Cython have the same ones."""
+        return list(self._names.get(function, []))
+
+    def body_at(self, index: int) -> bytes:
+        """Returns the body of a function by its index."""
+        span = self._bodies[index - self._imported]
+        return self._data[span.start : span.end]
+
+    def initial_data(self, address: int, size: int) -> bytes:
+        """Returns bytes of the initial memory, which are 0 where the module lays out nothing."""
+        held = bytearray(size)
+        for start, span in self._data_segments():
+            for at in range(max(address, start), min(address + size, start + span.end - span.start)):
+                held[at - address] = self._data[span.start + at - start]
+        return bytes(held)
+
+    def further_locals(self, function: str | int, kinds: bytes, why: str) -> tuple[int, list[Edit]]:
         """Returns the index of the first of more local variables, and the edits that declare them.
 
         Args:
@@ -126,7 +166,7 @@ class WasmModule:
         number = self._number(function)
         span = self._bodies[number]
         groups, position = self._unsigned(span.start)
-        index = self._parameters(number)
+        index = self._parameters(self._type(number))
         for _ in range(groups):
             count, position = self._unsigned(position)
             index, position = index + count, position + 1
@@ -134,11 +174,15 @@ class WasmModule:
         declared = b"".join(unsigned(1) + bytes([kind]) for kind in kinds)
         return index, [more, Edit(function, START, b"", declared, why)]
 
-    def _parameters(self, number: int) -> int:
-        """How many parameters a function has."""
+    def _type(self, number: int) -> int:
+        """The number of a function's type."""
         wanted, position = 0, self._unsigned(self._sections[_FUNCTIONS].start)[1]
         for _ in range(number + 1):
             wanted, position = self._unsigned(position)
+        return wanted
+
+    def _parameters(self, wanted: int) -> int:
+        """How many parameters functions of a type have."""
         count, position = 0, self._unsigned(self._sections[_TYPES].start)[1]
         for _ in range(wanted + 1):
             count, start = self._unsigned(position + 1)
@@ -146,7 +190,12 @@ class WasmModule:
             position += results
         return count
 
-    def patched(self, edits: Iterable[Edit], data_edits: Iterable[DataEdit] = ()) -> bytes:
+    def patched(
+        self,
+        edits: Iterable[Edit],
+        data_edits: Iterable[DataEdit] = (),
+        functions: Sequence[Function] = (),
+    ) -> bytes:
         """Returns the module's bytes with all edits made, and without the functions' names.
 
         Nothing looks at names when the guest runs, and compiled code would hold them twice.
@@ -158,19 +207,43 @@ class WasmModule:
         for edit in edits:
             by_function[self._number(edit.function)].append(edit)
         code = self._sections[_CODE]
-        parts, last = [], code.start
+        count, last = self._unsigned(code.start)
+        parts = [unsigned(count + len(functions))]
         for number in sorted(by_function):
             span = self._bodies[number]
             body = self._edited(number, by_function[number])
             parts += [self._data[last : span.header], unsigned(len(body)), body]
             last = span.end
         parts.append(self._data[last : code.end])
+        for function in functions:
+            own = _declared(function.variables) + function.code + bytes([_END])
+            body = function.body or own
+            parts += [unsigned(len(body)), body]
         rest = self._with_data(code.end, data_edits)
         size = unsigned(sum(map(len, parts)))
-        return b"".join([self._data[: code.header], bytes([_CODE]), size, *parts, rest])
+        before = self._with_types(functions)
+        return b"".join([before, bytes([_CODE]), size, *parts, rest])
 
-    def _number(self, function: str) -> int:
+    def _with_types(self, functions: Sequence[Function]) -> bytes:
+        """Returns what precedes the code, with the types of further functions."""
+        section, code = self._sections[_FUNCTIONS], self._sections[_CODE]
+        count, start = self._unsigned(section.start)
+        types = b"".join(unsigned(self._type(self._number(each.like))) for each in functions)
+        content = unsigned(count + len(functions)) + self._data[start : section.end] + types
+        return b"".join(
+            [
+                self._data[: section.header],
+                bytes([_FUNCTIONS]),
+                unsigned(len(content)),
+                content,
+                self._data[section.end : code.header],
+            ]
+        )
+
+    def _number(self, function: str | int) -> int:
         """The place of a function among the bodies: functions that are imported have none."""
+        if isinstance(function, int):
+            return function - self._imported
         found = self._names.get(function, [])
         if len(found) != 1:
             many = "several functions" if found else "no function"
@@ -301,6 +374,11 @@ class WasmModule:
         number, end = self._unsigned(position)
         bits = 7 * (end - position)
         return number - (1 << bits) if number >> (bits - 1) else number, end
+
+
+def _declared(variables: bytes) -> bytes:
+    """Declares local variables, by their types."""
+    return unsigned(len(variables)) + b"".join(b"\1" + bytes([kind]) for kind in variables)
 
 
 def _missed(edit: Edit, body: bytes) -> str:

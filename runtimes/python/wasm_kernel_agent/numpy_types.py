@@ -6,11 +6,12 @@ names a type. Names such as `np.int_` are bound by Python code when numpy is imp
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import numpy
-from numpy._core import arrayprint, numerictypes
+from numpy._core import arrayprint, numeric, numerictypes
 from numpy.lib import _iotools
 
 
@@ -23,26 +24,56 @@ def install() -> None:
     types: Any = numerictypes.sctypeDict
     types |= {"int": numpy.int64, "int_": numpy.int64, "uint": numpy.uint64}
     printing: Any = arrayprint
-    printing._typelessdata[0] = numpy.int64  # the integer whose arrays are shown without `dtype=`
+    printing._typelessdata[0] = numpy.int64  # the integers whose arrays are shown without `dtype=`
+    printing._typelessdata.append(numpy.intp)
+    _widen_arrays_like_positions()
     reading: Any = _iotools.StringConverter  # which tries types in turn, the narrowest first
-    reading._mapper = [row for row in reading._mapper if row[0] is not numpy.int32]
+    reading._mapper = [row for row in reading._mapper if row[0] is not numpy.intp]
 
 
-def keep_pandas_indexes(managers: Any) -> None:
-    """Lets a frame's own indexes stay indexes when a column is added.
+def _widen_arrays_like_positions() -> None:
+    """Lets zeros_like, ones_like and full_like make int64 of what is like positions."""
+    numeric_: Any = numeric
+    empty_like = numeric_.empty_like
 
-    They grow by `np.append(indexes, 0)`, which is of the wider type of the two: int64. pandas'
-    compiled code takes arrays of `intp` alone, and Python's ints make those nowhere but here.
+    def wider(prototype: Any, dtype: Any = None, **settings: Any) -> Any:
+        if dtype is None and type(prototype) is numpy.ndarray and prototype.dtype.char == "l":
+            dtype = numpy.int64
+        return empty_like(prototype, dtype=dtype, **settings)
+
+    numeric_.empty_like = wider  # as its module's functions see it; `np.empty_like` stays
+
+
+def widen(values: Any) -> Any:
+    """Returns an array of positions or counts as int64, which it is on x86-64; others as they are.
+
+    Positions have 32 bits here, as compiled code takes no others. What they become a part of does
+    not.
     """
-    manager: Any = managers.BlockManager
-    grow = manager._insert_update_blklocs_and_blknos
+    if type(values) is numpy.ndarray and values.dtype.char == "l":
+        return values.astype(numpy.int64)
+    return values
 
-    def _insert_update_blklocs_and_blknos(self: Any, loc: int) -> None:
-        grow(self, loc)
-        self._blklocs = self._blklocs.astype(numpy.intp, copy=False)
-        self._blknos = self._blknos.astype(numpy.intp, copy=False)
 
-    manager._insert_update_blklocs_and_blknos = _insert_update_blklocs_and_blknos
+def widen_argument(owner: Any, name: str, place: int = 0) -> None:
+    """Lets a function take an argument as int64 if it is an array of positions.
+
+    Args:
+        owner: The module or class that has the function.
+        name: The function's name.
+        place: The argument's place; `self` counts, the class of a class method does not.
+    """
+    held = vars(owner)[name]
+    original = held.__func__ if isinstance(held, classmethod) else held
+    place += isinstance(held, classmethod)
+
+    @functools.wraps(original)
+    def widening(*args: Any, **settings: Any) -> Any:
+        if len(args) > place and type(args[place]) is numpy.ndarray:
+            args = (*args[:place], widen(args[place]), *args[place + 1 :])
+        return original(*args, **settings)
+
+    setattr(owner, name, classmethod(widening) if isinstance(held, classmethod) else widening)
 
 
 def _numpys_modules() -> list[Any]:

@@ -95,10 +95,35 @@ def widen_integers(_: ModuleType) -> None:
     numpy_types.install()
 
 
-def keep_pandas_indexes(managers: ModuleType) -> None:
-    """Lets a frame take another column, with the integers that numpy makes here."""
-    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
-    numpy_types.keep_pandas_indexes(managers)
+def name_int32(aliases: ModuleType) -> None:
+    """Lets the name `int32` mean the type that it means elsewhere."""
+    aliases_: Any = aliases
+    for names in (aliases_.allTypes, aliases_.sctypeDict):
+        names["int32"] = names["intc"]
+
+
+def widening(name: str, place: int = 0) -> Change:
+    """Lets a function of a module keep positions as int64, as it does elsewhere."""
+
+    def change(module: Any) -> None:
+        numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+        *owners, function = name.split(".")
+        for owner in owners:
+            module = getattr(module, owner)
+        numpy_types.widen_argument(module, function, place)
+
+    return change
+
+
+def name_the_fields_of_trees(module: Any) -> None:
+    """Lets scikit-learn's trees tell of positions and counts; their type comes from a buffer."""
+    numpy: Any = importlib.import_module("numpy")
+    node = module.NODE_DTYPE
+    kinds = [numpy.intp if node[name] == numpy.intp else node[name] for name in node.names]
+    places = [node.fields[name][1] for name in node.names]
+    module.NODE_DTYPE = numpy.dtype(
+        {"names": node.names, "formats": kinds, "offsets": places, "itemsize": node.itemsize}
+    )
 
 
 def know_inline_figures(module: Any) -> None:
@@ -188,10 +213,16 @@ CHANGES: dict[str, Change] = {
     "matplotlib.backends.registry": know_inline_figures,
     "matplotlib.pyplot": show_figures_inline,
     "numpy": widen_integers,
-    "pandas.core.internals.managers": keep_pandas_indexes,
+    "numpy._core._type_aliases": name_int32,
+    "joblib.numpy_pickle": widening("NumpyPickler.save", 1),
+    "numpy.lib._format_impl": widening("write_array", 1),
+    "pandas.core.construction": widening("sanitize_array"),
+    "pandas.core.indexes.base": widening("Index._simple_new"),
+    "pandas.core.internals.blocks": widening("maybe_coerce_values"),
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
     "scipy.signal._peak_finding": take_wide_peaks,
+    "sklearn.tree._tree": name_the_fields_of_trees,
     "sklearn.utils._random": sample_in_python,
     "tqdm": start_no_monitor,
 }
