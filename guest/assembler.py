@@ -14,13 +14,14 @@ I32_EQ, I32_ADD, I32_AND, I32_OR = b"\x46", b"\x6a", b"\x71", b"\x72"
 I32_EQZ, I32_GT_S, I64_GT_S, I64_MUL = b"\x45", b"\x4a", b"\x55", b"\x7e"
 I32_SUB, I32_MUL, I32_GE_S = b"\x6b", b"\x6c", b"\x4e"
 I32_NE, I32_LT_S, I32_SHL, I64_EXTEND_I32_S = b"\x47", b"\x48", b"\x74", b"\xac"
-I32_WRAP_I64, I64_XOR = b"\xa7", b"\x85"
+I32_WRAP_I64, I64_XOR, I64_NE = b"\xa7", b"\x85", b"\x52"
 F64_ABS, F64_SUB, F64_LT, F64_GE = b"\x99", b"\xa1", b"\x63", b"\x66"
-F64_PROMOTE_F32 = b"\xbb"
+F64_ADD, F64_EQ, F64_NE = b"\xa0", b"\x61", b"\x62"
+F64_PROMOTE_F32, F32_DEMOTE_F64 = b"\xbb", b"\xb6"
 SELECT = b"\x1b"
 I32, F64, V128 = b"\x7f", b"\x7c", b"\x7b"  # types
 BLOCK, LOOP, IF = b"\x02\x40", b"\x03\x40", b"\x04\x40"
-END, RETURN, DROP = b"\x0b", b"\x0f", b"\x1a"
+ELSE, END, RETURN, DROP = b"\x05", b"\x0b", b"\x0f", b"\x1a"
 
 
 def unsigned(number: int, width: int = 1) -> bytes:
@@ -140,6 +141,11 @@ def global_set(index: int) -> bytes:
 def i32_store(offset: int) -> bytes:
     """Stores 4 bytes at the address below them on the stack plus `offset`."""
     return b"\x36\x02" + unsigned(offset)
+
+
+def i32_store_static(address: int) -> bytes:
+    """Stores 4 bytes in a static variable; the base below them on the stack is 0."""
+    return b"\x36\x02" + unsigned(address, ADDRESS_BYTES)
 
 
 def i64_store(offset: int) -> bytes:

@@ -31,6 +31,7 @@ from guest.assembler import (
     local_tee,
     trunc_sat,
 )
+from guest.float_errors import INVALID, note_unless
 from guest.wasm_module import Edit, ModuleError, WasmModule
 
 _FROM, _TO = "c?(?:float|double)|half", "byte|short|int|long|longlong"
@@ -67,12 +68,14 @@ def _cast(target: str, unsigned: bool, value: int) -> bytes:
     if unsigned and target in ("int", "long"):
         return _cast_wide(value) + I32_WRAP_I64
     fits = local_get(value) + F64_ABS + f64_const(2.0**31) + F64_LT
-    return local_tee(value) + I32_TRUNC_SAT_F64_S + i32_const(_LEAST_32) + fits + SELECT
+    cast = local_tee(value) + I32_TRUNC_SAT_F64_S + i32_const(_LEAST_32) + fits + SELECT
+    return cast + fits + note_unless(INVALID)
 
 
 def _cast_wide(value: int) -> bytes:
     fits = local_get(value) + F64_ABS + f64_const(2.0**63) + F64_LT
-    return local_tee(value) + I64_TRUNC_SAT_F64_S + i64_const(_LEAST_64) + fits + SELECT
+    cast = local_tee(value) + I64_TRUNC_SAT_F64_S + i64_const(_LEAST_64) + fits + SELECT
+    return cast + fits + note_unless(INVALID)
 
 
 def _cast_unsigned(value: int) -> bytes:

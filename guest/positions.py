@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from guest.assembler import (
+    BLOCK,
     END,
     I32,
     I32_ADD,
@@ -30,16 +31,16 @@ from guest.assembler import (
     I32_EQZ,
     I32_GT_S,
     I32_LT_S,
-    I32_MUL,
     I32_NE,
     I32_OR,
     I32_SHL,
     I32_SUB,
+    I64_NE,
     IF,
-    BLOCK,
     LOOP,
     RETURN,
     SELECT,
+    V128,
     br,
     br_if,
     call,
@@ -54,9 +55,12 @@ from guest.assembler import (
     i64_const,
     i64_load_half,
     i64_store,
+    i64_store_low_half,
     local_get,
     local_set,
     local_tee,
+    unsigned,
+    vector,
 )
 from guest.wasm_module import START, DataEdit, Edit, Function, ModuleError, WasmModule
 
@@ -85,7 +89,7 @@ _NAMES = (b"intp", b"npy_", b"Py_s")  # intp_t, npy_intp, Py_ssize_t
 _FORCE, _COPY, _WRITE_BACK, _WRITABLE = 0x10, 0x20, 0x2000, 1
 _IMMORTAL = 0x3FFFFFFF
 
-_HELPERS = (
+HELPERS = (
     "keep",
     "drop",
     "refuse",
@@ -110,7 +114,7 @@ def edits(module: WasmModule) -> Iterator[Edit]:
 
 
 def functions(module: WasmModule) -> Iterator[Function]:
-    """Yields the functions that the edits call, in the order of `_HELPERS`."""
+    """Yields the functions that the edits call, in the order of `HELPERS`."""
     index = _indexes(module)
     item, kind = local_get(0), local_get(0) + i32_load(0)
     yield Function(
@@ -130,7 +134,9 @@ def functions(module: WasmModule) -> Iterator[Function]:
     )  # fmt: skip
     yield Function("PyErr_Clear", I32, _refuse(module), "raises OverflowError in words")
     yield Function("PyArray_FromArray", I32, _as_positions(module, index), "positions of int64")
-    yield Function("PyArray_AssignArray", I32 * 2, _get_buffer(module, index), "a buffer of positions")
+    yield Function(
+        "PyArray_AssignArray", I32 * 2, _get_buffer(module, index), "a buffer of positions"
+    )
     yield Function("PyArray_ObjectType", I32, _as_int64(module, index), "int64 of positions")
     wide = i32_const(0) + _LONGLONG_CLASS + i32_load(_CLASS_DESCR)
     is_long = local_get(0) + i32_load(_DESCR_NUMBER) + i32_const(_LONG) + I32_EQ
@@ -155,7 +161,7 @@ def functions(module: WasmModule) -> Iterator[Function]:
 
 
 def _indexes(module: WasmModule) -> dict[str, int]:
-    return {name: module.new_index(number) for number, name in enumerate(_HELPERS)}
+    return {name: module.new_index(number) for number, name in enumerate(HELPERS)}
 
 
 def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
@@ -173,7 +179,13 @@ def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
         function,
         len(module.body(function)) - len(end),
         end,
-        i32_const(_LONGLONG) + local_get(3) + local_get(3) + i32_const(_LONG) + I32_EQ + SELECT + END,
+        i32_const(_LONGLONG)
+        + local_get(3)
+        + local_get(3)
+        + i32_const(_LONG)
+        + I32_EQ
+        + SELECT
+        + END,
         "correlations of scipy take positions as int64",
     )
     yield from _products(module, index)
@@ -312,6 +324,12 @@ def _scalars(module: WasmModule) -> Iterator[Edit]:
     )  # fmt: skip
 
 
+_OR, _XOR, _ANY, _SHIFT = (
+    vector(80),
+    vector(81),
+    vector(83),
+    vector(172),
+)  # of vectors of 4 x 32 bits
 _CHECKS_IF = local_get(0) + i32_load_byte(16) + i32_const(1) + I32_AND + I32_EQZ + br_if(0)
 _FRACTION = {"float": b"\x8f\x5b", "double": b"\x9d\x61"}  # trunc, eq
 _SOURCES = "longlong|ulonglong|uint|ulong|float|double"
@@ -324,6 +342,10 @@ def _casts(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
     may have a fraction.
     """
     why = "what does not fit positions raises OverflowError"
+    function = "_aligned_contig_cast_longlong_to_long"  # of all indexes that are int64
+    first, declared = module.further_locals(function, I32 * 4 + V128 * 4, why)
+    yield from declared
+    yield Edit(function, START, b"", _narrowed(first, index["refuse"]), why)
     for function in module.functions_like(f"_(?:aligned_)?(?:contig_)?cast_(?:{_SOURCES})_to_long"):
         body = module.body(function)
         yield Edit(function, _only(body, re.escape(_CHECKS_IF), function), _CHECKS_IF, b"", why)
@@ -341,6 +363,50 @@ def _casts(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
                 if found is None:
                     raise ModuleError(f"{function} does not look for fractions")
                 yield Edit(function, found.start(), found[0], br(1), why)
+
+
+def _narrowed(first: int, refuse: int) -> bytes:
+    """Casts int64 to positions, 8 at a time; what differs is gathered and looked at in the end."""
+    source, target, left, bad, gathered, one, other, low = range(first, first + 8)
+    data, dims = 1, 2
+
+    def of_four(number: int) -> bytes:
+        halves = [bytes(8 * n + 4 * half + byte for n in range(4) for byte in range(4))
+                  for half in (0, 1)]  # fmt: skip
+        both = local_get(one) + local_get(other) + vector(13)
+        load = vector(0) + b"\0"
+        return (
+            local_get(source) + load + unsigned(32 * number) + local_set(one)
+            + local_get(source) + load + unsigned(32 * number + 16) + local_set(other)
+            + local_get(target) + both + halves[0] + local_tee(low)
+            + vector(11) + b"\0" + unsigned(16 * number)
+            + both + halves[1] + local_get(low) + i32_const(31) + _SHIFT + _XOR
+            + local_get(gathered) + _OR + local_set(gathered)
+        )  # fmt: skip
+
+    add = [local_get(place) + i32_const(number) + I32_ADD + local_set(place)
+           for place, number in ((source, 64), (target, 32), (left, -8))]  # fmt: skip
+    add_one = [local_get(place) + i32_const(number) + I32_ADD + local_set(place)
+               for place, number in ((source, 8), (target, 4), (left, -1))]  # fmt: skip
+    number = local_get(source) + b"\x29\0\0"  # i64.load
+    return (
+        local_get(data) + i32_load(0) + local_set(source)
+        + local_get(data) + i32_load(4) + local_set(target)
+        + local_get(dims) + i32_load(0) + local_set(left)
+        + BLOCK + LOOP
+        + local_get(left) + i32_const(8) + I32_LT_S + br_if(1)
+        + of_four(0) + of_four(1) + b"".join(add) + br(0)
+        + END + END
+        + BLOCK + LOOP
+        + local_get(left) + I32_EQZ + br_if(1)
+        + local_get(target) + number + i64_store_low_half(0)
+        + local_get(bad) + number + local_get(target) + i64_load_half(0) + I64_NE + I32_OR
+        + local_set(bad) + b"".join(add_one) + br(0)
+        + END + END
+        + local_get(gathered) + _ANY + local_get(bad) + I32_OR + IF
+        + call(refuse) + i32_const(-1) + RETURN + END
+        + i32_const(0) + RETURN
+    )  # fmt: skip
 
 
 def _only(body: bytes, pattern: bytes, function: str) -> int:
@@ -542,7 +608,9 @@ def data_edits() -> Iterable[DataEdit]:
             _NAME.to_bytes(4, "little"),
             "the scalar type of positions is called so",
         ),
-        DataEdit(_NAME, b"could not c", b"numpy.intp\0", "the scalar type of positions is called so"),
+        DataEdit(
+            _NAME, b"could not c", b"numpy.intp\0", "the scalar type of positions is called so"
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from guest import float_casts, host_numpy, int64, matrix_products, positions
+from guest import float_casts, float_errors, host_numpy, int64, matrix_products, positions
 from guest.pinned import (
     SUMS,
     GuestFilesError,
@@ -46,7 +46,7 @@ class Patch:
         edits: What changes in functions.
         data_edits: What changes in the initial memory.
         find: Finds further edits in the module, where they are too many to be listed.
-        add: Makes the functions that those edits call; one patch alone may have some.
+        add: Makes the functions that those edits call, in the order of their indexes.
     """
 
     name: str
@@ -65,6 +65,12 @@ PATCHES = (
         data_edits=positions.DATA_EDITS,
         find=positions.edits,
         add=positions.functions,
+    ),
+    Patch(
+        "float_errors",
+        "numpy warns of floating-point errors",
+        find=lambda module: float_errors.edits(module, len(positions.HELPERS)),
+        add=lambda module: float_errors.functions(module, len(positions.HELPERS)),
     ),
     Patch("float_casts", "numpy's loops cast floats as on x86-64", find=float_casts.edits),
     Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),

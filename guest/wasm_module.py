@@ -151,7 +151,9 @@ class WasmModule:
         """Returns bytes of the initial memory, which are 0 where the module lays out nothing."""
         held = bytearray(size)
         for start, span in self._data_segments():
-            for at in range(max(address, start), min(address + size, start + span.end - span.start)):
+            for at in range(
+                max(address, start), min(address + size, start + span.end - span.start)
+            ):
                 held[at - address] = self._data[span.start + at - start]
         return bytes(held)
 

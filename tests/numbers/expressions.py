@@ -902,3 +902,10 @@ GRID = [
 ]
 SINGLE = _lines(_NUMPY) + _lines(_PANDAS)
 OTHERS = _lines(_OTHERS)
+
+DIFFERENT = {
+    "sig.find_peaks(wave)[0].dtype": "dtype('int32')",
+    "preprocessing.LabelEncoder().fit_transform(x).dtype": "dtype('int32')",
+    "cluster.AgglomerativeClustering(2).fit(points).labels_.dtype": "dtype('int32')",
+}
+"""Expressions that give something else in the guest, as `docs/limitations.md` says."""

@@ -29,7 +29,7 @@ def record(python: str) -> None:
         check=True,
     )
     rows = zip(expressions, json.loads(done.stdout), strict=True)
-    lines = ["\t".join(map(_on_one_line, (text, *answer))) for text, answer in rows]
+    lines = ["\t".join((on_one_line(text), *as_recorded(*answer))) for text, answer in rows]
     RECORDED.write_text("\n".join(lines) + "\n")
 
 
@@ -39,7 +39,15 @@ def recorded() -> dict[str, tuple[str, str]]:
     return {text: (kind, values) for text, kind, values in rows}
 
 
-def _on_one_line(text: str) -> str:
+def as_recorded(kind: str, values: str) -> tuple[str, str]:
+    """Returns an answer as it stands in the file; the texts of errors are left out."""
+    if kind == "error":
+        values = values.partition(":")[0]
+    return on_one_line(kind), on_one_line(values)
+
+
+def on_one_line(text: str) -> str:
+    """Returns a text as it stands in the file."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -11,7 +11,6 @@ from wasm_kernel_agent import tracebacks
 from wasm_kernel_agent.display import mime_data, plain_object, with_notes
 from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.notebook_face import parent_of
-from wasm_kernel_agent.position_notice import PositionNotice
 from wasm_kernel_agent.signals import Signals, Stdin
 from wasm_kernel_agent.tracebacks import text_of
 
@@ -25,7 +24,6 @@ class CellRunner:
         self._shell = shell
         self._signals = signals
         self._stdin = stdin
-        self._positions = PositionNotice()
 
     def execute(self, request: Reply) -> Reply:
         """Runs a cell. Returns the reply with the fields of Jupyter's `execute_reply`."""
@@ -39,7 +37,7 @@ class CellRunner:
         shell.payload_manager.clear_payload()
         try:
             error = self._run(request)
-            self._run_tasks(request)
+            self._run_tasks()
         finally:
             flush()
             end_cell(shell)
@@ -81,14 +79,12 @@ class CellRunner:
         # a value that could not be shown fails its cell, as under ipykernel
         return error if error is not None else shell.display_error
 
-    def _run_tasks(self, request: Reply) -> None:
-        """Lets the tasks that cells left go on, and says what the user should know."""
+    def _run_tasks(self) -> None:
+        """Lets the tasks that cells left go on."""
         try:
             self._signals.interruptible(self._shell.awaiter.run_tasks)
         except KeyboardInterrupt:
             note("the tasks that this cell left were interrupted; they go on with the next cell")
-        if not request.get("silent"):
-            self._positions.look(self._shell.user_ns, request["code"])
 
     def _expressions(self, expressions: dict[str, str]) -> Reply:
         evaluate: Callable[[], Any] = lambda: self._shell.user_expressions(expressions)  # noqa: E731

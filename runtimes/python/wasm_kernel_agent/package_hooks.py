@@ -90,8 +90,6 @@ def install() -> None:
 def widen_integers(_: ModuleType) -> None:
     """Lets numpy's names mean what its compiled code does."""
     numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
-    float_notice: Any = importlib.import_module("wasm_kernel_agent.float_notice")
-    float_notice.FloatNotice().install()
     numpy_types.install()
 
 

@@ -77,8 +77,8 @@ _NO_CODEC = (
 _INTEGERS = {
     **dict.fromkeys(
         ("too large to convert to C long", "out of bounds for int32"),
-        "Positions and counts (of argsort, nonzero, bincount and the like) have 32 bits here, "
-        "other integers 64. Make them wider first, as in positions.astype(int).",
+        "An array of int32 holds numbers up to 2,147,483,647, and here an array of positions (of "
+        "argsort, nonzero and the like), too. Make it wider first: array.astype(np.int64).",
     ),
     **dict.fromkeys(
         ("expected 'intp_t' but got 'long long'", "expected 'const intp_t' but got 'long long'"),
