@@ -172,8 +172,10 @@ def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
     yield Edit(function, START, b"", _widened(count(first), index["keep"]), why)
     why = "the common type of positions and others is that of int64"
     function = "default_builtin_common_dtype"
-    yield Edit(function, START, b"", i32_const(0) + _LONGLONG_CLASS + local_get(0)
-               + local_get(0) + i32_const(0) + _INTP_CLASS + I32_EQ + SELECT + local_set(0), why)  # fmt: skip
+    is_positions = local_get(0) + i32_const(0) + _INTP_CLASS + I32_EQ
+    wide = i32_const(0) + _LONGLONG_CLASS
+    new = wide + local_get(0) + is_positions + SELECT + local_set(0)
+    yield Edit(function, START, b"", new, why)
     function, end = "PyArray_ObjectType", local_get(3) + END
     yield Edit(
         function,
@@ -455,8 +457,8 @@ def _as_positions(module: WasmModule, index: dict[str, int]) -> bytes:
         + local_get(given) + i32_load(_TYPE) + i32_const(_ARRAY_TYPE) + I32_NE + br_if(0)
         + local_get(given) + i32_load(_ARRAY_DESCR) + i32_load(_DESCR_NUMBER)
         + i32_const(_LONGLONG) + I32_NE + br_if(0)
-        + i32_const(0) + _INTP_CLASS + i32_load(_CLASS_DESCR) + local_tee(wide) + call(index["keep"])
-        + local_get(given) + local_get(wide)
+        + i32_const(0) + _INTP_CLASS + i32_load(_CLASS_DESCR) + local_tee(wide)
+        + call(index["keep"]) + local_get(given) + local_get(wide)
         + i32_const(_FORCE | _WRITE_BACK) + i32_const(_FORCE)
         + local_get(flags) + i32_const(_WRITABLE) + I32_AND + SELECT
         + call(module.index("PyArray_FromArray")) + RETURN

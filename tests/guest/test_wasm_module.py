@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from wasmtime import Engine, Func, FuncType, Instance, Memory, Module, Store, ValType, wat2wasm
 
-from guest.assembler import I32_ADD, i32_const, local_get, local_set, signed, unsigned
-from guest.wasm_module import START, DataEdit, Edit, ModuleError, WasmModule
+from guest.assembler import I32_ADD, call, i32_const, local_get, local_set, signed, unsigned
+from guest.wasm_module import START, DataEdit, Edit, Function, ModuleError, WasmModule
 
 SOURCE = """
 (module
@@ -57,6 +57,28 @@ def test_a_function_gets_a_further_local_variable(module: WasmModule) -> None:
     changed = module.patched([*declared, Edit("seven", at, b"", keep, "a use")])
     Module(Engine(), changed)
     assert module.functions_like("se?ven|e.*") == ["eight", "seven"]
+
+
+def test_a_function_is_added_and_called(module: WasmModule) -> None:
+    index = module.new_index(0)
+    doubled = local_get(0) + local_set(1) + i32_const(21) + i32_const(21) + I32_ADD + b"\xac"
+    added = Function("seven", b"\x7f", doubled, "a function of the same type")
+    copied = Function("eight", b"", b"", "a copy", module.body("eight"))
+    edits = [
+        Edit("seven", START, b"", local_get(0) + call(index) + b"\x0f", "calls the first"),
+        Edit("eight", START, b"", call(index + 1) + i32_const(1) + I32_ADD + b"\x0f", "the second"),
+    ]
+    store = Store(Engine())
+    changed = Module(store.engine, module.patched(edits, (), [added, copied]))
+    nothing = Func(store, FuncType([ValType.i32()], []), lambda _: None)
+    exports = Instance(store, changed, [nothing]).exports(store)
+    seven, eight = exports["seven"], exports["eight"]
+    assert isinstance(seven, Func) and isinstance(eight, Func)
+    assert (seven(store, 0), eight(store)) == (42, 9)
+
+
+def test_initial_data_is_0_where_there_is_none(module: WasmModule) -> None:
+    assert module.initial_data(70_004, 4) == b"ef\0\0"
 
 
 @pytest.mark.parametrize(
