@@ -31,6 +31,7 @@ from guest.assembler import (
     I32_EQZ,
     I32_GT_S,
     I32_LT_S,
+    I32_MUL,
     I32_NE,
     I32_OR,
     I32_SHL,
@@ -86,7 +87,8 @@ _INFO_NAME, _INFO_SIZE, _INFO_KIND = 0, 8, 48  # of what Cython knows of a buffe
 
 _NATIVE, _SIGNED = ord("="), ord("I")
 _NAMES = (b"intp", b"npy_", b"Py_s")  # intp_t, npy_intp, Py_ssize_t
-_FORCE, _COPY, _WRITE_BACK, _WRITABLE = 0x10, 0x20, 0x2000, 1
+_CONST = b"const "  # may stand before the name
+_FORCE, _WRITE_BACK, _WRITABLE = 0x10, 0x2000, 1
 _IMMORTAL = 0x3FFFFFFF
 
 HELPERS = (
@@ -445,7 +447,10 @@ def _as_positions(module: WasmModule, index: dict[str, int]) -> bytes:
     failed, and otherwise the object.
     """
     given, flags, info, wide = 0, 1, 2, 3
-    name = local_get(info) + i32_load(_INFO_NAME) + i32_load(0)
+    text = local_get(info) + i32_load(_INFO_NAME)
+    is_const = text + i32_load(0) + i32_const(int.from_bytes(_CONST[:4], "little")) + I32_EQ
+    behind = i32_const(len(_CONST)) + I32_MUL
+    name = text + is_const + behind + I32_ADD + i32_load(0)
     is_name = [name + i32_const(int.from_bytes(each, "little")) + I32_EQ for each in _NAMES]
     is_any = is_name[0] + b"".join(each + I32_OR for each in is_name[1:])
     return (
@@ -531,9 +536,10 @@ def _info(module: WasmModule, body: bytes) -> bytes:
     if found is None:
         raise ModuleError("a buffer's type is not where it was")
     address = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(found[1]))
-    name = int.from_bytes(module.initial_data(address, 4), "little")
+    text = int.from_bytes(module.initial_data(address, 4), "little")
     size = int.from_bytes(module.initial_data(address + _INFO_SIZE, 4), "little")
-    is_positions = size == 4 and module.initial_data(name, 4) in _NAMES
+    name = module.initial_data(text, 10).removeprefix(_CONST)[:4]
+    is_positions = size == 4 and name in _NAMES
     return i32_const_address(address) if is_positions else b""
 
 

@@ -121,8 +121,6 @@ ERRORS_OF_FLOATS = {
     "np.array([np.nan]).astype(int)": "invalid value encountered in cast",
     "np.array([1e20]).astype('i4')": "invalid value encountered in cast",
     "np.array([1, 0]) // 0": "divide by zero encountered in floor_divide",
-    "np.array([1e308]) * 10": "overflow encountered in multiply",
-    "np.array([np.inf]) - np.inf": "invalid value encountered in subtract",
 }
 NO_ERRORS_OF_FLOATS = [
     "np.sqrt(np.array([1.0, np.nan, np.inf]))",
