@@ -218,6 +218,18 @@ def _look(size: int, classify: int) -> bytes:
     )  # fmt: skip
 
 
+def _is_nan(local: int) -> bytes:
+    return local_get(local) + local_get(local) + F64_NE
+
+
+def _is_infinite(local: int) -> bytes:
+    return local_get(local) + F64_ABS + f64_const(float("inf")) + F64_EQ
+
+
+def _is_zero(local: int) -> bytes:
+    return local_get(local) + f64_const(0.0) + F64_EQ
+
+
 def _classify() -> bytes:
     """Sets flags for results that are NaN or infinite, while their arguments are not."""
     args, dims, steps, how, number, flags, rule, _, first, second, result = range(11)
@@ -235,22 +247,13 @@ def _classify() -> bytes:
             + ELSE + address + _LOAD_FLOAT + F64_PROMOTE_F32 + END
         )  # fmt: skip
 
-    def is_nan(local: int) -> bytes:
-        return local_get(local) + local_get(local) + F64_NE
-
-    def is_infinite(local: int) -> bytes:
-        return local_get(local) + F64_ABS + f64_const(float("inf")) + F64_EQ
-
-    def is_zero(local: int) -> bytes:
-        return local_get(local) + f64_const(0.0) + F64_EQ
-
     def is_rule(rule_: int) -> bytes:
         return local_get(rule) + i32_const(rule_) + I32_EQ
 
     pole = (
         is_rule(_POLE)
-        + is_rule(_POLE_OF_FIRST) + is_zero(first) + I32_AND + I32_OR
-        + is_rule(_POLE_OF_SECOND) + is_zero(second) + I32_AND + I32_OR
+        + is_rule(_POLE_OF_FIRST) + _is_zero(first) + I32_AND + I32_OR
+        + is_rule(_POLE_OF_SECOND) + _is_zero(second) + I32_AND + I32_OR
     )  # fmt: skip
     set_flag = local_get(flags) + I32_OR + local_set(flags)
     return (
@@ -263,10 +266,10 @@ def _classify() -> bytes:
         + number_at(local_get(how) + i32_const(12) + I32_AND + i32_const(4) + I32_SUB)
         + local_set(second)
         + number_at(local_get(how) + i32_const(12) + I32_AND) + local_set(result)
-        + is_nan(first) + is_nan(second) + I32_OR + br_if(0)
-        + is_nan(result) + IF + i32_const(INVALID) + set_flag + br(1) + END
-        + is_infinite(first) + is_infinite(second) + I32_OR + br_if(0)
-        + is_infinite(result) + IF
+        + _is_nan(first) + _is_nan(second) + I32_OR + br_if(0)
+        + _is_nan(result) + IF + i32_const(INVALID) + set_flag + br(1) + END
+        + _is_infinite(first) + _is_infinite(second) + I32_OR + br_if(0)
+        + _is_infinite(result) + IF
         + i32_const(_DIVISION) + i32_const(_OVERFLOW) + pole + SELECT + set_flag + END
         + br(0)
         + END + END

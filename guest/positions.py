@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import count
 
+from guest import position_buffers, position_casts
 from guest.assembler import (
     BLOCK,
     END,
@@ -31,17 +32,14 @@ from guest.assembler import (
     I32_EQZ,
     I32_GT_S,
     I32_LT_S,
-    I32_MUL,
     I32_NE,
     I32_OR,
     I32_SHL,
     I32_SUB,
-    I64_NE,
     IF,
     LOOP,
     RETURN,
     SELECT,
-    V128,
     br,
     br_if,
     call,
@@ -53,44 +51,25 @@ from guest.assembler import (
     i32_load_byte,
     i32_load_static,
     i32_store,
-    i64_const,
     i64_load_half,
     i64_store,
-    i64_store_low_half,
     local_get,
     local_set,
     local_tee,
-    unsigned,
-    vector,
 )
-from guest.wasm_module import START, DataEdit, Edit, Function, ModuleError, WasmModule
+from guest.position_casts import only, padded
+from guest.wasm_module import START, DataEdit, Edit, Function, WasmModule
 
-_MESSAGE = (
-    b"a number beyond 2,147,483,647 does not fit an array of positions or counts (numpy.intp), "
-    b"which has 32 bits here. Make the array wider first: array.astype(np.int64)"
-)
 _INT, _LONG, _LONGLONG = 5, 7, 9  # NPY_INT, NPY_LONG and NPY_LONGLONG
 _STACK = 0  # the global variable that holds the stack's end
-
-# Static variables: the DTypes of numpy.intp and of int64, scalar types, the type of arrays, errors.
 _INTP_CLASS, _LONGLONG_CLASS = i32_load_static(27642972), i32_load_static(27642932)
 _INT_SCALAR, _LONG_SCALAR, _LONGLONG_SCALAR = 26435228, 26435440, 26435652
-_ARRAY_TYPE = 26443132
 _NAME = 17395855  # where the text of an error lay that nothing raises any more
-_OVERFLOW_ERROR, _VALUE_ERROR = i32_load_static(26079564), i32_load_static(26079184)
-
-# Offsets in objects.
-_TYPE = 4  # of any object
 _ARRAY_DESCR, _DESCR_ORDER, _DESCR_NUMBER, _CLASS_DESCR = 28, 14, 16, 472
 _UFUNC_NIN, _UFUNC_NARGS, _UFUNC_ROWS, _UFUNC_TYPES = 8, 16, 32, 44
-_INFO_NAME, _INFO_SIZE, _INFO_KIND = 0, 8, 48  # of what Cython knows of a buffer's type
-
 _NATIVE, _SIGNED = ord("="), ord("I")
-_NAMES = (b"intp", b"npy_", b"Py_s")  # intp_t, npy_intp, Py_ssize_t
-_CONST = b"const "  # may stand before the name
 _FORCE, _WRITE_BACK, _WRITABLE = 0x10, 0x2000, 1
 _IMMORTAL = 0x3FFFFFFF
-
 HELPERS = (
     "keep",
     "drop",
@@ -109,8 +88,8 @@ def edits(module: WasmModule) -> Iterator[Edit]:
     index = _indexes(module)
     yield from _arithmetic(module, index)
     yield from _scalars(module)
-    yield from _casts(module, index)
-    yield from _buffers(module, index)
+    yield from position_casts.edits(module, index["refuse"])
+    yield from position_buffers.edits(module, index)
     yield from _copies(module, index)
     yield from _strict(module)
 
@@ -134,10 +113,21 @@ def functions(module: WasmModule) -> Iterator[Function]:
         + local_get(1) + I32_EQZ + IF + item + call(module.index("_Py_Dealloc")) + END + END,
         "gives a reference back",
     )  # fmt: skip
-    yield Function("PyErr_Clear", I32, _refuse(module), "raises OverflowError in words")
-    yield Function("PyArray_FromArray", I32, _as_positions(module, index), "positions of int64")
+    yield from _others(module, index)
+
+
+def _others(module: WasmModule, index: dict[str, int]) -> Iterator[Function]:
     yield Function(
-        "PyArray_AssignArray", I32 * 2, _get_buffer(module, index), "a buffer of positions"
+        "PyErr_Clear", I32, position_casts.refuse(module), "raises OverflowError in words"
+    )
+    yield Function(
+        "PyArray_FromArray", I32, position_buffers.as_positions(module, index), "positions of int64"
+    )
+    yield Function(
+        "PyArray_AssignArray",
+        I32 * 2,
+        position_buffers.get_buffer(module, index),
+        "a buffer of positions",
     )
     yield Function("PyArray_ObjectType", I32, _as_int64(module, index), "int64 of positions")
     wide = i32_const(0) + _LONGLONG_CLASS + i32_load(_CLASS_DESCR)
@@ -206,7 +196,7 @@ def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
 def _products(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
     """Yields edits of calls that find a type in which is computed."""
     products = ("InnerProduct", "MatrixProduct2", "Correlate", "Correlate2")
-    old = b"\x10" + _padded(module.index("PyArray_DTypeFromObject"))
+    old = b"\x10" + padded(module.index("PyArray_DTypeFromObject"))
     for function in (*(f"PyArray_{each}" for each in products), "array_vdot"):
         for found in re.finditer(re.escape(old), module.body(function)):
             new = call(index["wide_type_of"])
@@ -215,8 +205,8 @@ def _products(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
         ("array_promote_types", "PyArray_PromoteTypes"),
         ("array_result_type", "PyArray_ResultType"),
     ):
-        old = b"\x10" + _padded(module.index(called))
-        at = _only(module.body(function), re.escape(old), function)
+        old = b"\x10" + padded(module.index(called))
+        at = only(module.body(function), re.escape(old), function)
         yield Edit(function, at, old, old + call(index["wide_descr"]), f"{function} of positions")
 
 
@@ -326,221 +316,6 @@ def _scalars(module: WasmModule) -> Iterator[Edit]:
         + call(module.index("longlong_arrtype_new")) + RETURN + END,
         "numpy.intp(5) is an int64",
     )  # fmt: skip
-
-
-_OR, _XOR, _ANY, _SHIFT = (
-    vector(80),
-    vector(81),
-    vector(83),
-    vector(172),
-)  # of vectors of 4 x 32 bits
-_CHECKS_IF = local_get(0) + i32_load_byte(16) + i32_const(1) + I32_AND + I32_EQZ + br_if(0)
-_FRACTION = {"float": b"\x8f\x5b", "double": b"\x9d\x61"}  # trunc, eq
-_SOURCES = "longlong|ulonglong|uint|ulong|float|double"
-
-
-def _casts(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
-    """Yields edits of the loops that cast to positions.
-
-    numpy has a check of its own in them, for `casting="same_value"`. It is always made here; floats
-    may have a fraction.
-    """
-    why = "what does not fit positions raises OverflowError"
-    function = "_aligned_contig_cast_longlong_to_long"  # of all indexes that are int64
-    first, declared = module.further_locals(function, I32 * 4 + V128 * 4, why)
-    yield from declared
-    yield Edit(function, START, b"", _narrowed(first, index["refuse"]), why)
-    for function in module.functions_like(f"_(?:aligned_)?(?:contig_)?cast_(?:{_SOURCES})_to_long"):
-        body = module.body(function)
-        yield Edit(function, _only(body, re.escape(_CHECKS_IF), function), _CHECKS_IF, b"", why)
-        raising = (
-            re.escape(i32_const(0) + _VALUE_ERROR) + b"\x41.{5}" + re.escape(i32_const(0))
-            + re.escape(b"\x10" + _padded(module.index("npy_gil_error")))
-        )  # fmt: skip
-        at = _only(body, raising, function)
-        old = re.compile(raising, re.DOTALL).match(body, at)
-        assert old is not None
-        yield Edit(function, at, old[0], call(index["refuse"]), why)
-        for source, opcodes in _FRACTION.items():
-            if f"cast_{source}_" in function:
-                found = re.search(b"\x20(.)\x20\\1" + re.escape(opcodes + br_if(1)), body)
-                if found is None:
-                    raise ModuleError(f"{function} does not look for fractions")
-                yield Edit(function, found.start(), found[0], br(1), why)
-
-
-def _narrowed(first: int, refuse: int) -> bytes:
-    """Casts int64 to positions, 8 at a time; what differs is gathered and looked at in the end."""
-    source, target, left, bad, gathered, one, other, low = range(first, first + 8)
-    data, dims = 1, 2
-
-    def of_four(number: int) -> bytes:
-        halves = [bytes(8 * n + 4 * half + byte for n in range(4) for byte in range(4))
-                  for half in (0, 1)]  # fmt: skip
-        both = local_get(one) + local_get(other) + vector(13)
-        load = vector(0) + b"\0"
-        return (
-            local_get(source) + load + unsigned(32 * number) + local_set(one)
-            + local_get(source) + load + unsigned(32 * number + 16) + local_set(other)
-            + local_get(target) + both + halves[0] + local_tee(low)
-            + vector(11) + b"\0" + unsigned(16 * number)
-            + both + halves[1] + local_get(low) + i32_const(31) + _SHIFT + _XOR
-            + local_get(gathered) + _OR + local_set(gathered)
-        )  # fmt: skip
-
-    add = [local_get(place) + i32_const(number) + I32_ADD + local_set(place)
-           for place, number in ((source, 64), (target, 32), (left, -8))]  # fmt: skip
-    add_one = [local_get(place) + i32_const(number) + I32_ADD + local_set(place)
-               for place, number in ((source, 8), (target, 4), (left, -1))]  # fmt: skip
-    number = local_get(source) + b"\x29\0\0"  # i64.load
-    return (
-        local_get(data) + i32_load(0) + local_set(source)
-        + local_get(data) + i32_load(4) + local_set(target)
-        + local_get(dims) + i32_load(0) + local_set(left)
-        + BLOCK + LOOP
-        + local_get(left) + i32_const(8) + I32_LT_S + br_if(1)
-        + of_four(0) + of_four(1) + b"".join(add) + br(0)
-        + END + END
-        + BLOCK + LOOP
-        + local_get(left) + I32_EQZ + br_if(1)
-        + local_get(target) + number + i64_store_low_half(0)
-        + local_get(bad) + number + local_get(target) + i64_load_half(0) + I64_NE + I32_OR
-        + local_set(bad) + b"".join(add_one) + br(0)
-        + END + END
-        + local_get(gathered) + _ANY + local_get(bad) + I32_OR + IF
-        + call(refuse) + i32_const(-1) + RETURN + END
-        + i32_const(0) + RETURN
-    )  # fmt: skip
-
-
-def _only(body: bytes, pattern: bytes, function: str) -> int:
-    places = [found.start() for found in re.finditer(pattern, body, re.DOTALL)]
-    if len(places) != 1:
-        raise ModuleError(f"{function} has a check at {places}, and one was expected")
-    return places[0]
-
-
-def _padded(number: int) -> bytes:
-    """Encodes the index of a function as the linker does."""
-    return bytes(number >> 7 * place & 0x7F | 0x80 * (place < 4) for place in range(5))
-
-
-def _refuse(module: WasmModule) -> bytes:
-    """Raises OverflowError; the message is laid out on the stack."""
-    text = _MESSAGE + bytes(8 - len(_MESSAGE) % 8)
-    size = -(-len(text) // 16) * 16
-    code = global_get(_STACK) + i32_const(size) + I32_SUB + local_tee(0) + global_set(_STACK)
-    for at in range(0, len(text), 8):
-        number = int.from_bytes(text[at : at + 8], "little", signed=True)
-        code += local_get(0) + i64_const(number) + i64_store(at)
-    return (
-        code + i32_const(0) + _OVERFLOW_ERROR + local_get(0) + i32_const(0)
-        + call(module.index("npy_gil_error"))
-        + local_get(0) + i32_const(size) + I32_ADD + global_set(_STACK)
-    )  # fmt: skip
-
-
-def _as_positions(module: WasmModule, index: dict[str, int]) -> bytes:
-    """Takes an object, the flags of a buffer and what Cython knows of the buffer's type.
-
-    Returns a new array if the object is an array of int64 and positions are asked for, 0 if that
-    failed, and otherwise the object.
-    """
-    given, flags, info, wide = 0, 1, 2, 3
-    text = local_get(info) + i32_load(_INFO_NAME)
-    is_const = text + i32_load(0) + i32_const(int.from_bytes(_CONST[:4], "little")) + I32_EQ
-    behind = i32_const(len(_CONST)) + I32_MUL
-    name = text + is_const + behind + I32_ADD + i32_load(0)
-    is_name = [name + i32_const(int.from_bytes(each, "little")) + I32_EQ for each in _NAMES]
-    is_any = is_name[0] + b"".join(each + I32_OR for each in is_name[1:])
-    return (
-        BLOCK
-        + local_get(info) + I32_EQZ + br_if(0)
-        + local_get(info) + i32_load(_INFO_SIZE) + i32_const(4) + I32_NE + br_if(0)
-        + local_get(info) + i32_load_byte(_INFO_KIND) + i32_const(_SIGNED) + I32_NE + br_if(0)
-        + is_any + I32_EQZ + br_if(0)
-        + local_get(given) + i32_load(_TYPE) + i32_const(_ARRAY_TYPE) + I32_NE + br_if(0)
-        + local_get(given) + i32_load(_ARRAY_DESCR) + i32_load(_DESCR_NUMBER)
-        + i32_const(_LONGLONG) + I32_NE + br_if(0)
-        + i32_const(0) + _INTP_CLASS + i32_load(_CLASS_DESCR) + local_tee(wide)
-        + call(index["keep"]) + local_get(given) + local_get(wide)
-        + i32_const(_FORCE | _WRITE_BACK) + i32_const(_FORCE)
-        + local_get(flags) + i32_const(_WRITABLE) + I32_AND + SELECT
-        + call(module.index("PyArray_FromArray")) + RETURN
-        + END + local_get(given)
-    )  # fmt: skip
-
-
-def _get_buffer(module: WasmModule, index: dict[str, int]) -> bytes:
-    """As PyObject_GetBuffer, with what Cython knows of the type as a fourth argument."""
-    given, view, flags, info, used, answer = range(6)
-    return (
-        local_get(given) + local_get(flags) + local_get(info) + call(index["as_positions"])
-        + local_tee(used) + I32_EQZ + IF + i32_const(-1) + RETURN + END
-        + local_get(used) + local_get(view) + local_get(flags)
-        + call(module.index("PyObject_GetBuffer")) + local_set(answer)
-        + local_get(used) + local_get(given) + I32_NE + IF
-        + local_get(used) + call(index["drop"]) + END
-        + local_get(answer)
-    )  # fmt: skip
-
-
-def _buffers(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
-    """Yields edits of what Cython's modules have for buffers: arguments, and memory views."""
-    why = "compiled code that asks for positions takes int64"
-    getting = b"\x10" + _padded(module.index("PyObject_GetBuffer"))
-    for function in _named(module, "__Pyx__GetBufferAndValidate"):
-        body = module.body_at(function)
-        at = _only(body, re.escape(getting), f"function {function}")
-        info = _info(module, body)
-        if info:
-            yield Edit(function, at, getting, info + call(index["get_buffer"]), why)
-    for function in _named(module, "__pyx_memoryview_new"):
-        first, declared = module.further_locals(function, I32, why)
-        yield from declared
-        yield Edit(
-            function,
-            START,
-            b"",
-            local_get(0) + local_get(1) + local_get(3) + call(index["as_positions"])
-            + local_tee(first) + I32_EQZ + IF + i32_const(0) + RETURN + END
-            + local_get(first) + local_get(0) + I32_NE + IF
-            + local_get(first) + local_get(1) + local_get(2) + local_get(3) + call(function)
-            + local_get(first) + call(index["drop"]) + RETURN + END,
-            why,
-        )  # fmt: skip
-    warning = i32_const(1) + b"\x10" + _padded(module.index("PyErr_WarnEx")) + local_set(2)
-    yield Edit(
-        "_clear_array_attributes",
-        100,
-        warning,
-        b"\x1a\x1a" + i32_const(0) + local_set(2),
-        "a copy is written back without a warning",
-    )
-
-
-def _named(module: WasmModule, name: str) -> list[int]:
-    """The indexes of the functions of a name, with arguments in parentheses or without."""
-    names = module.functions_like(re.escape(name) + r"(?:\(.*\))?")
-    return [index for each in names for index in module.bodies_of(each)]
-
-
-def _info(module: WasmModule, body: bytes) -> bytes:
-    """Pushes what Cython knows of a buffer's type: an argument, or the only one of its module.
-
-    It gives nothing if that is not of positions.
-    """
-    if local_get(2) + i32_load_byte(_INFO_KIND) in body:
-        return local_get(2)
-    found = re.search(rb"\x41([\x80-\xff]{4}.)\x36\x02\x28", body, re.DOTALL)  # into `root.type`
-    if found is None:
-        raise ModuleError("a buffer's type is not where it was")
-    address = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(found[1]))
-    text = int.from_bytes(module.initial_data(address, 4), "little")
-    size = int.from_bytes(module.initial_data(address + _INFO_SIZE, 4), "little")
-    name = module.initial_data(text, 10).removeprefix(_CONST)[:4]
-    is_positions = size == 4 and name in _NAMES
-    return i32_const_address(address) if is_positions else b""
 
 
 def _copies(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:

@@ -1,0 +1,163 @@
+"""Casts to positions: a number that does not fit 32 bits raises `OverflowError`.
+
+`guest/positions.py` says what for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from guest.assembler import (
+    BLOCK,
+    END,
+    I32,
+    I32_ADD,
+    I32_AND,
+    I32_EQZ,
+    I32_LT_S,
+    I32_OR,
+    I32_SUB,
+    I64_NE,
+    IF,
+    LOOP,
+    RETURN,
+    V128,
+    br,
+    br_if,
+    call,
+    global_get,
+    global_set,
+    i32_const,
+    i32_load,
+    i32_load_byte,
+    i32_load_static,
+    i64_const,
+    i64_load_half,
+    i64_store,
+    i64_store_low_half,
+    local_get,
+    local_set,
+    local_tee,
+    unsigned,
+    vector,
+)
+from guest.wasm_module import START, Edit, ModuleError, WasmModule
+
+_MESSAGE = (
+    b"a number beyond 2,147,483,647 does not fit an array of positions or counts (numpy.intp), "
+    b"which has 32 bits here. Make the array wider first: array.astype(np.int64)"
+)
+_STACK = 0  # the global variable that holds the stack's end
+_OVERFLOW_ERROR, _VALUE_ERROR = i32_load_static(26079564), i32_load_static(26079184)
+_OR, _XOR, _ANY, _SHIFT = (
+    vector(80),
+    vector(81),
+    vector(83),
+    vector(172),
+)  # of vectors of 4 x 32 bits
+_CHECKS_IF = local_get(0) + i32_load_byte(16) + i32_const(1) + I32_AND + I32_EQZ + br_if(0)
+_FRACTION = {"float": b"\x8f\x5b", "double": b"\x9d\x61"}  # trunc, eq
+_SOURCES = "longlong|ulonglong|uint|ulong|float|double"
+
+
+def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
+    """Yields edits of the loops that cast to positions.
+
+    numpy has a check of its own in them, for `casting="same_value"`. It is always made here; floats
+    may have a fraction.
+    """
+    why = "what does not fit positions raises OverflowError"
+    function = "_aligned_contig_cast_longlong_to_long"  # of all indexes that are int64
+    first, declared = module.further_locals(function, I32 * 4 + V128 * 4, why)
+    yield from declared
+    yield Edit(function, START, b"", _narrowed(first, refuse), why)
+    for function in module.functions_like(f"_(?:aligned_)?(?:contig_)?cast_(?:{_SOURCES})_to_long"):
+        body = module.body(function)
+        yield Edit(function, only(body, re.escape(_CHECKS_IF), function), _CHECKS_IF, b"", why)
+        raising = (
+            re.escape(i32_const(0) + _VALUE_ERROR) + b"\x41.{5}" + re.escape(i32_const(0))
+            + re.escape(b"\x10" + padded(module.index("npy_gil_error")))
+        )  # fmt: skip
+        at = only(body, raising, function)
+        old = re.compile(raising, re.DOTALL).match(body, at)
+        assert old is not None
+        yield Edit(function, at, old[0], call(refuse), why)
+        for source, opcodes in _FRACTION.items():
+            if f"cast_{source}_" in function:
+                found = re.search(b"\x20(.)\x20\\1" + re.escape(opcodes + br_if(1)), body)
+                if found is None:
+                    raise ModuleError(f"{function} does not look for fractions")
+                yield Edit(function, found.start(), found[0], br(1), why)
+
+
+def _narrowed(first: int, refuse: int) -> bytes:
+    """Casts int64 to positions, 8 at a time; what differs is gathered and looked at in the end."""
+    source, target, left, bad, gathered, one, other, low = range(first, first + 8)
+    data, dims = 1, 2
+
+    def of_four(number: int) -> bytes:
+        halves = [bytes(8 * n + 4 * half + byte for n in range(4) for byte in range(4))
+                  for half in (0, 1)]  # fmt: skip
+        both = local_get(one) + local_get(other) + vector(13)
+        load = vector(0) + b"\0"
+        return (
+            local_get(source) + load + unsigned(32 * number) + local_set(one)
+            + local_get(source) + load + unsigned(32 * number + 16) + local_set(other)
+            + local_get(target) + both + halves[0] + local_tee(low)
+            + vector(11) + b"\0" + unsigned(16 * number)
+            + both + halves[1] + local_get(low) + i32_const(31) + _SHIFT + _XOR
+            + local_get(gathered) + _OR + local_set(gathered)
+        )  # fmt: skip
+
+    add = [local_get(place) + i32_const(number) + I32_ADD + local_set(place)
+           for place, number in ((source, 64), (target, 32), (left, -8))]  # fmt: skip
+    add_one = [local_get(place) + i32_const(number) + I32_ADD + local_set(place)
+               for place, number in ((source, 8), (target, 4), (left, -1))]  # fmt: skip
+    number = local_get(source) + b"\x29\0\0"  # i64.load
+    return (
+        local_get(data) + i32_load(0) + local_set(source)
+        + local_get(data) + i32_load(4) + local_set(target)
+        + local_get(dims) + i32_load(0) + local_set(left)
+        + BLOCK + LOOP
+        + local_get(left) + i32_const(8) + I32_LT_S + br_if(1)
+        + of_four(0) + of_four(1) + b"".join(add) + br(0)
+        + END + END
+        + BLOCK + LOOP
+        + local_get(left) + I32_EQZ + br_if(1)
+        + local_get(target) + number + i64_store_low_half(0)
+        + local_get(bad) + number + local_get(target) + i64_load_half(0) + I64_NE + I32_OR
+        + local_set(bad) + b"".join(add_one) + br(0)
+        + END + END
+        + local_get(gathered) + _ANY + local_get(bad) + I32_OR + IF
+        + call(refuse) + i32_const(-1) + RETURN + END
+        + i32_const(0) + RETURN
+    )  # fmt: skip
+
+
+def only(body: bytes, pattern: bytes, function: str) -> int:
+    """Returns the only place of a pattern in a function's body; `function` is its name."""
+    places = [found.start() for found in re.finditer(pattern, body, re.DOTALL)]
+    if len(places) != 1:
+        raise ModuleError(f"{function} has a check at {places}, and one was expected")
+    return places[0]
+
+
+def padded(number: int) -> bytes:
+    """Encodes the index of a function as the linker does."""
+    return bytes(number >> 7 * place & 0x7F | 0x80 * (place < 4) for place in range(5))
+
+
+def refuse(module: WasmModule) -> bytes:
+    """Raises OverflowError; the message is laid out on the stack."""
+    text = _MESSAGE + bytes(8 - len(_MESSAGE) % 8)
+    size = -(-len(text) // 16) * 16
+    code = global_get(_STACK) + i32_const(size) + I32_SUB + local_tee(0) + global_set(_STACK)
+    for at in range(0, len(text), 8):
+        number = int.from_bytes(text[at : at + 8], "little", signed=True)
+        code += local_get(0) + i64_const(number) + i64_store(at)
+    return (
+        code + i32_const(0) + _OVERFLOW_ERROR + local_get(0) + i32_const(0)
+        + call(module.index("npy_gil_error"))
+        + local_get(0) + i32_const(size) + I32_ADD + global_set(_STACK)
+    )  # fmt: skip
