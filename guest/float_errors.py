@@ -230,6 +230,19 @@ def _is_zero(local: int) -> bytes:
     return local_get(local) + f64_const(0.0) + F64_EQ
 
 
+def _pole(rule: int, first: int, second: int) -> bytes:
+    """Pushes whether an infinity is a division by zero, by a function's rule and its arguments."""
+
+    def is_rule(rule_: int) -> bytes:
+        return local_get(rule) + i32_const(rule_) + I32_EQ
+
+    return (
+        is_rule(_POLE)
+        + is_rule(_POLE_OF_FIRST) + _is_zero(first) + I32_AND + I32_OR
+        + is_rule(_POLE_OF_SECOND) + _is_zero(second) + I32_AND + I32_OR
+    )  # fmt: skip
+
+
 def _classify() -> bytes:
     """Sets flags for results that are NaN or infinite, while their arguments are not."""
     args, dims, steps, how, number, flags, rule, _, first, second, result = range(11)
@@ -247,14 +260,7 @@ def _classify() -> bytes:
             + ELSE + address + _LOAD_FLOAT + F64_PROMOTE_F32 + END
         )  # fmt: skip
 
-    def is_rule(rule_: int) -> bytes:
-        return local_get(rule) + i32_const(rule_) + I32_EQ
-
-    pole = (
-        is_rule(_POLE)
-        + is_rule(_POLE_OF_FIRST) + _is_zero(first) + I32_AND + I32_OR
-        + is_rule(_POLE_OF_SECOND) + _is_zero(second) + I32_AND + I32_OR
-    )  # fmt: skip
+    pole = _pole(rule, first, second)
     set_flag = local_get(flags) + I32_OR + local_set(flags)
     return (
         local_get(how) + i32_const(48) + I32_AND + i32_const(4) + b"\x76" + local_set(rule)
@@ -279,7 +285,7 @@ def _classify() -> bytes:
 
 
 def _divide() -> bytes:
-    """Divides two numbers: the result lies on the stack as an array of one number would."""
+    """Divides two numbers, and sets flags as a processor does."""
     first, second, result = range(3)
     finite = [local_get(n) + local_get(n) + F64_SUB + f64_const(0.0) + F64_EQ for n in (0, 1)]
     invalid = local_get(result) + local_get(result) + F64_NE
