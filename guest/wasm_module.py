@@ -228,7 +228,10 @@ class WasmModule:
 
     def _with_types(self, functions: Sequence[Function]) -> bytes:
         """Returns what precedes the code, with the types of further functions."""
-        section, code = self._sections[_FUNCTIONS], self._sections[_CODE]
+        code = self._sections[_CODE]
+        if not functions:
+            return self._data[: code.header]
+        section = self._sections[_FUNCTIONS]
         count, start = self._unsigned(section.start)
         types = b"".join(unsigned(self._type(self._number(each.like))) for each in functions)
         content = unsigned(count + len(functions)) + self._data[start : section.end] + types
