@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -180,19 +181,22 @@ def test_one_client_holds_no_more_than_its_share() -> None:
 
     async def attack() -> None:
         part = b" " * (gate.REQUEST_BYTES - 1)
-        slow = [asyncio.ensure_future(sender.send(part, last=False)) for _ in range(8)]
+        sending = partial(sender.send, part, last=False, connection="c1")
+        slow = [asyncio.ensure_future(sending()) for _ in range(8)]
         await asyncio.sleep(0)
         ended = [each.result() for each in slow if each.done()]
         assert ended == [503] * 4
         assert await sender.send(b"x", host="two") == 200
         assert await sender.send(b" " * 60_000) == 200  # of others, who share the address
-        assert await sender.send(b" " * (gate.REQUEST_BYTES + 1), host="two") == 413
+        large = b" " * (gate.REQUEST_BYTES + 1)
+        assert await sender.send(large, host="two", connection="c2") == 413
+        assert await sender.send(b" " * 70_000, host="two") == 413  # a connection would keep it
         for each in slow:
             each.cancel()
 
     asyncio.run(attack())
     assert [size for _, _, size in sender.app.requests] == [1, 60_000]
-    assert b'refusals_total{limit="request_bytes"} 5' in sender.metrics.page([])
+    assert b'refusals_total{limit="request_bytes"} 6' in sender.metrics.page([])
 
 
 def values(text: str, encoding: str = "utf-8") -> bytes:
@@ -214,7 +218,7 @@ def values(text: str, encoding: str = "utf-8") -> bytes:
 def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> None:
     """Reading it held the loop of all clients for seconds; texts may hold as many marks."""
     sender = Sender()
-    assert asyncio.run(sender.send(content)) == status
+    assert asyncio.run(sender.send(content, connection="c1")) == status
     assert len(sender.app.requests) == (status == 200)
 
 

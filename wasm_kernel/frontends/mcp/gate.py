@@ -11,6 +11,8 @@ import time
 from collections import Counter, OrderedDict
 from weakref import WeakValueDictionary
 
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,7 +42,8 @@ _BODY_SECONDS = 60.0  # for the content of a request to come
 _SMALL_BYTES = 64 * 1024  # of a request that takes no part of its client's share
 _CLIENTS_MOST = 10_000  # whose rates are known
 _READING = 2  # requests of one client that read a file at once
-_OF_REQUEST = (SESSION_HEADER.encode(), b"mcp-protocol-version", b"content-length")
+_OF_REQUEST = {each.encode() for each in (SESSION_HEADER, MCP_PROTOCOL_VERSION_HEADER)}
+_OF_REQUEST |= {b"content-length"}
 
 
 class Rates:
@@ -127,10 +130,12 @@ class Gate:
     async def _read(share: Share, headers: Headers, receive: Receive) -> bytes:
         """Returns a request's content; `_Refusal` if too large, too slow, or too much at once."""
         told = headers.get("content-length", "")
-        too_large = _Refusal(
-            413, "request_bytes", f"A request may have {REQUEST_BYTES // MIB} MiB. Send less."
-        )
-        if told.isdecimal() and int(told[:20]) > REQUEST_BYTES:
+        most = REQUEST_BYTES
+        if SESSION_HEADER not in headers and not _is_modern(headers):
+            most = _SMALL_BYTES  # it begins a connection, which keeps what it tells
+        words = f"A request may have {REQUEST_BYTES // MIB} MiB, and one that begins a connection "
+        too_large = _Refusal(413, "request_bytes", f"{words}{_SMALL_BYTES // 1024} KiB. Send less.")
+        if told.isdecimal() and int(told[:20]) > most:
             raise too_large
         content = bytearray()
         try:
@@ -141,7 +146,7 @@ class Gate:
                     if message["type"] == "http.disconnect":
                         raise _Refusal(408, "request_seconds", "The request did not come whole.")
                     part = message.get("body", b"")
-                    if len(content) + len(part) > REQUEST_BYTES:
+                    if len(content) + len(part) > most:
                         raise too_large
                     content += part
                     if len(content) > _SMALL_BYTES and not share.take(len(part)):
@@ -209,6 +214,12 @@ class Gate:
             pass
 
         await self._app({**scope, "method": "DELETE", "headers": headers}, nothing, nobody)
+
+
+def _is_modern(headers: Headers) -> bool:
+    """Returns whether a request is of a protocol without connections, as the SDK decides it."""
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    return version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def _again(content: bytes, receive: Receive) -> Receive:

@@ -54,7 +54,8 @@ _TOO_LONG = (
     "with write_file."
 )
 _TOO_LATE = (
-    "timeout_seconds only lowers a cell's limit, which is {seconds:g} seconds here: that holds."
+    "[note] timeout_seconds only lowers a cell's limit, which is {seconds:g} seconds here: that "
+    "holds."
 )
 _TRAVEL_CHARACTERS = 2_000
 
@@ -126,10 +127,11 @@ class CellTools:
             raise Refused(_TOO_LONG)
         asked = guest_of(language) or (None if session else RuntimeType.PYTHON.value)
         found = await self._sessions.of(self._caller(), session, asked)
+        answer = await self._run(ctx, found, code, timeout_seconds)
         most = self._sessions.policy.cell_timeout
-        if timeout_seconds is not None and most is not None and timeout_seconds > most:
-            found.notes.append(_TOO_LATE.format(seconds=most))
-        return await self._run(ctx, found, code, timeout_seconds)
+        if most is not None and (timeout_seconds or 0) > most:
+            answer.content.insert(0, text_block(_TOO_LATE.format(seconds=most)))
+        return answer
 
     async def install_packages(
         self,
