@@ -204,7 +204,7 @@ def test_files_that_hold_no_tests_are_refused(tmp_path: Path) -> None:
 def load() -> Iterator[Callable[[str], None]]:
     """Loads the text of a file of tests, as a clean guest does."""
     begin = f"from {GUEST_SIDE} import ProbeError, inside, test\n"
-    yield lambda text: wasm_kernel_grading.load(begin + text, {})
+    yield lambda text: wasm_kernel_grading.load(begin + text)
     wasm_kernel_grading._REGISTERED.clear()
 
 
@@ -239,6 +239,12 @@ def test_a_verdict_is_an_end_without_error_or_a_truth_or_a_number_of_points(
     assert (judged("alike", 0.1 + 0.2), judged("alike", 1)) == ({"earned": 2.0}, {"earned": 0.0})
     assert judged("said", 1) == {"earned": 2.0}
     assert judged("said", 2) == {"earned": 0.0, "message": "an assertion failed"}
+
+
+def test_files_of_tests_have_names_of_their_own(load: Callable[[str], None]) -> None:
+    for name, wanted in (("one", 1), ("two", 2)):
+        load(f"wanted = {wanted}\n@test(probes=['x'])\ndef is_{name}(x): assert x == wanted\n")
+    assert (judged("is_one", 1), judged("is_two", 2)) == ({"earned": 1.0}, {"earned": 1.0})
 
 
 def test_a_probe_that_raises_an_error_fails_a_test_that_does_not_name_it(

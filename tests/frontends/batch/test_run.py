@@ -117,10 +117,15 @@ def test_what_a_notebook_writes_lies_beside_the_executed_one(
 
     (tmp_path / "out" / "a.files" / "mine.csv").write_text("mine")
     monkeypatch.setattr(notebook_run, "RESULTS_BYTES", 1000)
+    odd = "open('a\\\\..\\\\x.pkl', 'w').close()"  # leads out of its folder where a \\ parts names
+    make("odd.ipynb", odd)
     make("a.ipynb", "open('big.csv', 'w').write('3' * 1001); open('few.csv', 'w').write('3')")
-    outcome = run()["a.ipynb"]
+    outcomes = run()
+    assert outcomes["odd.ipynb"].left == ("a\\..\\x.pkl",) and not outcomes["odd.ipynb"].files
+    outcome = outcomes["a.ipynb"]
     assert outcome.files == ("a.files/few.csv",) and "big.csv (the results of" in outcome.note
     assert session.id in outcome.note and (session.path / "big.csv").exists()
+    assert outcome.left == ("big.csv",) and not outcome.is_complete
     outcome = run(budgets=Budgets(disk_bytes=2 * MIB))["a.ipynb"]
     assert outcome.files == ("a.files/big.csv", "a.files/few.csv") and not session.exists
     found = {

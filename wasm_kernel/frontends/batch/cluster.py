@@ -333,7 +333,8 @@ class _ClusterBatch:
         write_bytes(source.output, ran.executed)
         files = write_results(source.output, ran.files)
         remove_earlier(source.output, before, files)
-        outcome = replace(outcome, output=str(source.output), files=files)
+        left = outcome.left or ((".",) if len(files) < len(ran.files) else ())
+        outcome = replace(outcome, output=str(source.output), files=files, left=left)
         if not (self._settings.compare and outcome.ok):
             return outcome
         return compared(source, book, self._settings.ignored, outcome)

@@ -276,4 +276,4 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
     are_written = write_reports(reports)
     if not options.json:
         print(summary(outcomes))
-    return int(not (are_written and all(outcome.ok for outcome in outcomes)))
+    return int(not (are_written and all(each.is_complete for each in outcomes)))

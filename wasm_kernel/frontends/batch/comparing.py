@@ -45,6 +45,15 @@ def differing_cell(before: NotebookNode, after: NotebookNode, ignored: Collectio
     return next((number for number, (old, new) in enumerate(cells, 1) if old != new), 0)
 
 
+def without_notes(book: NotebookNode) -> NotebookNode:
+    """Returns a stored notebook without the quiet notes that JupyterLab has kept as outputs."""
+    made = copy.deepcopy(book)
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [each for each in cell.outputs if not _is_note(each)]
+    return made
+
+
 def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
     """A copy that holds what is compared: sources and outputs."""
     made = copy.deepcopy(book)
@@ -57,12 +66,11 @@ def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
             if "counts" in ignored:
                 cell.execution_count = None
             merge_streams(cell)
-            cell.outputs = [_output(each, ignored) for each in cell.outputs if not _is_note(each)]
+            cell.outputs = [_output(each, ignored) for each in cell.outputs]
     return made
 
 
 def _is_note(output: NotebookNode) -> bool:
-    """Returns whether it is a quiet note of our kernel's, which JupyterLab stores as an output."""
     data = output.get("data", {})
     return [*data] == ["text/plain"] and "".join(data["text/plain"]).startswith(_NOTE)
 

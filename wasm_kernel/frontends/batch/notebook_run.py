@@ -27,7 +27,7 @@ from wasm_kernel.frontends.batch.batch_kernel import (
     verdict_of,
 )
 from wasm_kernel.frontends.batch.batch_session import BatchSession
-from wasm_kernel.frontends.batch.comparing import difference, differing_cell
+from wasm_kernel.frontends.batch.comparing import difference, differing_cell, without_notes
 from wasm_kernel.frontends.batch.notebook_client import OUTPUT_SECONDS, CellClient, TooMuchKept
 from wasm_kernel.frontends.batch.notebooks import (
     Cell,
@@ -221,9 +221,10 @@ class NotebookRun:
             await asyncio.to_thread(remove_earlier, output, self._before, found.files)
         except (OSError, WasmKernelError) as problem:
             self._add_note(f"its files could not be collected ({describe(problem)})")
+            self._note(left=(".",))
             return False
         self._before = ()
-        self._note(files=found.files)
+        self._note(files=found.files, left=tuple(found.left))
         if found.packed:
             self._add_note(f"{OTHERS} has {_some(found.packed)}")
         if found.left:
@@ -410,7 +411,7 @@ def compared(
     source: Source, book: NotebookNode, ignored: Sequence[str], outcome: Outcome
 ) -> Outcome:
     """Returns the outcome of a notebook whose outputs must be those that it was stored with."""
-    before = read_stored(source)
+    before = without_notes(read_stored(source))
     found = difference(before, book, ignored)
     if not found:
         return outcome

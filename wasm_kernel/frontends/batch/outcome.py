@@ -82,6 +82,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
         seconds: How long it took.
         output: The executed notebook's path; empty if none was written.
         files: The results that were collected, by paths relative to the executed notebook.
+        left: The results that could not be collected, by their paths in the session.
     """
 
     notebook: str
@@ -97,11 +98,17 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     output: str = ""
     files: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         """True if every cell ran as it should."""
         return self.verdict == "ok"
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every cell ran as it should, and all results were collected."""
+        return self.ok and not self.left
 
     @property
     def why(self) -> str:

@@ -181,7 +181,7 @@ class CleanGuest:
         self._load(_INSTALL.format(name=_MODULE, source=source))
         self._load(f"import {_MODULE}")
         for each in files.sources:
-            self._load(f"{_MODULE}.load({each!r}, globals())")
+            self._load(f"{_MODULE}.load({each!r})")
         listed: list[dict[str, Any]] = self._ask("listing()")
         own = [GradedTest(**{**each, "probes": tuple(each.get("probes", ()))}) for each in listed]
         for test in own:

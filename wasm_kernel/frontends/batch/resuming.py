@@ -59,7 +59,8 @@ class Earlier:
         done = record.get(DONE)
         if not isinstance(done, int):
             return None
-        return cls(code_cells(book), done, cells, was_ok=record.get("verdict") == "ok")
+        was_ok = record.get("verdict") == "ok" and not record.get("left")
+        return cls(code_cells(book), done, cells, was_ok=was_ok)
 
     @property
     def can_resume(self) -> bool:

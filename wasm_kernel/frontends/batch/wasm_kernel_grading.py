@@ -214,11 +214,11 @@ def _ends(body: Sequence[ast.stmt]) -> bool:
 # -- what the host asks for
 
 
-def load(source: str, namespace: dict[str, Any]) -> None:
-    """Runs a file of tests."""
+def load(source: str) -> None:
+    """Runs a file of tests, whose names are its own: other files may have the same."""
     global _loading  # noqa: PLW0603 - decorators know nothing else of their file
     _loading = ast.parse(source)
-    exec(compile(_loading, "the tests", "exec"), namespace)  # noqa: S102 - in a guest
+    exec(compile(_loading, "the tests", "exec"), {"__name__": "tests"})  # noqa: S102 - in a guest
 
 
 def listing() -> str:

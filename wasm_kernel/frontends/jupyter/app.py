@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
+_NOTES_MOST = 20
 _PIP_OFF = (
     "%{name} is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
     "and be imported from there."
@@ -224,7 +225,7 @@ class WasmKernelApp(JupyterApp):
     @cached_property
     def _notes(self) -> deque[str]:
         """What a page is to show quietly, until it has."""
-        return deque()
+        return deque(maxlen=_NOTES_MOST)
 
     def _note(self, text: str) -> None:
         """Keeps a sentence for the user; the log has it, too, for whom no page shows it."""
