@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError, describe
@@ -42,6 +43,7 @@ from wasm_kernel.publishing.names import (
     is_folder_name,
     is_too_long,
 )
+from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions.notebooks import Binding, notebooks_of
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
@@ -331,8 +333,12 @@ class PublishCommand:
 class CollectedFiles(PublishCommand):
     """The command in a batch, which collects all results when the notebook has ended.
 
-    So it copies nothing: it gives the links that the files will have then.
+    So it copies nothing: it gives the links that the files will have then. Which files have names
+    of data is the command's to say, not the settings'.
     """
+
+    def __init__(self, session: Session, place: PublishPlace) -> None:
+        super().__init__(session, replace(place, names=PublishableNames(DATA_SUFFIXES)))
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
         """Returns the links of files, and why others have none."""

@@ -257,6 +257,10 @@ def test_the_command_says_what_it_can_not_begin_with(
     assert capsys.readouterr().err.count("Nothing was run") == 3
     assert main([*named, "--memory", "100M"]) == 2
     assert "--memory must be" in capsys.readouterr().err
+    for wrong in (["--jobs=-1"], ["--jobs=0"], ["--test-seconds", "nan"]):
+        (tmp_path / "tests.py").write_text("")
+        assert main(["grade", *named[1:], "--tests", str(tmp_path / "tests.py"), *wrong]) == 2
+        assert "Nothing was run." in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*named, "--memory", "much"])
     assert not (tmp_path / "out").exists()

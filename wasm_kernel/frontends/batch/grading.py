@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from msgspec import Struct
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles, read_tests
-from wasm_kernel.frontends.batch.local_run import run_sources
+from wasm_kernel.frontends.batch.local_run import jobs_of, run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source, find_sources, source_of
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
@@ -133,7 +133,9 @@ def grade_notebooks(
         BatchError: the tests can't be read, or the run can't begin.
     """
     files = read_tests([Path(each) for each in tests])
-    count = jobs or len(os.sched_getaffinity(0))
+    count = jobs_of(jobs)
+    if not 0 < test_seconds < math.inf:
+        raise BatchError(f"A test may take some seconds, not {test_seconds:g}. Nothing was run.")
     settings = RunSettings(
         root=SessionsRoot(workspace_root, private_root),
         budgets=budgets,

@@ -32,9 +32,7 @@ def run_sources(
     Raises `BatchError` if the run can't begin, `BatchStopped` if an executed notebook can't be
     written.
     """
-    count = len(os.sched_getaffinity(0)) if jobs is None else jobs
-    if count < 1:
-        raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
+    count = jobs_of(jobs)
     check(sources, settings)
     sweep()
     batch = _Batch(settings, progress)
@@ -44,6 +42,14 @@ def run_sources(
         except RuntimeError:
             return asyncio.run(batch.run(sources, count))
         return batch.run_beside(sources, count)  # a notebook calls this, say
+
+
+def jobs_of(jobs: int | None) -> int:
+    """Returns how many run at a time, by default one a processor; `BatchError` if none would."""
+    count = len(os.sched_getaffinity(0)) if jobs is None else jobs
+    if count < 1:
+        raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
+    return count
 
 
 class _Batch:

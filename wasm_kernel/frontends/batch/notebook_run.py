@@ -61,7 +61,6 @@ from wasm_kernel.frontends.batch.results import (
 )
 from wasm_kernel.frontends.batch.resuming import DONE, Earlier, state_counts
 from wasm_kernel.policy import RuntimeType
-from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions.root import SessionsRoot
 
 HOOKS = (
@@ -329,7 +328,6 @@ class NotebookRun:
             "fork": False,
             "door": Door.BATCH.value,
             "publish_folder": "" if settings.keeps_session else folder_of(self._source.output).name,
-            "publish_suffixes": DATA_SUFFIXES,
             "deterministic": settings.deterministic,
             **settings.budgets.limits(),
         }

@@ -309,7 +309,7 @@ class WasmKernelApp(JupyterApp):
         if self.settings.writes_folder and beneath is not None:
             from wasm_kernel.publishing.write_back import WriteBack
 
-            writing = WriteBack(session, beneath.folder, publishing.place.names, self._note)
+            writing = WriteBack(session, beneath.folder, self.settings.publishable(), self._note)
             sandbox.commands.listener, link = writing, writing.link
         elif beneath is not None and not (self._publishes_at_end or self.settings.is_batch):
             sandbox.commands.listener = UnpublishedNotice(session, publishing, self._note)
