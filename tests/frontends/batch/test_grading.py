@@ -247,16 +247,18 @@ def test_files_of_tests_have_names_of_their_own(load: Callable[[str], None]) -> 
     assert (judged("is_one", 1), judged("is_two", 2)) == ({"earned": 1.0}, {"earned": 1.0})
 
 
-def test_a_probe_that_raises_an_error_fails_a_test_that_does_not_name_it(
+def test_a_probe_that_raises_an_error_earns_never_all_points_unless_that_is_asked_for(
     load: Callable[[str], None],
 ) -> None:
     load(
         "@test(probes=['f(4)'])\ndef is_no_prime(x): assert not x != 3 or x\n"
         "@test(probes=['f(4)'])\ndef refuses(x): assert isinstance(x, ProbeError) and x.text\n"
+        "@test(probes=['f(4)'], points=3)\ndef partly(x): return 3 if x == 1 else 1\n"
     )
     failed = {"earned": 0.0, "message": "ValueError: no"}
     assert judged("is_no_prime", ValueError("no")) == failed
     assert judged("refuses", ValueError("no")) == {"earned": 1.0}
+    assert judged("partly", ValueError("no")) == {"earned": 1.0}
 
 
 UNFIT = {

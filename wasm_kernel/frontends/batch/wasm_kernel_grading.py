@@ -31,7 +31,7 @@ _ALONE = "only its own text is run: no arguments, outer variables or further dec
 
 
 class ProbeError(Exception):
-    """The answer to a probe that raised an error; tests that name this class get it.
+    """The answer to a probe that raised an error.
 
     Attributes:
         name: The class of the error, as the submission says.
@@ -58,8 +58,8 @@ def test(
     It gets one argument for each probe: plain data. If it raises an error, it gives no points. If
     it returns True, or never returns anything, it gives all; if False, none; if a number, as many.
 
-    A probe that raises an error fails the test, unless the function names `ProbeError`: then that
-    is the answer.
+    The answer to a probe that raised an error is a `ProbeError`. A function that does not name that
+    class can't give all points then: they are none, unless it returns fewer.
 
     Args:
         probes: Cells that the submission runs; the value of each one's last expression is the
@@ -247,9 +247,9 @@ def judge(name: str, answers: str) -> str:
     given = [_answer(each) for each in json.loads(answers)]
     failed = "; ".join(str(each) for each in given if isinstance(each, ProbeError))
     it = _REGISTERED[name]
-    if failed and not it.takes_errors:
-        return json.dumps({"earned": 0.0, "message": failed})
     found = _judged(it, given)
+    if failed and not it.takes_errors and found["earned"] >= it.points:
+        found = {"earned": 0.0, "message": ""}  # an error is true, and unlike everything
     if "message" in found:
         found["message"] = "; ".join(filter(None, (found["message"], failed)))
     return json.dumps(found)
