@@ -184,8 +184,10 @@ def test_formats_of_others_are_graded(warm: None, make: Making, tmp_path: Path) 
     assert [test.forgeable for test in grade.tests] == [False, False, False, True, True]
 
 
-def test_files_that_hold_no_tests_are_refused(tmp_path: Path) -> None:
+def test_files_that_hold_no_tests_are_refused_or_named(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
+    bad.write_text("import json")
+    assert "bad.py has no test" in read_tests([bad]).notes[0]
     bad.write_text("test = {'suites': open('x')}")
     with pytest.raises(BatchError, match="more than plain values"):
         read_tests([bad])

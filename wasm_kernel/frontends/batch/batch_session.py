@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.folders.folders import PACKAGES
-from wasm_kernel.frontends.batch.outcome import BatchError
+from wasm_kernel.frontends.batch.outcome import BatchStopped
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.sessions import ids
@@ -71,14 +71,17 @@ class BatchSession:
     def begin(self, inputs: Sequence[Path]) -> None:
         """Makes it anew, with copies of some files.
 
-        Raises `BatchError` if one can't be copied, `WasmKernelError` if somebody uses it.
+        Raises `BatchStopped` if one can't be copied, `WasmKernelError` if somebody uses it.
         """
         self.delete()
         for file in inputs:
             try:
                 data = file.read_bytes()
             except OSError as problem:
-                raise BatchError(f"{file.name} can't be read ({describe(problem)}).") from None
+                raise BatchStopped(
+                    f"{file.name} can't be read any more ({describe(problem)}). What was executed "
+                    "before is kept."
+                ) from None
             write_session_file(
                 self.id, file.name, data, self.root.path, private_root=self.root.private_root
             )

@@ -22,6 +22,7 @@ from wasm_kernel.frontends.batch.outcome import BatchError
 
 Kind = Literal["probes", "inside", "doctest"]
 
+_OWN = "wasm_kernel_grading"
 _HIDDEN = "### BEGIN HIDDEN TESTS"
 _MOST = 10_000
 
@@ -101,6 +102,8 @@ def read_tests(paths: Sequence[Path]) -> TestFiles:
             tests += _otter(file, table)
         else:
             sources.append(text)
+            if text.strip() and _OWN not in text:
+                notes.append(f"{file.name} has no test: it does not import {_OWN}")
     names = [test.name for test in tests]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BatchError(f"Two tests are named {twice[0]}. Nothing was run.")

@@ -89,7 +89,7 @@ _DIFFERS = "The outputs are not those that the notebook was stored with."
 _NOT_HERE = "The notebook is in {language}, in which submissions can't be graded."
 _KEPT_IN = "not collected, but kept in session {id}"
 _GONE = "not collected, and gone with the worker"
-_NAMED_MOST = 3
+_NAMED_MOST, _NAME_MOST, _LISTED_MOST = 3, 50, 20
 _UNRECORDED = ("notebook", "output", "difference", "traceback")
 _MARK = "[wasm-kernel] "
 _TRACE_CHARACTERS = 10_000
@@ -223,14 +223,13 @@ class NotebookRun:
             self._note(left=(".",))
             return False
         self._before = ()
-        self._note(files=found.files, left=tuple(found.left))
-        if found.packed:
-            self._add_note(f"{OTHERS} has {_some(found.packed)}")
+        self._note(files=found.files, left=(*found.left,)[:_LISTED_MOST])
         if found.left:
             where = _KEPT_IN.format(id=self._session.id) if settings.lasts else _GONE
-            first, *others = found.left
-            why = f"{first} ({found.left[first]})"
-            self._add_note(f"{where}: {_some([why, *others])}")
+            why = next(iter(found.left.values()))
+            self._add_note(f"{where}: {_some([*found.left])} ({why})")
+        if found.packed:
+            self._add_note(f"{OTHERS} has {_some(found.packed)}")
         return not found.left
 
     def _add_note(self, text: str) -> None:
@@ -419,8 +418,11 @@ def compared(
 
 def _some(files: Sequence[str]) -> str:
     """Returns the names of a few files, and how many more there are."""
-    more = len(files) - _NAMED_MOST
-    return ", ".join([*files[:_NAMED_MOST], *([f"{more:,} more"] if more > 0 else [])])
+    names, more = (
+        [plain(each, _NAME_MOST) for each in files[:_NAMED_MOST]],
+        len(files) - _NAMED_MOST,
+    )
+    return ", ".join([*names, *([f"{more:,} more"] if more > 0 else [])])
 
 
 def _failure(limits: set[str], problem: CellExecutionError) -> _Ended:

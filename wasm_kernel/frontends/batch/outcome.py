@@ -82,7 +82,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
         seconds: How long it took.
         output: The executed notebook's path; empty if none was written.
         files: The results that were collected, by paths relative to the executed notebook.
-        left: The results that could not be collected, by their paths in the session.
+        left: Some of the results that could not be collected, by their paths in the session.
     """
 
     notebook: str

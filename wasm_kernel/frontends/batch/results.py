@@ -7,6 +7,7 @@ one archive, as tools that look into the folder could act on it: a notebook is t
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Folder, NotRegular, closing_fd
 from wasm_kernel.policy import MIB
 from wasm_kernel.publishing.folder_beside import entered
-from wasm_kernel.publishing.names import PublishableNames, is_folder_name, is_public
+from wasm_kernel.publishing.names import PublishableNames, is_public
 from wasm_kernel.result import DATA_SUFFIXES, readable
 from wasm_kernel.sessions.files import files_in
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
@@ -42,7 +43,8 @@ OTHERS = "others.zip"
 _NAMES = PublishableNames(DATA_SUFFIXES)
 _LEVEL = 1
 _BLOCK = 1024 * 1024
-_ODD = "programs that unpack archives could read more in its name"
+_MISREAD = re.compile(r"[\\:\x00-\x1f\x7f]")
+_ODD = "some systems read a part of its name as a folder's, or as a command"
 _NOT_A_FILE = "something that is not a file has its name there"
 _TOO_MUCH = "the results of a notebook may be {files:,} files, of {bytes} together"
 
@@ -127,7 +129,7 @@ def collect(session: BatchSession, source: Source, inputs: Sequence[Path], most:
                 if total + size > most or len(files) + len(packed) == RESULTS_FILES:
                     left[path] = _TOO_MUCH.format(files=RESULTS_FILES, bytes=readable(most))
                     continue
-                if not all(map(is_folder_name, path.split("/"))):
+                if _MISREAD.search(path):
                     left[path] = _ODD
                     continue
                 total += size
