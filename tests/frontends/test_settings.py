@@ -70,7 +70,7 @@ def test_limits_come_from_a_file_unless_a_trait_says_otherwise(tmp_path: Path) -
 
 def test_a_wrong_policy_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "limits.toml").write_text("open_files = 1")
-    with pytest.raises(PolicyError, match=r"^limits\.toml: open_files must be"):
+    with pytest.raises(PolicyError, match=r"^limits\.toml, line 1: open_files must be"):
         settings(policy_file=str(tmp_path / "limits.toml")).policy()
 
 
