@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import pytest
 import uvicorn
 from mcp.server.mcpserver.utilities import func_metadata
@@ -35,6 +37,7 @@ from wasm_kernel.frontends.mcp.callers import (
     SESSION_HEADER,
     SHARE,
     SHARE_KEY,
+    Caller,
     Share,
 )
 from wasm_kernel.frontends.mcp.file_tools import FileTools
@@ -42,7 +45,7 @@ from wasm_kernel.frontends.mcp.gate import BURST, Gate, Rates
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
-from wasm_kernel.frontends.mcp.sessions import AgentSessions
+from wasm_kernel.frontends.mcp.sessions import AgentSessions, HostWork
 from wasm_kernel.result import Output
 
 TOKENS = '[owners]\nann = "the token of ann herself"\neve = "the token of eve, who is evil"\n'
@@ -298,14 +301,15 @@ def test_replies_that_nobody_reads_hold_no_more_than_a_share() -> None:
 
 
 def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
-    async def read_file(path: str, *, max_bytes: int) -> bytes:
+    def read_file(path: str, *, max_bytes: int) -> bytes:
         return b"x" * MIB
 
     async def attack() -> None:
-        session: Any = SimpleNamespace(sandbox=SimpleNamespace(read_file=read_file))
+        sandbox = SimpleNamespace(sync=SimpleNamespace(read_file=read_file))
+        session: Any = SimpleNamespace(sandbox=sandbox, caller=NOBODY)
         tools = FileTools(Sender().sessions, lambda: NOBODY, MountedFiles(()), 1)
         held = Counter({"one": HELD_BYTES - MIB})
-        share = Share(held, "one", asyncio.Semaphore(1))
+        share = Share(held, "one")
         SHARE.set(share)
         assert len(await tools._content(session, "a.csv")) == MIB
         with pytest.raises(LimitReached, match="Too many large files"):
@@ -315,6 +319,42 @@ def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
         assert not share.take(1)  # nobody would give it back
 
     asyncio.run(attack())
+
+
+def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
+    """A hundred threads at once held up the loop of all clients for seconds."""
+    running: list[str] = []
+    most: Counter[str] = Counter()
+    may_end = threading.Event()
+
+    def work(client: str) -> None:
+        running.append(client)
+        most.update({client: 0, "all": 0})
+        most[client] = max(most[client], running.count(client))
+        most["all"] = max(most["all"], len(running))
+        may_end.wait(PATIENCE)
+        running.remove(client)
+
+    async def call(host: HostWork, client: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            await host.work(Caller("", "", client), partial(work, client))
+
+    async def attack() -> None:
+        host, scopes = HostWork(), [anyio.CancelScope() for _ in range(100)]
+        async with anyio.create_task_group() as calls:
+            for number, scope in enumerate(scopes):
+                calls.start_soon(call, host, f"client {number % 20}", scope)
+            while len(running) < 8:
+                await anyio.sleep(0)
+            for scope in scopes[:40]:  # what runs is not left alone, and keeps its turn
+                scope.cancel()
+            for _ in range(100):
+                await anyio.sleep(0)
+            may_end.set()
+
+    anyio.run(attack)
+    assert most.pop("all") == 8
+    assert set(most.values()) == {1}
 
 
 def test_a_client_that_connects_again_and_again_ends_its_own_connections(

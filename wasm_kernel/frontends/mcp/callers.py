@@ -4,7 +4,6 @@ memory a request takes; `Tokens`: the bearer tokens that a server over HTTP take
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import Counter
 from contextvars import ContextVar
@@ -34,11 +33,10 @@ _KEYS = {"token", "admin", "owners"}
 class Share:
     """The part that one request and its reply hold of the memory that its client may take at once.
 
-    `held` is by client. `reading` has the client's other requests wait that read a file.
+    `held` is by client.
     """
 
-    def __init__(self, held: Counter[str], client: str, reading: asyncio.Semaphore) -> None:
-        self.reading = reading
+    def __init__(self, held: Counter[str], client: str) -> None:
         self._held = held
         self._client = client
         self._own = 0

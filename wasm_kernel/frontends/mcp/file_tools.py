@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import binascii
-import contextlib
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
@@ -42,7 +42,6 @@ from wasm_kernel.frontends.mcp.tools import (
 )
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
-from wasm_kernel.service.async_session import on_thread
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
@@ -103,12 +102,10 @@ class FileTools:
         """List the files in /app, or in another folder that cells see."""
         name = _relative(pattern or "").rstrip("/")
         if self._mounts.holds(name):
-            paths = await on_thread(self._mounts.list, name)
+            paths = await self._sessions.host.work(self._caller(), partial(self._mounts.list, name))
             return [text_block(_listing(paths) or _NO_FILE)]
         found = self._sessions.existing(self._caller(), session, guest_of(language))
-        paths = await found.sandbox.list_files(None if name in _ALL else name)
-        if not paths and name not in _ALL:
-            paths = await found.sandbox.list_files(f"{name}/**")
+        paths = await found.work(partial(_paths, found, None if name in _ALL else name))
         none = f"No files yet in {found.name}." if name in _ALL else _NO_FILE
         return said(found, _listing(paths) or none)
 
@@ -169,7 +166,7 @@ class FileTools:
         """Delete a file or a folder in /app. undo does not bring it back."""
         name = self._writable(path)
         found = self._sessions.existing(self._caller(), session, guest_of(language))
-        await found.sandbox.delete_file(name, recursive=recursive)
+        await found.work(partial(found.sandbox.sync.delete_file, name, recursive=recursive))
         return said(found, f"Deleted /app/{name} in {found.name}.")
 
     def _writable(self, path: str) -> str:
@@ -187,12 +184,12 @@ class FileTools:
 
         Raises `LimitReached` if too many large replies are under way.
         """
+        caller, read = self._caller(), partial(self._mounts.read, path, FILE_BYTES)
+        if session is not None:
+            caller = session.caller
+            read = partial(session.sandbox.sync.read_file, path, max_bytes=FILE_BYTES)
+        data = await self._sessions.host.work(caller, read)
         share = SHARE.get()
-        async with contextlib.nullcontext() if share is None else share.reading:
-            if session is None:
-                data = await on_thread(self._mounts.read, path, FILE_BYTES)
-            else:
-                data = await session.sandbox.read_file(path, max_bytes=FILE_BYTES)
         if share is not None and not share.take(len(data)):
             raise LimitReached("reply_bytes", "Too many large files at once.", "")
         return data
@@ -205,7 +202,7 @@ class FileTools:
         found = self._sessions.known(caller, None)
         if found is None:
             return []
-        paths = await found.sandbox.list_files()
+        paths = await found.work(partial(_paths, found, None))
         return [
             Resource(
                 uri=uri_of(found, path), name=link(found, path).name, mime_type=mime_type_of(path)
@@ -233,6 +230,13 @@ class FileTools:
             return [ReadResourceContents(data.decode() if is_text else data, mime_type)]
         except UnicodeDecodeError:
             return [ReadResourceContents(data, mime_type)]
+
+
+def _paths(session: AgentSession, pattern: str | None) -> list[str]:
+    """Returns the files that match a glob, or lie in a folder of that name; all for None."""
+    sandbox = session.sandbox.sync
+    found = sandbox.list_files(pattern)
+    return found if found or pattern is None else sandbox.list_files(f"{pattern}/**")
 
 
 def _listing(paths: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from weakref import WeakValueDictionary
 
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -41,7 +40,6 @@ CONNECTIONS = 1_000
 _BODY_SECONDS = 60.0  # for the content of a request to come
 _SMALL_BYTES = 64 * 1024  # of a request that takes no part of its client's share
 _CLIENTS_MOST = 10_000  # whose rates are known
-_READING = 2  # requests of one client that read a file at once
 _OF_REQUEST = {each.encode() for each in (SESSION_HEADER, MCP_PROTOCOL_VERSION_HEADER)}
 _OF_REQUEST |= {b"content-length"}
 
@@ -91,7 +89,6 @@ class Gate:
         self._metrics = metrics
         self._rates = Rates()
         self._held: Counter[str] = Counter()
-        self._reading: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._connections: dict[str, OrderedDict[str, None]] = {}  # used longest ago first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,8 +99,7 @@ class Gate:
         headers = Headers(scope=scope)
         known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
         client = client_name(known, scope)
-        reading = self._reading.setdefault(client, asyncio.Semaphore(_READING))
-        share = Share(self._held, client, reading)
+        share = Share(self._held, client)
         try:
             if not self._rates.allows(self._counted_as(client, headers, known)):
                 words = f"{RATE:g} a second may come from one client. Wait a moment."

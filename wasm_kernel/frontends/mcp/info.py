@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.mcp import variables
@@ -15,10 +16,11 @@ from wasm_kernel.guests.base import GuestLanguage, languages
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import readable
-from wasm_kernel.service.service import AsyncService, Service
+from wasm_kernel.service.service import Service
 from wasm_kernel.service.session_info import SessionInfo
 
 _CELLS, _FILES = 30, 100
+_LOOK_SECONDS = 10.0  # for the guest to say what it holds
 
 
 def listing(
@@ -56,12 +58,12 @@ def usage_of(sessions: Sequence[AgentSession], service: Service) -> dict[str, Se
     return found
 
 
-async def workspace_info(session: AgentSession, service: AsyncService) -> str:
+async def workspace_info(session: AgentSession, service: Service) -> str:
     """Returns what there is to know of a session. It waits for no cell."""
     if session.seen.is_stale and not session.running:
         await _look_again(session)
-    info = await service.info(session.handle)
-    files = await session.sandbox.list_files()
+    info = await session.work(partial(service.info, session.handle))
+    files = await session.work(session.sandbox.sync.list_files)
     kind = "automatic" if session.is_automatic else "explicit"
     as_of = " (as of the last cell that ended)" if session.running or session.seen.is_stale else ""
     rows = [
@@ -80,7 +82,9 @@ async def _look_again(session: AgentSession) -> None:
     """Has the guest say what it holds, after a cell that failed or an undo."""
     asked = variables.expressions(session.language)
     try:
-        result = await session.sandbox.execute("", silent=True, user_expressions=asked)
+        result = await session.sandbox.execute(
+            "", silent=True, user_expressions=asked, timeout_seconds=_LOOK_SECONDS
+        )
     except WasmKernelError:
         return
     session.seen = variables.read(result.reply, session.seen)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -33,9 +35,11 @@ from wasm_kernel.sessions.paths import locate, split_path
 from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen
 from wasm_kernel.wasi_files.quota import Full, Quota
 
+T = TypeVar("T")
 LEFT_SECONDS = 3600.0
 """The time after its last use at which a session that its client has left is deleted."""
 _LOOK_SECONDS = 60.0  # between two looks for such sessions
+_THREADS = 8  # that work on files at once
 _CELLS_MOST = 200  # of the history of a session
 _ENDED_MOST = 10_000  # clients that are told why their sessions are gone
 _UNKNOWN = (
@@ -82,6 +86,23 @@ class CellRecord(Struct, frozen=True):
     at: float
 
 
+class HostWork:
+    """The work on files that threads of this process do for clients.
+
+    They share the interpreter with the event loop: of a hundred at once, each turn of the loop
+    would wait for all. So a client's work takes turns, and not much is done at once.
+    """
+
+    def __init__(self) -> None:
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    async def work(self, caller: Caller, work: Callable[[], T]) -> T:
+        """Has a thread do something for a client; waits for its end even if it is cancelled."""
+        async with self._turns.setdefault(caller.owner, asyncio.Lock()):
+            return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+
 class AgentSession:
     """A session of a client, its `caller`; an automatic one ends with that.
 
@@ -97,8 +118,15 @@ class AgentSession:
     """
 
     def __init__(
-        self, caller: Caller, language: str, sandbox: AsyncSession, *, is_automatic: bool
+        self,
+        caller: Caller,
+        language: str,
+        sandbox: AsyncSession,
+        host: HostWork,
+        *,
+        is_automatic: bool,
     ) -> None:
+        self._host = host
         self.handle = sandbox.session_id
         self.caller = caller
         self.language = language
@@ -110,7 +138,6 @@ class AgentSession:
         self.notes: list[str] = []
         self.is_left = is_automatic and not caller.scope
         self.running = 0
-        self._writing = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -143,21 +170,24 @@ class AgentSession:
         self.cells.clear()
         self.seen = NOTHING_SEEN
 
+    async def work(self, work: Callable[[], T]) -> T:
+        """Has a thread do something with its files; nothing else is done with them meanwhile."""
+        return await self._host.work(self.caller, work)
+
     async def write(self, path: str, data: bytes | str) -> None:
         """Writes a file, if the session may have one of that size; otherwise `LimitReached`.
 
         The guest's own calls are counted in its worker, which does not see what the host writes
         before its next cell.
         """
-        await on_thread(self._write, path, data)
+        await self.work(partial(self._write, path, data))
 
     def _write(self, path: str, data: bytes | str) -> None:
         sandbox = self.sandbox.sync
         if isinstance(data, str):
             data = data.encode("utf-8", "replace")
-        with self._writing:  # of two writes at once each would find the room
-            _check_room(sandbox, path, len(data))
-            sandbox.write_file(path, data)
+        _check_room(sandbox, path, len(data))
+        sandbox.write_file(path, data)
 
     def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
         """Adds a cell to its history."""
@@ -174,6 +204,7 @@ class AgentSessions:
 
     def __init__(self, opening: Future[Service], policy: ExecutionPolicy, *, keep: bool) -> None:
         self.policy = policy
+        self.host = HostWork()
         self._opening = opening
         self._keep = keep
         self._sessions: dict[str, AgentSession] = {}
@@ -285,7 +316,8 @@ class AgentSessions:
     ) -> AgentSession:
         """Makes a session; raises `LimitReached`."""
         sandbox = await self._made(caller, language)
-        return self._added(AgentSession(caller, language, sandbox, is_automatic=is_automatic))
+        made = AgentSession(caller, language, sandbox, self.host, is_automatic=is_automatic)
+        return self._added(made)
 
     async def _made(self, caller: Caller, language: str) -> AsyncSession:
         service = await self.service()
@@ -299,7 +331,8 @@ class AgentSessions:
         """
         made = []
         for sandbox in await parent.sandbox.fork(count):
-            fork = AgentSession(caller, parent.language, sandbox, is_automatic=False)
+            language = parent.language
+            fork = AgentSession(caller, language, sandbox, self.host, is_automatic=False)
             fork.cells.extend(parent.cells)
             fork.seen = parent.seen
             made.append(self._added(fork))
@@ -307,8 +340,8 @@ class AgentSessions:
 
     async def destroy(self, session: AgentSession, why: str = _DESTROYED) -> None:
         """Deletes a session, its variables and its files. A running cell is stopped."""
-        service = await self.service()
-        await service.delete(session.handle, why)
+        service = (await self.service()).sync
+        await session.work(partial(service.delete, session.handle, why))
         self._sessions.pop(session.handle, None)
 
     def _added(self, session: AgentSession) -> AgentSession:

@@ -7,6 +7,7 @@ import inspect
 import posixpath
 import shlex
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -23,7 +24,6 @@ from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, t
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import Travelled
-from wasm_kernel.service.async_session import on_thread
 
 _SPOKEN = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
 _SPOKEN |= {"ts": "typescript"}  # as models call them, too
@@ -196,8 +196,9 @@ class CellTools:
         """List the sessions of all clients, with what they use. For administrators."""
         if not self._caller().is_admin:
             raise Refused("Only administrators may list the sessions of all clients.")
-        service = (await self._sessions.service()).sync
-        usage = await on_thread(usage_of, self._sessions.all(), service)
+        service, host = (await self._sessions.service()).sync, self._sessions.host
+        look = partial(usage_of, self._sessions.all(), service)
+        usage = await host.work(self._caller(), look)
         return [text_block(listing(self._sessions.all(), usage) or "There is no session.")]
 
     async def reset_session(self, language: Language = None, session: Handle = None) -> Blocks:
@@ -216,7 +217,7 @@ class CellTools:
     async def get_workspace_info(self, language: Language = None, session: Handle = None) -> Blocks:
         """Show variables, files, packages, history, and limits, also while a cell runs."""
         found = self._sessions.existing(self._caller(), session, guest_of(language))
-        info = await workspace_info(found, await self._sessions.service())
+        info = await workspace_info(found, (await self._sessions.service()).sync)
         return said(found, cut(info, TEXT_CHARACTERS, ""))
 
     async def list_runtimes(self) -> Blocks:
