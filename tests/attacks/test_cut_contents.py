@@ -1,6 +1,6 @@
 """F13: what a guest's memory is mapped from is cut by somebody, or can't be read any more.
 
-The page's reader gets SIGBUS, which ended the process with all sessions in it.
+The page's reader gets SIGBUS. The guest's code traps; the host's own code ends the worker.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faces import says, wait_for
-from tests.local import get_session_sandbox
 from tests.stored import commits_in, content_of, state_of
+from wasm_kernel import get_session_sandbox
 
 ID = "abc-123"
 
@@ -35,5 +35,6 @@ def test_a_content_that_is_cut_while_it_is_mapped_costs_its_states_alone(
         assert done.error is not None
         again = sandbox.execute("print(x, 'b' in globals())")
         assert again.stdout == "1 False\n"
-        # which pages are missed first is chance: those of the guest's own, or of the cell's array
-        assert "as they were before" in done.error.evalue + done.stderr + again.stderr
+        # which pages are missed first is chance: the cell's array, or others of guest or host
+        told = done.error.evalue + done.stderr + again.stderr
+        assert "as they were before" in told or "as they were after In[1]" in told

@@ -16,8 +16,11 @@ SECONDS = 60
 
 
 def heard(client: Any, code: str) -> dict[str, str]:
-    """Returns what a cell wrote, by stream; `value` is its result, `error` its error's name."""
-    said: dict[str, str] = {"stdout": "", "stderr": "", "value": "", "error": ""}
+    """Returns what a cell wrote, by stream; `value` is its result, `error` its error's name.
+
+    `page` is what the pager shows.
+    """
+    said: dict[str, str] = {"stdout": "", "stderr": "", "value": "", "error": "", "page": ""}
 
     def hear(message: Any) -> None:
         content = message["content"]
@@ -28,7 +31,10 @@ def heard(client: Any, code: str) -> dict[str, str]:
         elif message["msg_type"] == "error":
             said["error"] = content["ename"]
 
-    client.execute_interactive(code, timeout=SECONDS, output_hook=hear)
+    reply = client.execute_interactive(code, timeout=SECONDS, output_hook=hear)
+    for part in reply["content"].get("payload", ()):
+        if part["source"] == "page":
+            said["page"] += part["data"]["text/plain"]
     return said
 
 
