@@ -55,7 +55,10 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
     assert said["stdout"] == "['made.csv'] False\n"
     assert KEPT in said["stderr"]
     again = tomorrow.run(f"open('made.csv', 'a').close(); {LOOK}")
-    assert (again["stderr"], again["page"]) == ("", "")  # that it does not lie beside the notebook is said once a session
+    assert (again["stderr"], again["page"]) == (
+        "",
+        "",
+    )  # that it does not lie beside the notebook is said once a session
     tomorrow.restart()
     said = tomorrow.run(LOOK)
     assert (said["stdout"], said["stderr"]) == ("['made.csv'] False\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,6 +123,21 @@ def test_input_is_answered_refused_and_interrupted(sandbox: InWorker) -> None:
     refused = sandbox.execute("input()", allow_stdin=True).error
     assert refused is not None
     assert "there is none here" in refused.evalue
+
+
+def test_a_late_answer_is_none_to_the_next_question(sandbox: InWorker) -> None:
+    class Late(Page):
+        def ask(self, prompt: str, password: bool) -> str:
+            if prompt == "late ":
+                sandbox.interrupt()
+                time.sleep(0.3)  # the worker has heard of it before the answer comes
+            return super().ask(prompt, password)
+
+    page = Late("old", "new")
+    late = sandbox.execute("input('late ')", allow_stdin=True, listener=page).error
+    assert late is not None
+    assert late.ename == "KeyboardInterrupt"
+    assert sandbox.execute("print(input())", allow_stdin=True, listener=page).stdout == "new\n"
 
 
 def test_memory_and_files_go_back_and_forth(sandbox: InWorker) -> None:

@@ -178,16 +178,18 @@ class PendingCall:
                 return self._ask(report)
         return None
 
-    def _ask(self, question: messages.Asked) -> messages.Line:
+    def _ask(self, asked: messages.Asked) -> messages.Line:
+        number = asked.question
         try:
-            line = without_surrogates(self.listener.ask(question.prompt, question.password))
+            line = without_surrogates(self.listener.ask(asked.prompt, asked.password))
         except InputInterrupted:
-            return messages.Line(interrupted=True)
+            return messages.Line(number, interrupted=True)
         except InputRefused as refusal:
-            return messages.Line(refused=without_surrogates(str(refusal)) or "input was refused")
+            why = without_surrogates(str(refusal)) or "input was refused"
+            return messages.Line(number, refused=why)
         if len(line) > messages.TEXT_CHARACTERS:
-            return messages.Line(refused="the line is too long")
-        return messages.Line(line)
+            return messages.Line(number, refused="the line is too long")
+        return messages.Line(number, line)
 
     def outcome(self, report: messages.Ended | messages.Failed) -> Callable[[], None]:
         """Reads the worker's answer; returns what ends the call with it; or raises `FrameError`."""

@@ -181,8 +181,9 @@ class Interrupt(_Message, frozen=True, tag="interrupt"):
 
 
 class Line(_Message, frozen=True, tag="line"):
-    """The answer to `Asked`: a line, or why there is none."""
+    """The answer to the question of an `Asked`: a line, or why there is none."""
 
+    question: int
     text: str = ""
     refused: str = ""
     interrupted: bool = False
@@ -258,8 +259,12 @@ class Said(_Call, frozen=True, tag="said"):
 
 
 class Asked(_Call, frozen=True, tag="asked"):
-    """A cell asks its user for a line."""
+    """A cell asks its user for a line.
 
+    A worker's questions have numbers: a late answer to an interrupted one is none to the next.
+    """
+
+    question: int
     prompt: str
     password: bool
 

@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, TypeVar, assert_never
@@ -101,6 +102,7 @@ class _Worker:
     def __init__(self, channel: Channel, language: GuestLanguage, opened: messages.Open) -> None:
         self._channel = channel
         self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
+        self._questions = itertools.count(1)
         self._cells: dict[int, CellFuture] = {}
         self._broker = ServiceBroker(channel)
         policy = ExecutionPolicy.from_values(opened.policy).at(opened.door)
@@ -224,7 +226,7 @@ class _Worker:
         self._when_done(call.call, cell)
 
     def _page(self, call: int) -> _Page:
-        return _Page(self._channel, call, self._lines, self._sandbox)
+        return _Page(self._channel, call, self._questions, self._lines, self._sandbox)
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns what each one's first cell is to say."""
@@ -301,11 +303,13 @@ class _Page:
         self,
         channel: Channel,
         call: int,
+        questions: Iterator[int],
         lines: queue.SimpleQueue[messages.Line],
         sandbox: LocalSandbox,
     ) -> None:
         self._channel = channel
         self._call = call
+        self._questions = questions
         self._lines = lines
         self._sandbox = sandbox
 
@@ -324,10 +328,13 @@ class _Page:
 
     def ask(self, prompt: str, password: bool) -> str:
         """Has the caller asked, and waits for the line."""
-        self._send(messages.Asked(self._call, prompt, password))
+        number = next(self._questions)
+        self._send(messages.Asked(self._call, number, prompt, password))
         while not self._sandbox.interrupted:
             with contextlib.suppress(queue.Empty):
                 line = self._lines.get(timeout=_POLL_SECONDS)
+                if line.question != number:
+                    continue
                 if line.refused:
                     raise InputRefused(line.refused)
                 if line.interrupted:
