@@ -42,7 +42,8 @@ demo: $(INSTALLED)
 
 # More workers than processors, because tests wait for processes; mypy runs beside them. A temporary
 # folder of its own, so that runs never meet. It lies in memory if there is room: thousands of files
-# come and go. `make soak` works on the disk.
+# come and go. `make soak` works on the disk. A worker that dies ends the run: after another has taken
+# its place, pytest-xdist may wait for ever.
 test: $(EDITABLE)
 	@free=$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1); \
 	[ "$${free:-0}" -gt 4000000 ] && place=/dev/shm || place=$${TMPDIR:-/tmp}; \
@@ -50,7 +51,7 @@ test: $(EDITABLE)
 	$(MAKE) --no-print-directory --jobs=2 lint pytest; status=$$?; rm -rf $$folder; exit $$status
 
 pytest: $(EDITABLE)
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --max-worker-restart=0
 
 lint: $(EDITABLE)
 	$(BIN)/ruff check .
