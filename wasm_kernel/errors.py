@@ -128,12 +128,15 @@ class TravelError(WasmKernelError, ValueError):
 
 
 class ForkError(WasmKernelError):
-    """A session could not be forked: nothing was made, and the session is as it was."""
+    """A session could not be forked: nothing was made, and the session is as it was.
 
-    def __init__(self, why: str) -> None:
+    `why` is a clause, and `advice` says what the user can do, if anything.
+    """
+
+    def __init__(self, why: str, advice: str = "") -> None:
         super().__init__(
             f"The fork could not be made ({why}). Nothing of it is left, and this session is as it "
-            "was."
+            f"was. {advice}".rstrip()
         )
         self.why = why
 

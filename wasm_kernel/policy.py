@@ -165,7 +165,9 @@ class ExecutionPolicy:
         workspace_bytes: The most that the files in `/app` and `/tmp` together may hold, in bytes.
             A sparse file counts with its full length, one with several names counts once, the
             memory history and mounts do not count. Beyond it the guest's own calls fail with "No
-            space left on device".
+            space left on device". All forks of a session that cells and agents make, and forks of
+            those, may take this, `history_bytes` and `files_history_bytes` on disk together, and
+            `workspace_files` files; one fork is always made.
         workspace_files: How many files, folders and links may lie in `/app` and `/tmp` together.
         history_cells: How many cells can be undone; older ones are folded together.
         history_bytes: The most the history may take on disk, in bytes; above, fewer cells can be

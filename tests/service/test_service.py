@@ -15,7 +15,14 @@ import pytest
 
 from tests.faces import PATIENCE, says, wait_for
 from tests.service.conftest import Starting, ends, worker_of
-from wasm_kernel.errors import LimitReached, PolicyError, SandboxClosed, SessionInUse
+from wasm_kernel.errors import (
+    Door,
+    LimitReached,
+    PolicyError,
+    SandboxClosed,
+    SessionInUse,
+    WasmKernelError,
+)
 from wasm_kernel.folders.locks import is_served
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service.limits import ServiceLimits
@@ -213,6 +220,23 @@ def test_the_disk_that_sessions_take_together_is_bounded(
     monkeypatch.setattr("os.statvfs", lambda path: full)
     with pytest.raises(LimitReached, match=r"has less than 256\.0 MiB left"):
         service.create()
+
+
+def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
+    service: Service,
+) -> None:
+    policy = ExecutionPolicy(workspace_files=10)
+    with service.create(policy=policy) as parent, service.create(policy=policy) as other:
+        first, second = parent.execute("%fork"), parent.execute("%fork")
+        assert (first.stderr, first.stdout[:8]) == ("", "Session ")
+        assert "Delete forks that nobody needs. Raise workspace_bytes or work" in second.stderr
+        for fork in parent.fork(2):  # the program is its own master
+            fork.close()
+        other.adopt(policy.at(Door.AGENT), None)
+        before = sorted(service.root.iterdir())
+        with pytest.raises(WasmKernelError, match="Delete forks that nobody needs"):
+            other.fork(2)
+        assert sorted(service.root.iterdir()) == before
 
 
 def test_many_at_once_get_no_more_than_the_limits_allow(

@@ -6,7 +6,8 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.forking import ForkSession, fork_session
+from wasm_kernel.sessions.disk_use import DiskUse
+from wasm_kernel.sessions.family import ForkLimits
+from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -76,12 +79,15 @@ def parent(tmp_path: Path) -> Path:
     return app
 
 
+def forking(parent: Path, limits: ForkLimits | None = None) -> Callable[..., Forked]:
+    """What makes forks of a session."""
+    root = SessionsRoot(parent.parent)
+    return fork_session(root, root.lineage_below(parent.name), limits)
+
+
 def fork(parent: Path, name: str = "fork", *, reseed: bool = True) -> Path:
     """The workspace of a fork."""
-    assert (
-        fork_session(SessionsRoot(parent.parent), "parent")(ForkSession(name, reseed), QUIET).notice
-        == ""
-    )
+    assert forking(parent)(ForkSession(name, reseed), QUIET).notice == ""
     return parent.parent / name
 
 
@@ -95,9 +101,7 @@ def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
 
 def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None:
     with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
-        fork_session(SessionsRoot(parent.parent), "parent")(
-            ForkSession("fork", reseed=True), cancelled_after(1)
-        )
+        forking(parent)(ForkSession("fork", reseed=True), cancelled_after(1))
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
@@ -106,9 +110,11 @@ import os, sys
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.sessions import staging
 from wasm_kernel.sessions.forking import ForkSession, fork_session
+from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 staging.publish = lambda *given: os.kill(os.getpid(), 9)
-fork_session(SessionsRoot(sys.argv[1]), "parent")(ForkSession("fork", True), QUIET)
+lineage = Lineage("parent", "parent")
+fork_session(SessionsRoot(sys.argv[1]), lineage)(ForkSession("fork", True), QUIET)
 """
 
 
@@ -296,20 +302,77 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(os, "open", refused)
     request = ForkSession(ids.new(), reseed=True)
-    told = fork_session(SessionsRoot(parent.parent), "parent")(request, QUIET).notice
+    told = forking(parent)(request, QUIET).notice
     assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told
 
 
-def test_one_kernel_makes_so_many_forks_and_no_more(
-    parent: Path, monkeypatch: pytest.MonkeyPatch
+def use_of(workspace: Path) -> DiskUse:
+    with Folder.open(workspace) as here, Folder.open(private_of(workspace)) as private:
+        return DiskUse.measured(here, private)
+
+
+def refused(
+    parent: Path, limits: ForkLimits, match: str = "Delete forks that nobody needs"
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.sessions.forking.MOST_FORKS", 2)
-    make = fork_session(SessionsRoot(parent.parent), "parent")
-    for _ in range(2):
+    """Sees a fork refused, without a trace of it."""
+    before = sorted(parent.parent.iterdir())
+    with pytest.raises(ForkError, match=match):
+        forking(parent, limits)(ForkSession(ids.new(), reseed=True), QUIET)
+    assert sorted(parent.parent.iterdir()) == before
+
+
+def test_all_forks_of_a_family_have_the_limits_of_one_session(parent: Path) -> None:
+    (parent / "large").write_bytes(bytes(1024 * 1024))
+    limits = ForkLimits(use_of(parent).total * 5 // 2, 1000)
+    first, second = (parent.parent / ids.new() for _ in range(2))
+    forking(parent, limits)(ForkSession(first.name, reseed=True), QUIET)
+    forking(first, limits)(ForkSession(second.name, reseed=True), QUIET)
+    for each in (parent, first, second):
+        refused(
+            each, limits, match=r"may take 2\.\d MiB and 1,000 files on disk together.*3\.\d MiB"
+        )
+    delete_session_workspace(first.name, parent.parent)
+    delete_session_workspace("parent", parent.parent)
+    third = fork(second)
+    refused(third, limits)
+    other = Session(SessionsRoot(parent.parent), "other")  # of no family
+    other.closed()
+    save(other.workspace)
+    (other.workspace / "large").write_bytes(bytes(4 * 1024 * 1024))
+    forking(other.workspace, limits)(ForkSession(ids.new(), reseed=True), QUIET)
+    refused(other.workspace, limits)
+
+
+def test_forks_of_very_many_small_files_are_bounded_too(parent: Path) -> None:
+    limits = ForkLimits(10**9, use_of(parent).names * 5 // 2)
+    forking(parent, limits)(ForkSession(ids.new(), reseed=True), QUIET)
+    forking(parent, limits)(ForkSession(ids.new(), reseed=True), QUIET)
+    refused(parent, limits)
+
+
+def test_a_process_that_was_taken_over_does_not_leave_its_family(parent: Path) -> None:
+    made = fork(parent, ids.new())
+    make = forking(made, ForkLimits(1, 1))
+    (made / ".metadata.json").unlink()
+    with pytest.raises(ForkError, match="Delete forks"):
+        fork(parent, ids.new())
         make(ForkSession(ids.new(), reseed=True), QUIET)
-    with pytest.raises(ForkError, match=r"which is the most; a restarted one makes more"):
-        make(ForkSession(ids.new(), reseed=True), QUIET)
-    assert len([*parent.parent.iterdir()]) == 3
+
+
+def test_forks_that_are_made_at_once_are_counted_one_after_the_other(parent: Path) -> None:
+    fork(parent, ids.new())
+    (parent / "large").write_bytes(bytes(1024 * 1024))
+    limits = ForkLimits(use_of(parent).total * 5 // 2, 1000)
+
+    def make(_: int) -> bool:
+        try:
+            forking(parent, limits)(ForkSession(ids.new(), reseed=True), QUIET)
+        except ForkError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(make, range(8))) == 2
 
 
 def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(

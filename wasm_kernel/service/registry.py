@@ -14,6 +14,7 @@ from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.sessions.disk_use import DiskUse
+from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 
 _GONE_MOST = 10_000  # deleted sessions whose callers are told so
@@ -31,13 +32,14 @@ def check_owner(owner: str, asks: str) -> None:
 class Entry(Struct):
     """A session of the registry, its sandbox and its owner.
 
-    It took `disk_bytes` when it was `measured` (0: never; then its parent did). The registry counts
-    it until its sandbox is closed.
+    Forks of it get `lineage`. It took `disk_bytes` when it was `measured` (0: never; then its
+    parent did). The registry counts it until its sandbox is closed.
     """
 
     sandbox: RemoteSandbox
     owner: str
     created: float
+    lineage: Lineage
     disk_bytes: int = 0
     measured: float = 0.0
     is_counted: bool = False
@@ -169,8 +171,13 @@ class Registry:
         for entry in sorted(self.entries(), key=lambda each: each.measured):
             if time.monotonic() > until:
                 return
-            now = entry.measure(self._root)
-            with self._guard:
-                if entry.is_counted:
-                    self._disk_bytes += now - entry.disk_bytes
-                entry.disk_bytes = now
+            self.size_of(entry)
+
+    def size_of(self, entry: Entry) -> int:
+        """Returns what a session takes on disk; measured if it was used since the last time."""
+        now = entry.measure(self._root)
+        with self._guard:
+            if entry.is_counted:
+                self._disk_bytes += now - entry.disk_bytes
+            entry.disk_bytes = now
+        return now

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, describe
+from wasm_kernel.errors import Door, LimitReached, SandboxClosed, WasmKernelError, describe
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.folders.locks import ServiceLock
@@ -32,6 +32,7 @@ from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.family import ForkLimits
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
@@ -97,12 +98,15 @@ class Service:
         self._awake = AwakeSessions(self.limits.memory_bytes)
         self._registry = Registry(self._sessions_root)
         self._why_closed = ""
+        self._asked_for: set[str] = set()  # forks that the program itself wants
         self._ending = threading.Event()
         self.fork_server = ForkServer(fork_process.take_early())
         self.fork_server.start()
         threading.Thread(target=self._look_after, name="service", daemon=True).start()
         if self.limits.expire_seconds:
             threading.Thread(target=self._delete_expired, name="expiry", daemon=True).start()
+        if self.limits.disk_bytes is not None:
+            threading.Thread(target=self._measure, name="disk", daemon=True).start()
 
     # -- sessions
 
@@ -282,7 +286,8 @@ class Service:
         )
         sandbox = RemoteSandbox(worker, policy, self)
         try:
-            entry = Entry(sandbox, owner, time.time(), disk_bytes)
+            lineage = self._sessions_root.lineage_below(name)
+            entry = Entry(sandbox, owner, time.time(), lineage, disk_bytes)
             return self._registry.add(entry, self.limits).sandbox_of(owner)
         except LimitReached:  # others came first
             if made:
@@ -318,14 +323,17 @@ class Service:
         if (entry := self._registry.find(parent.session_id)) is None:
             raise SandboxClosed(parent.worker.why_closed)
         owner = entry.owner
-        self._check_room(owner, n, n * entry.disk_bytes)
+        self._check_room(owner, n, n * self._size_of(entry))
         names = tuple(ids.new() for _ in range(n))
+        self._asked_for.update(names)
         try:
             notices = parent.fork_into(names, reseed=reseed)
         except BaseException:
             for name in names:
                 self.delete(name)
             raise
+        finally:
+            self._asked_for.difference_update(names)
         forks = [self.get(name, owner=owner) for name in names]
         for fork, notice in zip(forks, notices, strict=False):
             if notice:
@@ -358,16 +366,20 @@ class Service:
             handlers = {**handlers, **broker_handlers(opened.language, private)}
         return handlers
 
-    def _forking(self, parent: str) -> Callable[[ForkSession, Task], Forked]:
-        make = fork_session(self._sessions_root, parent)
+    def _size_of(self, entry: Entry) -> int:
+        """What a session takes on disk, if there is a limit that it counts for."""
+        return 0 if self.limits.disk_bytes is None else self._registry.size_of(entry)
 
+    def _forking(self, parent: str) -> Callable[[ForkSession, Task], Forked]:
         def fork(request: ForkSession, task: Task) -> Forked:
             entry = self._registry.known(parent)
-            size = entry.disk_bytes
+            name, policy, size = request.session_id, entry.sandbox.policy, self._size_of(entry)
             self._check_room(entry.owner, 1, size)
-            made, own = make(request, task), entry.sandbox.worker.opened
+            is_free = name in self._asked_for and policy.door is not Door.AGENT
+            limits = None if is_free else ForkLimits.of(policy)
+            made = fork_session(self._sessions_root, entry.lineage, limits)(request, task)
+            own = entry.sandbox.worker.opened
             language = RuntimeType.checked(own.language)
-            name, policy = request.session_id, entry.sandbox.policy
             self._add(name, language, entry.owner, policy, pip=own.pip, made=True, disk_bytes=size)
             self._note(name, entry.owner, language)
             return made
@@ -381,8 +393,14 @@ class Service:
         while not self._ending.wait(_ROUND_SECONDS):
             for entry in self._registry.entries():
                 self._in_peace(self._look_at, entry)
-            if self.limits.disk_bytes is not None:
-                self._in_peace(self._registry.measure, _MEASURE_SECONDS)
+
+    def _measure(self) -> None:
+        """Measures what sessions take on disk, until the service is closed.
+
+        One of very many files takes long: it keeps no worker from being looked after.
+        """
+        while not self._ending.wait(_ROUND_SECONDS):
+            self._in_peace(self._registry.measure, _MEASURE_SECONDS)
 
     def _delete_expired(self) -> None:
         """Deletes sessions that nobody uses, until the service is closed.

@@ -35,13 +35,15 @@ class DiskUse(Struct, frozen=True):
     """The disk space of one session, in bytes.
 
     `stamp` is what `stamp_of` said before it was measured. `history` may be removed while nobody
-    uses the session; `files` are all else: the workspace, `/tmp`, packages.
+    uses the session; `files` are all else: the workspace, `/tmp`, packages. `names` is how many
+    files, folders and links all of it has.
     """
 
     stamp: tuple[int, ...]
     history: int
     files: int
     in_use: bool = False
+    names: int = 0
 
     @property
     def total(self) -> int:
@@ -60,7 +62,7 @@ class DiskUse(Struct, frozen=True):
                     history += walk.add(folder)
                 else:
                     files += walk.add(folder)
-        return cls(stamp, history, files, in_use)
+        return cls(stamp, history, files, in_use, walk.names)
 
     def holds(self, private: Folder) -> bool:
         """Returns whether it is so still, as nobody has used the session since."""
@@ -71,6 +73,7 @@ class _Measuring:
     """The measuring of one session. A file of several names counts once."""
 
     def __init__(self) -> None:
+        self.names = 0
         self._seen: set[tuple[int, int]] = set()
 
     def add(self, folder: Folder) -> int:
@@ -78,6 +81,7 @@ class _Measuring:
         total = 0
         with suppress(OSError):  # a folder that somebody moved just now
             for entry in walks.entries(folder.fd, most=ENTRIES_MOST):
+                self.names += 1
                 with suppress(FileNotFoundError):
                     found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
                     total += self._counted(found, folder=entry.is_folder)

@@ -24,17 +24,17 @@ from wasm_kernel.guests.base import (
     CommandRefused,
 )
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.task import Task
+from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import LocalSandbox
+    from wasm_kernel.sessions.family import ForkLimits
     from wasm_kernel.sessions.session import Session
 
 FORK = "fork"
-MOST_FORKS = 100
-"""What one kernel makes at most. A fork has files of its own, which no limit counts."""
 _TAKEN = "there is a session of that id already"
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"
@@ -44,7 +44,6 @@ _SAID = (
     "A program has it with get_session_sandbox({id!r}, workspace_root=...), which takes the folder "
     "in WasmKernel.workspace_root.\n"
 )
-_ENOUGH = f"this kernel has made {MOST_FORKS} forks, which is the most; a restarted one makes more."
 _NOT_MADE = "[wasm-kernel] Session {id} was not made: {why}\n"
 _LOST = "the cell did not come to its end."
 
@@ -65,24 +64,25 @@ class Forked(Struct, frozen=True):
     notice: str = ""
 
 
-def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task], Forked]:
+def fork_session(
+    root: SessionsRoot, lineage: Lineage, limits: ForkLimits | None = None
+) -> Callable[[ForkSession, Task], Forked]:
     """Returns the handler of `ForkSession`.
 
-    Whoever asks can have copies made of the session `parent`, `MOST_FORKS` at most, and no other.
+    Whoever asks can have copies made of the session that `lineage_below` names as parent, and of no
+    other, within limits. None is for who may have as many as he likes.
     """
-    ids.checked(parent)
-    made_so_far: list[str] = []
+    parent = ids.checked(lineage.parent)
 
     def fork(request: ForkSession, task: Task) -> Forked:
         """Makes a session. It is made whole, or nothing of it is left."""
+        from wasm_kernel.sessions.family import room_for_fork
         from wasm_kernel.sessions.staging import SessionExists, new_session
         from wasm_kernel.state import texts
-        from wasm_kernel.state.fork import fork_stored
+        from wasm_kernel.state.fork import INTERRUPTED, fork_stored
         from wasm_kernel.state.history import NOT_SAVED
 
         name = ids.checked(request.session_id)
-        if len(made_so_far) >= MOST_FORKS:
-            raise ForkError(_ENOUGH)
         if os.path.lexists(root.path / name):
             raise ForkError(_TAKEN)
         try:
@@ -91,13 +91,16 @@ def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task
                 if own is None:
                     raise ForkError(NOT_SAVED)
                 held.callback(own.close)
-                made = held.enter_context(new_session(root, name))
+                if limits is not None:
+                    held.enter_context(room_for_fork(root, top, lineage, limits, task))
+                made = held.enter_context(new_session(root, name, lineage))
                 left_out = fork_stored(own, made, reseed=request.reseed, task=task)
+        except Cancelled as problem:
+            raise ForkError(INTERRUPTED) from problem
         except SessionExists:
             raise ForkError(_TAKEN) from None
         except OSError as problem:
             raise ForkError(describe(problem)) from problem
-        made_so_far.append(name)
         return Forked(texts.left_out(left_out) if left_out else "")
 
     return fork

@@ -22,6 +22,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import swap_names
 from wasm_kernel.linux.folders import READ, Folder, closing_fd
 from wasm_kernel.linux.locks import wait_lock
+from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.entries import draft_of
 from wasm_kernel.wasi_files.preopens import METADATA
 
@@ -29,6 +30,7 @@ NAME = METADATA
 VERSION = 1
 _MOST_BYTES = 1024 * 1024
 _SPARE = "metadata.spare"
+_PARENT, _FIRST = "forked_from", "forked_first_from"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
 _ATTEMPTS = 100
@@ -38,6 +40,15 @@ _TICK = timedelta(microseconds=1)
 
 class MetadataCorrupted(WasmKernelError):
     """Something in the metadata file's place that is not metadata; it was left as it is."""
+
+
+class Lineage(Struct, frozen=True):
+    """The origin of a fork: the session `parent` that it was forked off, and the `first` of the
+    line, which is not a fork itself. Either may be deleted by now.
+    """
+
+    parent: str
+    first: str
 
 
 class Metadata(Struct, frozen=True):
@@ -52,10 +63,20 @@ class Metadata(Struct, frozen=True):
     fields: Mapping[str, Any]
 
     @classmethod
-    def new(cls, session_id: str, now: datetime) -> Metadata:
-        """Returns the metadata of a new session."""
+    def new(cls, session_id: str, now: datetime, lineage: Lineage | None = None) -> Metadata:
+        """Returns the metadata of a new session, which is a fork if it has a lineage."""
         fields = {"session_id": session_id, "created_at": "", "updated_at": "", "version": VERSION}
+        if lineage is not None:
+            fields |= {_PARENT: lineage.parent, _FIRST: lineage.first}
         return cls(session_id, now, now, fields)
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Where a fork comes from; None for other sessions, and if that can't be told."""
+        parent, first = self.fields.get(_PARENT), self.fields.get(_FIRST)
+        if not (isinstance(parent, str) and isinstance(first, str)):
+            return None
+        return Lineage(parent, first) if ids.is_id(parent) and ids.is_id(first) else None
 
     @classmethod
     def parse(cls, data: bytes, session_id: str) -> Metadata:

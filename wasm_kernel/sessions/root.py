@@ -24,6 +24,7 @@ from wasm_kernel.folders.private import OpenPrivate, PrivateFolders
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.paths import SessionPathError, resolve
 
 
@@ -91,6 +92,16 @@ class SessionsRoot:
         with suppress(OSError), self.private_of(session_id)() as (private, _):
             return is_used(private)
         return False
+
+    def lineage_below(self, session_id: str) -> Lineage:
+        """Returns the lineage of forks of a session, which need not be there yet."""
+        first = session_id
+        with suppress(OSError, metadata.MetadataCorrupted), Folder.open(self.path) as top:
+            with top.enter(session_id) as workspace:
+                known = metadata.read(workspace, session_id)
+            if known is not None and known.lineage is not None:
+                first = known.lineage.first
+        return Lineage(session_id, first)
 
     # -- links
 

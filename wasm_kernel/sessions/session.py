@@ -81,10 +81,12 @@ class Session(LastUse):
         new: bool = False,
         known: bool = False,
         mounts: Sequence[Mount] = (),
+        lineage: metadata.Lineage | None = None,
     ) -> None:
         """Opens a session; makes it if it does not exist, for its owner alone.
 
         A `new` id needs no search. A session that is `known` is not made again if it was deleted.
+        One that is made for a fork gets its `lineage`.
 
         Raises:
             OverlapError: a cell could reach folders that it must not.
@@ -105,6 +107,7 @@ class Session(LastUse):
         self._lived_in = False
         self._was_there = known
         self._unwritten = ""
+        self._lineage = lineage
         self.root = root
         guards = root.check(self.id, mounts)
         try:
@@ -170,7 +173,7 @@ class Session(LastUse):
                 private.close()
                 self._unwritten = ""
                 try:
-                    write_metadata(workspace, self.id)
+                    write_metadata(workspace, self.id, self._lineage)
                 except OSError as problem:
                     self._unwritten = describe(problem)
         except SessionExists:
@@ -191,7 +194,8 @@ class Session(LastUse):
     def new_session(self) -> NewSession:
         """Makes a session beside this one, for a fork."""
         root = SessionsRoot(self.root.path, self.root.privates.named)  # wherever the process is
-        session = Session(root, ids.new(), self.logger, new=True)
+        lineage = root.lineage_below(self.id)
+        session = Session(root, ids.new(), self.logger, new=True, lineage=lineage)
         session._parent = self
         return NewSession(session.folders, session.id, session)
 

@@ -17,6 +17,7 @@ from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata, removal
+from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 
 _EXISTS = (
@@ -55,7 +56,9 @@ def _discard(private: Path) -> None:
 
 
 @contextmanager
-def new_session(root: SessionsRoot, name: str) -> Iterator[SandboxFolders]:
+def new_session(
+    root: SessionsRoot, name: str, lineage: Lineage | None = None
+) -> Iterator[SandboxFolders]:
     """The folders of a session that is there when the block has ended, and not if it fails."""
     path, kept = root.path / name, root.private_root
     with (
@@ -64,15 +67,15 @@ def new_session(root: SessionsRoot, name: str) -> Iterator[SandboxFolders]:
         closing(SandboxFolders(path, real, here.enter(), found, kept)) as folders,
     ):
         yield folders
-        write_metadata(here, name)
+        write_metadata(here, name, lineage)
 
 
-def write_metadata(workspace: Folder, name: str) -> None:
+def write_metadata(workspace: Folder, name: str, lineage: Lineage | None = None) -> None:
     """Writes the metadata of the session that a staged folder becomes; its lock is held already."""
     descriptor = workspace.open_regular(metadata.NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(metadata.Metadata.new(name, metadata.now()).render())
+            file.write(metadata.Metadata.new(name, metadata.now(), lineage).render())
     except OSError:
         with suppress(OSError):
             workspace.remove(metadata.NAME)

@@ -32,6 +32,7 @@ from wasm_kernel.state.stored import StoredState
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
+INTERRUPTED = "it was interrupted"
 _COPIED_MOST = 64 * 1024 * 1024
 _OWN = (APP, TMP)
 """The guest's folders whose files a session has for itself, and may change."""
@@ -98,7 +99,7 @@ def fork_history(
         folder = target.private.enter(STATE, make=True)
         made = history.branch(folder, names, reseed=reseed, task=task)
     except Cancelled as problem:
-        raise ForkError("it was interrupted") from problem
+        raise ForkError(INTERRUPTED) from problem
     except (OSError, HistoryError) as problem:
         raise ForkError(describe(problem)) from problem
     return Fork(made, left_out)

@@ -287,7 +287,9 @@ class _Grading:
     ) -> tuple[float, str]:
         """Runs one test in a copy of the submission, which is then deleted."""
         name = ids.new()
-        fork_session(self._settings.root, session.id)(ForkSession(name, reseed=False), QUIET)
+        root = self._settings.root
+        lineage = root.lineage_below(session.id)
+        fork_session(root, lineage)(ForkSession(name, reseed=False), QUIET)
         try:
             copy = Copy(self._service.get(name), self._seconds)
             return _judged(clean, copy, test)

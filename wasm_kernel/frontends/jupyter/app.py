@@ -285,7 +285,11 @@ class WasmKernelApp(JupyterApp):
         if not self.settings.is_batch:
             handlers = {**handlers, PublishFiles: publish_files(place)}
         if self.settings.fork:
-            handlers = {**handlers, ForkSession: fork_session(root, session_id)}
+            from wasm_kernel.sessions.family import ForkLimits
+
+            lineage = root.lineage_below(session_id)
+            fork = fork_session(root, lineage, ForkLimits.of(policy))
+            handlers = {**handlers, ForkSession: fork}
         if self.settings.writes_folder:
             from wasm_kernel.publishing.write_back import WritePlace
 

@@ -1,0 +1,116 @@
+"""The family of a session: what was forked off it, off its forks, and so on, and is still there.
+
+A cell can ask for forks, and each has files and states of its own. So all forks of a family have
+the limits of one session together. The first of them is made in any case, as it takes what its
+parent has, and no more.
+
+A fork's metadata say where it comes from. The process of a session can write to its own metadata,
+and code that has taken it over could leave the family. So the lineage is read before that process
+runs a guest, and never again while it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from msgspec import Struct
+
+from wasm_kernel.errors import ForkError
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.locks import wait_lock
+from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import readable
+from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.disk_use import DiskUse
+from wasm_kernel.sessions.metadata import Lineage, MetadataCorrupted
+from wasm_kernel.sessions.root import SessionsRoot
+
+_STEP_SECONDS = 0.1
+_WAITS_MOST = 600  # steps, for a fork that another process makes
+_BUSY = "another fork is being made"
+_FULL = (
+    "all forks of a session, and forks of those, may take {bytes} and {files:,} files on disk "
+    "together, as much as one session; with this one they would take {wanted} and {names:,} files"
+)
+_ADVICE = "Delete forks that nobody needs."
+
+
+class ForkLimits(Struct, frozen=True):
+    """The limits of all forks of a session together: their bytes on disk, their files.
+
+    `advice` is a sentence on what raises them; empty if whoever reads it can't do that.
+    """
+
+    bytes: int
+    files: int
+    advice: str = ""
+
+    @classmethod
+    def of(cls, policy: ExecutionPolicy) -> ForkLimits:
+        """Returns what one session of a policy may have."""
+        size = policy.workspace_bytes + policy.history_bytes + policy.files_history_bytes
+        advice = policy.door.raising("workspace_bytes", "workspace_files")
+        return cls(size, policy.workspace_files, advice)
+
+
+@contextmanager
+def room_for_fork(
+    root: SessionsRoot, top: Folder, lineage: Lineage, limits: ForkLimits, task: Task
+) -> Iterator[None]:
+    """Holds others off for a block that makes a fork of a session, and only if there is room.
+
+    The first fork of a family is always made. Raises `ForkError`, or `Cancelled`.
+    """
+    with top.enter() as turn:
+        _wait_turn(turn, task)
+        forks = [use for name in top.names() if (use := _of_fork(root, top, name, lineage, task))]
+        parent = _measured(root, top, lineage.parent)
+        if forks and parent is not None:
+            _check([*forks, parent], limits)
+        yield
+
+
+def _wait_turn(turn: Folder, task: Task) -> None:
+    with suppress(OSError):  # a file system without locks
+        for _ in range(_WAITS_MOST):
+            if wait_lock(turn.fd, _STEP_SECONDS):
+                return
+            if task.cancelled:
+                raise Cancelled
+        raise ForkError(_BUSY, "Try again.")
+
+
+def _of_fork(
+    root: SessionsRoot, top: Folder, name: str, lineage: Lineage, task: Task
+) -> DiskUse | None:
+    """The disk space of a fork of the family; None if a name is none."""
+    if task.cancelled:
+        raise Cancelled
+    with suppress(OSError, MetadataCorrupted):
+        if not ids.is_id(name):
+            return None
+        with top.enter(name) as workspace:
+            known = metadata.read(workspace, name)
+        if known is not None and known.lineage is not None:
+            return _measured(root, top, name) if known.lineage.first == lineage.first else None
+    return None
+
+
+def _measured(root: SessionsRoot, top: Folder, name: str) -> DiskUse | None:
+    with suppress(OSError), top.enter(name) as workspace:
+        private = root.privates.find(name, workspace)
+        if private is not None:
+            with private:
+                return DiskUse.measured(workspace, private)
+    return None
+
+
+def _check(uses: list[DiskUse], limits: ForkLimits) -> None:
+    wanted, names = sum(use.total for use in uses), sum(use.names for use in uses)
+    if wanted > limits.bytes or names > limits.files:
+        said = _FULL.format(
+            bytes=readable(limits.bytes), files=limits.files, wanted=readable(wanted), names=names
+        )
+        raise ForkError(said, f"{_ADVICE} {limits.advice}")
