@@ -176,6 +176,18 @@ def test_a_fork_is_made_without_walls(start: Starting, sessions: Path) -> None:
     assert (sessions / session / ".metadata.json").exists()
 
 
+def test_many_forks_of_one_cell_have_the_limits_of_one_session(
+    start: Starting, sessions: Path, before: set[str]
+) -> None:
+    kernel = start(session_id="many", workspace_files=30)
+    said = kernel.run("%fork\n" * 20)
+    assert said["stdout"].count("begins with") == 20
+    assert 12 < said["stderr"].count("was not made") < 20
+    assert "Raise WasmKernel.workspace_bytes or WasmKernel.workspace_files" in said["stderr"]
+    made = names_in(sessions) - before - {"many"}
+    assert len(made) == 20 - said["stderr"].count("was not made")
+
+
 # Stopped and killed
 
 
