@@ -25,8 +25,9 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from tests.faces import PATIENCE
+from tests.faces import PATIENCE, wait_for
 from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environment, serving
+from tests.peak import of_process
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.errors import LimitReached
 from wasm_kernel.frontends.mcp import gate, results
@@ -104,6 +105,18 @@ def test_a_request_of_any_length_takes_no_memory(server: HttpServer) -> None:
         assert sent < 100  # it has answered and hung up
     line.close()
     assert "wasm_kernel_memory_bytes" in server.page("/metrics")
+
+
+def test_a_connection_keeps_no_large_request_when_it_is_served(server: HttpServer) -> None:
+    """The SDK holds the last one of each connection, of which a client may have a thousand."""
+    pid = server.process.pid
+    before, wires = of_process(pid, "VmRSS"), [Wire(server, EVE) for _ in range(8)]
+    call = {"name": "list_sessions", "arguments": {}, "_meta": {"x": "\N{GRINNING FACE}" * MIB}}
+    for wire in wires:
+        assert wire.send("tools/call", call, wire.begin()).read()
+    wait_for(lambda: of_process(pid, "VmRSS") - before < 20 * MIB, "memory that is free again")
+    for wire in wires:
+        wire.close()
 
 
 def test_too_many_sessions_are_refused_in_words(server: HttpServer, agents: Agents) -> None:
@@ -222,7 +235,7 @@ def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> No
     """Reading it held the loop of all clients for seconds; texts may hold as many marks."""
     sender = Sender()
     assert asyncio.run(sender.send(content, connection="c1")) == status
-    assert len(sender.app.requests) == (status == 200)
+    assert [size for *_, size in sender.app.requests][:1] == [len(content)] * (status == 200)
 
 
 def test_a_text_of_many_values_is_not_read_as_json() -> None:

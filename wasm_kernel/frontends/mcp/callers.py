@@ -42,6 +42,11 @@ class Share:
         self._own = 0
         self._has_ended = False
 
+    @property
+    def is_used(self) -> bool:
+        """True if it holds anything."""
+        return self._own > 0
+
     def take(self, size: int) -> bool:
         """Holds so many bytes more until the request ends; returns whether it may."""
         if self._has_ended or self._held[self._client] + size > HELD_BYTES:

@@ -7,8 +7,10 @@ sees that clients leave.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter, OrderedDict
+from uuid import uuid4
 
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -41,7 +43,9 @@ _BODY_SECONDS = 60.0  # for the content of a request to come
 _SMALL_BYTES = 64 * 1024  # of a request that takes no part of its client's share
 _CLIENTS_MOST = 10_000  # whose rates are known
 _OF_REQUEST = {each.encode() for each in (SESSION_HEADER, MCP_PROTOCOL_VERSION_HEADER)}
-_OF_REQUEST |= {b"content-length"}
+_OF_REQUEST |= {b"content-length", b"content-type", b"accept"}
+_JSON = [(b"content-type", b"application/json")]
+_JSON += [(b"accept", b"application/json, text/event-stream")]
 
 
 class Rates:
@@ -186,6 +190,8 @@ class Gate:
         finally:
             if scope["method"] == "GET" and status < 300 and header:
                 self._sessions.client_is_there(connection_scope(header), False)
+            if header and scope[SHARE_KEY].is_used:
+                await self._let_go(header, scope)
         if scope["method"] == "DELETE" and status < 300:
             own.pop(header, None)
             await self._sessions.end_scope(connection_scope(header))
@@ -200,16 +206,29 @@ class Gate:
         if unused is None:
             return
         del own[unused]
-        headers = [(name, value) for name, value in scope["headers"] if name not in _OF_REQUEST]
-        headers.append((SESSION_HEADER.encode(), unused.encode()))
+        await self._send_for(unused, scope, "DELETE", b"")
 
-        async def nothing() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
+    async def _let_go(self, connection: str, scope: Scope) -> None:
+        """Has a connection forget a large request, and its reply.
+
+        The SDK holds the last ones of each connection, until others come.
+        """
+        ping = {"jsonrpc": "2.0", "id": f"gate {uuid4()}", "method": "ping"}
+        await self._send_for(connection, scope, "POST", json.dumps(ping).encode())
+
+    async def _send_for(self, connection: str, scope: Scope, verb: str, content: bytes) -> None:
+        """Sends a request on behalf of a client, as whose request `scope` is."""
+        headers = [(name, value) for name, value in scope["headers"] if name not in _OF_REQUEST]
+        headers += [*_JSON, (SESSION_HEADER.encode(), connection.encode())]
+
+        async def nothing_more() -> Message:
+            return await asyncio.Future[Message]()
 
         async def nobody(_: Message) -> None:
             pass
 
-        await self._app({**scope, "method": "DELETE", "headers": headers}, nothing, nobody)
+        replayed = _again(content, nothing_more)
+        await self._app({**scope, "method": verb, "headers": headers}, replayed, nobody)
 
 
 def _is_modern(headers: Headers) -> bool:
