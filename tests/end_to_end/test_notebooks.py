@@ -29,7 +29,6 @@ PNG = b"\x89PNG\r\n\x1a\n"
 SPEAK_ON_STDERR = {
     "crash",  # faulthandler's own last words
     "process",  # a refused command, as a shell would say it
-    *("before", "csv", "things"),  # that the first file is in the session, not beside the notebook
 }
 
 Cell = Any
