@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,7 +48,7 @@ from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions, HostWork
-from wasm_kernel.result import Output
+from wasm_kernel.result import Output, SandboxResult
 
 TOKENS = '[owners]\nann = "the token of ann herself"\neve = "the token of eve, who is evil"\n'
 ANN, EVE = "the token of ann herself", "the token of eve, who is evil"
@@ -287,6 +288,60 @@ def test_updates_of_many_displays_take_time_in_proportion() -> None:
     shown = results._shown(outputs)
     assert [each.data["text/plain"] for each in shown] == ["update"] * 2_000
     assert looks < 10_000
+
+
+class SessionOfFiles:
+    """Stands for a session; it counts the files that are written."""
+
+    name, handle = "it", "it"
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+
+    async def work(self, work: Any) -> Any:
+        return await anyio.to_thread.run_sync(work)
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        self.files.append(path)
+
+    def take_notes(self) -> list[str]:
+        return []
+
+
+def reply_to(outputs: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """The text of the reply to a cell that shows this, and the files that were written."""
+    shown = tuple(Output("display", each, {}, {}) for each in outputs)
+    session: Any = SessionOfFiles()
+    result = SandboxResult(True, "", "", 0, None, None, 0, 0.0, (), (), (), Path(), shown)
+    blocks = asyncio.run(results.CellReply(session, result, 20_000).blocks())
+    return "\n".join(getattr(each, "text", "") for each in blocks), session.files
+
+
+@pytest.mark.parametrize(
+    "data", [{"application/x-odd": "x"}, {"image/png": "iVBORw0KGgo="}, {"text/html": "x"}]
+)
+def test_what_no_reply_shows_makes_few_files_and_lines(data: dict[str, Any]) -> None:
+    """A cell of a third of a second had the host write files for 48 s, and a reply of 296 kB."""
+    text, files = reply_to([data] * 3_000)
+    assert len(files) <= 50
+    assert len(text) < 10_000
+    assert "2,950 more" in text
+
+
+def test_values_are_made_texts_beside_the_loop_of_all_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = set[threading.Thread]()
+
+    def dumps(*arguments: Any, **options: Any) -> str:
+        threads.add(threading.current_thread())
+        return json.dumps(*arguments, **options)
+
+    monkeypatch.setattr(results, "json", SimpleNamespace(dumps=dumps))
+    text, _ = reply_to([{"application/json": [1] * 50_000}] * 5)
+    assert "1, 1" in text
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 def test_replies_that_nobody_reads_hold_no_more_than_a_share() -> None:

@@ -11,6 +11,7 @@ import json
 import mimetypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +30,7 @@ _ERROR_CHARACTERS, _TRACE_CHARACTERS = 6_000, 60_000  # without and with colours
 _PATHS_CHARACTERS = 4_000
 _VALUES_MOST = 3  # of full length that one reply carries
 _BLOCK_CHARACTERS = 50  # that a value takes beside its own
-_IMAGES_MOST, _FIGURES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
+_IMAGES_MOST, _SAVED_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
 _NO_TEXT = re.compile(
     r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>|<[\w.]+ (object )?at 0x[0-9a-f]+>"
@@ -109,13 +110,15 @@ class CellReply:
     def __init__(self, session: AgentSession, result: SandboxResult, characters: int) -> None:
         self._left = _VALUES_MOST * characters
         self._most = characters
-        self._unshown: list[str] = []
+        self._unshown: list[object] = []
+        self._unsaved = 0
         self._session = session
         self._result = result
         count = result.reply.get("execution_count")
         self._number = count if isinstance(count, int) else 0
         self._blocks: list[ContentBlock] = []
         self._images = 0
+        self._made = 0
         self._saved: list[str] = []
 
     async def blocks(self) -> list[ContentBlock]:
@@ -128,11 +131,13 @@ class CellReply:
         for output in _shown(result.outputs):
             await self._add(output)
         for text in _pages(result.reply):
-            await self._add_text("help", text)
+            await self._add_value("help", text)
         if self._unshown:
-            text = "\n".join(self._unshown)
+            text = await self._session.work(partial(_joined, self._unshown))
             path = await self._save(f"outputs/cell-{self._number}-more.txt", text)
             self._say(f"[display] {len(self._unshown):,} more, in {path or 'no file'}")
+        if self._unsaved:
+            self._say(f"[display] {self._unsaved:,} more figures or pages, which are not saved")
         if result.error is not None:
             self._say(_error(result.error))
         self._add_files()
@@ -167,37 +172,45 @@ class CellReply:
             return
         for mime_type in _TEXTS:
             value = output.data.get(mime_type)
-            if value is not None:
-                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                is_text = len(text) > _NO_TEXT_CHARACTERS or not _NO_TEXT.fullmatch(text.strip())
-                if is_text or len(output.data) == 1:
-                    await self._add_text(label, text)
-                    return
+            if value is not None and (len(output.data) == 1 or _says_something(value)):
+                await self._add_value(label, value)
+                return
         await self._add_other(output.data)
 
-    async def _add_text(self, label: str, text: str) -> None:
+    async def _add_value(self, label: str, value: object) -> None:
         if self._left <= 0:
-            self._unshown.append(text)
+            self._unshown.append(value)
             return
+        text = await self._text_of(value)
         shown = await self._bounded(text, f"{label}-{len(self._blocks)}")
         self._left -= len(shown) + _BLOCK_CHARACTERS
         self._say(f"[{label}]\n{shown.rstrip()}")
+
+    async def _text_of(self, value: object) -> str:
+        return value if isinstance(value, str) else await self._session.work(partial(_json, value))
+
+    def _may_save_more(self) -> bool:
+        """Counts a file that is made of a display; returns whether it may be."""
+        self._made += 1
+        self._unsaved += self._made > _SAVED_MOST
+        return self._made <= _SAVED_MOST
 
     async def _add_other(self, data: Mapping[str, Any]) -> None:
         for mime_type, value in data.items():
             if mime_type == "text/plain" and len(data) > 1:
                 continue
+            if not self._may_save_more():
+                return
             suffix = mimetypes.guess_extension(mime_type) or ".json"
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             name = f"outputs/cell-{self._number}-{len(self._blocks)}{suffix}"
-            if path := await self._save(name, text):
+            if path := await self._save(name, await self._text_of(value)):
                 self._say(f"[display] {mime_type}, saved as {path}; only pictures are shown here.")
             return
 
     async def _add_picture(self, picture: Picture) -> None:
-        self._images += 1
-        if self._images > _FIGURES_MOST:
+        if not self._may_save_more():
             return
+        self._images += 1
         suffix = mimetypes.guess_extension(picture.mime_type) or ".bin"
         name = f"figures/cell-{self._number}-{self._images}{suffix}"
         path = await self._save(name, picture.data)
@@ -247,6 +260,21 @@ def _shown(outputs: Iterable[Output]) -> list[Output]:
     updates.pop("", None)
     found = [(each, updates.get(_identity(each[1]), each)) for each in left]
     return [max(versions, key=itemgetter(0))[1] for versions in found]
+
+
+def _says_something(value: object) -> bool:
+    """Returns whether a value is more than the name of what has another form to be seen in."""
+    if not isinstance(value, str) or len(value) > _NO_TEXT_CHARACTERS:
+        return True
+    return not _NO_TEXT.fullmatch(value.strip())
+
+
+def _joined(values: Iterable[object]) -> str:
+    return "\n".join(value if isinstance(value, str) else _json(value) for value in values)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _identity(output: Output) -> str:
