@@ -216,8 +216,14 @@ def test_each_language_has_a_session_that_calls_can_name(stdio: Agent) -> None:
     assert stdio.says("import os; [os.path.exists(each) for each in ('a.csv', 'b')]") == (
         "[True, False]"
     )
-    assert "a.csv" in stdio.call("list_files", language="python").text
-    assert "let x" in stdio.call("undo", language="javascript").text
+    listed = stdio.call("list_files", language="python").text.splitlines()
+    assert listed[0] == "In your python session:"
+    assert "a.csv" in listed
+    stdio.says("x", language="javascript")
+    for tool in ("read_file", "delete_file"):
+        assert "in your javascript session" in stdio.call(tool, path="a.csv").text
+    assert "in your javascript session" in stdio.call("list_files", pattern="a.csv").text
+    assert "let x" in stdio.call("undo", cells=2, language="javascript").text
     assert stdio.says("x") == "'python'"
     handles = re.findall(r'session="([\w-]+)": automatic, (\w+)', stdio.call("list_sessions").text)
     named = {language: handle for handle, language in handles}

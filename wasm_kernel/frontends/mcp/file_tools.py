@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import binascii
+import contextlib
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Literal
 from urllib.parse import unquote
@@ -106,8 +107,10 @@ class FileTools:
             return [text_block(_listing(paths) or _NO_FILE)]
         found = self._sessions.existing(self._caller(), session, guest_of(language))
         paths = await found.work(partial(_paths, found, None if name in _ALL else name))
-        none = f"No files yet in {found.name}." if name in _ALL else _NO_FILE
-        return said(found, _listing(paths) or none)
+        if not paths:
+            which = "No files yet" if name in _ALL else "There is no such file"
+            return said(found, f"{which} in {found.name}.")
+        return said(found, f"In {found.name}:\n{_listing(paths)}")
 
     async def read_file(
         self,
@@ -123,7 +126,8 @@ class FileTools:
             data = await self._content(None, name)
             return _shown(name, data, offset, encoding, self._characters)
         found = self._sessions.existing(self._caller(), session, guest_of(language))
-        data = await self._content(found, name)
+        with _missing_there(found, name):
+            data = await self._content(found, name)
         if (mime_type := mime_type_of(name)) in IMAGES and encoding == "utf-8":
             shown = await fitting(found, Picture(mime_type, data), name)
             if shown is not None:
@@ -166,7 +170,8 @@ class FileTools:
         """Delete a file or a folder in /app. undo does not bring it back."""
         name = self._writable(path)
         found = self._sessions.existing(self._caller(), session, guest_of(language))
-        await found.work(partial(found.sandbox.sync.delete_file, name, recursive=recursive))
+        with _missing_there(found, name):
+            await found.work(partial(found.sandbox.sync.delete_file, name, recursive=recursive))
         return said(found, f"Deleted /app/{name} in {found.name}.")
 
     def _writable(self, path: str) -> str:
@@ -230,6 +235,15 @@ class FileTools:
             return [ReadResourceContents(data.decode() if is_text else data, mime_type)]
         except UnicodeDecodeError:
             return [ReadResourceContents(data, mime_type)]
+
+
+@contextlib.contextmanager
+def _missing_there(session: AgentSession, path: str) -> Iterator[None]:
+    """Says which session has no such file: it may lie in that of another language."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Refused(f"There is no file {path[:200]!r} in {session.name}.") from None
 
 
 def _paths(session: AgentSession, pattern: str | None) -> list[str]:

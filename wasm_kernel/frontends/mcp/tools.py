@@ -143,12 +143,12 @@ class CellTools:
         language: Language = None,
         session: Handle = None,
     ) -> CallToolResult:
-        """Install packages, such as tabulate==0.9.0: pure Python, or JavaScript from npm."""
+        """Install packages, such as humanize==4.9.0: pure Python, or JavaScript from npm."""
         found = await self._sessions.of(self._caller(), session, guest_of(language))
         texts = [packages] if isinstance(packages, str) else packages or []
         words = [word for text in texts for word in text.split()]
         if not (words or requirements) or any(word.startswith("-") for word in words):
-            raise Refused("Name packages, such as humanize or tabulate==0.9.0, without options.")
+            raise Refused("Name packages, such as humanize or tomlkit==0.13.2, without options.")
         if requirements and found.language != RuntimeType.PYTHON:
             raise Refused(f"A requirements file names packages of Python, not of {found.name}.")
         if requirements:
