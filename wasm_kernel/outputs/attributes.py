@@ -32,8 +32,8 @@ _FRAGMENT = re.compile(r"\s*#(?P<id>[A-Za-z0-9_.:-]{1,200})\s*\Z")
 _WEB = re.compile(
     r"https?://[^\s\x00-\x20<>\"'\\^`{|}]{1,8000}\Z|mailto:[\w.+@%?=&-]{1,500}\Z", re.IGNORECASE
 )
-# A file of data in the notebook's folder or below it. No name begins with a dot, however that is
-# written, and none holds a slash or a percent sign, so the path leads down only.
+# A data file in the notebook's folder or below it. No name begins with a dot or holds a slash or a
+# percent sign, encoded or not, so the path can only lead down.
 _SIGN = r"(?:[\w.,()+@~-]|%(?!2[5Ff]|5[Cc]|[01][0-9A-Fa-f]|7[Ff])[0-9A-Fa-f]{2})"
 _NAME = rf"(?!\.|%2[Ee]){_SIGN}{{1,600}}+"
 _BESIDE = re.compile(rf"(?:{_NAME}/)*+{_NAME}\Z", re.ASCII)
@@ -49,8 +49,8 @@ _LOCAL = re.compile(
     r"\s*url\(\s*['\"]?#(?P<id>[A-Za-z0-9_.:-]{1,200})['\"]?\s*\)\s*\Z", re.IGNORECASE
 )
 
-# Classes that JupyterLab and its kin style, find or act on. An output with these names could look
-# like a dialog, or be taken for a part of the page.
+# Classes that JupyterLab and similar front ends style, find or act on. An output with such a class
+# could look like a dialog, or be taken for a part of the page.
 FOREIGN_CLASS = re.compile(
     r"(?:jp|lm|p|cm|jupyter|widget|mjx|bp\d|wk)-|CodeMirror|MathJax|mermaid", re.IGNORECASE
 )
@@ -114,7 +114,7 @@ class Attributes:
         return self._source(element, value)
 
     def _source(self, element: str, value: str) -> str | None:
-        """The address of a picture or a sound, which has to lie in the output itself."""
+        """The address of a picture or a sound; it must hold the content itself (`data:`)."""
         found = _DATA.match(value)
         if not found:
             self._removals.add(_source_phrase(value))
@@ -160,7 +160,7 @@ def _decoded(content: str, encoded: bool) -> str:
 
 
 def _source_phrase(address: str) -> str:
-    """The phrase for something to be loaded, with the host it would have come from."""
+    """The phrase for content from elsewhere, with the host that it would be loaded from."""
     host = re.match(r"\s*(?:https?:)?//([A-Za-z0-9.-]{1,80})", address, re.IGNORECASE)
     return f"{SOURCES} ({host[1]})" if host else SOURCES
 
@@ -175,12 +175,12 @@ def _classes(value: str) -> str | None:
 
 
 def _ids(value: str) -> str | None:
-    """Names of elements, with a prefix: the page's own scripts find none of them."""
+    """Names of elements, with a prefix, so that the page's own scripts find none of them."""
     return " ".join(ID_PREFIX + name for name in value.split() if _ID.match(name)) or None
 
 
 def _free(value: str) -> str | None:
-    """Any text but a long one with signs at each of which nh3 searches the rest of it."""
+    """The text; None for a long one with `&` or no-break spaces: nh3 searches the rest at each."""
     return value if len(value) <= LONG or not _SPECIAL.search(value) else None
 
 

@@ -1,6 +1,6 @@
-"""MIME bundles: the table of what is done with each type, and `clean`, which does it.
+"""MIME bundles: the table with the rule for each type, and `clean`, which applies the rules.
 
-A type that is not in `MIME_RULES` is dropped: nobody has looked at what renders it.
+A type that is not in `MIME_RULES` is dropped, since its renderer has not been checked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CleanOutput(msgspec.Struct, frozen=True):
 
 
 def never_stop() -> bool:
-    """The answer of callers that wait until an output is checked, however long that takes."""
+    """Returns False, for callers that wait until an output is checked, however long it takes."""
     return False
 
 
@@ -50,10 +50,11 @@ def clean(
     mode: Mode,
     should_stop: Callable[[], bool] = never_stop,
 ) -> CleanOutput:
-    """Returns what may be shown of a bundle. Any thread; raises nothing.
+    """Returns the part of a bundle that may be shown. Any thread; raises nothing.
 
     In mode `safe` contents are cleaned; `static` keeps text and raster images, `trusted` everything
-    but terminal control. What is not checked by the time `should_stop` says so is left out.
+    but terminal control. Contents whose check has not ended when `should_stop` returns True are
+    left out.
     """
     if mode is Mode.TRUSTED:
         return CleanOutput({mime: _trusted(mime, data[mime]) for mime in data}, dict(metadata))
@@ -92,7 +93,7 @@ def _keep(kept: dict[str, Any], mime: str, content: Any, removals: Removals) -> 
         removals.add(str(refused))
     except (MemoryError, KeyboardInterrupt):
         raise
-    except BaseException:  # nh3's panics are not Exceptions; what can't be checked is not shown
+    except BaseException:  # nh3's panics are not Exceptions; unchecked content is not shown
         removals.add(f"a content that could not be checked ({_named(mime)})")
 
 
@@ -103,9 +104,9 @@ def _named(mime: str) -> str:
 def _metadata_of(
     metadata: Mapping[str, Any], kept: Mapping[str, Any], mode: Mode
 ) -> dict[str, Any]:
-    """The harmless metadata of the contents in `kept`: sizes, and how a tree begins.
+    """The harmless metadata of the contents in `kept`, such as sizes and whether a tree is open.
 
-    `isolated` is dropped: it has the front end parse the content again, as a document of its own.
+    `isolated` is dropped: it makes the front end parse the content again, as a separate document.
     """
     if mode is Mode.TRUSTED:
         return dict(metadata)
@@ -142,7 +143,7 @@ def transient(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-# -- the MIME types that an output may have, what is done with each in `safe` mode, and why
+# -- the MIME types that an output may have, and the rule of `safe` mode for each
 
 Clean = Callable[[Any, Removals], Any]
 
@@ -150,8 +151,8 @@ Clean = Callable[[Any, Removals], Any]
 class MimeRule(msgspec.Struct, frozen=True):
     """The rule of `safe` mode for one MIME type, with its reason.
 
-    `clean` returns the content that may be shown, or raises `NotShowable`. The renderers that `why`
-    speaks of are JupyterLab's own, or those of the extension that people use.
+    `clean` returns the content that may be shown, or raises `NotShowable`. `why` is about
+    JupyterLab's own renderers, or those of the extension that people use.
     """
 
     why: str
@@ -214,7 +215,7 @@ def _data(content: Any, _: Removals) -> Any:
 
 
 def _charts(name: str) -> Clean:
-    """Cleans with a function of `charts`, which is imported with the first chart."""
+    """Returns a cleaner that calls a function of `charts`, imported with the first chart."""
 
     def clean(content: Any, removals: Removals) -> Any:
         from wasm_kernel.outputs import charts

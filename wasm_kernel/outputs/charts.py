@@ -37,7 +37,7 @@ _TAG = re.compile(
 )
 _KNOWN = re.compile(r"</?(?:b|br|i|em|u|s|sub|sup|span|a)(?:\s[^<>]*)?>", re.IGNORECASE)
 _FETCHING_STYLE = re.compile(r"url|image|src|\\", re.IGNORECASE)
-# A colour may become a part of a style sheet's rule; Plotly accepts a text that begins as one.
+# Plotly may write a colour into a style sheet, and accepts any text that begins like a colour.
 _NO_COLOUR = re.compile(r"[;:{}@\\]|url|image", re.IGNORECASE)
 _COLOURS = ("color", "colors", "colorway")
 
@@ -101,13 +101,13 @@ def _clean_texts(value: Any, removals: Removals) -> Any:
 
 
 def _changes(key: str, value: Any) -> list[tuple[str, Any]]:
-    """The paths into a figure that a part of it sets, each with the value; a button's is a text."""
+    """The paths that a part of a figure sets, with their values; a button's path is a text."""
     named = key in ("args", "args2") and isinstance(value, list) and len(value) > 1
     return [(key, value), *([(value[0], value[1])] if named and isinstance(value[0], str) else [])]
 
 
 def _label(text: str, removals: Removals) -> str:
-    """A text that Plotly shows, with the tags that only format."""
+    """A text that Plotly shows; of its tags only those that format remain."""
     check_stopped()
     if len(text) > LABEL_MOST:
         raise NotShowable(f"a Plotly figure with a label of more than {LABEL_MOST:,} characters")
@@ -128,7 +128,7 @@ def _label(text: str, removals: Removals) -> str:
 
 
 def _check_parts(names: list[str], value: Any) -> None:
-    """Refuses a harmful value at a path with these names in it, whichever of them it is for."""
+    """Refuses a value that would be harmful for any of the names in its path."""
     if value and not _FETCHING.isdisjoint(names) and not _is_look(value):
         raise NotShowable("a Plotly figure with a map")
     every = value if isinstance(value, list) else [value]
@@ -163,11 +163,11 @@ _VEGALITE_SCHEMA = re.compile(
     r"https://vega\.github\.io/schema/vega-lite/v\d{1,2}(?:\.\d+)*\.json\Z"
 )
 
-# The words of Vega-Lite's grammar that describe a chart of inline data. What is missing either
-# holds an expression, which the renderer compiles to JavaScript (`expr`, `calculate`, `filter`,
-# `signal`, event streams, `formatType`), fetches (`url`), links (`href`), draws a picture from an
-# address (`image`), or sets options of the renderer (`usermeta`). `bind` could make form fields
-# with attributes of the chart's choice.
+# The words of Vega-Lite's grammar that describe a chart of inline data. The missing words hold an
+# expression, which the renderer compiles to JavaScript (`expr`, `calculate`, `filter`, `signal`,
+# event streams, `formatType`), fetch (`url`), link (`href`), draw a picture from an address
+# (`image`), or set options of the renderer (`usermeta`). `bind` could make form fields with
+# attributes of the chart's choice.
 _VEGALITE_WORDS = words("""
     $schema description title subtitle text name width height autosize type contains resize
     background padding data values datasets mark encoding layer hconcat vconcat concat columns
@@ -195,9 +195,9 @@ _VEGALITE_WORDS = words("""
     """)
 _FITTING = words("regression loess")
 _FITTED = _FITTING | words("on groupby as method order extent params bandwidth")
-# What stands in a condition for rows. A text in its place would be an expression.
+# The members of a condition that selects rows. A condition that is text would be an expression.
 _COMPARISONS = words("param empty field bin timeUnit equal lt lte gt gte range oneOf valid")
-# A tooltip shows a field of this name as a picture; the name may come with these characters around.
+# A tooltip shows a field of this name as a picture, also when these characters surround the name.
 _PICTURE = "image"
 _AROUND_NAMES = str.maketrans("", "", "\\[]\"'. ")
 
@@ -205,7 +205,7 @@ _AROUND_NAMES = str.maketrans("", "", "\\[]\"'. ")
 def clean_vegalite(spec: Any, _: Removals) -> Any:
     """Returns a Vega-Lite chart if it only shows inline data; else raises `NotShowable`.
 
-    It passes whole or not at all: without one of its parts it would say something else.
+    A chart passes whole or not at all, since without one of its parts it would say something else.
     """
     if not isinstance(spec, dict):  # the renderer takes a text as an address
         raise NotShowable("a Vega-Lite chart that is not an object")
@@ -224,10 +224,10 @@ def clean_vegalite(spec: Any, _: Removals) -> Any:
 
 
 def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]]:
-    """Yields every key of a chart with its value, but for the rows of its data.
+    """Yields every key of a chart with its value, except for the rows of its data.
 
-    Rows stand in `data.values` and, by name, in the chart's own `datasets`. Elsewhere `values` are
-    those of an axis or a legend, which may be an expression.
+    Rows stand in `data.values` and, by name, in the chart's own `datasets`. Elsewhere `values`
+    belongs to an axis or a legend, and may be an expression.
     """
     if isinstance(spec, dict):
         for key, value in stoppable(spec.items()):
@@ -285,7 +285,7 @@ def _of_data(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _check_rows(*tables: Any) -> None:
-    """Refuses a table that is written as text: it would be parsed later, with names of its own."""
+    """Refuses a table written as text: it would be parsed later, with names not checked here."""
     if not all(isinstance(table, list | dict) for table in tables):
         raise NotShowable("a Vega-Lite chart whose data is a text")
 
@@ -307,15 +307,16 @@ _GEOJSON_TYPES = words("""
     """)
 _GEOJSON_PARTS = ("geometry", "geometries", "features")
 _GEOJSON_MOST = 100_000  # numbers, texts and lists in all
-_PART_CHARACTERS = 100  # of a text that counts as one
+_PART_CHARACTERS = 100  # characters of a text that count as one part
 
 
 def clean_geojson(content: Any, _: Removals) -> dict[str, Any]:
     """Returns an object of GeoJSON with only the members that RFC 7946 defines, its texts escaped.
 
-    JupyterLab's extension puts each feature's properties into a table of HTML as they are. The map
-    below comes from a server that the extension names; one that the output's metadata names is not
-    passed on, so a cell can have nothing fetched from an address of its own. Raises `NotShowable`.
+    JupyterLab's extension puts each feature's properties into an HTML table unchanged. The tiles
+    come from a server that the extension names. A server that the output's metadata names is not
+    passed on, so a cell can't make the page fetch from an address of its choice. Raises
+    `NotShowable`.
     """
     if _size(content) > _GEOJSON_MOST:
         raise NotShowable("a GeoJSON map of too many parts")

@@ -1,8 +1,8 @@
 """CSS of an output: style sheets whose rules hold in the output's own box, and `style` attributes.
 
-Everything is written anew from tokens that are known to be harmless. What comes out holds no
-comment, no `<` and no `&`, so that it means the same in a style sheet, in an attribute, in HTML and
-in XML; and no function that fetches something.
+Everything is written anew from tokens that are known to be harmless. The result holds no comment,
+no `<` and no `&`, so that it means the same in a style sheet, in an attribute, in HTML and in XML.
+It also holds no function that fetches something.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ IDENTIFIER = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_-]{0,200}\Z|--[A-Za-z0-9_-]{
 _NUMBER = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?\Z")
 _UNIT = re.compile(r"[A-Za-z]{1,12}\Z")
 _COLOUR = re.compile(r"[0-9A-Fa-f]{3,8}\Z")
-# Letters, digits and what has no meaning to CSS, HTML or XML; every other character is escaped.
+# The characters to escape: all but letters, digits and those without meaning to CSS, HTML or XML.
 _SPECIAL = re.compile(r"""[^ \w!#$%'()*+,./:;=?@\[\]^`{|}~\u00a0-\ud7ff\ue000-\ufffd-]""")
 
 
 def clean_value(tokens: Sequence[Any], removals: Removals, depth: int = 0) -> str | None:
     """The CSS text of a value; None if it holds anything not known to be harmless.
 
-    `depth` is how many functions and brackets stand around.
+    `depth` is the number of functions and brackets around the value.
     """
     if depth > VALUE_DEPTH:
         return None
@@ -127,11 +127,11 @@ _COMBINATORS = frozenset(">+~")
 
 
 def scoped(prelude: Sequence[Any], scope: str) -> tuple[list[str], bool]:
-    """The selectors of a rule that are harmless, each behind the class of the output's box.
+    """The harmless selectors of a rule, each behind the class of the output's box.
 
-    The class stands in `:where()`, which leaves the weight of the selector as it was: rules win
-    over each other, and over the front end's own, as they would have without it. The second value
-    says whether a selector named the whole page.
+    The class stands in `:where()`, which does not change the selector's specificity: rules win over
+    each other, and over the front end's own, as they would without the class. The second value says
+    whether a selector named the whole page.
     """
     kept, whole = [], False
     for tokens in _split(prelude):
@@ -158,7 +158,7 @@ def _complex(tokens: Sequence[Any], depth: int = 0) -> str | None:
     """One selector between commas; None if it is malformed or not known to be harmless."""
     parts: list[str] = []
     rest = list(reversed(tokens))
-    joined = False  # if a combinator may follow here
+    joined = False  # whether a combinator may follow here
     while rest:
         token = rest.pop()
         if token.type == "whitespace":
@@ -243,9 +243,9 @@ ATTRIBUTE_CHARACTERS = 20_000
 DECLARATIONS_MOST = 200
 REMEMBERED_ATTRIBUTE = 500  # characters of an attribute that is kept for the next element
 
-# Looks and layout of what is inside the output's own box, which clips and holds what is in it.
-# Missing on purpose: what names things for the whole page (animation, counter-set, anchor-name,
-# container, view-transition-name), what only makes sense with a fetched file (src), and `contain`
+# Properties for looks and layout inside the output's own box, which clips and holds its content.
+# Missing on purpose: properties that name things for the whole page (animation, counter-set,
+# anchor-name, container, view-transition-name), one that needs a fetched file (src), and `contain`
 # itself.
 PROPERTIES = words("""
 align-content align-items align-self aspect-ratio block-size border border-block border-block-end
@@ -290,8 +290,9 @@ stroke-dasharray stroke-dashoffset stroke-linecap stroke-linejoin stroke-miterli
 stroke-width text-anchor vector-effect
 """)
 POSITIONS = frozenset({"static", "relative", "absolute", "sticky", "inherit", "initial", "unset"})
-# What these name by `url()` is a part of a document: one of the output's own loads nothing. For
-# other properties it is a picture, which a browser may ask the page's own address for.
+# For these properties `url()` names a part of a document, and a part of the output itself loads
+# nothing. For other properties `url()` is a picture, which a browser may request from the page's
+# own address.
 _PAINTING = frozenset({"fill", "stroke", "clip-path"})
 _FRAGMENT = re.compile(r"#[A-Za-z0-9_.-]{1,200}\Z")
 _CUSTOM = re.compile(r"--[A-Za-z0-9_-]{1,200}\Z")
@@ -302,8 +303,8 @@ def clean_declarations(
 ) -> str:
     """The harmless declarations among tinycss2's nodes, as CSS text.
 
-    With `custom_only`, custom properties (`--x`) and nothing else; with `painting`, also what
-    paints with a part of the same document.
+    `custom_only` keeps only custom properties (`--x`); `painting` also keeps properties that paint
+    with a part of the same document.
     """
     kept = []
     for node in nodes[:DECLARATIONS_MOST]:
@@ -354,7 +355,7 @@ def style_attribute(text: str, removals: Removals) -> str:
 
 @lru_cache(maxsize=4096)
 def _clean_attribute(text: str) -> tuple[str, tuple[str, ...]]:
-    # a table says the same thing in each of its cells
+    # cached, as a table repeats the same attribute in each of its cells
     import tinycss2
 
     removals = Removals()
@@ -364,12 +365,12 @@ def _clean_attribute(text: str) -> tuple[str, tuple[str, ...]]:
 
 # -- style sheets
 
-SHEETS_MOST = 1024 * 1024  # of all style sheets of a document
+SHEETS_MOST = 1024 * 1024  # characters of all style sheets of a document
 PIECE, PIECE_MOST = 16 * 1024, 128 * 1024  # characters that are read at once
 RULES_MOST = 20_000
 REMEMBERED_SHEET = 64 * 1024  # characters of a style sheet that is kept for the next output
 MEDIA_DEPTH = 3
-_ANY_SCOPE = "\x00"  # stands for the class; no rule that is written here holds it otherwise
+_ANY_SCOPE = "\x00"  # stands for the class; no rule written here holds it otherwise
 _MISSED = {
     "import": FETCHED_STYLE,
     "font-face": FETCHED_STYLE,
@@ -380,14 +381,14 @@ _OPENING, _CLOSING = frozenset("{[("), frozenset("}])")
 _SIGN = re.compile(
     r"/\*.*?(?:\*/|\Z)|\"(?:[^\"\\\n]++|\\.)*+\"?|'(?:[^'\\\n]++|\\.)*+'?|\\.|[{}()\[\]]", re.DOTALL
 )
-# A query names features of the screen; it can't be told from outside whether it held.
+# A media query; it may name features of the screen, as a cell can't find out whether it held.
 _QUERY = re.compile(r"[A-Za-z0-9 ,():.%-]{1,300}\Z")
 
 
 def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
     """The harmless rules of `css`, each behind the class `scope`.
 
-    What comes out holds neither `<` nor `&`: it ends no element, and is the same text in XML.
+    The result holds neither `<` nor `&`: it ends no element, and is the same text in XML.
     """
     cleaned = _clean_sheet if len(css) <= REMEMBERED_SHEET else _clean_sheet.__wrapped__
     rules, phrases = cleaned(css)
@@ -397,7 +398,7 @@ def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
 
 @lru_cache(maxsize=8)
 def _clean_sheet(css: str) -> tuple[str, tuple[str, ...]]:
-    # every table and every diagram of a library comes with the same style sheet
+    # cached, as every table and every diagram of a library comes with the same style sheet
     import tinycss2
 
     removals, kept = Removals(), list[str]()
@@ -412,7 +413,7 @@ def _clean_sheet(css: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _pieces(css: str) -> Iterator[str]:
-    """Yields whole rules, some at a time: a large text takes seconds to parse, and a cell waits."""
+    """Yields whole rules in pieces: parsing a large text takes seconds, for which a cell waits."""
     depth, start = 0, 0
     for sign in _SIGN.finditer(css):
         if sign[0] in _OPENING:
@@ -449,8 +450,8 @@ def _rule(rule: Any, scope: str, removals: Removals) -> list[str]:
     found = []
     if selectors and (css := clean_declarations(nodes, removals)):
         found.append(f"{', '.join(selectors)} {{{css}}}")
-    # What is meant for the whole page sets variables for the box, and nothing else: the box's own
-    # looks are what keeps the output in it.
+    # A rule for the whole page may only set variables for the box: other properties could change
+    # the box's own style, which keeps the output inside.
     if whole and (css := clean_declarations(nodes, removals, custom_only=True)):
         found.append(f":where(.{scope}) {{{css}}}")
     return found

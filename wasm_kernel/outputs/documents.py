@@ -1,6 +1,6 @@
-"""Limits on documents: the time that the host takes to parse one, a browser's to draw it.
+"""Limits on documents: the host's time to parse one, and a browser's time to draw it.
 
-A large document must be built so plainly that parsing it takes time in proportion to its size
+A large document must be regular enough to be parsed in time proportional to its size
 (`is_regular`). An SVG image may not become much larger by repeating its own parts
 (`check_repetition`).
 """
@@ -25,7 +25,7 @@ TEXT_RUN = 1024  # characters of a long text between two breaks
 _VOID = words("area base br col embed hr img input link meta source track wbr")
 _TABLE = frozenset({"table", "thead", "tbody", "tfoot", "tr", "colgroup"})
 _IN_TABLE = words("caption colgroup col thead tbody tfoot tr td th style script template")
-# Elements that end the SVG they stand in, as the standard lists them; then those that hold HTML.
+# Elements that end the SVG around them, as the standard lists them; then those that hold HTML.
 _BREAKING = words(
     """
     b big blockquote body br center code dd div dl dt em embed font h1 h2 h3 h4 h5 h6 head hr i img
@@ -50,13 +50,14 @@ _TOKEN = re.compile(
 
 
 def is_regular(document: str) -> bool:
-    """Returns whether each element of a document is closed where it was opened, none too deep.
+    """Returns whether each element is closed where it was opened, and none is nested too deep.
 
     An HTML parser as the standard describes it can be made to take time that grows with the square
     of its input: by elements that are never closed, text between the cells of a table, a thousand
-    attributes. Small documents may be anything; of large ones only regular ones are parsed, as
-    programs write them. In these a parser sees the same elements open as the walk below, give or
-    take those that it adds itself; so no search of its own goes deeper than `NESTING_MOST`.
+    attributes. Small documents may have any shape. Large ones are parsed only if they are regular,
+    as documents that programs write are. In a regular document a parser has the same elements open
+    as the walk below, apart from those that it adds itself; so none of its searches goes deeper
+    than `NESTING_MOST`.
     """
     walk = _OpenElements()
     at = 0
@@ -106,10 +107,10 @@ class _OpenElements:
     def __init__(self) -> None:
         self.open: list[str] = []
         self._elements = 0
-        self._foreign = 0  # how many of them are SVG's
+        self._foreign = 0  # the number of SVG's among them
 
     def takes(self, token: re.Match[str]) -> bool:
-        """Goes on by one token; returns whether the document is regular so far."""
+        """Takes the next token; returns whether the document is regular so far."""
         if token["text"] is not None:
             return self._innermost not in _TABLE or token["text"].isspace()
         if token["end"] is not None:
@@ -144,9 +145,9 @@ class _OpenElements:
 # -- repeated parts
 
 GROWTH_MOST = 10  # times
-SMALL_DRAWING = 20_000  # elements that are drawn, from whatever grew to them
+SMALL_DRAWING = 20_000  # drawn elements, which is allowed by whatever factor the document grew
 DRAWN_MOST = SMALL_DRAWING**2
-REFERENCES_MOST = 100  # deep
+REFERENCES_MOST = 100  # nested references
 
 _DRAWN_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:-]*)(?P<attributes>[^>]*)>")
 _DRAWN_ID = re.compile(r'\sid="(?P<id>[^"]+)"')
@@ -157,10 +158,9 @@ _REPEATING = "an image whose parts repeat each other"
 def check_repetition(text: str) -> None:
     """Refuses a document that becomes much larger when it is drawn.
 
-    A few lines that use a part ten times, which uses another one ten times, and so on, are more
-    than any browser can draw; the page that shows them never answers again. A document that uses a
-    part of another output is refused as well. The text is as nh3 writes it: no `>` stands in an
-    attribute.
+    A few lines can use a part ten times, which uses another part ten times, and so on: more than
+    any browser can draw, so that the page never answers again. A document that uses a part of
+    another output is refused as well. The text must be nh3's: no `>` stands in an attribute.
     """
     if "<use" not in text and "url(" not in text:
         return
@@ -177,9 +177,9 @@ class _Parts:
     """The parts of one document: the elements with an id, and the whole, whose id is empty."""
 
     def __init__(self) -> None:
-        self.sizes: defaultdict[str, int] = defaultdict(int)  # elements that no inner part holds
+        self.sizes: defaultdict[str, int] = defaultdict(int)  # elements outside inner parts
         self.used: set[str] = set()
-        # the parts inside, and those that are referred to
+        # inner parts, and parts that are referred to
         self._holds: defaultdict[str, list[str]] = defaultdict(list)
         self._drawn: dict[str, int] = {}
         self._open = [""]  # the part that each open element stands in

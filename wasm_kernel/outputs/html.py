@@ -1,8 +1,8 @@
 """HTML and SVG that show something and do nothing else.
 
 `nh3` parses a document as a browser does and writes anew what the lists below allow. A second pass
-over that text, which is well-formed by then, cleans the style sheets and puts the whole into a box:
-what is in it is drawn inside it and nowhere else, whatever its styles say.
+over that text, which is well-formed by then, cleans the style sheets and puts the whole into a box.
+Nothing in the box is drawn outside of it, whatever the styles say.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ polyline radialGradient rect stop style svg switch symbol text textPath tspan us
 """
 SVG_ELEMENTS = words(_DRAWING)
 
-# Removed with everything inside. `title`, `desc` and `metadata` are SVG's; nothing of them is seen.
+# Removed with everything inside. `title`, `desc` and `metadata` are SVG's and are never drawn.
 REMOVED_WHOLE = words("""
     script iframe frame frameset object embed applet noscript noembed noframes template title desc
     metadata math xmp plaintext textarea select datalist foreignObject foreignobject animate
@@ -113,17 +113,18 @@ ATTRIBUTES: dict[str, frozenset[str]] = {
 # -- HTML
 
 BOX = "contain: layout paint; position: relative; min-width: min-content; margin: 0"
-"""Clips what is painted in it, holds what is positioned in it, and is as wide as its table."""
+"""The box's style: it clips and holds its content, positioned or not, and is as wide as a table."""
 
 # JupyterLab's own rule for the last element of an output, which now stands one level deeper.
 _LAST = "<style>.{scope} > :last-child {{margin-bottom: 0.5em}}</style>"
 
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
-# Marks of what may draw outside of its place; an overflowing image and a formula can, too.
+# Marks of content that may draw outside of its place, such as an overflowing image; formulas may,
+# too.
 _STYLED = ("<style", "<svg", " style=", " class=")
 
-# Outputs that are known to lose something, which is made up for here: a mark in their text, what
-# they lose, and a style sheet in its place.
+# Outputs with a known loss that a style sheet makes up for: a mark in the text of the output, the
+# phrases for the loss, and the style sheet.
 _MADE_UP_FOR = (
     # scikit-learn's diagrams get the colours of their lines from a script that looks at the page.
     # Here they get them from JupyterLab's own variables, so that they follow its theme.
@@ -137,8 +138,8 @@ _MADE_UP_FOR = (
             "var(--jp-content-font-color0, black); --sklearn-color-icon: gray}</style>"
         ),
     ),
-    # matplotlib's animations: the guest puts a picture that moves beside the script, and the
-    # controls go, as they would be dead.
+    # matplotlib's animations: the guest puts a moving picture beside the script, and the controls,
+    # which would do nothing, are hidden.
     (
         "_anim_img",
         frozenset({phrases.SCRIPTS, phrases.HANDLERS, phrases.CONTROLS, "<frames>"})
@@ -149,14 +150,14 @@ _MADE_UP_FOR = (
 
 
 def clean_html(html: str, removals: Removals) -> str:
-    """Returns what of `html` only shows something, in a box of its own; may raise `NotShowable`."""
+    """Returns the parts of `html` that only show something, in a box; may raise `NotShowable`."""
     html = parseable(html)
     scope = scope_of(html)
     known = [(losses, style) for mark, losses, style in _MADE_UP_FOR if mark in html]
     for losses, _ in known:
         removals.expect(losses)
     clean = "".join(style for _, style in known) + _written_anew(html, removals)
-    # style sheets first: their text may look like elements, and has none left afterwards
+    # style sheets first: their text may look like elements until it is cleaned
     clean = clean_styles(clean, scope, removals)
     clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
     clean = clean_math_in(clean, removals)
@@ -212,7 +213,7 @@ def clean_svg(svg: str, removals: Removals) -> str:
         url_schemes=SCHEMES,
     )
     scope = scope_of(svg)
-    # style sheets first: their text may look like an image, and has no `<` left afterwards
+    # style sheets first: their text may look like an image until it is cleaned of `<`
     text = cleaner.clean(svg)
     check_stopped()
     root = _first_image(clean_styles(text, scope, removals, escaped=True))
@@ -245,7 +246,7 @@ def _first_image(text: str) -> str:
 # -- a document of either
 
 SCHEMES = {"http", "https", "mailto", "data"}
-# In SVG one style sheet can hold another; then only the end of the outer one is left.
+# In SVG one style sheet can hold another; then only the end tag of the outer one is left.
 _STYLE_ELEMENT = re.compile(r"<style(?:\s[^>]*)?>(?P<css>.*?)</style>|</style>", re.DOTALL)
 
 
@@ -253,8 +254,8 @@ def parseable(document: str) -> str:
     """The document without control characters; `NotShowable` if parsing it could take long."""
     if len(document) > documents.DOCUMENT_MOST:
         raise NotShowable(f"a document of more than {documents.DOCUMENT_MOST // 2**20} MiB")
-    # A lone surrogate can't be sent; control characters act if HTML is printed. Both are removed
-    # first: a sequence of them may hold a quote or a bracket.
+    # A lone surrogate can't be sent; control characters act on a terminal that HTML is printed to.
+    # Both are removed first, since a control sequence may hold a quote or a bracket.
     document = terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
     if len(document) <= documents.SMALL_DOCUMENT:
         return document
@@ -272,8 +273,8 @@ def scope_of(document: str) -> str:
 def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = False) -> str:
     """HTML or SVG whose style sheets apply below the class `scope` alone.
 
-    `html` is as nh3 writes it: no `<` stands in an attribute. If `escaped`, the style sheets' text
-    is escaped, as it is in XML.
+    `html` must be nh3's, without `<` in an attribute. `escaped` says that the text of the style
+    sheets is escaped, as it is in XML.
     """
     left = SHEETS_MOST
 
@@ -338,10 +339,10 @@ _ALLOWED = frozenset(name.lower() for name in HTML_ELEMENTS | SVG_ELEMENTS)
 
 
 def note_removals(document: str, removals: Removals) -> None:
-    """Adds a phrase for everything that nh3 will remove and somebody may miss.
+    """Adds a phrase for everything that nh3 will remove and that the user may miss.
 
-    This decides nothing; the lists above and nh3 do. It looks at the text alone, so it may name
-    something that was never more than text.
+    The phrases decide nothing; the lists above and nh3 do. They come from the text alone, so one
+    may name an element that was only text.
     """
     text = _without_comments(document.lower())
     # browsers ignore an element with a namespace of its own (Inkscape's, RDF's)

@@ -1,6 +1,6 @@
 """The time for checking an output: checking ends when the cell does (`check_stopped`).
 
-How long a browser draws what passed, and the host parses it, is bounded in `documents.py`.
+`documents.py` bounds the time that the host parses a document and a browser draws it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _should_stop: ContextVar[Callable[[], bool] | None] = ContextVar("should_stop", 
 
 @contextmanager
 def stopping_if(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Ends the checks in this block as soon as `should_stop` says that nobody waits any more."""
+    """Ends the checks in this block as soon as `should_stop` returns True."""
     token = _should_stop.set(should_stop)
     try:
         yield
@@ -32,7 +32,7 @@ def check_stopped() -> None:
     """Raises `NotShowable` if the cell is out of time or was interrupted.
 
     While the host checks an output, the guest that sent it stands still, and so do its time limit
-    and interrupts. So everything that goes through an output piece by piece calls this on its way.
+    and interrupts. So every loop over the pieces of an output calls this.
     """
     should_stop = _should_stop.get()
     if should_stop is not None and should_stop():

@@ -1,11 +1,11 @@
 """Markdown, which can hold HTML, links, pictures and formulas.
 
 No two Markdown renderers agree on where HTML begins, and JupyterLab's puts formulas and the names
-of code blocks back into the page unescaped. So Markdown passes as it is only if no renderer
+of code blocks back into the page unescaped. So Markdown passes unchanged only if no renderer
 could make more of it than plain formatting; otherwise it is rendered here and cleaned as HTML.
 
 The rules for formulas and for lists of tasks are our own: those of markdown-it's plugins search the
-rest of the text at each mark, which takes a time that grows with its square or worse.
+rest of the text at each mark, in a time that grows with the square of the text's length or worse.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from wasm_kernel.outputs.limits import check_stopped
 from wasm_kernel.outputs.removals import NotShowable, Removals
 
-RENDERED_MOST = 100_000  # of a text that is rendered here
+RENDERED_MOST = 100_000  # characters of a text that is rendered here
 PLAIN_MOST = 1_000_000
 
 # Tags, entities, escapes, formulas, JupyterLab's own markers for formulas, links, link targets, and
-# what MyST, Pandoc and their kin make attributes, roles and directives of.
+# the marks of MyST, Pandoc and similar renderers for attributes, roles and directives.
 _ACTIVE = re.compile(
     r"<[A-Za-z/!?]|[&\\$]|@@|:::|\]\s*+[(:\[]|\bmermaid\b"
     r"|\{[\w:+.-]++\}`|\{:?\s*+[.#][A-Za-z]|\{[^{}\n=]{0,200}+=[^{}\n]{0,200}+\}",
@@ -82,7 +82,7 @@ def _look(_: Any, __: bool) -> bool:
 
 
 def _render_formula(_: Any, tokens: Any, index: int, *__: Any) -> str:
-    """A formula as it stands in the text; the front end typesets it."""
+    """The text of a formula, unchanged; the front end typesets it."""
     return escape(tokens[index].content)
 
 
@@ -160,7 +160,7 @@ def _ends_of(state: Any) -> _Ends:
 
 
 def _mark_tasks(state: Any) -> None:
-    """Gives items of lists that begin with `[ ]` or `[x]` a box, which nobody can check."""
+    """Gives items of lists that begin with `[ ]` or `[x]` a checkbox that can't be changed."""
     from markdown_it.token import Token
 
     lists: list[Any] = []

@@ -1,4 +1,4 @@
-"""Raster images, sounds and films: base64 text that holds what its type says.
+"""Raster images, sounds and films: base64 text whose content has the type that is claimed.
 
 Browsers also take lists of further addresses for a sound or a film (HLS, DASH), and fetch from
 those. Such a list is a text, which no signature below matches.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from wasm_kernel.outputs.removals import words
 
-# No run gives back what it took, so that the time is linear in the text.
+# Every run is possessive, so that the time is linear in the text.
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*+={0,2}\s*+\Z")
 _IMAGE_HEAD, _SOUND_HEAD = 64, 512  # characters that hold more than any signature needs
 

@@ -1,4 +1,4 @@
-"""Phrases for what was taken out of an output, for the sentence that tells the user."""
+"""Phrases that name the parts taken out of an output, for the sentence that tells the user."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SOURCES = "things to be loaded from elsewhere"
 
 
 class Removals:
-    """The phrases for what was taken out of one output, each once, in order."""
+    """The phrases for the parts taken out of one output, each once, in order."""
 
     def __init__(self) -> None:
         self._phrases: dict[str, None] = {}
         self._expected: frozenset[str] = frozenset()
 
     def expect(self, phrases: frozenset[str]) -> None:
-        """Leaves these phrases out: what was removed with them is made up for."""
+        """Leaves these phrases out from now on, since their removal is made up for."""
         self._expected |= phrases
 
     def add(self, phrase: str) -> None:

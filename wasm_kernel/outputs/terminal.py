@@ -1,8 +1,8 @@
 """Terminal control in text: colours stay, everything that could act on a terminal goes.
 
 Jupyter's front ends show SGR colours (`ESC [ ... m`). Other sequences move the cursor, set titles
-or write to the clipboard (OSC 52) of whatever terminal the text ends up in, so they are cut out,
-with all control characters but tab, newline, carriage return and backspace.
+or write to the clipboard (OSC 52) of the terminal that shows the text, so they are cut out, with
+all control characters but tab, newline, carriage return and backspace.
 """
 
 from __future__ import annotations

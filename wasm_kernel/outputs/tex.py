@@ -1,4 +1,4 @@
-"""TeX, wherever it stands: in LaTeX outputs, in HTML, in charts and widgets."""
+"""TeX in LaTeX outputs, in HTML, in charts and in widgets."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def has_formulas(html: str) -> bool:
 def safe_tex(text: str, removals: Removals) -> str:
     """Text whose formulas only typeset.
 
-    Front ends hand what stands between `$` signs, in HTML as well as in LaTeX, to MathJax or KaTeX.
+    Front ends hand the text between `$` signs, in HTML as well as in LaTeX, to MathJax or KaTeX.
     Those have commands that make links, set classes, styles and ids, load extensions, or change
-    what later formulas on the same page mean. A zero-width space behind the backslash of such a
-    command leaves the text as it looks, and the command unknown.
+    the meaning of later formulas on the same page. A zero-width space behind the backslash of such
+    a command makes the command unknown without changing the look of the text.
     """
     parts, at = [], 0
     for command in stoppable(_TEX_COMMAND.finditer(text)):

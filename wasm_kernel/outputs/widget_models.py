@@ -1,8 +1,8 @@
-"""The widgets that a page may have, what each of their traits means to it, and how it is cleaned.
+"""The widgets that a page may have, the meaning of their traits to the page, and their cleaning.
 
 These are the models of ipywidgets 8 whose code comes with the front end: `@jupyter-widgets/base`,
 `/controls` and `/output`. A widget of any other module brings, or fetches, code of its own. A trait
-that is not in the table does not reach the page: nobody has looked at what is done with it there.
+that is not in the table does not reach the page, since the page's use of it has not been checked.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ MATH = "math"  # text that MathJax looks at
 HTML = "html"  # becomes part of the page
 LABEL = "label"  # as MATH, and as HTML if `description_allow_html` says so
 CSS = "css"  # the value of a CSS property of the widget's element
-PLACE = "place"  # the same, of one that moves the element
+PLACE = "place"  # the value of a CSS property that moves the element
 WORD = "word"  # one of a few words
-NUMBER_FORMAT = "number format"  # d3's; a wrong one is quoted in an error, and that as HTML
+NUMBER_FORMAT = "number format"  # d3's; an error quotes a wrong one, as HTML
 CLASSES = "classes"  # names of CSS classes of the page
-ICON = "icon"  # the same, of Font Awesome
+ICON = "icon"  # names of CSS classes of Font Awesome
 MODEL = "model"  # another widget, or several
-END = "end"  # a widget and a trait of it, which the page links to another one
-MEDIA_TYPE = "media type"  # what `value`'s bytes are
+END = "end"  # one end of a link between two widgets' traits: a widget and a trait of it
+MEDIA_TYPE = "media type"  # the format of `value`'s bytes
 BYTES = "bytes"  # binary content of a medium
-FILES = "files"  # what was uploaded, which the page knows
+FILES = "files"  # uploaded files, which the page knows
 OUTPUTS = "outputs"  # outputs, as a cell has them
 AUTOPLAY = "autoplay"  # a medium begins by itself
 SWITCH_HTML = "switch"  # makes a LABEL HTML
@@ -119,7 +119,7 @@ _TRAITS = {
     AUTOPLAY: "autoplay",
 }
 KINDS = {name: kind for kind, names in _TRAITS.items() for name in words(names)}
-"""What a trait means, by its name, whichever model it is of."""
+"""The meaning of each trait, by its name, in all models but those of `_OF_ONE`."""
 
 _VALUES = {
     HTML: "HTML HTMLMath",
@@ -142,7 +142,7 @@ def kind_of(model: str, trait: str) -> str | None:
 
 
 def may_link(source: tuple[str, str], target: tuple[str, str]) -> bool:
-    """Returns whether the page may copy one trait to another, past everything that is cleaned here.
+    """Returns whether the page may copy one trait to another, without a check by the host.
 
     Plain values may be copied to plain traits and to texts; any other content only to a trait that
     is cleaned in the same way.
@@ -177,7 +177,7 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}\Z")
 
 
 def clean_trait(model: str, name: str, value: Any, removals: Removals) -> Any:
-    """The value of a trait as it may reach the page; `NotShowable` leaves it as it is there."""
+    """The value of a trait as it may reach the page; with `NotShowable` the page keeps its own."""
     kind = kind_of(model, name)
     if kind is None:
         raise NotShowable("settings of a widget that are not known here")

@@ -1,4 +1,4 @@
-"""The gate for what the guest says to widgets in the page, and the state of each of them.
+"""The gate for the guest's messages to widgets in the page, and the state of each widget.
 
 A widget's model is code of the page, which trusts the messages it gets. So in `safe` mode there are
 only the models that come with every front end, and their messages are cleaned, trait by trait. A
@@ -45,12 +45,12 @@ _STANDS_FOR = (
 
 
 class WidgetGate:
-    """Decides which messages on comms reach the page. The guest's thread owns it; one a kernel."""
+    """Decides which comm messages reach the page. One per kernel; the guest's thread uses it."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._models: dict[str, Model] = {}
-        self._refused: dict[str, str] = {}  # modules of other widgets, by their comms
+        self._refused: dict[str, str] = {}  # modules of other widgets, by comm
         self._controls: set[str] = set()
 
     def admits(self, message: CommMessage) -> bool:
@@ -127,7 +127,7 @@ class WidgetGate:
         if message.comm_id in self._controls:
             self._controls.discard(message.comm_id)
             known = True
-        # also for a comm that the page opened to nobody: it has to be told
+        # also for a comm that the page opened and the guest has no target for: the page has to know
         return CommMessage("close", message.comm_id) if known or ID.match(message.comm_id) else None
 
     def _said(self, message: CommMessage, removals: Removals) -> CommMessage | None:
@@ -140,7 +140,7 @@ class WidgetGate:
         state = _mapping(data.get("state"))
         model = self._models.get(message.comm_id)
         if model is None and not all(name in state for name in IDENTITY):
-            return None  # of a comm that was refused
+            return None  # its comm was refused
         if model is None or message.comm_id in self._refused:
             if message.comm_id in self._refused and not all(name in state for name in IDENTITY):
                 return None
@@ -167,7 +167,7 @@ class WidgetGate:
         if message.data.get("method") != "update_states":
             return None
         listed = _mapping(message.data.get("states"))
-        fresh = max(0, COMMS_MOST - len(self._models))  # there may not be more comms
+        fresh = max(0, COMMS_MOST - len(self._models))  # no more comms are allowed
         named = [comm_id for comm_id in listed if ID.match(comm_id)]
         new = set(islice((comm_id for comm_id in named if comm_id not in self._models), fresh))
         states = {
@@ -352,7 +352,7 @@ def _as_before(model: Model, name: str, value: Any) -> Any:
 def _describe(
     model: Model, state: Mapping[str, Any], clean: dict[str, Any], removals: Removals
 ) -> None:
-    """Cleans a description: it is text, or HTML from the moment at which the page is told so."""
+    """Cleans a description, which is text until the page is told that it is HTML."""
     if "description_allow_html" in state:
         model.html = clean["description_allow_html"] = state["description_allow_html"] is True
     text = state.get("description")
@@ -407,7 +407,7 @@ def _end(value: Any, find: Find) -> tuple[str, str] | None:
 
 
 def _clean_buffer(model: Model, path: Sequence[Any], data: bytes, removals: Removals) -> Buffers:
-    """The content with its path; empty if it does not belong there."""
+    """The content with its path; empty if no such content belongs at that path."""
     kind = kind_of(model.name, "value")
     try:
         if kind == widget_models.BYTES and list(path) == ["value"]:
