@@ -1,8 +1,8 @@
-"""A folder of the user's, as files of a session are copied into it: whole, or not at all.
+"""A folder of the user's into which files of a session are copied: whole, or not at all.
 
-What is copied is one open regular file. It gets a name of its own in the folder, and the name that
-it is to have in one step, when it is whole; it is never executable. What has that name is looked at
-before, and put back if something else took its place meanwhile.
+The source is one open regular file. The copy first gets a temporary name in the folder, and its
+final name in one step when it is complete; it is never executable. A file that has the final name
+is checked before, and put back if another one took its place before the step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T", bound=Struct)
 _BLOCK = 4 * 1024 * 1024
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-_ALL_MAY_READ = 0o666  # less what the user's umask takes
+_ALL_MAY_READ = 0o666  # less the user's umask
 _RECORD_BYTES = 64 * 1024 * 1024
 _LOCK_SECONDS = 10.0
 _BUSY = "Another kernel writes into this folder. Nothing was written there. Try again."
@@ -48,9 +48,9 @@ class CopiedFile(Struct, frozen=True):
     """A file that was copied into the folder.
 
     Attributes:
-        mark: Which file it is.
+        mark: The file's identity.
         size: Its bytes.
-        digest: The digest of what it holds.
+        digest: The digest of its content.
     """
 
     mark: FileMark
@@ -59,9 +59,9 @@ class CopiedFile(Struct, frozen=True):
 
 
 class FolderBeside:
-    """A folder beside the notebook, or that of the notebook itself. One thread's own.
+    """A folder beside the notebook, or that of the notebook itself. One thread uses it.
 
-    The folder stays the caller's; what is `hidden` in it is not for sessions.
+    The folder stays the caller's; sessions don't see the names that are `hidden` in it.
     """
 
     def __init__(self, folder: Folder, hidden: Hidden, task: Task) -> None:
@@ -69,12 +69,12 @@ class FolderBeside:
 
     @contextmanager
     def entered(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
-        """The folder that a path's last name is in, and that name, as the function below."""
+        """The folder that holds a path's last name, and that name, as the function `entered`."""
         with entered(self._folder.fd, path, self._hidden, make=make) as found:
             yield found
 
     def remove_folders(self, path: str) -> None:
-        """Removes a folder with those in it; `OSError` if there are files or hidden names."""
+        """Removes a folder and its subfolders; `OSError` if they hold files or hidden names."""
         hidden, depth = self._hidden, path.count("/") + 1
 
         def is_hidden(folder: int, name: str, below: int) -> bool:
@@ -93,16 +93,16 @@ class FolderBeside:
     def draft(
         self, here: Folder, source: int, mode: int | None = None
     ) -> Iterator[tuple[str, CopiedFile]]:
-        """A copy of an open file, with a name of its own; it goes unless it gets another name.
+        """A copy of an open file under a temporary name; removed unless the block renames it.
 
-        It is never executable; without a mode, it has what the umask allows. `PublishError` if the
-        file changed meanwhile.
+        It is never executable; without `mode`, it has the permissions that the umask allows.
+        `PublishError` if the file changed during the copy.
         """
         before, name = os.fstat(source), own_name()
         fd = here.open_regular(name, _NEW, _ALL_MAY_READ)
         try:
             FileCopier(self._task).copy(source, fd, before.st_size)
-            # a clone is as long as the file was in that moment
+            # a clone has the size that the file had at that moment
             if os.fstat(fd).st_size != before.st_size or not _is_same(os.fstat(source), before):
                 raise PublishError(_CHANGED)
             if mode is not None:
@@ -114,14 +114,14 @@ class FolderBeside:
             os.close(fd)
 
     def is_that(self, here: Folder, name: str, known: CopiedFile | None) -> bool:
-        """Returns whether a name is that of a file that was copied there, as it was then."""
+        """Returns whether a name still leads to the file that was copied there, unchanged."""
         there = None if known is None else self.read(here, name, known.size)
         if known is None or there is None or there.digest != known.digest:
             return False
         return known.mark.same(there.mark)
 
     def read(self, here: Folder, name: str, size: int) -> CopiedFile | None:
-        """Returns the regular file that has a name, if it has so many bytes."""
+        """Returns the regular file at a name; None if there is none of `size` bytes."""
         with suppress(OSError), closing_fd(here.open_regular(name)) as fd:
             return self._read(fd) if os.fstat(fd).st_size == size else None
         return None
@@ -149,13 +149,13 @@ class _Known(Struct, Generic[T]):
 class FolderRecord(Generic[T]):
     """The record of the files in one folder, locked for other processes; close it.
 
-    It lies in `place`, which no guest sees and stays the caller's. `kind` is the type of what is
-    known of a file. `PublishError` if another process has it.
+    It lies in the folder `place`, which no guest sees and which stays the caller's. `kind` is the
+    type of a file's entry. `PublishError` if another process has the record.
     """
 
     def __init__(self, place: Folder, folder: Folder, kind: type[T]) -> None:
         with suppress(OSError):
-            # an overlay gives a folder another identity with its first change: have that now
+            # an overlay gives a folder another identity with its first change, which is this one
             os.fchmod(folder.fd, stat.S_IMODE(os.fstat(folder.fd).st_mode))
         self._place, self._mark = place, FileMark.of(folder.fd)
         name = f"{self._mark.number} {self._mark.born}"
@@ -170,7 +170,7 @@ class FolderRecord(Generic[T]):
     def _read(self, kind: type[T]) -> dict[str, T]:
         wanted: Any = _Known
         known: _Known[T] = _Known(self._mark, {})
-        # what can't be read is not known: then nothing is taken for a file of ours
+        # a record that can't be read is left out: its files then count as the user's
         for name in (self._name, self._journal):
             with suppress(OSError, ValueError):
                 for line in self._place.read(name, _RECORD_BYTES).splitlines():
@@ -180,14 +180,14 @@ class FolderRecord(Generic[T]):
         return known.files
 
     def note(self, path: str, known: T) -> None:
-        """Writes down now what is about to be done to a file, should this process be killed."""
+        """Writes down a coming change to a file at once, in case this process is killed."""
         line = msgspec.json.encode(_Known(self._mark, {path: known})) + b"\n"
         with os.fdopen(self._place.open_regular(self._journal, _APPEND), "ab") as file:
             file.write(line)
         self.files[path] = known
 
     def close(self) -> None:
-        """Saves it, and lets others in."""
+        """Saves the record, and releases its lock."""
         try:
             if self.files != self._saved:
                 with self._place.replacing(self._name) as file:
@@ -201,7 +201,7 @@ class FolderRecord(Generic[T]):
 def entered(
     root: int, path: str, hidden: Hidden, *, make: bool = False
 ) -> Iterator[tuple[Folder, str]]:
-    """The folder that a path's last name is in, and that name; no link is followed.
+    """The folder that holds a path's last name, and that name; no link is followed.
 
     The last name may be empty. `OSError` if a folder on the way is missing or hidden, or a name is
     not plain, and could lead out. `make` makes missing folders.
@@ -223,7 +223,7 @@ def entered(
 
 
 def status_of(root: Folder, path: str) -> os.stat_result | None:
-    """Returns the status of what a path leads to, no link followed; None if it can't be had."""
+    """Returns the status of the file at a path, no link followed; None if it can't be read."""
     try:
         with entered(root.fd, path, NOTHING_HIDDEN) as (folder, name):
             return folder.status(name)
@@ -232,7 +232,7 @@ def status_of(root: Folder, path: str) -> os.stat_result | None:
 
 
 def take(here: Folder, draft: str, name: str) -> None:
-    """Gives a draft a name that nothing has; `NameTaken` if something has it by now."""
+    """Gives a draft a free name; `NameTaken` if the name is taken by now."""
     if take_name(here.fd, draft, name):
         return
     if here.status(name) is not None:
@@ -241,9 +241,9 @@ def take(here: Folder, draft: str, name: str) -> None:
 
 
 def replace(here: Folder, draft: str, name: str, there: os.stat_result) -> None:
-    """Gives a draft the name of a file that was looked at, which is removed.
+    """Gives a draft the name of a file, which is removed; `there` is the file's known status.
 
-    Raises `NameTaken` if another one has it by now, or it holds something else.
+    Raises `NameTaken` if another file has the name by now, or the file's content changed.
     """
     if not swap_names(here.fd, draft, here.fd, name):
         here.rename(draft, name)  # the file system can't swap names
@@ -256,7 +256,7 @@ def replace(here: Folder, draft: str, name: str, there: os.stat_result) -> None:
 
 
 def remove(here: Folder, name: str, there: os.stat_result) -> None:
-    """Removes a file that was looked at; `NameTaken` as in `replace`."""
+    """Removes the file whose known status is `there`; `NameTaken` as in `replace`."""
     aside = own_name()
     if not take_name(here.fd, name, aside):
         here.rename(name, aside)  # the file system can't take a name at once
@@ -269,7 +269,7 @@ def remove(here: Folder, name: str, there: os.stat_result) -> None:
 
 @contextmanager
 def discarding(here: Folder, draft: str) -> Iterator[None]:
-    """Removes a draft if the block fails, unless something else has its name by then."""
+    """Removes a draft if the block fails, unless another file has its name by then."""
     own = here.status(draft)
     try:
         yield
@@ -281,15 +281,15 @@ def discarding(here: Folder, draft: str) -> Iterator[None]:
 
 
 def own_name() -> str:
-    """Returns a name that nothing has, and that people are not shown."""
+    """Returns an unused, hidden name."""
     return f".{secrets.token_hex(12)}.part"
 
 
 def _content(status: os.stat_result) -> tuple[int, ...]:
-    """Returns what changes if another file has the name, or the file another content."""
+    """Returns the fields that change if another file has the name or the content changes."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_same(now: os.stat_result, before: os.stat_result) -> bool:
-    """Returns whether an open file is as before; nobody sets back the time that is compared."""
+    """Returns whether an open file is unchanged; also compares ctime, which can't be set back."""
     return (*_content(now), now.st_ctime_ns) == (*_content(before), before.st_ctime_ns)

@@ -1,15 +1,14 @@
 """The names that a published file may have beside a notebook, and the limits on all of them.
 
-A cell chooses them, and programs act on what they find in a folder: by a file's suffix, by its
-whole name (`lefthook.json`, `requirements.txt`), or by its first letter, where a shell puts it into
-a command (`-rf.csv`). So a name is one of data by its suffix, and holds no sign that a shell or a
-page reads.
+A cell chooses the names, and programs act on files by name: by a file's suffix, by its whole name
+(`lefthook.json`, `requirements.txt`), or by its first letter if a shell puts the name into a
+command (`-rf.csv`). So a name must have a suffix of data, and no sign that a shell or a page reads.
 
-Which whole names some tool acts on, nobody can list. But they all end in `.json` or `.txt`, and a
+The whole names that some tool acts on can't be listed. But they all end in `.json` or `.txt`, and a
 tool looks for them in the folder that it is started in, or in one of its own. So files with these
 two suffixes lie in folders for results alone, where no tool is started. The few names that tools
 look for in all folders below are refused there, too. Folders with a suffix (`x.egg-info`, `x.app`)
-are refused as a kind: systems and tools take such folders for programs, or for parts of some.
+are refused as a kind, since systems and tools take them for programs or parts of programs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from wasm_kernel.errors import WasmKernelError
 _BYTECODE = "__pycache__"
 _NAME_BYTES, _PATH_BYTES, _FOLDERS_MOST = 200, 1000, 20
 _SIGNS = frozenset(" ._-+(),@")
-# Marks that nobody sees (Unicode's Default_Ignorable_Code_Point among Mn and letters).
+# Marks that are invisible (Unicode's Default_Ignorable_Code_Point among Mn and letters).
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -49,20 +48,20 @@ class PublishError(WasmKernelError):
 
 
 class PublishLimits(Struct, frozen=True):
-    """The most bytes and files that the published files in one folder may be."""
+    """The most bytes and files that may be published into one folder."""
 
     bytes: int
     files: int
 
 
 class SuffixError(WasmKernelError):
-    """A suffix can't be one of data; the text says why, as the end of a sentence."""
+    """A suffix is refused as one of data; the text says why, as the end of a sentence."""
 
 
 class PublishableNames:
     """Decides on names by a list of suffixes, such as `.csv` or `.csv.gz`. Immutable.
 
-    Raises `SuffixError` if one is no suffix, or that of files which are run.
+    Raises `SuffixError` if one is not a suffix, or belongs to files that are run.
     """
 
     def __init__(self, suffixes: Sequence[str]) -> None:
@@ -75,11 +74,11 @@ class PublishableNames:
 
     @property
     def none(self) -> bool:
-        """True if there is no suffix, so that no name can be one."""
+        """True if there is no suffix, so that no name can be published."""
         return not self._suffixes
 
     def refusal_beside(self, path: str) -> str:
-        """Returns why a stranger's path can't be one in the notebook's folder; empty if it can."""
+        """Returns why a guest's path is refused in the notebook's folder; empty if it isn't."""
         *above, name = path.casefold().split("/")
         is_anywhere = not name.endswith(_KNOWN_BY_NAME)
         if why := self.refusal(path):
@@ -92,7 +91,7 @@ class PublishableNames:
         )
 
     def refusal(self, path: str) -> str:
-        """Returns why a stranger's path can't be one in a folder for results; empty if it can."""
+        """Returns why a guest's path is refused in a folder for results; empty if it isn't."""
         if is_too_long(path):
             return "its path is too long."
         *above, name = path.split("/")
@@ -120,14 +119,14 @@ def is_too_long(path: str) -> bool:
 
 
 def is_public(path: str) -> bool:
-    """Returns whether people would look for a file: no hidden one, and no bytecode."""
+    """Returns whether people would look for a file; False for hidden files and bytecode."""
     if any(part.startswith(".") or part == _BYTECODE for part in path.split("/")):
         return False
-    return path == path.encode(errors="ignore").decode()  # others can't be asked for
+    return path == path.encode(errors="ignore").decode()  # other names can't be sent in a request
 
 
 def is_folder_name(name: str) -> bool:
-    """Returns whether a name may be that of a folder that files are put into."""
+    """Returns whether a folder that files are put into may have a name."""
     if not name or len(name.encode(errors="replace")) > _NAME_BYTES:
         return False
     if not (name[0].isalnum() or name[0] == "_") or name[-1] in " .":

@@ -1,8 +1,8 @@
 """`%session_publish`: results of a session, copied into a folder beside its notebook.
 
-The kernel's process may not write there: the broker copies. It is given names alone, decides on
-them itself, opens both sides by descriptor without following a link, and takes the folder and the
-limits from the user's settings, never from a request.
+The kernel's process may not write there, so the broker copies. The broker gets only names, decides
+on them itself, opens both sides by descriptor without following a link, and takes the folder and
+the limits from the user's settings, never from a request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 PUBLISH, PUBLISHED = "session_publish", "_session_published"
 """The command, and the one by which the guest asks for the link to a published file."""
 
-_PATTERNS_MOST = 20  # all files are looked through for each
+_PATTERNS_MOST = 20  # each one is matched against all files
 _PATTERN = re.compile(r"[*?[]")
 NAMED_MOST = 10
 """The most files that a sentence names."""
@@ -81,7 +81,7 @@ _NO_MATCH = "No file of the session with a suffix of data matches {pattern}. Not
 _USAGE = "Usage: %session_publish FILES... (patterns such as *.csv, too; quote a path with spaces)"
 _TOO_MANY = "So many files can't be published at once. Nothing was published."
 _TOLD = "results-told"
-"""The file in the private folder that says that `UnpublishedNotice` has spoken."""
+"""The file in the private folder which records that `UnpublishedNotice` has spoken."""
 _IN_SESSION = (
     "[wasm-kernel] {paths} {verb} in this session. {way}; with "
     '`c.WasmKernel.folder = "write"` cells write there themselves.\n'
@@ -91,7 +91,7 @@ _BY_SETTING = '`c.WasmKernel.publish_folder = "results"` copies results into a f
 
 
 class PublishFiles(Struct, frozen=True):
-    """Files of the session, by their paths in the workspace, are to be published."""
+    """A request to publish files of the session, named by their paths in the workspace."""
 
     paths: tuple[str, ...]
 
@@ -99,8 +99,8 @@ class PublishFiles(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """The outcome of `PublishFiles`.
 
-    `links` has the published paths, each with the one that it has now, relative to the notebook;
-    `refused` the others, each with the reason.
+    `links` maps published paths to their new paths, relative to the notebook; `refused` maps the
+    others to the reason.
     """
 
     links: dict[str, str]
@@ -108,14 +108,14 @@ class Published(Struct, frozen=True):
 
 
 class PublishPlace(Struct, frozen=True):
-    """The place that files of a session are published to. The user's settings say it all.
+    """The place that files of a session are published to, from the user's settings alone.
 
     Attributes:
-        folder: The names that lead from the folder that this process was started in to the one that
-            files are put into, as far as that was known at its start.
+        folder: The names that lead from this process's working folder to the folder for the files,
+            as known when the process started; empty if unknown.
         kept: Folders of the front end that nothing is put into.
-        follows: The notebook that the folder is named after, also when that has another name; None
-            if the settings name the folder, or there is no such notebook.
+        follows: The notebook that the folder is named after, also after the notebook was renamed;
+            None if the settings name the folder, or there is no such notebook.
     """
 
     root: SessionsRoot
@@ -139,7 +139,7 @@ class PublishPlace(Struct, frozen=True):
         return self.folder
 
     def is_anothers(self, session_id: str) -> bool:
-        """Returns whether a session belongs to another notebook, which is still there."""
+        """Returns whether a session belongs to another notebook, which still exists."""
         known = notebooks_of(self.root).get(session_id, ())
         return any(each.is_there and not self._is_of(each) for each in known)
 
@@ -150,13 +150,14 @@ class PublishPlace(Struct, frozen=True):
 def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Published]:
     """Returns the handler of `PublishFiles`.
 
-    Whoever asks can have files of one session copied into one folder, and nothing else.
+    Callers can have files of one session copied into one folder, and nothing else.
     """
 
     def publish(request: PublishFiles, task: Task) -> Published:
-        """Copies files; those that can't be are named with the reason.
+        """Copies files; returns the reason for each file that can't be copied.
 
-        Raises `WasmKernelError` if none can be. After `Cancelled`, those that were copied stay.
+        Raises `WasmKernelError` if no file can be copied. After `Cancelled`, the copies made so far
+        stay.
         """
         from wasm_kernel.publishing.published_folder import PublishedFolder
 
@@ -191,7 +192,7 @@ def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Publish
 
 
 def _published(workspace: Folder, path: str, into: PublishedFolder) -> str:
-    """Publishes a file; returns why it can't be, or nothing if it was."""
+    """Publishes a file; returns why it can't be published, or empty text if it was."""
     from wasm_kernel.publishing.folder_beside import entered
 
     try:
@@ -200,7 +201,7 @@ def _published(workspace: Folder, path: str, into: PublishedFolder) -> str:
             source = folder.open_regular(name)
     except FileNotFoundError:
         return _MISSING
-    except OSError:  # none of the reasons needs more words
+    except OSError:  # one sentence covers all reasons
         return _NO_FILE
     try:
         into.put(path, source)
@@ -214,7 +215,7 @@ def _published(workspace: Folder, path: str, into: PublishedFolder) -> str:
 
 
 def batches(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yields paths in as many pieces as requests to the broker are needed."""
+    """Yields paths in batches of the size of one request to the broker."""
     for at in range(0, len(paths), AT_ONCE):
         yield tuple(paths[at : at + AT_ONCE])
 
@@ -228,7 +229,7 @@ def workspace_of(place: PublishPlace) -> Iterator[Folder]:
 
 
 def _target(place: PublishPlace, names: tuple[str, ...]) -> Folder:
-    """Opens the folder that files are put into, made if missing; `PublishError` if it can't be."""
+    """Opens the folder that files are put into, or makes it; `PublishError` if it can't."""
     from wasm_kernel.publishing.folder_beside import entered
 
     path = "/".join((*names, ""))
@@ -250,9 +251,9 @@ def _target(place: PublishPlace, names: tuple[str, ...]) -> Folder:
 
 
 class PublishCommand:
-    """The command `%session_publish FILES...`, and what it has done. The guest's thread's own.
+    """The command `%session_publish FILES...`, and its results. The guest's thread uses it.
 
-    `links` has the published paths, each with the one relative to the notebook.
+    `links` maps published paths to their paths relative to the notebook.
     """
 
     def __init__(self, session: Session, place: PublishPlace) -> None:
@@ -261,7 +262,7 @@ class PublishCommand:
         self.links: dict[str, str] = {}
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
-        """Publishes files; returns their links, and why others were refused."""
+        """Publishes files; returns their links, and the reasons for refused files."""
         if not self.place.into:
             raise CommandRefused(_NO_FOLDER)
         if self.place.names.none:
@@ -278,7 +279,7 @@ class PublishCommand:
         return self.links.get(line.line)
 
     def publish_all(self, broker: Broker) -> None:
-        """Publishes what the session holds, as far as it is data; the log says what was not."""
+        """Publishes all data files of the session; logs those that were not published."""
         log = logging.getLogger("wasm_kernel")
         try:
             paths = [p for p in self._files(None) if not self.place.names.refusal(p)]
@@ -309,7 +310,10 @@ class PublishCommand:
         return sorted(files_in(self._session.folders.real, wanted))
 
     def _paths_of(self, words: Sequence[str], task: Task) -> dict[str, None]:
-        """Returns the paths that words stand for, each once; `CommandRefused` if none or many."""
+        """Returns the paths that words stand for, each once.
+
+        Raises `CommandRefused` if a pattern matches no file, or there are too many words.
+        """
         paths = dict[str, None]()
         if len(words) > AT_ONCE or sum(map(_is_pattern, words)) > _PATTERNS_MOST:
             raise CommandRefused(_TOO_MANY)
@@ -333,15 +337,15 @@ class PublishCommand:
 class CollectedFiles(PublishCommand):
     """The command in a batch, which collects all results when the notebook has ended.
 
-    So it copies nothing: it gives the links that the files will have then. Which files have names
-    of data is the command's to say, not the settings'.
+    So it copies nothing, and returns the links that the files will have then. The suffixes of data
+    are those of this command, not those of the settings.
     """
 
     def __init__(self, session: Session, place: PublishPlace) -> None:
         super().__init__(session, replace(place, names=PublishableNames(DATA_SUFFIXES)))
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
-        """Returns the links of files, and why others have none."""
+        """Returns the links of files, and the reasons for files without a link."""
         if not self.place.into:
             raise CommandRefused(_NOT_COLLECTED)
         return super().run(line, context)
@@ -360,7 +364,7 @@ class CollectedFiles(PublishCommand):
 class UnpublishedNotice:
     """Says once a session that files which cells write do not lie beside the notebook.
 
-    `note` takes what is said.
+    `note` takes the notice's text.
     """
 
     def __init__(
@@ -372,10 +376,10 @@ class UnpublishedNotice:
         self._spoken = False
 
     def cell_begins(self, context: ActionContext) -> None:
-        """Nothing has to be done before a cell."""
+        """Does nothing before a cell."""
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
-        """Speaks if there are files of data among them that were not published."""
+        """Gives the notice if there are unpublished data files among `paths`."""
         if self._spoken:
             return
         place, links = self._publishing.place, self._publishing.links
@@ -426,7 +430,7 @@ def _words_of(line: str) -> list[str]:
 
 
 def _in_workspace(path: str) -> str:
-    """Returns a guest's path as one in its workspace, whichever way the cell names it."""
+    """Returns a guest's path relative to its workspace, without the folder that a cell may name."""
     for folder in _GUEST_FOLDERS:
         path = path.removeprefix(folder)
     return path

@@ -1,8 +1,8 @@
-"""A folder of the user's into which files of sessions are copied, and the record of what was.
+"""A folder of the user's into which files of sessions are copied, and the record of the copies.
 
 The folder is the user's, and so are the files in it. One of them is replaced only if it is the very
-file that was put there before and still holds what it held then. What that was is noted in the
-state folder, which neither a cell nor a notebook's author can write to.
+file that was put there before, with the same content. The record of these files lies in the state
+folder, which neither a cell nor a notebook's author can write to.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _FULL = (
 
 
 class PublishedFile(CopiedFile, frozen=True):
-    """A file that was published from a session; empty if that was not noted."""
+    """A file that was published from a session; `session` is empty if it was not noted."""
 
     session: str = ""
 
 
 class PublishedFolder(Closing):
-    """A folder that files are put into, locked for other kernels; close it. One thread's own.
+    """A folder that files are put into, locked for other kernels; close it. One thread uses it.
 
-    The folder stays the caller's; what is `hidden` in it is not for sessions. `is_anothers` says
-    whether another session belongs to another notebook. `PublishError` if there is no place for the
-    record, or another kernel has it.
+    The folder stays the caller's; sessions don't see the names that are `hidden` in it.
+    `is_anothers` says whether another session belongs to another notebook. `PublishError` if there
+    is no place for the record, or another kernel has it.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class PublishedFolder(Closing):
             raise
 
     def put(self, path: str, source: int) -> None:
-        """Copies an open regular file to a path of plain names; folders on the way are made.
+        """Copies an open regular file to a path of plain names; makes the folders on the way.
 
-        Nothing is written if the file that was put there before holds the same already. If it can't
-        be, nothing was changed, and `PublishError` says why.
+        Nothing is written if the file that was put there before holds the same already. If the file
+        can't be copied, nothing is changed, and `PublishError` says why.
         """
         before = os.fstat(source)
         self._check_room(path, before.st_size)
@@ -117,7 +117,7 @@ class PublishedFolder(Closing):
     def _named(
         self, here: Folder, draft: str, name: str, copy: CopiedFile, own: PublishedFile | None
     ) -> PublishedFile:
-        """Gives a draft its name, unless what has it is the user's; returns what has it now."""
+        """Gives a draft its name, unless a file of the user's has it; returns the file there."""
         there = here.status(name)
         made = PublishedFile(copy.mark, copy.size, copy.digest, self._session)
         if there is None:

@@ -1,7 +1,7 @@
-"""`folder=write`: what cells write in the notebook's folder lands there when the cell is over.
+"""`folder=write`: files that cells write in the notebook's folder land there after the cell.
 
-The kernel's process may not write there: the broker does, as for `%session_publish`. It is told
-which paths changed, and looks itself at what they are in the session.
+The kernel's process may not write there, so the broker does, as for `%session_publish`. The broker
+gets the paths that changed, and looks itself at the session's files there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wasm_kernel.publishing.written_folder import WrittenFolder
     from wasm_kernel.sessions.session import Session
 
-_WAITING_MOST = 20_000  # paths that are remembered; a session can hold about as many
+_WAITING_MOST = 20_000  # remembered paths; about as many as a session can hold
 _STAYS = "[wasm-kernel] In the session, but not beside the notebook:"
 _FAILED = (
     "[wasm-kernel] What changed in the notebook's folder is in the session, but not beside the "
@@ -42,7 +42,7 @@ _INTERRUPTED = "it was interrupted."
 
 
 class WriteFiles(Struct, frozen=True):
-    """Paths of the notebook's folder, as in the workspace, are to be what the session has."""
+    """A request to make paths of the notebook's folder the same as in the session's workspace."""
 
     paths: tuple[str, ...]
 
@@ -51,9 +51,9 @@ class WrittenFiles(Struct, frozen=True):
     """The outcome of `WriteFiles` and `AdoptFiles`.
 
     Attributes:
-        known: Those of them that the session has written or deleted beside the notebook.
-        refused: The paths that stay as they were, each with the reason.
-        written: Those at which the session's files lie now.
+        known: The paths that the session has written or deleted beside the notebook.
+        refused: The paths that stay unchanged, each with the reason.
+        written: The paths at which the session's files lie now.
     """
 
     known: tuple[str, ...]
@@ -62,15 +62,15 @@ class WrittenFiles(Struct, frozen=True):
 
 
 class AdoptFiles(Struct, frozen=True):
-    """The session is to go on with what the user made of paths; None for all it changed."""
+    """A request to copy the user's changes to the session; `paths` None for all that it wrote."""
 
     paths: tuple[str, ...] | None
 
 
 class WritePlace(Struct, frozen=True):
-    """The place that a session writes to. The user's settings say it all.
+    """The place that a session writes to, from the user's settings alone.
 
-    The connection file `secret` is never touched. Of what was there, `most_kept` bytes are kept.
+    The connection file `secret` is never touched. Originals of up to `most_kept` bytes are kept.
     """
 
     place: PublishPlace
@@ -79,7 +79,7 @@ class WritePlace(Struct, frozen=True):
 
     @contextmanager
     def opened(self, task: Task) -> Iterator[WrittenFolder]:
-        """The notebook's folder, as the session writes to it."""
+        """The notebook's folder, open for the session to write to."""
         from wasm_kernel.publishing.written_folder import WrittenFolder
 
         place = self.place
@@ -105,14 +105,14 @@ class WritePlace(Struct, frozen=True):
     def handlers(self) -> Handlers:
         """Returns the handlers of `WriteFiles` and `AdoptFiles`.
 
-        Whoever asks can have files of one session appear in the notebook's folder, and those with
-        suffixes of data there be replaced or deleted, which are kept, or copied to the session; and
-        nothing else.
+        Callers can have this session's files copied to the notebook's folder, and files there with
+        suffixes of data replaced or deleted (originals are kept), or copied to the session. Nothing
+        else.
         """
         return {WriteFiles: self.write, AdoptFiles: self.adopt}
 
     def write(self, request: WriteFiles, task: Task) -> WrittenFiles:
-        """Brings paths to what they are in the session; what was done stays after `Cancelled`."""
+        """Makes paths the same as in the session; after `Cancelled`, finished paths stay so."""
         if len(request.paths) > AT_ONCE:
             raise PublishError("so many files can't be written at once.")
         with self.opened(task) as folder:
@@ -127,7 +127,7 @@ class WritePlace(Struct, frozen=True):
             return WrittenFiles(tuple(folder.known(paths)), refused, tuple(written))
 
     def adopt(self, request: AdoptFiles, task: Task) -> WrittenFiles:
-        """Has the session go on with what the user made of files; what was done stays."""
+        """Copies the user's changes to the session; after `Cancelled`, finished paths stay so."""
         if request.paths is not None and len(request.paths) > AT_ONCE:
             raise PublishError("so many files can't be read at once.")
         with self.opened(task) as folder:
@@ -137,7 +137,7 @@ class WritePlace(Struct, frozen=True):
 
 
 def _for_each(paths: Collection[str], act: Callable[[str], object], task: Task) -> dict[str, str]:
-    """Acts on paths; returns those that it can't be done for, each with the reason."""
+    """Calls `act` for each path; returns the paths that it failed for, each with the reason."""
     refused = dict[str, str]()
     for path in paths:
         if task.cancelled:
@@ -152,9 +152,9 @@ def _for_each(paths: Collection[str], act: Callable[[str], object], task: Task) 
 
 
 class WriteBack:
-    """Has what turns changed in the notebook's folder written there. The guest's thread's own.
+    """Writes the changes of turns to the notebook's folder. The guest's thread uses it.
 
-    `note` takes what is said of names that never land there.
+    `note` takes notices about names that never land there.
     """
 
     def __init__(
@@ -174,20 +174,20 @@ class WriteBack:
         self._told: set[str] = set()
 
     def cell_begins(self, context: ActionContext) -> None:
-        """Has the cell see what the user made of files that the session wrote or deleted."""
+        """Shows the cell the user's changes to files that the session wrote or deleted."""
         broker = context.broker
         try:
-            if not self._looked:  # at what happened before this kernel
+            if not self._looked:  # at changes from before this kernel
                 self._remember((), broker.call(AdoptFiles(None), WrittenFiles, context))
                 self._looked = True
             changed = [path for path, was in self._there.items() if self._status(path) != was]
             for some in batches(sorted(changed)):
                 self._remember(some, broker.call(AdoptFiles(some), WrittenFiles, context))
         except (WasmKernelError, Cancelled):
-            return  # it is tried again before the next cell
+            return  # the next cell tries again
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
-        """Writes what a turn changed; the cell's author reads what stays in the session."""
+        """Writes a turn's changes; tells the cell's author about files that stay in the session."""
         self._waiting |= {covered_by(path) or path for path in paths}
         waiting = sorted(path for path in self._waiting if is_public(path))
         if not waiting:
@@ -207,7 +207,7 @@ class WriteBack:
         self._tell(refused, context)
 
     def _remember(self, asked: Collection[str], done: WrittenFiles) -> None:
-        """Notes how files beside the notebook are now, to see later if the user changed them."""
+        """Notes the status of files beside the notebook, to see later if the user changed them."""
         for path in asked:
             self._there.pop(path, None)
         for path in done.known:
@@ -218,7 +218,7 @@ class WriteBack:
             )
 
     def _status(self, path: str) -> tuple[int, ...] | None:
-        """Returns what changes with a file beside the notebook; None if there is none."""
+        """Returns the fields that change with a file beside the notebook; None if there is none."""
         from wasm_kernel.publishing.folder_beside import status_of
 
         there = status_of(self._folder, path)

@@ -1,10 +1,10 @@
-"""The notebook's folder with `folder=write`, as a session writes to it; and what was there before.
+"""The notebook's folder with `folder=write`, as a session writes to it, and the kept originals.
 
-After a cell each path that it changed is brought to what it is in the session: a file there is
-copied, one that was deleted is deleted, and where the session has nothing any more, as after an
-undo, what was there first is put back. A file that is not the session's own is kept in the private
-folder before it is replaced or deleted. What cells see in `/notebook` stays as it is meanwhile: the
-session's copy lies above (`wasi_files/overlay.py`).
+After a cell each path that it changed is made the same as in the session: a file of the session is
+copied, a deleted file is deleted, and if the session has nothing there any more, as after an undo,
+the original is put back. A file that is not the session's own is kept in the private folder before
+it is replaced or deleted. Cells see no change of this in `/notebook`, as the session's copy lies
+above (`wasi_files/overlay.py`).
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class WrittenFile(Struct, frozen=True):
     """The change that a session made to a path beside the notebook.
 
     Attributes:
-        own: The file that it put there; None if it deleted what was there.
-        kept: The name in the private folder of what was there first; empty if there was nothing.
-        size: The bytes of that.
+        own: The file that the session put there; None if it deleted the file there.
+        kept: The name of the kept original in the private folder; empty if there was none.
+        size: The bytes of the original.
         theirs: Whether `own` is the user's own file, which holds the same as the session's.
     """
 
@@ -73,11 +73,11 @@ class WrittenFile(Struct, frozen=True):
 
 
 class WrittenFolder(Closing):
-    """The notebook's folder, as one session writes to it; close it. One thread's own.
+    """The notebook's folder, as one session writes to it; close it. One thread uses it.
 
-    All folders stay the caller's. `hidden` and `unseen` are what in the notebook's folder and in
-    the workspace is not for sessions. The workspace may hold `most_own` bytes, and `most_kept` are
-    kept of what was replaced or deleted. `PublishError` if another kernel writes there.
+    All folders stay the caller's. `hidden` and `unseen` are the names in the notebook's folder and
+    in the workspace that are not for sessions. The workspace may hold `most_own` bytes, the kept
+    originals `most_kept` bytes. `PublishError` if another kernel writes there.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WrittenFolder(Closing):
         self._workspace_files = FolderBeside(workspace, unseen, task)
         self._workspace, self._unseen = workspace, unseen
         self._most_own, self._most_kept = most_own, most_kept
-        self._own_bytes: int | None = None  # of the workspace, which is walked once
+        self._own_bytes: int | None = None  # bytes in the workspace, which is walked once
         self._place = private.enter("written", make=True)
         try:
             self._record = FolderRecord(self._place, folder, WrittenFile)
@@ -107,7 +107,7 @@ class WrittenFolder(Closing):
         self._kept = sum(file.size for file in self._record.files.values())
 
     def with_those_below(self, paths: Iterable[str]) -> list[str]:
-        """Returns paths, and those below them that the session has written, folders after files."""
+        """Returns paths and the written paths below them, files before the folders around them."""
         asked = set(paths)
         for path in self._record.files:
             parts = path.split("/")
@@ -116,9 +116,9 @@ class WrittenFolder(Closing):
         return sorted(asked, key=lambda path: (-path.count("/"), path))
 
     def bring(self, path: str) -> bool:
-        """Brings a path to what it is in the session; returns whether its file lies there now.
+        """Makes a path the same as in the session; returns whether the session's file is there now.
 
-        If that can't be, nothing was changed, and `PublishError` or `OSError` says why.
+        If it fails, nothing is changed, and `PublishError` or `OSError` says why.
         """
         if is_too_long(path) or not path.rpartition("/")[2]:
             raise PublishError(_NO_NAME)
@@ -160,7 +160,7 @@ class WrittenFolder(Closing):
                 os.close(fd)
 
     def _is_covered(self, path: str) -> bool:
-        """Returns whether the session hides what lies beside the notebook at a path."""
+        """Returns whether the session hides the file beside the notebook at a path."""
         parts = path.split("/")
         for depth, part in enumerate(parts):
             cover = "/".join((*parts[:depth], COVER + part))
@@ -180,7 +180,7 @@ class WrittenFolder(Closing):
             return None
 
     def _remove_folder(self, path: str) -> None:
-        """Removes a folder that the session has not, if there is no file left in it."""
+        """Removes a folder that the session does not have, if no file is left in it."""
         with suppress(OSError), entered(self._workspace.fd, f"{path}/", self._unseen):
             return
         try:
@@ -188,7 +188,7 @@ class WrittenFolder(Closing):
         except OSError:
             raise PublishError(_A_FOLDER) from None
         if not any(known.startswith(f"{path}/") for known in self._record.files):
-            self._uncover(path)  # else an undo finds what it is to bring back by this
+            self._uncover(path)  # else an undo needs the note to find the files to put back
 
     def _put(self, path: str, source: int) -> None:
         with self._beside.entered(path, make=True) as (here, name):
@@ -214,12 +214,12 @@ class WrittenFolder(Closing):
                 with self._changing(path, None, here, name, _checked(there)):
                     remove(here, name, there)
         known = self._record.files.get(path)
-        if known is not None and not known.kept:  # it was the session's alone
+        if known is not None and not known.kept:  # the user had no file there
             self._forget(path)
             self._uncover(path)
 
     def _uncover(self, path: str) -> None:
-        """Removes the session's note that it hides a path at which nothing lies any more."""
+        """Removes the session's note that hides a path at which nothing lies any more."""
         above, slash, name = path.rpartition("/")
         cover = f"{above}{slash}{COVER}{name}"
         with suppress(OSError), entered(self._workspace.fd, cover, self._unseen) as (folder, note):
@@ -228,7 +228,7 @@ class WrittenFolder(Closing):
                 folder.remove(note)
 
     def _put_back(self, path: str) -> None:
-        """Puts back what lay at a path before the session wrote there."""
+        """Puts back the original of a path, from before the session wrote there."""
         known = self._record.files.get(path)
         if known is None:
             return
@@ -238,7 +238,7 @@ class WrittenFolder(Closing):
         with self._beside.entered(path, make=True) as (here, name):
             there = here.status(name)
             if there is not None and not self._beside.is_that(here, name, known.own):
-                self._forget(path)  # it is the user's by now
+                self._forget(path)  # the file is the user's by now
                 raise PublishError(_TAKEN)
             if known.kept:
                 draft = own_name()
@@ -256,9 +256,9 @@ class WrittenFolder(Closing):
     def _changing(
         self, path: str, own: CopiedFile | None, here: Folder, name: str, there: os.stat_result
     ) -> Iterator[None]:
-        """Notes what the block makes of a file; what is not the session's own is kept before.
+        """Notes the block's change to a file; first keeps the file if it is not the session's own.
 
-        Raises `PublishError` if the user changed it since, or it can't be kept.
+        Raises `PublishError` if the user changed the file since, or it can't be kept.
         """
         known = self._record.files.get(path)
         if known is not None and not self._beside.is_that(here, name, known.own):
@@ -281,12 +281,12 @@ class WrittenFolder(Closing):
             self._place.remove(aside)
             raise
         self._kept += there.st_size
-        if known is not None and known.kept:  # what the user has put there since is kept instead
+        if known is not None and known.kept:  # the user's newer file is kept instead
             self._place.remove(known.kept)
             self._kept -= known.size
 
     def known(self, paths: Iterable[str]) -> list[str]:
-        """Returns those of some paths that the session has written or deleted."""
+        """Returns the paths among `paths` that the session has written or deleted."""
         return [path for path in paths if path in self._record.files]
 
     @property
@@ -295,15 +295,16 @@ class WrittenFolder(Closing):
         return sorted(self._record.files)
 
     def adopt(self, path: str) -> None:
-        """Has the session go on with what the user made of a file that it wrote or deleted.
+        """Copies the user's change to a file that the session wrote or deleted to the session.
 
-        If it has no room for that (`PublishError`) or it can't be copied, it goes on with its own.
+        If the session has no room for it (`PublishError`), or the file can't be copied, the session
+        keeps its own.
         """
         known, there = self._record.files.get(path), self._status(path)
         if known is None or (there is not None and not stat.S_ISREG(there.st_mode)):
             return
         if there is None:
-            if known.own is not None and not known.kept:  # else an undo brings something back
+            if known.own is not None and not known.kept:  # else an undo puts the original back
                 self._remove_own(path)
                 self._forget(path)
             return
@@ -361,7 +362,7 @@ class WrittenFolder(Closing):
             self._kept -= known.size
 
     def close(self) -> None:
-        """Saves what was done."""
+        """Saves the record of the changes."""
         try:
             self._record.close()
         finally:
@@ -377,7 +378,7 @@ def _checked(there: os.stat_result) -> os.stat_result:
 
 
 def _give_second_name(folder: Folder, name: str, to: Folder, new: str) -> None:
-    """Gives a file another name, in another folder; a copy, if need be, with its mode and times."""
+    """Links a file into another folder; copies it with mode and times if that is impossible."""
     link_or_copy(folder.fd, name, new, there=to.fd)
     old, made = folder.status(name), to.status(new)
     if old is None or made is None or os.path.samestat(old, made):
