@@ -62,6 +62,12 @@ def keeps_its_secret(answer):
 def ends(answer):
     assert isinstance(answer, ProbeError) and answer.name == "CellTimeout"
 
+@test(probes=["double(21)"])
+def is_not_far(x):
+    if abs(x - 42) > 0.1:
+        return False
+    return True
+
 @inside(points=2)
 def is_honest():
     return double(4) == 9
@@ -134,6 +140,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
         progress=Lines(heard),
     )
     assert "note          is_free gives an empty notebook 1 of 1 points" in heard.getvalue()
+    assert "note          is_not_far gives all its points to NaN" in heard.getvalue()
     grades = {grade.outcome.notebook: grade for grade in found}
     honest, evil, none = (grades[f"{name}.ipynb"] for name in ("honest", "evil", "none"))
     assert honest.outcome.verdict == "error" and honest.outcome.cell == 2
@@ -143,15 +150,16 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
         "stands_alone_too": 1.0,
         "keeps_its_secret": 1.0,
         "ends": 1.0,
+        "is_not_far": 1.0,
         "is_honest": 0.0,
         "is_free": 1.0,
     }
-    assert [test.free for test in honest.tests] == [0.0] * 6 + [1.0]
+    assert [test.free for test in honest.tests] == [0.0] * 7 + [1.0]
     cut_short = grades["cut.ipynb"]
     assert "could not be kept" in cut_short.outcome.reason
     assert not any(test.judged for test in cut_short.tests)  # the disk was full, say
     assert earned(evil)["doubles"] == earned(evil)["keeps_its_secret"] == 0.0
-    assert (none.earned, none.points) == (0.0, 11.0)
+    assert (none.earned, none.points) == (0.0, 12.0)
     script = grades["script.ipynb"]
     assert script.earned == 0.0 and "is in javascript" in script.outcome.reason
     assert [test.name for test in honest.tests if test.forgeable] == ["is_honest", "is_free"]
@@ -300,8 +308,22 @@ def test_a_check_that_refuses_nothing_is_known(load: Callable[[str], None]) -> N
         "@test(probes=['x'])\ndef judges(x): assert x\n"
     )
     names = ("forgets", "shows", "catches", "judges")
-    refuses = {name: json.loads(wasm_kernel_grading.try_out(name)) for name in names}
+    refuses = {name: json.loads(wasm_kernel_grading.try_out(name))["refuses"] for name in names}
     assert refuses == {"forgets": False, "shows": False, "catches": False, "judges": True}
+
+
+def test_a_check_that_gives_points_for_no_number_is_known(load: Callable[[str], None]) -> None:
+    """NaN is neither near nor far: a submission that answers it got all points, without a word."""
+    load(
+        "@test(probes=['x'])\ndef is_far(x):\n    if abs(x - 42) > 0.1: return False\n"
+        "    return True\n"
+        "@test(probes=['x'])\ndef is_near(x): return abs(x - 42) < 0.1\n"
+        "@test(probes=['x'], points=9)\ndef less(x): return min(9, max(9 - abs(x - 42), 0))\n"
+        "@test(probes=['x'], points=9)\ndef rounds(x): return round(9 - abs(x - 42))\n"
+    )
+    names = ("is_far", "is_near", "less", "rounds")
+    takes = {name: json.loads(wasm_kernel_grading.try_out(name))["takes_nan"] for name in names}
+    assert [name for name in names if takes[name]] == ["is_far", "less"]
 
 
 REFUSED = {

@@ -40,6 +40,10 @@ _CANNOT_FAIL = (
     "{name} gives all its points, whatever it is answered. Have it assert something, or return a "
     "verdict. Nothing was run."
 )
+_TAKES_NAN = (
+    "{name} gives all its points to NaN, too, which is neither near nor far: let it assert what is "
+    "near (abs(x - 42) < 0.1)"
+)
 _FREE = "{name} gives an empty notebook {earned:g} of {of:g} points, too"
 BUDGETS = Budgets(cell_seconds=60.0, notebook_seconds=300.0)
 
@@ -154,10 +158,10 @@ def grade_notebooks(
         installed(settings, words) as with_packages,
         closing(_Grading(service, with_packages, files, test_seconds, count)) as grading,
     ):
-        grading.check()
+        notes = grading.check()
         sources = find_sources([str(each) for each in submissions], Path(out))
         told = progress or Progress()
-        for note in files.notes:
+        for note in (*files.notes, *notes):
             told.noted(note)
         grading.try_empty(told)
         grades: list[Grade] = []
@@ -193,21 +197,28 @@ class _Grading:
         for name in self._made:
             self._service.delete(name)
 
-    def check(self) -> None:
-        """Loads the tests once; `BatchError` if there is none, or one can't judge anything."""
+    def check(self) -> list[str]:
+        """Loads the tests once; `BatchError` if there is none, or one can't judge anything.
+
+        Returns notes on those that give points for what they may not mean.
+        """
         clean = self._clean()
         names = [test.name for test in clean.tests]
         if not names:
             raise BatchError("There is no test in these files. Nothing was run.")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BatchError(f"Two tests are named {twice[0]}. Nothing was run.")
-        for test in clean.tests:
+        notes = list[str]()
+        for test in (each for each in clean.tests if each.kind == "probes"):
             try:
-                can_fail = test.kind != "probes" or clean.can_fail(test)
+                tried = clean.tried(test)
             except NotJudged as problem:
                 raise BatchError(f"{test.name}: {problem} Nothing was run.") from None
-            if not can_fail:
+            if not tried.refuses:
                 raise BatchError(_CANNOT_FAIL.format(name=test.name))
+            if tried.takes_nan:
+                notes.append(_TAKES_NAN.format(name=test.name))
+        return notes
 
     def try_empty(self, progress: Progress) -> None:
         """Grades an empty notebook, and tells what it earns.

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles
 from wasm_kernel.frontends.batch.outcome import BatchError, plain
@@ -65,6 +67,16 @@ _AS_AT_A_PROMPT = (
 )
 
 Answer = Mapping[str, Any]
+
+
+class Tried(Struct, frozen=True):
+    """What a test gives for answers that nobody expects.
+
+    It `refuses` some of them, if it judges. It `takes_nan` if it gives all its points for NaN.
+    """
+
+    refuses: bool
+    takes_nan: bool
 
 
 class NotJudged(WasmKernelError):
@@ -211,9 +223,9 @@ class CleanGuest:
             raise NotJudged(result.error.evalue if result.error else told.get("evalue", ""))
         return json.loads(_text_in(told))
 
-    def can_fail(self, test: GradedTest) -> bool:
-        """Returns whether a test refuses some answers that make no sense; or `NotJudged`."""
-        return bool(self._ask_anew(f"try_out({test.name!r})"))
+    def tried(self, test: GradedTest) -> Tried:
+        """Returns what a test of probes gives for answers that make no sense; or `NotJudged`."""
+        return Tried(**self._ask_anew(f"try_out({test.name!r})"))
 
     def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
         """Returns the points that the answers to a test's probes earn, and a message."""

@@ -227,16 +227,23 @@ def listing() -> str:
 
 
 def try_out(name: str) -> str:
-    """Returns whether a check refuses some of the answers that nobody expects, as JSON.
+    """Returns what a check gives for answers that nobody expects, as JSON.
 
-    Raises `NoVerdict` if it gives no verdict on one before.
+    It `refuses` some of them, if it judges. It `takes_nan` if it gives all points for that, which
+    is neither near nor far of any number. Raises `NoVerdict` if it gives no verdict on one before
+    it refuses one.
     """
     it = _REGISTERED[name]
-    for answer in _ODD_ANSWERS:
-        given = [answer for _ in it.told["probes"]]
-        if not it.points or _judged(it, given)["earned"] < it.points:
-            return json.dumps(True)
-    return json.dumps(False)
+    refuses = not it.points or any(_earned(it, each) < it.points for each in _ODD_ANSWERS)
+    try:
+        takes_nan = refuses and it.points > 0 and _earned(it, math.nan) >= it.points
+    except NoVerdict:
+        takes_nan = False
+    return json.dumps({"refuses": refuses, "takes_nan": takes_nan})
+
+
+def _earned(it: _Registered, answer: Any) -> float:
+    return float(_judged(it, [answer for _ in it.told["probes"]])["earned"])
 
 
 def judge(name: str, answers: str) -> str:
