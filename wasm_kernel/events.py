@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ MEMORY_UNDO = "memory.undo"  # to_cell, cells, session_id
 MEMORY_REDO = "memory.redo"  # to_cell, cells, session_id
 MEMORY_RESTORE = "memory.restore"  # to_cell, cells, session_id
 MEMORY_RESUME = "memory.resume"  # cell, crashed, session_id: on from what a process left
+MEMORY_NAMED = "memory.named"  # names, session_id: so many outlived the variables
 MEMORY_TROUBLE = "memory.trouble"  # error, session_id: a state is lost, or can't be kept
 
 SESSION_CREATED = "session.created"  # session_id, workspace_path
@@ -177,11 +178,13 @@ class Notices:
     Attributes:
         logger: Gets the events.
         quiet: True if a session that goes on as it was left is not worth a sentence.
+        page: Takes sentences that are shown beside what cells print; None if nothing shows them.
     """
 
     def __init__(self, logger: SandboxLogger, *, quiet: bool = False) -> None:
         self.logger = logger
         self.quiet = quiet
+        self.page: Callable[[str], None] | None = None
         self._unseen: deque[str] = deque()
 
     def log(self, event: str, **fields: Any) -> None:
@@ -195,6 +198,12 @@ class Notices:
         By default it is the event that a state is lost or can't be kept.
         """
         self._unseen.append(text)
+        self.log(event, **fields)
+
+    def note(self, text: str, event: str, **fields: Any) -> None:
+        """Sends an event, and has the page show a user's sentence that no cell is to print."""
+        if self.page is not None:
+            self.page(text)
         self.log(event, **fields)
 
     def take(self) -> list[str]:

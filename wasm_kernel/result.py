@@ -102,7 +102,8 @@ class Checkpoint:
 
     Attributes:
         name: Its name, empty if nobody gave it one.
-        cell: The execution count of the cell it stands after, 0 for the beginning.
+        cell: The execution count of the cell it stands after; 0 for the beginning, and for a cell
+            of an earlier run.
         label: That cell's first line.
         time: When it was taken, in seconds since 1970.
         bytes: What it takes, in bytes.

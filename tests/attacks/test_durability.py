@@ -79,7 +79,7 @@ def crashes(folder: Path, times: Iterable[int], seed: int) -> None:
     for _ in times:
         kill_after(folder, dice.uniform(0, 0.25))
         number, told = found_in(folder)
-        assert number > 0 or "its beginning" in told or "In[1]" in told
+        assert number > 0 or "the beginning" in told or "In[1]" in told
 
 
 def test_killed_at_any_moment_a_whole_commit_is_found(warm: None, tmp_path: Path) -> None:

@@ -94,6 +94,30 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
     after.close()
 
 
+def test_named_checkpoints_outlive_restart_and_shut_down(server: NotebookServer) -> None:
+    path = server.new()
+    notebook = server.open(path)
+    notebook.run("x = 'clean'; print(x)\n%checkpoint clean")
+    notebook.run("x = 'spoilt'")
+    server.save(path, *CELLS)
+    notebook.restart()
+    first = notebook.run("'x' in globals()")
+    assert (first["value"], first["stderr"]) == ("False", "")  # as a restart should be
+    assert "Named checkpoints of earlier runs: clean. `%restore clean`" in first["page"]
+    assert notebook.run("1")["page"] == ""
+    assert notebook.run("%restore clean")["error"] == ""
+    assert notebook.run("x")["value"] == "'clean'"
+    notebook.close()
+    tomorrow = server.open(path)
+    first = tomorrow.run("'x' in globals()")
+    assert first["value"] == "False"
+    assert KEPT in first["stderr"]
+    assert "`%restore clean`" in first["page"]
+    tomorrow.run("%restore clean")
+    assert tomorrow.run("x")["value"] == "'clean'"
+    tomorrow.close()
+
+
 def test_a_new_notebook_at_an_old_path_begins_fresh_and_is_offered_the_old_session(
     server: NotebookServer, sessions: Path
 ) -> None:

@@ -239,6 +239,47 @@ def test_a_restart_begins_clean(opened: Opening) -> None:
     assert error.ename == "NameError"
 
 
+def test_names_outlive_variables(opened: Opening) -> None:
+    """A sandbox that begins without the variables of the one before has its named states still."""
+    first = opened(Resume.NEVER)
+    for value in range(5):
+        says(first, f"open('/app/f', 'w').write('{value}'); x = {value}")
+        if value == 2:
+            first.checkpoint("clean")
+    first.close()
+
+    second = opened(Resume.NEVER)
+    result = second.execute("'x' in globals()")
+    assert (result.reply["execution_count"], result.stderr) == (1, "")
+    listed = [(c.name, c.cell) for c in second.checkpoints()]
+    assert ("clean", 0) in listed
+    shown = second.execute("%checkpoints").outputs[0]
+    assert "an earlier run" in str(shown)
+    assert "no kept cell '3'" in str(second.execute("%restore 3").error)  # numbers are this run's
+    second.restore("clean", files=True)
+    assert says(second, "print(x, open('/app/f').read())") == "2 2"
+    second.close(anew=True)
+
+    third = opened(Resume.ALWAYS)
+    assert third.execute("x").error
+    third.restore("clean")
+    assert says(third, "print(x)") == "2"
+    third.close()
+    assert says(opened(Resume.ALWAYS), "print(x)") == "2"
+
+
+def test_what_has_no_name_does_not_outlive_variables(opened: Opening, tmp_path: Path) -> None:
+    first = opened(Resume.NEVER)
+    says(first, "x = 'kept'")
+    first.checkpoint("clean")
+    says(first, "x = 'marked' * 1_000_000")
+    first.close()
+    opened(Resume.NEVER).start().result()
+    state = state_of(tmp_path / "app")
+    held = b"".join(file.read_bytes() for file in state.rglob("*") if file.is_file())
+    assert (b"kept" in held, b"markedmarked" in held) == (True, False)
+
+
 def test_two_sandboxes_of_one_process_do_not_share_a_history(opened: Opening) -> None:
     first, second = opened(), opened()
     first.execute("x = 'first'")

@@ -36,6 +36,7 @@ from wasm_kernel.guests.base import (
 from wasm_kernel.guests.protocol import Display, Output
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
 from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.state.index import place_of
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel, checked_name
 from wasm_kernel.wasi_files.changes import FileChanges
@@ -384,7 +385,7 @@ class PendingTravel:
         if line.name == "restore":
             where = f"as at {name!r}" if name else "as they were before this cell"
             return _RESTORED.format(where=where)
-        cells = "; ".join(f"In[{c.cell}] {c.label}" for c in travel.cells)
+        cells = "; ".join(f"{place_of(c.cell, c.label)} {c.label}" for c in travel.cells)
         return f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
 
     def run_from_text(self, lines: list[CommandLine], cell: RunningTurn) -> str:

@@ -90,6 +90,10 @@ class LocalSandbox(BaseSandbox):
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
         self._hooks.opened(self)
 
+    def show_notes(self, page: Callable[[str], None]) -> None:
+        """Has `page` shown the sentences that no cell is to print. Call it before `start`."""
+        self._notices.page = page
+
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
         """As `BaseSandbox`; on the guest's own thread."""
         return self._jobs.start(progress)

@@ -38,7 +38,7 @@ def create_sandbox(
         private_root: The folder that holds private state, such as variables; one of the user's by
             default. It lies outside of every workspace.
         resume: Whether to go on with the variables that an earlier process left there, also as
-            text: `never`, `crash` or `always`.
+            text: `never`, `crash` or `always`. Named checkpoints are there in any case.
         pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
         isolation: Where the guest lives: `worker` or `in-process`.
 

@@ -233,7 +233,7 @@ class WorkerSandbox(BaseSandbox):
         self._hooks.closed()
 
     def reset(self) -> None:
-        """Begins anew: variables and history go, files stay. What runs or waits is stopped.
+        """Begins anew: variables go; files and named checkpoints stay. What runs or waits ends.
 
         Raises:
             SandboxClosed: the sandbox is closed.

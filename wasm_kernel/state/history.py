@@ -85,6 +85,19 @@ class History:
         """Begins anew: what an earlier process left is removed."""
         self._begin_anew(StateFolder.clear)
 
+    def keep_named(self) -> None:
+        """Goes before the first commit; of what was loaded, named states stay, and what they need.
+
+        Their cells' numbers are free again.
+        """
+        with self.lock:
+            tree = self.tree
+            needed = {each.id for one in tree.names.values() for each in tree.lineage(one)}
+            commits = {one: replace(commit, cell=0) for one, commit in tree.commits.items()}
+            self.tree = replace(tree, commits=commits, head=0, undone=())
+            gone = self.drop(commits.keys() - needed)
+        self.remove_contents(gone)
+
     def set_aside(self) -> None:
         """Begins anew: what is on disk stays there unused, as long as there is room for it."""
         self._begin_anew(StateFolder.set_aside)

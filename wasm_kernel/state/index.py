@@ -70,7 +70,8 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
     Attributes:
         id: Its number; later commits of a session have higher ones.
         parent: The commit it follows, or 0 for the base image.
-        cell: The execution count of the cell that it stands after, 0 before the first.
+        cell: The execution count of the cell that it stands after, 0 before the first, or if that
+            cell ran before variables were last cleared: its number may be another's by now.
         count: The execution count of the next cell.
         label: The cell's first line, for people.
         time: Seconds since 1970.
@@ -112,6 +113,13 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
     def ranges(self) -> Iterator[Range]:
         """Yields the same in bytes."""
         return ((first * PAGE, (first + pages) * PAGE) for first, pages in self.all_runs)
+
+
+def place_of(cell: int, label: str) -> str:
+    """Returns what people call the place of a commit in its session's course."""
+    if cell:
+        return f"In[{cell}]"
+    return "an earlier run" if label else "the beginning"
 
 
 class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import Commit, stored_image
 from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
-from wasm_kernel.state.stored import Usable
+from wasm_kernel.state.resumption import Resumption
 from wasm_kernel.state.tree import NAMES_MOST, Travel, Tree
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
@@ -115,7 +115,8 @@ class SessionState:
             return History(None, self.image.id)
         if self._inherited is None:
             state = self._folders.private.enter(STATE, make=True)
-            if self._wants_stored:
+            resumption = Resumption(self._folders, self._lock, self._resume, self._notices, state)
+            if resumption.wants_any:
                 self._go_on_over(stored_image(state), others)
             history = History(state, self.image.id, self._folders.verified)
         else:
@@ -123,7 +124,8 @@ class SessionState:
             self._go_on_over(history.image, others)
         try:
             if self._inherited is None:
-                self._resume_or_clear(history)
+                resumption.take_up(history)
+                self.is_untried = resumption.is_untried
             elif left := self._inherited.left_out:
                 self._notices.tell(texts.left_out(left), error=f"{len(left)} files were left out")
             if history.place and history.place.has_come_back:  # the files kept are another's
@@ -132,52 +134,16 @@ class SessionState:
                 self.files.load(history.tree.last, crashed=self._lock.crashed)
             else:
                 self.files.begin_anew()
-                if self._folders.reopened and not self._lock.wants(self._resume):
-                    self._notices.tell(texts.FILES_ALONE, error="variables were not kept")
             self._lock.settled()
         except BaseException:
             history.close()
             raise
         return history
 
-    @property
-    def _wants_stored(self) -> bool:
-        return self._lock.wants(self._resume if self._folders.lasting else Resume.NEVER)
-
     def _go_on_over(self, image: str, others: Iterator[BaseImage]) -> None:
         """Takes the base image of this id, if there is one here."""
         if self.image.id != image:
             self._image = next((one for one in others if one.id == image), self.image)
-
-    def _resume_or_clear(self, history: History) -> None:
-        if not self._wants_stored:
-            history.clear()
-            return
-        try:
-            usable = history.load(crashed=self._lock.crashed)
-            if usable is None and (self._lock.evicted or self._folders.verified):
-                raise HistoryError(texts.evicted(self._lock.evicted))
-        except HistoryError as problem:
-            self._notices.tell(texts.lost(problem), error=describe(problem))
-            history.set_aside()
-            return
-        if usable is not None and usable.tree.commits:
-            self._tell_resumed(usable)
-
-    def _tell_resumed(self, usable: Usable) -> None:
-        head, lock = usable.tree.commits.get(usable.tree.head), self._lock
-        if head is None:
-            self._notices.tell(texts.AT_THE_BEGINNING, error="no guest ran in the saved states")
-            return
-        self.is_untried = lock.crashed or not self._folders.verified
-        fields = {"cell": head.cell, "crashed": lock.crashed}
-        if self._notices.quiet and not (lock.forked or lock.crashed):
-            self._notices.log(events.MEMORY_RESUME, **fields)
-        else:
-            text = texts.going_on(head, forked=lock.forked, crashed=lock.crashed)
-            self._notices.tell(text, events.MEMORY_RESUME, **fields)
-        if usable.is_damaged:
-            self._notices.tell(texts.damaged(usable, head), error=f"{usable.lost} states are lost")
 
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Keeps as much as another policy says, from now on."""
@@ -336,7 +302,7 @@ class SessionState:
         head = self.head
         if head is None:
             return False
-        label = head.label + _RESEEDED if reseeded else head.label.removesuffix(_SINCE) + _SINCE
+        label = head.label and head.label.removesuffix(_SINCE) + (_RESEEDED if reseeded else _SINCE)
         return self._commit(instance, head.cell, head.count, label, 0)
 
     def catch_up(self, instance: Instance) -> bool:

@@ -154,6 +154,17 @@ class StoredState(Struct, frozen=True):
         return at or max(whole, default=0)
 
 
+def may_have_names(folder: Folder) -> bool:
+    """Returns whether a state in a folder has a name, or nobody can tell."""
+    try:
+        tree = StoredState.read(folder).tree
+    except FileNotFoundError:
+        return False
+    except (OSError, HistoryError):
+        return True
+    return not tree.commits.keys().isdisjoint(tree.names.values())
+
+
 class StateFolder:
     """The folder on disk; close it. Whoever has the session's lock may change it.
 

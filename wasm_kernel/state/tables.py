@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
+from wasm_kernel.state.index import place_of
+
 State = dict[str, Any]
 
 _DEPTH = 40  # branches of branches beyond are drawn beside each other
@@ -19,7 +21,7 @@ _HEADINGS = ("checkpoint", "after cell", "first line", "time", "KiB", "")
 
 
 def _place(state: State) -> str:
-    return f"In[{state['cell']}]" if state["cell"] else "the beginning"
+    return place_of(state["cell"], state["label"])
 
 
 def _time(state: State) -> str:

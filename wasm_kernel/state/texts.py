@@ -9,7 +9,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import readable
 from wasm_kernel.state.file_journal import NotKept, Reason
 from wasm_kernel.state.file_restore import RestoredFiles
-from wasm_kernel.state.index import Commit
+from wasm_kernel.state.index import Commit, place_of
 from wasm_kernel.state.stored import Usable
 from wasm_kernel.wasi_files.preopens import covered_by
 
@@ -91,6 +91,28 @@ def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
     return f"[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
 
 
+def restorable(names: Collection[str]) -> str:
+    """A quiet notice of states that outlived the variables."""
+    first, listed = next(iter(names)), _some([*names])
+    return _notice(
+        f"Named checkpoints of earlier runs: {listed}. `%restore {first}` brings the variables "
+        "back as they were there; `%checkpoints` lists them all."
+    )
+
+
+def names_lost(problem: Exception) -> str:
+    """A notice of named states that can't be had, or not with this version."""
+    return _notice(f"Named checkpoints of earlier runs can't be restored: {problem}.")
+
+
+def names_missing(usable: Usable) -> str:
+    """A notice of damaged states, among which named ones may have been."""
+    return _notice(
+        f"Saved states that were damaged or missing are left out: {usable.lost}. Named checkpoints "
+        "of earlier runs may be missing."
+    )
+
+
 def lost(problem: Exception) -> str:
     """A notice of variables that can't be had, or not with this version."""
     return f"[wasm-kernel] The variables begin fresh: {problem}. The files in /app are all there.\n"
@@ -125,7 +147,7 @@ def left_behind(folder: str, head: Commit | None) -> str:
 
     It stands at a `head`.
     """
-    where = f"In[{head.cell}]" if head is not None and head.cell else "its beginning"
+    where = "the beginning" if head is None else place_of(head.cell, head.label)
     return (
         f"The last variables of the session in {folder!r} could not be kept. What is kept are "
         f"those after {where}; the files in /app are as they were left."
@@ -216,7 +238,8 @@ def left_out(reasons: Mapping[str, str]) -> str:
 
 
 def _place(commit: Commit) -> str:
-    return f"In[{commit.cell}] ({commit.label})" if commit.cell else "its beginning"
+    place = place_of(commit.cell, commit.label)
+    return f"{place} ({commit.label})" if commit.label else place
 
 
 def not_kept(files: Mapping[str, NotKept], door: Door) -> str:

@@ -88,8 +88,10 @@ class Tree(Struct, frozen=True):
 
     @property
     def next_count(self) -> int:
-        """The execution count that comes after all that were ever used."""
-        return max((commit.count for commit in self.commits.values()), default=1)
+        """The execution count that comes after all that were used in this run, or in the head."""
+        used = [commit.count for commit in self.commits.values() if commit.cell]
+        head = self.commits.get(self.head)
+        return max([*used, 1 if head is None else head.count])
 
     @property
     def has_parents_seeds(self) -> bool:

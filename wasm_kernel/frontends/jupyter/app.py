@@ -214,6 +214,7 @@ class WasmKernelApp(JupyterApp):
         sandbox = factory(
             self.settings.runtime, session, policy, Resume(self.settings.resume), broker
         )
+        sandbox.show_notes(self._note)
         if self._publishes_at_end:
             ending.callback(publishing.publish_all, broker)
         ending.callback(sandbox.close)
@@ -335,8 +336,7 @@ class WasmKernelApp(JupyterApp):
         def facts() -> dict[str, str]:
             state = confinement.state
             words = f"files: {state.files}; system calls: {state.calls}"
-            where = "%session_path prints it"
-            return {"confinement": words, "host_folder": where, **told}
+            return {"confinement": words, "host_folder": "%session_path prints it", **told}
 
         commands = sandbox.commands
         sandbox.facts.add(facts)

@@ -146,7 +146,7 @@ class _Session(Configurable):
         config=True,
         help="When to go on with the variables that an earlier kernel left in the session: never, "
         "after a crash of its process, or always, also tomorrow in the same notebook. A restart "
-        "that you ask for begins anew. Files are there in any case (reopen).",
+        "that you ask for begins anew. Files and named checkpoints are there in any case (reopen).",
     )
     confinement = Enum(
         [OFF, AUTO, REQUIRED],

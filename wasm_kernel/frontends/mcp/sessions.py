@@ -166,7 +166,7 @@ class AgentSession:
         self.seen = replace(self.seen, is_stale=True)
 
     def begin_anew(self) -> None:
-        """Notes that variables and history are gone."""
+        """Notes that variables are gone, and the list of cells."""
         self.cells.clear()
         self.seen = NOTHING_SEEN
 

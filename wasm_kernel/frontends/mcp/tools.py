@@ -202,11 +202,12 @@ class CellTools:
         return [text_block(listing(self._sessions.all(), usage) or "There is no session.")]
 
     async def reset_session(self, language: Language = None, session: Handle = None) -> Blocks:
-        """Begin anew: all variables and the history go, files stay."""
+        """Begin anew: all variables and the history go; files and named checkpoints stay."""
         found = await self._sessions.of(self._caller(), session, guest_of(language))
         await found.sandbox.reset()
         found.begin_anew()
-        return said(found, f"All variables of {found.name} are gone; its files are still there.")
+        kept = "its files and named checkpoints are still there"
+        return said(found, f"All variables of {found.name} are gone; {kept}.")
 
     async def destroy_session(self, language: Language = None, session: Handle = None) -> Blocks:
         """Delete a session with its variables and files, for good."""

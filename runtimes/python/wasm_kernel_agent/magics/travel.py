@@ -70,9 +70,10 @@ class TravelMagics(Magics):
 
     @line_magic
     def checkpoint(self, line: str) -> None:
-        """Name the state after this cell: `%checkpoint before the merge`. It is kept until the end.
+        """Name the state after this cell: `%checkpoint before the merge`.
 
-        Without a name, it is called after the cell's number.
+        `%restore` brings it back, also after a restart or tomorrow, as long as the session is
+        there. Without a name, it is called after the cell's number.
         """
         self._ask("checkpoint", line)
 

@@ -1,0 +1,88 @@
+"""What an earlier process left of a session's memory: it goes on or begins anew, and says so."""
+
+from __future__ import annotations
+
+from wasm_kernel import events
+from wasm_kernel.errors import HistoryError, describe
+from wasm_kernel.events import Notices
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.locks import HistoryLock, Resume
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state import texts
+from wasm_kernel.state.history import History
+from wasm_kernel.state.stored import Usable, may_have_names
+
+
+class Resumption:
+    """Takes up a stored state: all of it, or what has a name. The guest's thread owns it.
+
+    It `wants_any` of what lies in the state's folder; otherwise that is removed. Where that stands
+    `is_untried` if no guest of this process ran in it yet.
+    """
+
+    def __init__(
+        self,
+        folders: SandboxFolders,
+        lock: HistoryLock,
+        resume: Resume,
+        notices: Notices,
+        state: Folder,
+    ) -> None:
+        self._folders, self._lock, self._notices = folders, lock, notices
+        self._wants_all = lock.wants(resume if folders.lasting else Resume.NEVER)
+        self._is_told = folders.reopened and not lock.wants(resume)
+        self.wants_any = self._wants_all or may_have_names(state)
+        self.is_untried = False
+
+    def take_up(self, history: History) -> None:
+        """Loads what lies in the state's folder into its history, as far as it is wanted."""
+        if self._wants_all:
+            self._go_on(history)
+        else:
+            self._begin_anew(history)
+
+    def _begin_anew(self, history: History) -> None:
+        """Begins without the variables of an earlier run; what it has named can be restored."""
+        if self._is_told:
+            self._notices.tell(texts.FILES_ALONE, error="variables were not kept")
+        try:
+            usable = history.load(crashed=self._lock.crashed) if self.wants_any else None
+        except HistoryError as problem:
+            self._notices.tell(texts.names_lost(problem), error=describe(problem))
+            history.set_aside()
+            return
+        if usable is None:
+            history.clear()
+            return
+        history.keep_named()
+        if usable.is_damaged:
+            self._notices.tell(texts.names_missing(usable), error=f"{usable.lost} states are lost")
+        if names := usable.tree.names:
+            self._notices.note(texts.restorable(names), events.MEMORY_NAMED, names=len(names))
+
+    def _go_on(self, history: History) -> None:
+        try:
+            usable = history.load(crashed=self._lock.crashed)
+            if usable is None and (self._lock.evicted or self._folders.verified):
+                raise HistoryError(texts.evicted(self._lock.evicted))
+        except HistoryError as problem:
+            self._notices.tell(texts.lost(problem), error=describe(problem))
+            history.set_aside()
+            return
+        if usable is not None and usable.tree.commits:
+            self._tell_resumed(usable)
+
+    def _tell_resumed(self, usable: Usable) -> None:
+        head, lock = usable.tree.commits.get(usable.tree.head), self._lock
+        if head is None:
+            self._notices.tell(texts.AT_THE_BEGINNING, error="no guest ran in the saved states")
+            return
+        self.is_untried = lock.crashed or not self._folders.verified
+        fields = {"cell": head.cell, "crashed": lock.crashed}
+        if self._notices.quiet and not (lock.forked or lock.crashed):
+            self._notices.log(events.MEMORY_RESUME, **fields)
+        else:
+            text = texts.going_on(head, forked=lock.forked, crashed=lock.crashed)
+            self._notices.tell(text, events.MEMORY_RESUME, **fields)
+        if usable.is_damaged:
+            self._notices.tell(texts.damaged(usable, head), error=f"{usable.lost} states are lost")
