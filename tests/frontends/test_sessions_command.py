@@ -21,9 +21,12 @@ from wasm_kernel.folders.folders import STATE
 from wasm_kernel.folders.locks import note_evicted
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
-from wasm_kernel.sessions import archives
+from wasm_kernel.result import readable
+from wasm_kernel.sessions import archives, ids
+from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.notebooks import bind
 from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.archive_in import Imported
 
 ID = "abc-123"
@@ -231,7 +234,7 @@ def test_pruning_tells_first_and_deletes_when_asked(command: Command, root: Path
 def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path: Path) -> None:
     write_session_file(ID, "a", b"x", root)
     told = good(command("export", ID))
-    assert told.startswith(f"{ID}.tar.gz: 1 files, 0 states")
+    assert told.startswith(f"{ID}.tar.gz: 1 files, 0 states of memory, ")
     assert "exists" in failed(command("export", ID))
     fresh = good(command("import", f"{ID}.tar.gz")).strip()
     assert (root / fresh / "a").read_bytes() == b"x"
@@ -253,13 +256,59 @@ def test_variables_go_along_in_an_archive_and_a_fork(
     assert json.loads(good(command("show", ID, "--json")))["in_use"] is True
     assert "open" in failed(command("delete", ID, "--yes"))
     user.end()
-    good(command("export", ID, "x.tar.gz"))
+    done = command("export", ID, "x.tar.gz")
+    assert "some 50 MB beside the files. --files-only" in done.stderr
+    size = readable((Path.cwd() / "x.tar.gz").stat().st_size)
+    assert good(done).rstrip().endswith(f", {size}")
     names = [good(command("import", "x.tar.gz")).strip()]
     names += json.loads(good(command("fork", ID, "-n", "2", "--json")))
     assert len(set(names)) == 3
     for name in names:
         with get_session_sandbox(name, workspace_root=root) as sandbox:
             assert sandbox.execute("print(x)").stdout == "42\n"
+
+
+def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
+    first, second = "1a2b0000-0000-4000-8000-000000000000", "1a2c0000-0000-4000-8000-000000000000"
+    for number, name in enumerate((first, second, "1a2b")):
+        write_session_file(name, f"f{number}", b"", root)
+    (tmp_path / "orders.ipynb").write_text("{}")
+    bind(SessionsRoot(root), first, tmp_path / "orders.ipynb")
+    for text in (first, "1a2b0", "orders.ipynb", str(tmp_path / "orders.ipynb")):
+        assert good(command("files", text)) == "f0\n"
+    assert good(command("files", "1a2b")) == "f2\n"  # an id goes before what begins with it
+    assert good(command("files", "1a2c")) == "f1\n"
+    for words in (("show", "1a2"), ("delete", "1a2", "--yes"), ("open", "1a2"), ("fork", "1a2")):
+        said = failed(command(*words))
+        assert f"1a2 may be one of 3 sessions (1a2b, {first}, {second}). Nothing was done" in said
+    assert "no such session" in failed(command("show", "3"))
+    good(command("delete", "1a2c", "--yes"))
+    assert sorted(path.name for path in root.iterdir()) == ["1a2b", first]
+
+
+def test_a_fork_is_named_after_its_parent_and_its_notebook_has_the_cells(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
+    parent, child, grandchild = (ids.new() for _ in range(3))
+    write_session_file(parent, "a", b"", root)
+    for name, line in ((child, (parent, parent)), (grandchild, (child, parent))):
+        Session(SessionsRoot(root), name, about=Lineage(*line).fields).closed()
+    shown = good(command("list"))
+    assert f"fork of {parent:.8}" in shown
+    assert f"fork of {child:.8}" in shown
+    book = {"cells": [{"source": "x = 1", "outputs": ["big"]}], "metadata": {"kernelspec": {}}}
+    (tmp_path / "orders.ipynb").write_text(json.dumps(book))
+    bind(SessionsRoot(root), parent, tmp_path / "orders.ipynb")
+    assert good(command("list")).count("fork of orders.ipynb") == 2
+    said = good(command("bind", grandchild, "variant.ipynb"))
+    assert "Its cells are those of orders.ipynb, as they were saved last. Open it." in said
+    assert json.loads((tmp_path / "variant.ipynb").read_text()) == book
+    assert f"has session {parent}" in good(command("bind", "orders.ipynb", "orders.ipynb"))
+    (tmp_path / "orders.ipynb").write_text("[not a notebook")
+    assert "cells" not in good(command("bind", child, "empty.ipynb"))
+    assert json.loads((tmp_path / "empty.ipynb").read_text())["cells"] == []
 
 
 def test_bad_usage_is_status_2(command: Command) -> None:

@@ -63,7 +63,7 @@ def touch(
 
 def create(workspace: Path) -> None:
     with Folder.open(workspace) as folder:
-        staging.write_metadata(folder, ID)
+        staging.write_metadata(folder, ID, {})
 
 
 def left_aside(workspace: Path, private: Path | None) -> list[str]:

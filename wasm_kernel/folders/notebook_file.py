@@ -63,13 +63,17 @@ class NotebookFile(OpenDescriptor):
             raise NotebookRefused(_OTHERS)
         raise NotebookRefused(_LINK if stat.S_ISLNK(found.st_mode) else _KIND)
 
-    def digest(self) -> str:
-        """Names what the file holds now; empty if that tells nothing, or can't be read."""
+    def content(self) -> bytes:
+        """Returns what the file holds now; nothing if that can't be read, or is too long."""
         with suppress(OSError), open(f"/proc/self/fd/{self.fd}", "rb", opener=_opened) as file:
             data = file.read(_LONGEST + 1)
-            if _SHORTEST <= len(data) <= _LONGEST:
-                return hashlib.sha256(data).hexdigest()
-        return ""
+            return data if len(data) <= _LONGEST else b""
+        return b""
+
+    def digest(self) -> str:
+        """Names what the file holds now; empty if that tells nothing, or can't be read."""
+        data = self.content()
+        return hashlib.sha256(data).hexdigest() if len(data) >= _SHORTEST else ""
 
     def moved(self) -> Path:
         """Returns the path that the file has now, or had when its last name was taken from it."""

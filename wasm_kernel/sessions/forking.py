@@ -38,12 +38,13 @@ FORK = "fork"
 _TAKEN = "there is a session of that id already"
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"
-    "In a terminal, make a notebook that opens it, or open a console on it:\n"
+    "In a terminal, make a notebook that opens it{cells}, or open a console on it:\n"
     "  wasm-kernel sessions bind {id} fork-{id:.8}.ipynb\n"
     "  wasm-kernel sessions open {id}\n"
     "A program has it with get_session_sandbox({id!r}, workspace_root=...), which takes the folder "
     "in WasmKernel.workspace_root.\n"
 )
+_CELLS = " (it gets this notebook's cells, as they were saved last)"
 _NOT_MADE = "[wasm-kernel] Session {id} was not made: {why}\n"
 _LOST = "the cell did not come to its end."
 
@@ -93,7 +94,7 @@ def fork_session(
                 held.callback(own.close)
                 if limits is not None:
                     held.enter_context(room_for_fork(root, top, lineage, limits, task))
-                made = held.enter_context(new_session(root, name, lineage))
+                made = held.enter_context(new_session(root, name, lineage.fields))
                 left_out = fork_stored(own, made, reseed=request.reseed, task=task)
         except Cancelled as problem:
             raise ForkError(INTERRUPTED) from problem
@@ -106,8 +107,13 @@ def fork_session(
     return fork
 
 
-def fork_command(sandbox: LocalSandbox, session: Session) -> CommandHandler:
-    """Returns what `%fork` does: it gives the new session's id, and words for the author."""
+def fork_command(
+    sandbox: LocalSandbox, session: Session, *, of_notebook: bool = False
+) -> CommandHandler:
+    """Returns what `%fork` does: it gives the new session's id, and words for the author.
+
+    The session is that of a notebook whose file is known if it is `of_notebook`.
+    """
 
     def fork(line: CommandLine, context: CommandContext) -> Mapping[str, str]:
         words = line.line.split()
@@ -119,7 +125,8 @@ def fork_command(sandbox: LocalSandbox, session: Session) -> CommandHandler:
         sandbox.check_fork()
         action = ForkAction(sandbox, session, deterministic=bool(words))
         context.after_cell(action)
-        return {"id": action.id, "said": _SAID.format(id=action.id)}
+        said = _SAID.format(id=action.id, cells=_CELLS if of_notebook else "")
+        return {"id": action.id, "said": said}
 
     return fork
 

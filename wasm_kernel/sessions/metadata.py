@@ -31,6 +31,9 @@ VERSION = 1
 _MOST_BYTES = 1024 * 1024
 _SPARE = "metadata.spare"
 _PARENT, _FIRST = "forked_from", "forked_first_from"
+NOTEBOOK = "notebook"
+"""The field for the path of the notebook that a session was made for, if no kernel notes it."""
+_NOTHING: Mapping[str, str] = {}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
 _ATTEMPTS = 100
@@ -50,6 +53,11 @@ class Lineage(Struct, frozen=True):
     parent: str
     first: str
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """What the metadata of a fork say of it."""
+        return {_PARENT: self.parent, _FIRST: self.first}
+
 
 class Metadata(Struct, frozen=True):
     """The content of the file; `fields` are all, also those that mean nothing here.
@@ -63,12 +71,16 @@ class Metadata(Struct, frozen=True):
     fields: Mapping[str, Any]
 
     @classmethod
-    def new(cls, session_id: str, now: datetime, lineage: Lineage | None = None) -> Metadata:
-        """Returns the metadata of a new session, which is a fork if it has a lineage."""
+    def new(cls, session_id: str, now: datetime, about: Mapping[str, str] = _NOTHING) -> Metadata:
+        """Returns the metadata of a new session; `about` are fields of a fork, or `NOTEBOOK`."""
         fields = {"session_id": session_id, "created_at": "", "updated_at": "", "version": VERSION}
-        if lineage is not None:
-            fields |= {_PARENT: lineage.parent, _FIRST: lineage.first}
-        return cls(session_id, now, now, fields)
+        return cls(session_id, now, now, fields | dict(about))
+
+    @property
+    def notebook(self) -> str:
+        """The path of the notebook that a session was made for; empty if that is not known."""
+        found = self.fields.get(NOTEBOOK)
+        return found if isinstance(found, str) else ""
 
     @property
     def lineage(self) -> Lineage | None:

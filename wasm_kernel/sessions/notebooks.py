@@ -295,9 +295,14 @@ class Opening:
         known.put(replace(made, **now), *mine)
 
     @property
+    def is_of_notebook(self) -> bool:
+        """True if the session is that of a notebook whose file is known."""
+        return self.file is not None and self.is_own
+
+    @property
     def tomorrow(self) -> str:
         """The words for people on what the next kernel will find."""
-        if self.file is not None and self.is_own:
+        if self.is_of_notebook:
             return "the notebook's next kernel finds these files"
         why = self._refused if self.file is None else "as the notebook's are in another session"
         return f"other kernels do not find these files, {why}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from wasm_kernel.linux.folders import Folder, open_named
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.disk_use import ENTRIES_MOST, DiskUse
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.notebooks import notebooks_of
+from wasm_kernel.sessions.notebooks import Binding, notebooks_of
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.upkeep import Upkeep, gone_notebooks
 from wasm_kernel.state.stored import StoredState
@@ -42,10 +42,14 @@ class Overview:
         checkpoints: The names of states.
         in_use: A kernel or another process has it open.
         evicted: Why its history was removed: `room` or `age`; empty if it was not.
-        notebook: Where its notebook was seen last; None if none is known.
+        notebook: Where its notebook was seen last, or where a batch has written the one that it
+            executed in it; None if none is known.
         is_orphaned: Its notebook is gone.
         deleted_at: When its files go, as its notebook is gone; None if they do not.
         image: The base image that its variables were saved over; empty if there are none.
+        forked_from: The session that it was forked off; empty if it is not a fork.
+        forked_first_from: The first session of that line.
+        parent_notebook: The notebook of one of the two; None if none is known.
         has_more_files: It holds more than are counted, here and in `disk_bytes`.
     """
 
@@ -66,6 +70,9 @@ class Overview:
     deleted_at: datetime | None = None
     image: str = ""
     has_more_files: bool = False
+    forked_from: str = ""
+    forked_first_from: str = ""
+    parent_notebook: Path | None = None
 
 
 def sessions_in(root: SessionsRoot) -> list[Overview]:
@@ -74,13 +81,52 @@ def sessions_in(root: SessionsRoot) -> list[Overview]:
     A folder is a session's if it has metadata or a private folder, or is named by a UUID. A link to
     one is not listed.
     """
+    found = [session for name in _names(root) if (session := _seen(root, name)) is not None]
+    return sorted(_with_notebooks(root, found), key=_last_used, reverse=True)
+
+
+def _names(root: SessionsRoot) -> list[str]:
+    """The names of the folders that may be sessions."""
     try:
         with open_named(root.named) as top, os.scandir(top.fd) as listing:
-            names = sorted(e.name for e in listing if e.is_dir(follow_symlinks=False))
+            return sorted(e.name for e in listing if e.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return []
-    found = [session for name in names if (session := _seen(root, name)) is not None]
-    return sorted(_with_notebooks(root, found), key=_last_used, reverse=True)
+
+
+def ids_named(root: SessionsRoot, text: str) -> list[str]:
+    """Returns the ids of the sessions that a user may mean by a text; none if there are none.
+
+    It is the id, or the beginning of one, or the name or path of a notebook.
+    """
+    names = [name for name in _names(root) if ids.is_id(name)]
+    if ids.is_id(text) and root.target_of(text) in names:
+        return [text]
+    begun = [name for name in names if text and name.startswith(text) and _is_session(root, name)]
+    books = notebooks_of(root)
+    named = [
+        name
+        for name in names
+        if (file := _notebook_of(root, name, books)) and text in (file.name, str(file))
+    ]
+    return sorted({*begun, *named})
+
+
+def _is_session(root: SessionsRoot, name: str) -> bool:
+    with suppress(OSError), Folder.open(root.path) as top, top.enter(name) as folder:
+        return folder.status(metadata.NAME) is not None or bool(ids.uuid_in(name))
+    return False
+
+
+def _notebook_of(
+    root: SessionsRoot, name: str, books: Mapping[str, Sequence[Binding]]
+) -> Path | None:
+    if name in books:
+        return books[name][0].file
+    with suppress(OSError), Folder.open(root.path) as top, top.enter(name) as folder:
+        known = _metadata(folder, name)
+        return Path(known.notebook) if known is not None and known.notebook else None
+    return None
 
 
 def _with_notebooks(root: SessionsRoot, sessions: Sequence[Overview]) -> Iterator[Overview]:
@@ -89,10 +135,20 @@ def _with_notebooks(root: SessionsRoot, sessions: Sequence[Overview]) -> Iterato
     deletions = Upkeep(root, most_bytes=0, days=0).deletions()
     for session in sessions:
         name = session.session_id
-        known = notebooks.get(name)
+        notebook, parent = session.notebook, None
+        if known := notebooks.get(name):
+            notebook = known[0].file
+        for each in (session.forked_first_from, session.forked_from):
+            if each in notebooks:
+                parent = notebooks[each][0].file
         at = datetime.fromtimestamp(deletions[name], UTC) if name in deletions else None
-        notebook = None if known is None else known[0].file
-        yield replace(session, notebook=notebook, is_orphaned=name in gone, deleted_at=at)
+        yield replace(
+            session,
+            notebook=notebook,
+            parent_notebook=parent,
+            is_orphaned=name in gone,
+            deleted_at=at,
+        )
 
 
 def _last_used(session: Overview) -> float:
@@ -154,10 +210,8 @@ def _seen(root: SessionsRoot, name: str, *, named: bool = False) -> Overview | N
 def _overview(
     workspace: Path, name: str, folder: Folder, private: PrivateFolder | None
 ) -> Overview:
-    try:
-        known = metadata.read(folder, name)
-    except MetadataCorrupted:
-        known = None
+    known = _metadata(folder, name)
+    lineage = known.lineage if known else None
     files, length, has_more = _files_in(folder)
     stored = None if private is None else _stored(private)
     tree = Tree() if stored is None else stored.tree
@@ -175,9 +229,19 @@ def _overview(
         tuple(sorted(tree.names)),
         use is not None and use.in_use,
         "" if private is None else Holder.of(private).evicted,
+        notebook=Path(known.notebook) if known and known.notebook else None,
         image=stored.image if stored is not None and tree.commits else "",
         has_more_files=has_more,
+        forked_from=lineage.parent if lineage else "",
+        forked_first_from=lineage.first if lineage else "",
     )
+
+
+def _metadata(folder: Folder, name: str) -> metadata.Metadata | None:
+    try:
+        return metadata.read(folder, name)
+    except MetadataCorrupted:
+        return None
 
 
 def _stored(private: Folder) -> StoredState | None:

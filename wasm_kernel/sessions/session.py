@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -81,12 +81,12 @@ class Session(LastUse):
         new: bool = False,
         known: bool = False,
         mounts: Sequence[Mount] = (),
-        lineage: metadata.Lineage | None = None,
+        about: Mapping[str, str] = {},
     ) -> None:
         """Opens a session; makes it if it does not exist, for its owner alone.
 
         A `new` id needs no search. A session that is `known` is not made again if it was deleted.
-        One that is made for a fork gets its `lineage`.
+        One that is made gets the metadata that `about` names.
 
         Raises:
             OverlapError: a cell could reach folders that it must not.
@@ -107,7 +107,7 @@ class Session(LastUse):
         self._lived_in = False
         self._was_there = known
         self._unwritten = ""
-        self._lineage = lineage
+        self._about = about
         self.root = root
         guards = root.check(self.id, mounts)
         try:
@@ -173,7 +173,7 @@ class Session(LastUse):
                 private.close()
                 self._unwritten = ""
                 try:
-                    write_metadata(workspace, self.id, self._lineage)
+                    write_metadata(workspace, self.id, self._about)
                 except OSError as problem:
                     self._unwritten = describe(problem)
         except SessionExists:
@@ -194,8 +194,8 @@ class Session(LastUse):
     def new_session(self) -> NewSession:
         """Makes a session beside this one, for a fork."""
         root = SessionsRoot(self.root.path, self.root.privates.named)  # wherever the process is
-        lineage = root.lineage_below(self.id)
-        session = Session(root, ids.new(), self.logger, new=True, lineage=lineage)
+        about = root.lineage_below(self.id).fields
+        session = Session(root, ids.new(), self.logger, new=True, about=about)
         session._parent = self
         return NewSession(session.folders, session.id, session)
 

@@ -7,7 +7,7 @@ the next removal.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata, removal
-from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 
 _EXISTS = (
@@ -57,7 +56,7 @@ def _discard(private: Path) -> None:
 
 @contextmanager
 def new_session(
-    root: SessionsRoot, name: str, lineage: Lineage | None = None
+    root: SessionsRoot, name: str, about: Mapping[str, str] = {}
 ) -> Iterator[SandboxFolders]:
     """The folders of a session that is there when the block has ended, and not if it fails."""
     path, kept = root.path / name, root.private_root
@@ -67,15 +66,15 @@ def new_session(
         closing(SandboxFolders(path, real, here.enter(), found, kept)) as folders,
     ):
         yield folders
-        write_metadata(here, name, lineage)
+        write_metadata(here, name, about)
 
 
-def write_metadata(workspace: Folder, name: str, lineage: Lineage | None = None) -> None:
+def write_metadata(workspace: Folder, name: str, about: Mapping[str, str]) -> None:
     """Writes the metadata of the session that a staged folder becomes; its lock is held already."""
     descriptor = workspace.open_regular(metadata.NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(metadata.Metadata.new(name, metadata.now(), lineage).render())
+            file.write(metadata.Metadata.new(name, metadata.now(), about).render())
     except OSError:
         with suppress(OSError):
             workspace.remove(metadata.NAME)

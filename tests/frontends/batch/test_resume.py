@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.faces import wait_for
 from tests.frontends.batch.conftest import Making, Running, code, executed
 from wasm_kernel.frontends.batch.notebooks import METADATA
+from wasm_kernel.sessions.overview import sessions_in
+from wasm_kernel.sessions.root import SessionsRoot
 
 NOTE = "open('/app/log', 'a').write('{}');"
 LOG = "print(x, open('/app/log').read())"
@@ -23,6 +25,8 @@ def test_a_mended_notebook_goes_on_at_the_cell_that_failed(
     make("a.ipynb", NOTE.format("a") + first, second, NOTE.format("half") + "1/0", LOG)
     failed = run()["a.ipynb"]
     assert (failed.verdict, failed.cell, failed.cells) == ("error", 3, 3)
+    (left,) = sessions_in(SessionsRoot(tmp_path / "sessions"))
+    assert left.notebook == tmp_path / "out" / "a.ipynb"
     make("a.ipynb", NOTE.format("a") + first, second, NOTE.format("c"), LOG)
     mended = run(resume=True)["a.ipynb"]
     assert (mended.verdict, mended.kept, mended.cells) == ("ok", 2, 2)

@@ -20,6 +20,7 @@ from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
+from wasm_kernel.sessions.metadata import NOTEBOOK
 from wasm_kernel.sessions.overview import ended_whole, kept_cells
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -43,6 +44,7 @@ class BatchSession:
     def __init__(self, root: SessionsRoot, output: Path) -> None:
         self.root = root
         self.id = session_id_of(output)
+        self._output = output
 
     @property
     def path(self) -> Path:
@@ -69,11 +71,13 @@ class BatchSession:
         return ended_whole(self.root, self.id)
 
     def begin(self, inputs: Sequence[Path]) -> None:
-        """Makes it anew, with copies of some files.
+        """Makes it anew, with copies of some files. Lists of sessions name the notebook.
 
         Raises `BatchStopped` if one can't be copied, `WasmKernelError` if somebody uses it.
         """
         self.delete()
+        session = Session(self.root, self.id, about={NOTEBOOK: os.fspath(self._output)})
+        session.closed()
         for file in inputs:
             try:
                 data = file.read_bytes()

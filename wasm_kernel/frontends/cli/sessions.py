@@ -7,18 +7,29 @@ A command returns its exit status, or None if it went well; it raises a `WasmKer
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.folders.notebook_file import NotebookFile, NotebookRefused
 from wasm_kernel.folders.places import ROOTS
+from wasm_kernel.frontends.cli.session_tables import (
+    HEADINGS,
+    facts_of,
+    file_row,
+    notes_on,
+    printable,
+    row_of,
+    table,
+)
 from wasm_kernel.result import readable
 from wasm_kernel.sessions import overview
 from wasm_kernel.sessions.overview import Overview
@@ -29,6 +40,11 @@ Command = Callable[[argparse.Namespace], int | None]
 Option = tuple[tuple[str, ...], dict[str, Any]]
 
 _REFUSED = 1
+_NAMED_MOST = 10
+_WITH_VARIABLES = (
+    "The variables go along, with the memory of the sandbox that they lie over: for Python, some "
+    "50 MB beside the files. --files-only leaves them out."
+)
 _SAME = "="  # stands for the id that the session in an archive had; no id looks like it
 _COMMANDS: dict[str, tuple[Command, str, tuple[Option, ...]]] = {}
 
@@ -59,6 +75,8 @@ def _running(command: Command, default: Callable[[], Path]) -> Command:
         place, private = Path(options.root) if options.root else default(), options.private_root
         options.elsewhere = [] if options.root else ROOTS.paths()
         root = options.root = SessionsRoot(place, private)
+        if "session" in options:
+            options.session = _id_of(root, options.session)
         options.folders = {"workspace_root": place, "private_root": private}
         options.overview = lambda: overview.session_in(root, options.session)
         return command(options)
@@ -90,7 +108,10 @@ def _count(text: str) -> int:
     return int(text)
 
 
-_SESSION = _option("session", metavar="SESSION", help="the session's id")
+_SESSION = _option(
+    "session", metavar="SESSION", help="its id, or what that begins with, or its notebook's name"
+)
+_WANTED = ("wanted",), _SESSION[1]  # also in another sessions' folder that was used before
 _JSON = _switch("--json", about="for other programs")
 _YES = _switch("--yes", "-y", about="do not ask")
 
@@ -102,7 +123,7 @@ _YES = _switch("--yes", "-y", about="do not ask")
 def _list(options: argparse.Namespace) -> None:
     found = overview.sessions_in(options.root)
     if found or options.json:
-        _print(options, [asdict(each) for each in found], table(_HEADINGS, *map(_row_of, found)))
+        _print(options, [asdict(each) for each in found], table(HEADINGS, *map(row_of, found)))
         total = readable(sum(each.disk_bytes for each in found))
         print(f"On disk, that is {total} in all.", file=sys.stderr)
     else:
@@ -112,7 +133,7 @@ def _list(options: argparse.Namespace) -> None:
 @_command("tell what is known of a session", _SESSION, _JSON)
 def _show(options: argparse.Namespace) -> None:
     found = options.overview()
-    _print(options, asdict(found), table(*_facts_of(found)))
+    _print(options, asdict(found), table(*facts_of(found)))
 
 
 @_command(
@@ -130,7 +151,7 @@ def _files(options: argparse.Namespace) -> None:
     found = list_session_files(options.session, pattern=options.pattern, **options.folders)
     if options.long and not options.json:
         workspace = options.overview().workspace
-        print(table(("FILE", "SIZE", "MODIFIED"), *(_file_row(workspace, path) for path in found)))
+        print(table(("FILE", "SIZE", "MODIFIED"), *(file_row(workspace, path) for path in found)))
     elif found or options.json:
         _print(options, found, "\n".join(map(printable, found)))
 
@@ -228,7 +249,7 @@ def _prune(options: argparse.Namespace) -> int:
     return int(bool(result.errors))
 
 
-@_command("open a console on a session, with its files and variables", _SESSION)
+@_command("open a console on a session, with its files and variables", _WANTED)
 def _open(options: argparse.Namespace) -> None:
     from importlib.util import find_spec
 
@@ -257,9 +278,11 @@ def _open(options: argparse.Namespace) -> None:
 
 @_command(
     "give a session to a notebook, whose next kernel opens it",
-    _SESSION,
+    _WANTED,
     _option(
-        "notebook", metavar="NOTEBOOK", help="its file; an empty notebook is made if it is missing"
+        "notebook",
+        metavar="NOTEBOOK",
+        help="its file; if it is missing, a notebook is made, for a fork with its parent's cells",
     ),
 )
 def _bind(options: argparse.Namespace) -> None:
@@ -268,9 +291,11 @@ def _bind(options: argparse.Namespace) -> None:
 
     found, path = _found(options), Path(options.notebook)
     made = path.suffix == ".ipynb" and not os.path.lexists(path)
+    parent = found.parent_notebook
+    cells = _cells_of(parent) if made and parent is not None else ""
     if made:
         with path.open("x", encoding="utf-8") as file:
-            file.write(empty_notebook())
+            file.write(cells or empty_notebook())
     try:
         bind(SessionsRoot(found.workspace.parent), found.session_id, path)
     except BaseException:
@@ -278,7 +303,19 @@ def _bind(options: argparse.Namespace) -> None:
             path.unlink()
         raise
     what = "Open it." if made else "Open it, or restart its kernel if it is open."
+    if parent is not None and cells:
+        what = f"Its cells are those of {printable(parent.name)}, as they were saved last. {what}"
     print(f"{printable(path.name)} has session {found.session_id} from its next kernel on. {what}")
+
+
+def _cells_of(notebook: Path) -> str:
+    """The text of a notebook, for a fork's to begin with; empty if it can't be read."""
+    with suppress(OSError, ValueError, RecursionError, NotebookRefused):
+        with NotebookFile.at(notebook) as file:
+            text = file.content().decode()
+        if isinstance(book := json.loads(text), dict) and isinstance(book.get("cells"), list):
+            return text
+    return ""
 
 
 def _found(options: argparse.Namespace) -> Overview:
@@ -286,8 +323,20 @@ def _found(options: argparse.Namespace) -> Overview:
     for place in (options.root.named, *options.elsewhere):
         with suppress(FileNotFoundError):
             root = SessionsRoot(place, options.private_root)
-            return overview.session_in(root, options.session)
-    return options.overview()  # type: ignore[no-any-return]  # raises what is to be said
+            return overview.session_in(root, _id_of(root, options.wanted))
+    raise FileNotFoundError(errno.ENOENT, "There is no such session", options.wanted)
+
+
+def _id_of(root: SessionsRoot, text: str) -> str:
+    """The id of the one session that a user means; what he wrote if there is none."""
+    found = overview.ids_named(root, text)
+    if len(found) > 1:
+        some = ", ".join([*found[:_NAMED_MOST], *["..."] * (len(found) > _NAMED_MOST)])
+        raise WasmKernelError(
+            f"{printable(text)} may be one of {len(found)} sessions ({some}). Nothing was done. "
+            "Name more of the id."
+        )
+    return found[0] if found else text
 
 
 @_command(
@@ -311,7 +360,7 @@ def _fork(options: argparse.Namespace) -> None:
         for session in made:
             session.close()
     if found.evicted:
-        print(f"{found.session_id}: {_notes_on(found)}", file=sys.stderr)
+        print(f"{found.session_id}: {notes_on(found)}", file=sys.stderr)
     names = [str(session.session_id) for session in made]
     _print(options, names, "\n".join(names))
 
@@ -327,8 +376,12 @@ def _export(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.archives import export_session
 
     target = options.target or f"{options.session}.tar.gz"
+    found = options.overview()
+    if found.image and not (found.in_use or options.files_only or options.json):
+        print(_WITH_VARIABLES, file=sys.stderr, flush=True)
     made = export_session(options.session, target, files_only=options.files_only, **options.folders)
-    text = f"{target}: {made.files:,} files, {made.states:,} states of memory"
+    size = readable(Path(target).stat().st_size)
+    text = f"{target}: {made.files:,} files, {made.states:,} states of memory, {size}"
     _print_moved(options, {"archive": target}, made, text)
 
 
@@ -372,10 +425,6 @@ def _confirmed(question: str, options: argparse.Namespace) -> bool:
 
 # -- what they print
 
-Row = Sequence[str]
-
-_HEADINGS = ("SESSION", "LAST USED", "AGE", "FILES", "SIZE", "STATES", "ON DISK", "NOTEBOOK", "")
-
 
 def _print(options: argparse.Namespace, facts: Any, text: str) -> None:
     print(_as_json(facts) if options.json else text)
@@ -397,79 +446,3 @@ def _as_json(value: Any) -> str:
         return value.isoformat() if isinstance(value, datetime) else str(value)
 
     return json.dumps(value, indent=2, default=plain)
-
-
-def printable(text: str) -> str:
-    """`text` on one line, with whatever does not print escaped: names are the guest's choice."""
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
-def table(*rows: Row) -> str:
-    """Rows in columns, each as wide as its longest cell."""
-    lines = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(line.rstrip() for line in padded)
-
-
-def _when(time: datetime | None) -> str:
-    return "unknown" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-def _age(time: datetime | None) -> str:
-    """Returns how long ago that was, in the largest unit of which there are two."""
-    minutes = 0 if time is None else max(0, int((datetime.now(UTC) - time).total_seconds() // 60))
-    for unit, name in ((24 * 60, "days"), (60, "hours")):
-        if minutes >= 2 * unit:
-            return f"{minutes // unit} {name}"
-    return "" if time is None else f"{minutes} min"
-
-
-def _notes_on(session: Overview) -> str:
-    notes = [
-        ("open", session.in_use),
-        ("variables were removed to make room", session.evicted == "room"),
-        ("variables were removed after a long time", session.evicted == "age"),
-        ("notebook is gone", session.is_orphaned),
-        (f"files go after {_when(session.deleted_at)}", session.deleted_at is not None),
-        ("has more files than are counted", session.has_more_files),
-    ]
-    return "; ".join(note for note, holds in notes if holds)
-
-
-def _row_of(session: Overview) -> Row:
-    return (
-        session.session_id,
-        _when(session.updated_at),
-        _age(session.updated_at),
-        f"{session.files:,}",
-        readable(session.file_bytes),
-        f"{session.history_states:,}",
-        readable(session.disk_bytes),
-        "" if session.notebook is None else session.notebook.name,
-        _notes_on(session),
-    )
-
-
-def _facts_of(session: Overview) -> list[Row]:
-    return [
-        ("session", session.session_id),
-        ("folder", str(session.workspace)),
-        ("created", _when(session.created_at)),
-        ("last used", _when(session.updated_at)),
-        ("files", f"{session.files:,} ({readable(session.file_bytes)})"),
-        ("states of memory", f"{session.history_states:,} ({readable(session.history_bytes)})"),
-        ("on disk", readable(session.disk_bytes)),
-        ("named checkpoints", ", ".join(session.checkpoints) or "none"),
-        ("notebook", "unknown" if session.notebook is None else str(session.notebook)),
-        ("open in a process", "yes" if session.in_use else "no"),
-        ("notes", _notes_on(session) or "none"),
-    ]
-
-
-def _file_row(workspace: Path, path: str) -> Row:
-    try:
-        status = (workspace / path).stat()
-    except OSError:
-        return (path, "gone", "")
-    return (path, readable(status.st_size), _when(datetime.fromtimestamp(status.st_mtime, UTC)))

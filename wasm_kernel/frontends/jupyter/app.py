@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from functools import cached_property
@@ -219,8 +219,7 @@ class WasmKernelApp(JupyterApp):
             ending.callback(publishing.publish_all, broker)
         ending.callback(sandbox.close)
         self._let_results_out(sandbox, session, publishing)
-        told = {"notebook_folder": folder, "tomorrow": opening.tomorrow}
-        self._add_commands(sandbox, session, confinement, told)
+        self._add_commands(sandbox, session, confinement, opening, folder)
         return sandbox, confinement
 
     @cached_property
@@ -288,16 +287,13 @@ class WasmKernelApp(JupyterApp):
         if self.settings.fork:
             from wasm_kernel.sessions.family import ForkLimits
 
-            lineage = root.lineage_below(session_id)
-            fork = fork_session(root, lineage, ForkLimits.of(policy))
+            fork = fork_session(root, root.lineage_below(session_id), ForkLimits.of(policy))
             handlers = {**handlers, ForkSession: fork}
         if self.settings.writes_folder:
             from wasm_kernel.publishing.write_back import WritePlace
 
-            handlers = {
-                **handlers,
-                **WritePlace(place, secret, policy.files_history_bytes).handlers(),
-            }
+            own = WritePlace(place, secret, policy.files_history_bytes).handlers()
+            handlers = {**handlers, **own}
         if not self.settings.prune_sessions:
             return handlers
         from wasm_kernel.sessions.pruning import PruneSessions, prune
@@ -326,7 +322,8 @@ class WasmKernelApp(JupyterApp):
         sandbox: LocalSandbox,
         session: Session,
         confinement: Confinement,
-        told: Mapping[str, str],
+        opening: Opening,
+        seen_folder: str,
     ) -> None:
         """Adds the commands by which cells ask the host for what they can't do."""
 
@@ -336,13 +333,14 @@ class WasmKernelApp(JupyterApp):
         def facts() -> dict[str, str]:
             state = confinement.state
             words = f"files: {state.files}; system calls: {state.calls}"
+            told = {"notebook_folder": seen_folder, "tomorrow": opening.tomorrow}
             return {"confinement": words, "host_folder": "%session_path prints it", **told}
 
         commands = sandbox.commands
         sandbox.facts.add(facts)
         commands.add("session_path", say_path)
-        may_fork = self.settings.fork
-        commands.add(FORK, fork_command(sandbox, session) if may_fork else switched_off(_FORK_OFF))
+        own = fork_command(sandbox, session, of_notebook=opening.is_of_notebook)
+        commands.add(FORK, own if self.settings.fork else switched_off(_FORK_OFF))
         if self.settings.pip:
             sandbox.offer_pip()
         else:
