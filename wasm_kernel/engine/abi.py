@@ -103,12 +103,12 @@ _OF_LINUX = {
 
 
 def errno_of(problem: OSError) -> int:
-    """Returns WASI's number for an error of the system; `EIO` for one it has no number for."""
+    """Returns WASI's number for a system error, or `EIO` if it has none."""
     return _OF_LINUX.get(problem.errno or 0, EIO)
 
 
 def linux_errno(number: int) -> int:
-    """Returns Linux's number for one of WASI's; `EIO` for one it has no number for."""
+    """Returns Linux's number for a WASI error number, or `EIO` if it has none."""
     found = (of_linux for of_linux, of_wasi in _OF_LINUX.items() if of_wasi == number)
     return next(found, errno.EIO)
 

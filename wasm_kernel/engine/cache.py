@@ -1,14 +1,14 @@
-"""A private folder for what is expensive to make and dangerous to trust: compiled code and images.
+"""The cache: a private folder for compiled code and images, which are expensive to make.
 
-A compiled module is native code: whoever can write it owns the host. So the folder and every file
-in it must belong to this user, be writable by nobody else, and be no link; a file must still be
-the one whose digest was noted when it was written. A file that is not trusted is never read: it is
-made anew, with a warning. Files appear whole (written aside, then renamed), and two processes that
-need the same one make it once.
+A compiled module is native code: a user who can write to it owns the host. So the folder and every
+file in it must belong to this user, be writable by no other user, and not be a link; a file must
+still have the digest that was noted when it was written. A file that is not trusted is never read:
+it is made anew, with a warning. Files appear whole (written aside, then renamed). If two processes
+need the same file, one of them makes it.
 
 The same files may be installed beside this package, by distributions of their own
-(`compiled_wheels.py` makes them). Those are used where they lie: whoever can change them can change
-the code beside them.
+(`compiled_wheels.py` makes them). Those are used in place: a user who can change them can change
+the code beside them, too.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ INSTALLED = Path(__file__).parents[2] / "wasm_kernel_compiled"
 
 _LOCK_POLL = 0.1
 _DAY = 24 * 3600.0
-_KEEP_SECONDS = 30 * _DAY  # of a file that nobody has used
-_KEEP_ASIDE_SECONDS = _DAY  # of a file that was never finished
-_OURS = re.compile(  # also with what is added for notes, locks and unfinished files
+_KEEP_SECONDS = 30 * _DAY  # for unused files
+_KEEP_ASIDE_SECONDS = _DAY  # for unfinished files
+_OURS = re.compile(  # also with the suffixes of notes, locks and unfinished files
     r"(\.?[0-9a-f]{32}(-[a-z-]+\.cwasm|\.image)|\.?guest-files-[0-9a-f]{16}\.json"
     r"|bundle-[0-9a-f]{32}|\.bundle-\w+)(\..*)?"
 )
@@ -51,8 +51,8 @@ class CacheError(WasmKernelError, PermissionError):
 def default_folder() -> Path:
     """Returns the place of the cache: `$WASM_KERNEL_CACHE`, or this user's cache folder.
 
-    A relative one is refused (`CacheError`): a notebook's author could have put it beside the
-    notebook, with code in it.
+    Raises `CacheError` for a relative path: a notebook's author could have put such a folder beside
+    the notebook, with code in it.
     """
     named = os.environ.get(ENVIRONMENT)
     if named:
@@ -114,7 +114,7 @@ class Cache:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder; `CacheError` if the environment names one that can't be taken."""
+        """The folder's path. Raises `CacheError` if the environment names a relative one."""
         return self._named or default_folder()
 
     def path(self, name: str) -> Path:
@@ -127,7 +127,7 @@ class Cache:
         return path if path.exists() else None
 
     def prepare(self) -> None:
-        """Makes the folder; `CacheError` if it can't be this user's alone."""
+        """Makes the folder. Raises `CacheError` if that fails or other users could change it."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as problem:
@@ -145,9 +145,9 @@ class Cache:
     def trusted(self, name: str) -> Path | None:
         """Returns the path of a file that may be read, or None if there is none.
 
-        A file that is there and not trusted is removed, with a `CacheWarning`. Its content is
-        checked against the digest noted when it was written; a file whose identity, size and times
-        are still the noted ones is not read again.
+        An untrusted file is removed, with a `CacheWarning`. The content is checked against the
+        digest noted when the file was written, unless identity, size and times are still the noted
+        ones.
         """
         path = self.path(name)
         try:
@@ -174,7 +174,7 @@ class Cache:
         return ""
 
     def discard(self, name: str, why: str) -> None:
-        """Removes a file that is not to be used, and warns of it."""
+        """Removes a file that must not be used, with a `CacheWarning`."""
         warnings.warn(
             f"wasm-kernel: a cached file {why}; it was not used and is made anew ({name})",
             CacheWarning,
@@ -183,13 +183,13 @@ class Cache:
         self.remove(name)
 
     def remove(self, name: str) -> None:
-        """Removes a file. Whoever has it open keeps it."""
+        """Removes a file. Processes that have it open can go on using it."""
         for path in (self.path(name), self._note_path(name)):
             with contextlib.suppress(FileNotFoundError):
                 _remove(path)
 
     def _used(self, mark: Path) -> None:
-        """Notes, once a day, that something was used: `sweep` leaves it alone."""
+        """Notes, once a day, that a file or folder was used, so that `sweep` keeps it."""
         with contextlib.suppress(OSError), closing_fd(os.open(mark, READ)) as opened:
             if time.time() - os.fstat(opened).st_ctime > _DAY:
                 os.utime(opened)  # a confined kernel may not set times by a path
@@ -203,9 +203,9 @@ class Cache:
         return path
 
     def sweep(self) -> None:
-        """Removes what nobody has used for a month, and what was left unfinished.
+        """Removes files that were not used for a month, and unfinished ones after a day.
 
-        A folder that somebody named may hold other files: those stay.
+        Other files stay: the folder that the environment names may hold some.
         """
         now = time.time()
         for path in self.folder.iterdir():
@@ -217,12 +217,12 @@ class Cache:
                     _remove(path)
 
     def _last_used(self, path: Path) -> float:
-        """Returns the time of the last change, which nobody can set: not to be removed by it."""
+        """Returns the time of the last status change, which no program can choose."""
         note = self._note_path(path.name)
         return (note if note.exists() else path).lstat().st_ctime
 
     def write(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """Puts a file into the cache whole: `fill` writes it to the path it is given."""
+        """Puts a whole file into the cache: `fill` writes it to the path that it gets."""
         handle, aside = self._new_file(name)
         os.close(handle)
         try:
@@ -267,7 +267,7 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:
-        """Holds a lock between processes; `waiting` hears now and then for how many seconds."""
+        """Holds a lock between processes; while it waits, it tells `waiting` the seconds so far."""
         lock, begun = FileLock(self.folder / f"{name}.lock"), time.monotonic()
         while not lock.acquire():
             waiting(time.monotonic() - begun)

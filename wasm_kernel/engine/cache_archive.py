@@ -1,9 +1,9 @@
 """Files of the cache in one archive, which carries them to another machine.
 
-The archive holds native code, which will run with the rights of whoever takes it in. So it is taken
-in only by hand, by its digest, and if nobody else can have changed it; and only those of its files
-that this very installation would have made itself, under the same name: all that they are made of
-is in a file's name.
+The archive holds native code, which will run with the rights of the user who imports it. So an
+import needs the user's command and the archive's digest, and no other user may be able to change
+the archive. It takes only files that this installation would have made itself under the same name:
+a file's name stands for everything that it is made of.
 
 It is a tar file, compressed with zstd.
 """
@@ -60,7 +60,7 @@ def write_archive(paths: Iterable[Path], target: Path) -> str:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leaves out who owned a file, and when it was made."""
+    """Leaves out a file's owner and times."""
     plain = tarfile.TarInfo(member.name)
     plain.size = member.size
     return plain
@@ -71,9 +71,9 @@ def read_archive(
 ) -> tuple[str, ...]:
     """Puts those files of an archive into the cache that are missing there; returns their names.
 
-    `known` are the files that this installation uses, each with what has to be true of it; None for
-    a file that is there. Raises `CacheArchiveError`, with nothing taken, if `sha256` is not its
-    digest, others could have changed it, or no file of it is of use here.
+    `known` maps the name of each file that this installation uses to its check, or to None if the
+    cache has the file. Raises `CacheArchiveError`, with nothing taken, if `sha256` is not the
+    archive's digest, other users could have changed it, or none of its files is of use here.
     """
     taken: list[str] = []
     is_of_use = False
@@ -127,7 +127,7 @@ def _take(cache: Cache, name: str, content: IO[bytes], check: Check) -> None:
         with path.open("wb") as file:
             while block := content.read(_BLOCK):
                 if block.count(0) == len(block):
-                    file.seek(len(block), os.SEEK_CUR)  # empty memory takes no room
+                    file.seek(len(block), os.SEEK_CUR)  # a hole: empty memory takes no space
                 else:
                     file.write(block)
             file.truncate()

@@ -1,13 +1,13 @@
-"""Time and a running guest: deadlines, interrupts, waits that can be woken.
+"""Time limits of a running guest: deadlines, interrupts, waits that can be woken.
 
 One `Clock` belongs to one sandbox and outlives its instances. The guest's thread arms it for a
-turn, asks `on_epoch` every tick what to do, and waits through `wait`; any thread may call
-`interrupt` and `stop`. The ticker is one thread a process that advances the epochs of the engines
-whose guests run.
+turn, asks `on_epoch` at every tick whether to stop, and waits through `wait`; any thread may call
+`interrupt` and `close`. The ticker is one thread per process that advances the epochs of the
+engines whose guests run.
 
-Code without epochs never asks. The ticker itself looks then (`watch`), and puts interrupts before
-the guest while it runs. A guest whose time is over is interrupted, too, and its call ends in the
-same way as if an epoch had stopped it. One that does not react can only be killed.
+Code without epochs never asks. So the ticker calls `watch`, which passes interrupts to the guest
+while it runs. `watch` also interrupts a guest whose time is over, and its call then ends as if an
+epoch had stopped it. A guest that does not react can only be killed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from wasm_kernel.errors import CellTimeout, GuestClosed, GuestStopped, Interrupt
 
 _LOG = logging.getLogger("wasm_kernel.engine")
 TICK_SECONDS = 0.01
-BEGIN_SECONDS = 5.0  # for a guest to ask for its request, which takes milliseconds: see `arm`
-BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not counted to it
-_BEGIN_TICKS = 20  # that it gets beyond: a process that was suspended is no sign of a stuck guest
+BEGIN_SECONDS = 5.0  # until a guest must ask for its request, which takes it milliseconds
+BEGIN_LEAST = 1.0  # the least such limit; this much of the start does not count to the turn's limit
+_BEGIN_TICKS = 20  # further ticks: after a suspension of the process a guest is not stuck
 
 
 class StopReason(Struct, frozen=True):
     """The reason why the clock stops a call, and the limit in seconds.
 
-    `cause` is `begin`, `deadline`, `grace` or `closed`; `own` if the cell had lowered the limit
+    `cause` is `begin`, `deadline`, `grace` or `closed`; `own` is true if the cell lowered the limit
     itself.
     """
 
@@ -52,26 +52,22 @@ class StopReason(Struct, frozen=True):
 
 
 class Signals:
-    """A way to put an interrupt before the guest; by itself it reaches nobody.
-
-    Each language has its own.
-    """
+    """A way to pass interrupts to a guest. Each language has its own; this one does nothing."""
 
     def raise_(self) -> None:
         """Makes the interrupt pending in the guest."""
 
     def pending(self) -> bool:
-        """Returns whether the guest has not taken it yet."""
+        """Returns whether the guest has not taken the interrupt yet."""
         return False
 
     def complete(self) -> None:
-        """Repeats what is missing of a pending interrupt: the guest wrote there at the same time.
-
+        """Repairs a pending interrupt that the guest's own writes have partly overwritten.
         Only needed if `raise_` was called on another thread than the guest's.
         """
 
     def clear(self) -> None:
-        """Takes it back."""
+        """Takes the interrupt back."""
 
 
 NO_SIGNALS = Signals()
@@ -86,18 +82,18 @@ class Clock:
         self._deadline: float | None = None
         self._armed = 0.0
         self._begin_by: float | None = None
-        self._overdue = 0  # ticks since then
+        self._overdue = 0  # ticks since `_begin_by`
         self._limit = 0.0
         self._own = False
         self._grace = 0.0
         self._soft = self._warned = False
         self._paused_at: float | None = None
         self._asked = 0  # interrupts of this turn
-        self._signalled = 0  # interrupts put before the guest
-        self._grace_until: float | None = None  # when an interrupt goes the hard way
+        self._signalled = 0  # interrupts passed to the guest
+        self._grace_until: float | None = None  # when an interrupted guest is stopped
         self._second_interrupt = False
         self._woken = False  # a wait ended for an interrupt of this turn
-        self._kill_at: float | None = None  # when a guest without epochs is beyond help
+        self._kill_at: float | None = None  # when a guest without epochs must be killed
         self.reason: StopReason | None = None
         self._expected = 0  # cells that are queued and not yet armed
         self._early = False  # one of them was interrupted
@@ -124,10 +120,10 @@ class Clock:
         Args:
             seconds: Its deadline, or None for no limit.
             signals: How an interrupt reaches its guest.
-            grace: Seconds that an interrupted guest has.
+            grace: Seconds that a guest has to react to an interrupt.
             soft: Whether the deadline interrupts the guest first, and stops it after `grace`.
-            expected: Whether it is a cell that `expect` announced, and maybe interrupted already.
-            begins: Whether its guest has to take its request soon, or is unable to run anything.
+            expected: Whether it is a cell that `expect` announced; it may be interrupted already.
+            begins: Whether its guest must take its request soon, or else counts as unable to run.
         """
         with self._changed:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
@@ -146,16 +142,17 @@ class Clock:
             self.reason = StopReason("closed", 0.0) if self._closed else None
 
     def disarm(self) -> None:
-        """Ends the turn; an interrupt that came too late is taken back."""
+        """Ends the turn; takes back an interrupt that came too late."""
         with self._changed:
             if self._signals is not None and (self._signalled or self._kill_at is not None):
                 self._signals.clear()
             self._signals = self._begin_by = None
 
     def interrupt(self, *, also_next: bool = False) -> bool:
-        """Asks the running turn, or the cell that is about to run, to stop, if any. Any thread may.
+        """Asks the running turn or the next queued cell to stop; returns whether there is one.
 
-        With `also_next`, a turn that prepares for the cell stops that as well.
+        Any thread may call it. With `also_next`, an interrupt of a turn that prepares for a cell
+        stops the cell as well.
         """
         with self._changed:
             if also_next or self._signals is None:
@@ -185,19 +182,19 @@ class Clock:
 
     @property
     def interrupted(self) -> bool:
-        """True if an interrupt is asked for, or the end is near: a wait in the host should end."""
+        """True if a wait in the host should end: for an interrupt, or because the turn must."""
         return self._asked > self._signalled or self.reason is not None or self._is_pending
 
     @property
     def _is_pending(self) -> bool:
-        """True if an interrupt was put before the guest, and it has not taken it yet."""
+        """True if the guest has not yet taken an interrupt that was passed to it."""
         return self._signalled > 0 and self._signals is not None and self._signals.pending()
 
     def request_taken(self) -> None:
         """Notes that the guest has its request: now it can tell an interrupt from a stale one.
 
-        What was put before it earlier in this turn is taken back, and put before it once more. The
-        time that it took to begin, up to a second, is not counted to its limit.
+        Interrupts passed to the guest earlier in this turn are taken back and passed once more. The
+        time that the guest took to begin, up to a second, does not count to the turn's limit.
         """
         with self._changed:
             if self._deadline is not None and self._begin_by is not None:
@@ -236,13 +233,13 @@ class Clock:
     def should_stop(self) -> bool:
         """Returns whether a wait in the host must end: for an interrupt or the deadline.
 
-        While the guest waits for the host no epoch fires, so the deadline is looked at here.
+        While the guest waits for the host no epoch fires, so the deadline is checked here.
         """
         with self._changed:
             return self._should_stop()
 
     def wait_in_host(self, seconds: float) -> bool:
-        """Waits so many seconds for the guest. Returns True early if `should_stop` says so."""
+        """Waits for `seconds` in the guest's place. Returns True early if `should_stop` does."""
         until = time.monotonic() + seconds
         with self._changed:
             while not self._should_stop() and (left := until - time.monotonic()) > 0:
@@ -260,7 +257,7 @@ class Clock:
         return [t for t in (self._begin_by, self._deadline) if t is not None]
 
     def _look_at_ends(self, now: float) -> None:
-        if self._begin_by is not None:  # the deadline waits until then
+        if self._begin_by is not None:  # the deadline does not count before that
             self._overdue += now >= self._begin_by
             if self._overdue > _BEGIN_TICKS:
                 self.reason = StopReason("begin", self._begin_by - self._armed)
@@ -268,17 +265,17 @@ class Clock:
             self._at_deadline()
 
     def on_epoch(self) -> bool:
-        """Looks at the time, on the guest's thread; returns whether the call must end."""
+        """Checks the time on the guest's thread; returns whether the call must end."""
         with self._changed:
             self._look(time.monotonic())
             return self.reason is not None
 
     def watch(self) -> StopReason | None:
-        """Looks at the time for a guest without epochs, while it runs.
+        """Checks the time of a guest without epochs while it runs.
 
-        The ticker's thread does it, or the guest's after a call of the host. A guest whose time is
-        over gets an interrupt, and its grace to come back. Returns the reason why the process must
-        end, if the guest did not come back.
+        The ticker's thread calls this, or the guest's after a host call. A guest whose time is over
+        gets an interrupt, and its grace to return. If it does not, `watch` returns the reason why
+        the process must end.
         """
         with self._changed:
             signals, now = self._signals, time.monotonic()
@@ -296,7 +293,7 @@ class Clock:
     def wait(self, until: float | None) -> None:
         """Waits on the guest's thread for a monotonic time, an interrupt or the turn's end."""
         with self._changed:
-            # an interrupt that was put before the guest on its way here ends one wait, too
+            # an interrupt that reached the guest just before this call ends one wait, too
             before = self._signalled if self._woken or not self._is_pending else 0
             while True:
                 now = time.monotonic()
@@ -312,10 +309,10 @@ class Clock:
                 self._changed.wait(max(0.0, min(ends) - now) if ends else None)
 
     def _look(self, now: float) -> None:
-        """Ends the call when its time is over, and puts interrupts before the guest.
+        """Ends the call when its time is over, and passes interrupts to the guest.
 
-        A guest is stopped if it has not taken an interrupt within its grace, and, taken or not, if
-        it still runs a grace after a second one that came when it had taken the first.
+        A guest is stopped if it has not taken an interrupt within its grace. A guest that took the
+        first interrupt and gets a second one must end within its grace, even if it takes that, too.
         """
         signals = self._signals
         if signals is None or self.reason is not None:
@@ -344,7 +341,7 @@ class Clock:
 
 
 class Ticker:
-    """The thread that advances epochs every `TICK_SECONDS` while a guest runs; one a process."""
+    """The thread that advances epochs every `TICK_SECONDS` while a guest runs; one per process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -358,16 +355,16 @@ class Ticker:
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._tick, name="epochs", daemon=True)
                 thread.start()
-                self._thread = thread  # not if it can't be started: the next guest tries again
+                self._thread = thread  # only once it runs: otherwise the next guest tries again
             self._changed.notify()
 
     def remove(self, key: int) -> None:
-        """Removes a guest that is back."""
+        """Removes a guest that no longer runs."""
         with self._changed:
             self._running.pop(key, None)
 
     def after_fork(self) -> None:
-        """Begins anew in a forked process, which has neither the thread nor its parent's guests."""
+        """Resets the ticker in a forked process, which has neither its thread nor its guests."""
         self._changed, self._running, self._thread = threading.Condition(), {}, None
 
     def _tick(self) -> None:

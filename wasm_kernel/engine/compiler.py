@@ -24,10 +24,10 @@ from wasm_kernel.engine.flavours import Flavour, FlavourName
 from wasm_kernel.errors import CompileError
 
 _TELL_SECONDS = 1.0
-_PACE_SECONDS = 3.0  # after them, the processor time that a compilation gets says how fast it goes
+_PACE_SECONDS = 3.0  # from then on, the pace so far predicts how long a compilation takes
 
 Progress = Callable[[str], None]
-"""Gets plain sentences about what takes long, from any thread."""
+"""Gets plain sentences about a task that takes long, on any thread."""
 
 
 class GuestBinary(Struct, frozen=True):
@@ -48,7 +48,7 @@ class GuestBinary(Struct, frozen=True):
 
 
 class Processor(Struct, frozen=True):
-    """A processor that code can be compiled for: Cranelift's name of its features, and its kind."""
+    """A processor that code can be compiled for: Cranelift's name of its features, and a triple."""
 
     name: str
     triple: str
@@ -99,7 +99,7 @@ def every_second(tell: Callable[[float], None]) -> Callable[[float], None]:
 class Compiler:
     """Compiles and loads modules for one process; any thread may use it.
 
-    Code is compiled for all that this machine's processor has, unless another one is named.
+    Code is compiled for all features of this machine's processor, unless `processor` is another.
     """
 
     def __init__(self, cache: Cache, processor: Processor | None = None) -> None:
@@ -110,7 +110,7 @@ class Compiler:
         self._modules: dict[tuple[str, FlavourName], wasmtime.Module] = {}
 
     def engine(self, flavour: Flavour, stack_bytes: int) -> wasmtime.Engine:
-        """Returns the process's engine of a flavour, for guests with such a stack."""
+        """Returns the process's engine of a flavour, for guests with this wasm stack."""
         key = (flavour.name, stack_bytes)
         with self._guard:
             if key not in self._engines:
@@ -118,12 +118,12 @@ class Compiler:
             return self._engines[key]
 
     def name(self, binary: GuestBinary, flavour: Flavour) -> str:
-        """Returns the cache's name for a compiled module; all that changes the code is in it."""
+        """Returns the cache's name for a compiled module, made from all that changes the code."""
         text = f"{binary.sha256} {wasmtime_api.VERSION} {flavour.name} {binary.stack_bytes}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour.name}.cwasm"
 
     def module(self, binary: GuestBinary, flavour: Flavour, progress: Progress) -> Compiled:
-        """Returns the compiled module of a guest, which is in the cache then; or `CompileError`."""
+        """Returns a guest's compiled module once it is in the cache. Raises `CompileError`."""
         with self.being_kept(binary, flavour, progress) as compiled:
             return compiled
 
@@ -135,10 +135,10 @@ class Compiler:
         progress: Progress,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Iterator[Compiled]:
-        """Gives the compiled module of a guest, to be used while it is written to the cache.
+        """Yields a guest's compiled module, which can be used while it is written to the cache.
 
-        Writing takes seconds if it was just compiled; the end waits for it. `meanwhile` runs on a
-        thread of its own while it is compiled; it does not run if the cache has the code.
+        Writing a new module takes seconds; the end of the context waits for it. `meanwhile` runs on
+        a thread of its own during the compilation, and not at all if the cache has the code.
         """
         engine = self.engine(flavour, binary.stack_bytes)
         with contextlib.ExitStack() as held:
@@ -182,7 +182,7 @@ class Compiler:
             return loaded
         seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
         keeper = held.enter_context(ThreadPoolExecutor(1, "keeping"))
-        done = keeper.submit(meanwhile)  # not all of a compilation is work for all cores
+        done = keeper.submit(meanwhile)  # a compilation does not always keep all cores busy
         with _ProgressThread(binary.title, seconds, progress):
             module = self._compile(engine, binary)
         written = keeper.submit(self.cache.write, name, lambda path: _serialize(module, path))
@@ -228,9 +228,9 @@ def _serialize(module: wasmtime.Module, path: Path) -> None:
 
 
 def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
-    """Returns in words how long work goes on: at its pace so far, at first with all processors.
+    """Returns in words how long work still takes: at its pace so far, at first on all processors.
 
-    All are seconds: `total` and `used` of processor time, `elapsed` since it began.
+    `total` and `used` are seconds of processor time, `elapsed` the seconds since the work began.
     """
     if used >= total:
         return "it should end soon"
@@ -239,7 +239,7 @@ def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
 
 
 class _ProgressThread:
-    """A thread that tells every second how long the compilation takes, which blocks its own."""
+    """A thread that reports a compilation every second, since that blocks the thread it runs on."""
 
     def __init__(self, title: str, seconds: float, progress: Progress) -> None:
         self._title = title

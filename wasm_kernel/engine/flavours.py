@@ -1,11 +1,11 @@
 """The flavours of compiled code: which checks the compiler puts into a guest.
 
-A check stands in every loop and at every function's beginning. Epochs let the host stop the guest
-at any of them, and look at the clock there; fuel stops it when a budget is used up. Each of the two
+A check stands in every loop and at every function's beginning. Epoch checks let the host look at
+the clock and stop the guest; fuel checks stop it when a budget is used up. Each of the two kinds
 costs a quarter of the time, or more.
 
-Code without epochs can't be stopped from outside if it does not want to. So it only runs in a
-process that may be killed, and whose owner does that.
+The host can't stop code without epochs against its will. So such code only runs in a process whose
+owner may kill it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Flavour(Struct, frozen=True):
     """One way to compile a guest.
 
     Attributes:
-        epochs: Whether an epoch stops it.
+        epochs: Whether epochs can stop it.
         fuel: Whether it counts fuel.
         seconds_a_mb: The processor time that compiling takes for each MB of the wasm file.
-        purpose: What it is for; goes on after "the guest for".
-        until: The flavour that it is used in place of, until that is compiled. The baseline
-            compiler (Winch) makes it: in a seventh of the time, for code that takes 1.5 times as
+        purpose: Its use, in words that follow "the guest for".
+        until: The optimised flavour that it stands in for until that is compiled. The baseline
+            compiler (Winch) makes such code in a seventh of the time; the code takes 1.5 times as
             long.
     """
 
@@ -60,11 +60,11 @@ UNCHECKED_BASELINE = Flavour(
     "unchecked-baseline", False, False, 0.13, "first cells of workers", UNCHECKED
 )
 BASELINES: Mapping[str, Flavour] = {EPOCH.name: BASELINE, UNCHECKED.name: UNCHECKED_BASELINE}
-"""The code of first cells, by what it is used in place of. Nobody asks for it by name."""
+"""The flavours of first cells, by the name of the flavour that they stand in for."""
 
 
 def named(name: FlavourName) -> Flavour:
-    """Returns the flavour of a name."""
+    """Returns the flavour with a name."""
     known = (*FLAVOURS.values(), *BASELINES.values())
     return next(flavour for flavour in known if flavour.name == name)
 
@@ -72,25 +72,25 @@ def named(name: FlavourName) -> Flavour:
 def may_run_baseline(*, walled: bool) -> bool:
     """Returns whether the baseline compiler's code may run.
 
-    By default it may behind a second wall, on the processors that it was tried on.
+    By default it may if the process is `walled`, on processors that it was tried on.
     """
     is_safe = walled and os.uname().machine in _BASELINE_TRIED
     return os.environ.get(BASELINE_SETTING, "1" if is_safe else "0") == "1"
 
 
 class ProcessOwner(Protocol):
-    """Whoever may kill this process, and goes on without it."""
+    """The owner of this process, which may kill it and outlives it."""
 
     def kill(self, reason: StopReason) -> None:
-        """Has this process killed: the guest in it does not stop.
+        """Has this process killed, because its guest does not stop.
 
-        Called once, on the ticker's thread or the guest's. The guest may go on until then; what
-        other threads have to write, such as the last commit, they may still write.
+        Called once, on the ticker's thread or the guest's. Until the kill, the guest may go on, and
+        other threads may finish what they write, such as the last commit.
         """
 
 
 class ThisProcess:
-    """The rights of this process over its guests; its owner may kill it if one does not stop."""
+    """The flavours that this process may run, and its owner, who may kill it with its guests."""
 
     def __init__(self) -> None:
         self.owner: ProcessOwner | None = None
@@ -99,7 +99,7 @@ class ThisProcess:
     def may_be_killed_by(self, owner: ProcessOwner) -> None:
         """Lets the guests that begin from now on run without epochs.
 
-        Only for a process that was made for its guests: whatever else is in it ends with them.
+        Only for a process that was made for its guests: everything else in it ends with them.
         """
         self.owner = owner
 
@@ -110,13 +110,13 @@ class ThisProcess:
         return FUEL if metered else UNCHECKED
 
     def kill(self, reason: StopReason) -> None:
-        """Has this process killed, once."""
+        """Asks the owner to kill this process, once."""
         if self.owner is not None and not self._is_ending:
             self._is_ending = True
             self.owner.kill(reason)
 
     def check(self, flavour: Flavour) -> None:
-        """Raises `RuntimeError` if nobody here could stop code of a flavour."""
+        """Raises `RuntimeError` if code of a flavour could not be stopped in this process."""
         if not flavour.epochs and self.owner is None:
             raise RuntimeError(
                 f"a guest of the flavour {flavour.name} was started in a process that nobody may "

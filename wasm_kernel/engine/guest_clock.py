@@ -1,8 +1,9 @@
 """The guest's clocks, and its sleeping.
 
-The guest's monotonic clock goes on where an earlier instance's stopped. wasmtime's begins at zero
-with every instance; memory that is brought back knows times of the instance before, and waits for
-later ones. So the host answers the clock itself then, and adds what it showed before.
+The guest's monotonic clock goes on where that of the earlier instance stopped. wasmtime's clock
+begins at zero with every instance, but restored memory holds times of the earlier instance and
+waits for later ones. So after a restore the host answers the clock itself, and adds the earlier
+time.
 
 The guest sleeps through the turn's clock, which an interrupt or a deadline ends. A sleep that is
 cut short answers success: the interrupt is then pending in the guest, which raises it at once.
@@ -25,7 +26,7 @@ from wasm_kernel.engine.streams import OutputStreams
 
 REALTIME, MONOTONIC = 0, 1
 CLOCKS = 4
-"""How many clocks WASI knows: two more, of processor time, are not there."""
+"""The number of clocks that WASI knows. Its two clocks of processor time are not provided."""
 _CLOCK, _ABSOLUTE = 0, 1  # a subscription's kind, and its flag
 _EVENT = struct.Struct("<QHBxxxxxQHxxxxxx")
 _SUBSCRIPTION = struct.Struct("<QB7xI4xQ8xH6x")
@@ -37,10 +38,10 @@ class Waiting(Protocol):
     """A clock that can be waited for."""
 
     def left(self, clock: int, moment: int) -> int:
-        """Returns the nanoseconds until a clock shows a moment, and never fewer; 0 if it has."""
+        """Returns the nanoseconds until a clock shows a moment, never fewer; 0 if it has passed."""
 
     def wait(self, nanoseconds: int) -> None:
-        """Waits so long, once what was printed is handed on."""
+        """Hands on printed text, then waits."""
 
 
 class Polling:
@@ -50,7 +51,7 @@ class Polling:
         self._memory, self._clock = memory, clock
 
     def answer(self, subscriptions: int, events: int, count: int, ready_at: int) -> int:
-        """Waits; the arguments are three addresses and the number of subscriptions."""
+        """Waits until a subscription is ready. The other arguments than `count` are addresses."""
         if not 0 < count <= _MOST:
             return abi.EINVAL
         raw = self._memory.read(subscriptions, _SUBSCRIPTION.size * count)
@@ -68,7 +69,7 @@ class Polling:
     def _asked(
         self, user: int, kind: int, clock: int, timeout: int, flags: int
     ) -> tuple[int, int, int]:
-        """Returns userdata, kind, and for how many nanoseconds it waits."""
+        """Returns a subscription's userdata, its kind, and the nanoseconds that it waits."""
         if kind == _CLOCK and flags & _ABSOLUTE:
             timeout = self._clock.left(clock, timeout)
         return user, kind, timeout
@@ -76,14 +77,14 @@ class Polling:
 
 FIRST: Mapping[Import, str] = {(abi.WASI, "poll_oneoff"): abi.SHAPES["poll_oneoff"]}
 LATER = {**FIRST, (abi.WASI, "clock_time_get"): abi.SHAPES["clock_time_get"]}
-"""The clock's imports for a guest that begins, and for one that goes on where another ended."""
+"""The clock's imports: `FIRST` for a new guest, `LATER` for one that goes on from another."""
 
 
 class GuestClock:
     """The time of one instance: a `HostFunctions`. Only the guest's thread uses it.
 
-    What was printed is handed on before a sleep. `before` is what the monotonic clock showed in the
-    instance before, in nanoseconds.
+    It hands on printed text before a sleep. `before` is the monotonic time at which the earlier
+    instance ended, in nanoseconds.
     """
 
     def __init__(self, clock: Clock, streams: OutputStreams, before: int) -> None:
@@ -94,7 +95,7 @@ class GuestClock:
 
     @property
     def imports(self) -> Mapping[Import, str]:
-        """The sleep; the clock only if wasmtime's own is not the right one: it is faster."""
+        """The sleep, and the clock if wasmtime's own one, which is faster, would be wrong."""
         return LATER if self._before else FIRST
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
@@ -111,11 +112,11 @@ class GuestClock:
         self._earliest, self._latest = earliest, time.monotonic_ns()
 
     def monotonic(self) -> int:
-        """Returns what the guest's monotonic clock shows, in nanoseconds; never less than it."""
+        """Returns the guest's monotonic time in nanoseconds, or a slightly later one."""
         return self._before + time.monotonic_ns() - self._earliest
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps in the guest's place, until an interrupt or the turn's end at most."""
+        """Sleeps in the guest's place; an interrupt or the turn's end cuts the sleep short."""
         self._streams.flush()
         self._clock.wait(time.monotonic() + min(seconds, _SLEEP_MAX))
 
@@ -131,12 +132,12 @@ class GuestClock:
         return max(0, moment - self._shown(clock))
 
     def wait(self, nanoseconds: int) -> None:
-        """Waits so long, or until an interrupt or the turn's end."""
+        """Hands on printed text, then waits; an interrupt or the turn's end cuts it short."""
         self._streams.flush()
         self._clock.wait(time.monotonic() + min(nanoseconds / 1e9, _SLEEP_MAX))
 
     def _shown(self, clock: int) -> int:
-        """Returns what a clock shows in nanoseconds, and never more."""
+        """Returns a clock's time in nanoseconds, or a slightly earlier one."""
         if clock == REALTIME:
             return time.time_ns()
         began = self._earliest if self._before else self._latest

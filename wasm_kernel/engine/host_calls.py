@@ -38,7 +38,7 @@ class GuestMemory:
     def __init__(self, memory: wasmtime_api.RawMemory) -> None:
         self._memory = memory
         self.address = memory.address()
-        self._known = memory.size()  # it only grows: asked for again if this is too small
+        self._known = memory.size()  # a lower bound, since memory only grows
         self._whole = memoryview(bytearray())
 
     @property
@@ -62,7 +62,7 @@ class GuestMemory:
         ctypes.memmove(self._check(at, len(data)), data, len(data))
 
     def view(self, at: int, length: int) -> memoryview:
-        """Returns `length` bytes at `at`, to be read and written in place within one host call."""
+        """Returns a writable view of `length` bytes at `at`, valid within one host call."""
         self._check(at, length)
         if len(self._whole) < at + length:
             memory = (ctypes.c_char * self._known).from_address(self.address)
@@ -92,13 +92,12 @@ class BoundGuest(Protocol):
         """The guest's memory."""
 
     def call(self, export: str, *args: int) -> int:
-        """Calls an export; `GuestStopped` if the call did not come back."""
+        """Calls an export. Raises `GuestStopped` if the call does not return."""
 
     def count_work(self, fuel: int) -> bool:
-        """Counts work to be done in the guest's place, and looks at the clock; returns whether to
-        go on.
+        """Counts work in the guest's place, and checks the time; returns whether to go on.
 
-        Long work is counted piece by piece. If not, the guest's call ends once the handler has
+        Long work is counted piece by piece. After False, the guest's call ends once the handler has
         returned.
         """
 
@@ -113,17 +112,18 @@ class HostFunctions(Protocol):
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for one guest, which was just instantiated.
 
-        What a handler raises becomes an error number: an exception that escaped a callback would
-        end up in another guest's call.
+        An exception of a handler becomes an error number: one that escaped a callback would end up
+        in another guest's call.
         """
 
 
 class Dispatcher:
-    """The host functions of one instance at a time: a linker has them before there is an instance.
+    """The host functions of a linker, which serve one instance at a time.
 
-    They find their handlers by name once `bind` was called. To define them takes a millisecond, so
-    the next instance of the engine gets them when one is closed. `is_in_host` while the guest waits
-    for one. `after_call` is called once, on the guest's thread, when the running call is over.
+    The linker needs them before there is an instance, so they look up the handlers that `bind`
+    sets. Defining them takes a millisecond, so the engine's next instance takes over those of a
+    closed one. `is_in_host` is true while the guest waits for a host function. `after_call` is
+    called once, on the guest's thread, when the running host call is over.
     """
 
     def __init__(self, engine: wasmtime.Engine, shapes: Mapping[Import, str]) -> None:
@@ -134,12 +134,12 @@ class Dispatcher:
         self.linker.allow_shadowing = True
         self._engine, self._shapes = engine, shapes
         self._handlers: dict[Import, Handler] = {}
-        self._kinds: dict[str, wasmtime.FuncType] = {}  # of one engine: no other may see them
+        self._kinds: dict[str, wasmtime.FuncType] = {}  # each belongs to one engine
         self._kept = [self._define(self.linker, key, shape) for key, shape in shapes.items()]
 
     @classmethod
     def of(cls, engine: wasmtime.Engine, hosts: Iterable[HostFunctions]) -> Dispatcher:
-        """Returns the dispatcher of an instance with these parts of the host; `release` it."""
+        """Returns a dispatcher for an instance with these hosts; its owner must `release` it."""
         shapes = {key: shape for host in hosts for key, shape in host.imports.items()}
         for unused in [*_unused]:
             if unused._serves(engine, shapes):
@@ -157,7 +157,7 @@ class Dispatcher:
             self._handlers.update(host.bind(guest))
 
     def release(self) -> None:
-        """Lets go of the handlers, after the store was closed; another instance may come."""
+        """Lets go of the handlers after the store was closed; the next instance may use it."""
         self._handlers.clear()
         self.is_in_host, self.after_call = False, None
         if not any(one._serves(self._engine, self._shapes) for one in _unused):
@@ -188,4 +188,4 @@ class Dispatcher:
 
 
 _unused: list[Dispatcher] = []
-"""The dispatchers that the next instances get: one at most of an engine and the same imports."""
+"""The dispatchers for the next instances: one at most per engine and set of imports."""

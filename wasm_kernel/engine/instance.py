@@ -2,7 +2,7 @@
 
 The thread that makes an instance owns it: every call but `Clock.interrupt` comes from there, and
 that thread needs a big native stack (`thread.py`), because guest recursion uses it. An instance
-that stopped in the middle of a call is of no more use; its owner closes it and makes another.
+that stopped in the middle of a call is unusable; its owner closes it and makes another.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page
-_LOOK_SECONDS = 0.001  # of processor time that a guest without epochs gets between two looks at it
+_LOOK_SECONDS = 0.001  # processor time of a guest without epochs between two checks of its time
 
 
 class InstanceOptions(Struct, frozen=True):
     """The options that a guest is started with.
 
-    `memory_bytes` is the most that its memory may grow to. `clock_before` is what the monotonic
-    clock showed in the instance before, in nanoseconds. Nothing but code of ours runs in it with
-    `own_code`: that comes back by itself. If `deterministic`, its clock and random numbers are
-    those of every such instance.
+    `memory_bytes` is the most that its memory may grow to. `clock_before` is the monotonic time at
+    which the earlier instance ended, in nanoseconds. With `own_code` it runs only our own code,
+    which always returns. With `deterministic`, its clock and random numbers are those of every such
+    instance.
     """
 
     memory_bytes: int
@@ -62,7 +62,7 @@ class InstanceOptions(Struct, frozen=True):
 
 
 def define_early(compiled: Compiled, hosts: Sequence[Mapping[Import, str]]) -> None:
-    """Defines what a first instance imports of the host, for processes that fork from this one."""
+    """Defines a first instance's host functions ahead, for processes that fork from this one."""
     for clock in (guest_clock.FIRST, guest_clock.LATER):
         shapes = dict(clock)
         for each in hosts:
@@ -81,16 +81,17 @@ class Instance:
         clock: Clock,
         streams: OutputStreams,
     ) -> None:
-        """Makes one; clock and streams outlive it. `HostFailed` if there is no memory for it.
+        """Instantiates a guest; the clock and the streams outlive it.
 
-        `hosts` are the imports besides the engine's own and wasmtime's. `RuntimeError` if this
-        process may not run code of that flavour.
+        `hosts` answer the imports besides the engine's own and wasmtime's. Raises `HostFailed` if
+        there is no memory for the guest, `RuntimeError` if this process may not run code of its
+        flavour.
         """
         if not options.own_code:
             THIS_PROCESS.check(compiled.flavour)
         self._owner = threading.get_ident()
         self._processor_time = time.pthread_getcpuclockid(self._owner)
-        self._ran = 0.0  # when the ticker looked last
+        self._ran = 0.0  # its processor time at the last check
         self._clock, self._streams = clock, streams
         self._engine = compiled.engine
         self._flavour = compiled.flavour
@@ -126,7 +127,7 @@ class Instance:
         wasi = wasmtime.WasiConfig()
         wasi.argv = list(options.argv)
         wasi.env = list(options.env.items())
-        store.set_wasi(wasi)  # without any folder: files are the host's own to answer
+        store.set_wasi(wasi)  # without any folder: the host answers file calls itself
         self._time.started(earliest)
         return store
 
@@ -144,9 +145,9 @@ class Instance:
         return self._clock.on_epoch()
 
     def _watch(self) -> None:
-        """Does what an epoch would do, from the ticker's thread, while the guest computes.
+        """Does the work of an epoch, on the ticker's thread, while the guest computes.
 
-        One that hardly does anything but call the host is looked at as a call ends.
+        If the guest is in a host call, the check follows when that call ends.
         """
         if self._dispatcher.is_in_host:
             self._dispatcher.after_call = self._look
@@ -167,11 +168,11 @@ class Instance:
             THIS_PROCESS.kill(reason)
 
     def count_work(self, fuel: int) -> bool:
-        """Burns fuel for work that the host does in the guest's place, and looks at the clock.
+        """Burns fuel for work that the host does in the guest's place, and checks the time.
 
-        For a guest without epochs the ticker's thread does that, as while it computes by itself;
-        its work is not broken off before its process ends. Returns whether to do it. If not, fuel
-        or time are over, and the guest's next check ends it.
+        Returns whether to do the work. If not, fuel or time is over, and the guest's next check
+        ends it. For a guest without epochs the ticker's thread checks the time, as while the guest
+        computes, and the work goes on until the process is killed.
         """
         left = self.fuel_left
         if left is not None:
@@ -186,15 +187,15 @@ class Instance:
         return True
 
     def monotonic(self) -> int:
-        """Returns what the guest's monotonic clock shows, in nanoseconds."""
+        """Returns the guest's monotonic time in nanoseconds."""
         return self._time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps in the guest's place, until an interrupt or the turn's end at most."""
+        """Sleeps in the guest's place; an interrupt or the turn's end cuts the sleep short."""
         self._time.sleep(seconds)
 
     def grow_to(self, size: int) -> None:
-        """Makes the memory at least so large; `MemoryError` if the policy does not allow it."""
+        """Grows the memory to `size` bytes or more. `MemoryError` above the policy's limit."""
         missing = size - self.memory.size
         if missing > 0:
             try:
@@ -204,7 +205,7 @@ class Instance:
 
     @contextlib.contextmanager
     def turn(self, fuel: int | None = None) -> Iterator[None]:
-        """Lets calls run: fuel burns, unless it is None, and the clock is asked at every tick."""
+        """Lets calls run: they burn `fuel`, unless it is None; every tick checks the time."""
         if self._flavour.fuel:
             self._store.set_fuel(UNLIMITED_FUEL if fuel is None else fuel)
         self._fuel = fuel
@@ -218,7 +219,7 @@ class Instance:
     def call(self, export: str, *args: int) -> int:
         """Calls a function that the guest exports, with 32-bit arguments; returns its result.
 
-        A host function may call, too. After `GuestStopped` the instance is of no more use.
+        A host function may call, too. After `GuestStopped` the instance is unusable.
         """
         if threading.get_ident() != self._owner:
             raise RuntimeError("an instance was called from a thread that does not own it")
@@ -240,11 +241,11 @@ class Instance:
 
     @property
     def fuel_left(self) -> int | None:
-        """The fuel that is left of this turn, or None where code is unmetered."""
+        """The fuel that is left of this turn, or None if code is unmetered."""
         return self._store.get_fuel() if self._flavour.fuel else None
 
     def lower_fuel(self, most: int) -> int:
-        """Leaves the running turn at most so much fuel; returns how much was taken away.
+        """Lowers the running turn's fuel to `most`; returns how much was taken away.
 
         Nothing happens if code is unmetered.
         """
@@ -268,9 +269,9 @@ class Instance:
 
 
 def stop_error(end: CallEnd, reason: StopReason | None, *, fuel: int | None) -> GuestStopped:
-    """Returns the error that the end of a call stands for; by code, never by text.
+    """Returns the error for the end of a call, chosen by code, never by text.
 
-    The reason is None if the clock did not end it; fuel is what the turn had, if it was metered.
+    `reason` is None if the clock did not end it; `fuel` is the turn's budget, None if unmetered.
     """
     if end.status is not None:
         return GuestExited(end.status)

@@ -1,7 +1,7 @@
 """A clock and random numbers that are the same in every session that runs the same cells.
 
-The clock does not run: each look at it moves it on by one step, and a sleep by its length, without
-waiting. So what a cell computes of it depends on what the cell does, and not on the machine.
+The clock does not run by itself: each reading moves it on by one step, and a sleep by its length,
+without waiting. So its times depend on what a cell does, and not on the machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
 from wasm_kernel.engine.streams import OutputStreams
 
 STEP_NS = 1_000_000
-"""How far the clock moves at each look, in nanoseconds."""
+"""The nanoseconds by which each reading moves the clock."""
 
 BEGAN_NS = 946_684_800 * 1_000_000_000
-"""The time of day when it stands at zero: the beginning of the year 2000, in UTC."""
+"""The real time when the clock is at zero: the beginning of the year 2000, in UTC."""
 
 _LAST_NS = 2**62
 _RANDOM_MOST = 1024 * 1024
@@ -27,7 +27,7 @@ _NAMES = {"clock_time_get": "iIi", "poll_oneoff": "iiii", "random_get": "ii"}
 
 
 class SteppedClock:
-    """The time and the random numbers of one instance, made as a `GuestClock` is."""
+    """The time and the random numbers of one instance; it takes the place of a `GuestClock`."""
 
     def __init__(self, streams: OutputStreams, before: int) -> None:
         self._streams = streams
@@ -50,14 +50,14 @@ class SteppedClock:
         return {key: handlers[key[1]] for key in self.imports}
 
     def started(self, earliest: int) -> None:
-        """Does nothing: it has nothing to do with the host's clock."""
+        """Does nothing: this clock does not follow the host's."""
 
     def monotonic(self) -> int:
-        """Returns what the guest's monotonic clock shows, in nanoseconds."""
+        """Returns the guest's monotonic time in nanoseconds."""
         return self._now
 
     def random(self, size: int) -> bytes:
-        """Returns the next so many random bytes."""
+        """Returns the next `size` random bytes."""
         self._drawn += 1
         seed = struct.pack("<QQ", self._began, self._drawn)
         return hashlib.shake_256(seed).digest(size)

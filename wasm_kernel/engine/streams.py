@@ -1,10 +1,10 @@
 """The text that the guest writes to descriptors 1 and 2: decoded, gathered, limited, handed on.
 
-Bytes arrive in any pieces; a character split between two writes is put together, and what is not
-UTF-8 is replaced. Small writes are gathered and handed on at the latest `HOLD_SECONDS` later (the
-tick sees to it while the guest computes), or when the other stream, a frame or the end of
-the turn comes, so that what people see is in order. The whole of a text that is too long to be
-shown goes to a file of the workspace, if somebody wants it.
+Bytes arrive in any pieces: a character split between two writes is put together, and bytes that are
+not UTF-8 are replaced. Small writes are gathered and handed on after `HOLD_SECONDS` at the latest
+(by the ticker while the guest computes), or when the other stream, a frame or the turn's end comes,
+so that output stays in order. A text that is too long to be shown goes to a file of the workspace
+as a whole, if the policy has such files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wasm_kernel.linux.folders import Folder
 
 HOLD_SECONDS = 0.05
 HOLD_CHARS = 64 * 1024
-_TRIES = 100  # names for a file that holds the whole text
+_TRIES = 100  # names for an overflow file
 NAMES = {1: "stdout", 2: "stderr"}
 
 
@@ -46,10 +46,10 @@ def limit_of(name: str, most: int) -> StreamLimit:
 
 
 class OverflowFiles:
-    """Files of the workspace that hold the whole text of a cell, `most` bytes a stream, or none.
+    """Files of the workspace with the whole text of a cell, `most` bytes per stream; none if 0.
 
-    The guest may remove or rename the files while they are written; nothing that it makes in their
-    place is followed. The guest's thread owns them.
+    The guest may remove or rename the files while they are written; the host does not follow
+    anything that it puts in their place. The guest's thread owns them.
     """
 
     def __init__(self, workspace: Folder, most: int) -> None:
@@ -65,12 +65,12 @@ class OverflowFiles:
         return self._most > 0
 
     def begin(self, cell: int) -> None:
-        """Begins a cell of this number."""
+        """Begins the cell with this number."""
         self.end()
         self._cell = cell
 
     def open(self, name: str) -> str:
-        """Begins the file of a stream; returns its name, or nothing if that failed."""
+        """Begins the file of a stream; returns its name, or an empty string if that failed."""
         for number in range(1, _TRIES):
             again = f"-{number}" if number > 1 else ""
             file = f"output-{self._cell}-{name}{again}.txt"
@@ -89,7 +89,7 @@ class OverflowFiles:
         return os.fdopen(self._workspace.open_regular(file, flags), "wb")
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes more text of a stream; what is over the limit or finds no space is lost."""
+        """Writes more text of a stream; text over the limit or without disk space is lost."""
         file = self._files.get(name)
         if file is None:
             return
@@ -103,7 +103,7 @@ class OverflowFiles:
             self._close(name)
 
     def takes(self, name: str) -> bool:
-        """Returns whether a stream's text is still written down."""
+        """Returns whether a stream's text is still written to a file."""
         return name in self._files
 
     def end(self) -> None:
@@ -112,7 +112,7 @@ class OverflowFiles:
             self._close(name)
 
     def _close(self, name: str) -> None:
-        with contextlib.suppress(OSError):  # the disk is full: what it holds is kept
+        with contextlib.suppress(OSError):  # the disk is full: the file keeps the text it has
             self._files.pop(name).close()
 
 
@@ -136,8 +136,8 @@ class OutputDevice:
 class OutputStreams:
     """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
 
-    Only `on_tick` may come from another thread, while the guest computes: it hands on text then,
-    and the guest's thread waits for it before it hands on anything else.
+    Only `on_tick` may be called on another thread, while the guest computes. The guest's thread
+    waits for it before it hands on anything itself.
     """
 
     def __init__(self, overflow: OverflowFiles | None = None) -> None:
@@ -159,7 +159,7 @@ class OutputStreams:
         return cls(OverflowFiles(workspace, most))
 
     def devices(self) -> dict[int, OutputDevice]:
-        """Returns what the guest writes to, by descriptor."""
+        """Returns the devices of the streams, by descriptor."""
         return {fd: OutputDevice(self, name) for fd, name in NAMES.items()}
 
     @staticmethod
@@ -178,7 +178,7 @@ class OutputStreams:
         self._decoders = {name: self._decoder() for name in NAMES.values()}
 
     def end(self) -> None:
-        """Ends the turn: hands on what is held, half a character as a replacement sign."""
+        """Ends the turn: hands on held text, with a replacement sign for half a character."""
         for name, decoder in self._decoders.items():
             self._hold(name, decoder.decode(b"", True))
         self.flush()
@@ -199,7 +199,7 @@ class OutputStreams:
 
     def feed(self, name: str, data: bytes) -> None:
         """Takes bytes from the guest."""
-        if not self.wants(name):  # over its limit; between turns nobody listens
+        if not self.wants(name):  # over its limit, or between turns
             return
         left = self._left[name]
         if left < 0:
@@ -222,7 +222,7 @@ class OutputStreams:
         return f"\n[wasm-kernel] {limit.reached}{kept}.{advice}\n"
 
     def _kept_in(self, name: str, data: bytes) -> str:
-        """Returns the name of the file that has all of a stream from now on; empty if none has."""
+        """Begins the overflow file of a stream with its text so far; returns its name, if any."""
         file = self._overflow.open(name) if self._overflow is not None else ""
         for piece in (*self._shown.pop(name, []), data):
             self._keep(name, piece)
@@ -247,7 +247,7 @@ class OutputStreams:
                 self.flush()
 
     def flush(self) -> None:
-        """Hands on what is held."""
+        """Hands on held text."""
         with self._using:
             if self._held:
                 text = "".join(self._held)
@@ -255,7 +255,7 @@ class OutputStreams:
                 self._sink(self._held_name, text)
 
     def on_tick(self) -> None:
-        """Hands on what is held for long enough."""
+        """Hands on text that was held for `HOLD_SECONDS`."""
         if self._held and time.monotonic() >= self._due and self._using.acquire(blocking=False):
             try:
                 self.flush()

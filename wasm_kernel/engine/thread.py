@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 _LOG = logging.getLogger("wasm_kernel.engine")
-_POLITE_SECONDS = 0.00015  # a result is on its way through the same interpreter
+_POLITE_SECONDS = 0.00015  # lets the thread that gets the result have the interpreter first
 STACK_BYTES = 64 * 1024 * 1024
 
 T = TypeVar("T")
@@ -37,9 +37,9 @@ class GuestThread:
                 threading.stack_size(before)
 
     def submit(self, job: Callable[[], T], then: Callable[[], object] | None = None) -> Future[T]:
-        """Returns the future of `job`, which runs after those before it.
+        """Queues `job` and returns its future.
 
-        A job whose future is cancelled before its turn does not run. `then` runs when its future
+        A job whose future is cancelled before its turn does not run. `then` runs when the future
         is done, and before the next job.
         """
         future: Future[T] = Future()
@@ -58,7 +58,7 @@ class GuestThread:
                     time.sleep(_POLITE_SECONDS)
                 try:
                     then()
-                except Exception:  # nobody waits for it, and the next job must run
+                except Exception:  # no caller waits for it, and the next job must run
                     _LOG.exception("what follows a job has failed")
 
         self._jobs.put(run)
@@ -72,9 +72,9 @@ class GuestThread:
             self._jobs.put(None)
 
     def join(self, seconds: float) -> bool:
-        """Waits until the thread has ended, or for so many seconds; returns whether it has.
+        """Waits until the thread has ended, for `seconds` at most; returns whether it has.
 
-        On the thread itself there is nothing to wait for.
+        Returns True at once on the thread itself.
         """
         if threading.current_thread() is self._thread:
             return True
@@ -84,4 +84,4 @@ class GuestThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
-            del job  # it holds its future, and that the result, until the next one comes
+            del job  # otherwise it keeps its future and result alive until the next job

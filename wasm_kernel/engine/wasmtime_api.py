@@ -7,7 +7,7 @@ wasmtime-py has no public way to
 - compile with the baseline compiler, and what that asks for with exceptions
   (`wasmtime_config_strategy_set`, `…_wasm_exceptions_set`, `…_gc_support_set`);
 - hang a callback on a store's epoch deadline (`wasmtime_store_epoch_deadline_callback`), the one
-  place where the host gets a word in while the guest computes;
+  way for the host to act on the guest's thread while the guest computes;
 - define a host function without an object for each value (`wasmtime_linker_define_func_unchecked`)
   and call back into the guest the same way (`wasmtime_func_call_unchecked`): ten times faster;
 - read a trap's code and an exit status without going through exceptions
@@ -15,8 +15,8 @@ wasmtime-py has no public way to
 - have a page that can't be read end the guest and not the process (`trap_unreadable_pages`);
 - get at the handles behind `Store`, `Linker`, `Func` and `Memory` that these calls take.
 
-They are looked up when this module is imported, so a wasmtime-py without one of them fails there,
-with its name, and nowhere else.
+This module looks the names up when it is imported: the import fails if wasmtime-py lacks one, and
+the error names it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from wasmtime import _bindings, _ffi
 
 
 def _version() -> str:
-    """The version of wasmtime-py, which has no `__version__`, read off its metadata folder's name.
-
+    """Returns wasmtime-py's version, from its metadata folder's name: it has no `__version__`.
     `importlib.metadata` takes longer to import than wasmtime does.
     """
     for folder in Path(wasmtime.__file__).parents[1].glob("wasmtime-*.dist-info"):
@@ -74,7 +73,7 @@ if _missing:
     )
 
 SLOT = 16  # bytes of one wasmtime_val_raw_t: arguments and results lie in an array of these
-_SIGACTION_BYTES = 512  # more than struct sigaction has anywhere
+_SIGACTION_BYTES = 512  # larger than struct sigaction on any system
 _WINCH = 2  # wasmtime_strategy_enum: auto, Cranelift, Winch
 _UNOPTIMIZED = 0  # wasmtime_opt_level_enum
 UPDATE_CONTINUE = 0  # wasmtime_update_deadline_kind_t
@@ -102,17 +101,17 @@ _TrapPointer = ctypes.POINTER(_bindings.wasm_trap_t)
 
 
 def set_async_stack(config: wasmtime.Config, size: int) -> None:
-    """Sets the async stack in bytes; it must be larger than the wasm stack, or no engine."""
+    """Sets the async stack in bytes. An engine needs it to be larger than the wasm stack."""
     _bindings.wasmtime_config_async_stack_size_set(config.ptr(), size)
 
 
 def use_baseline_compiler(config: wasmtime.Config) -> None:
-    """Has modules compiled by Winch. It wants to be told that exceptions are allowed.
+    """Has modules compiled by Winch, which needs exceptions to be allowed.
 
-    The ways from the host into each function that has an address (a guest has tens of thousands)
-    are still made by Cranelift, a third of the work; they are hardly used, so it need not try hard.
-    Its single-pass register allocator would save another second of 12, but wasmtime advises
-    against it where security matters, and issues no advisories for it.
+    Cranelift still makes the trampolines from the host into each function that has an address (a
+    guest has tens of thousands), a third of the work. They are hardly used, so they are not
+    optimised. Cranelift's single-pass register allocator would save another second of 12, but
+    wasmtime advises against it where security matters, and issues no advisories for it.
     """
     _bindings.wasmtime_config_strategy_set(config.ptr(), _WINCH)
     _bindings.wasmtime_config_cranelift_opt_level_set(config.ptr(), _UNOPTIMIZED)
@@ -121,11 +120,11 @@ def use_baseline_compiler(config: wasmtime.Config) -> None:
 
 
 def trap_unreadable_pages() -> None:
-    """Has a guest trap if a file that is mapped into its memory was cut, or its disk fails.
+    """Makes a guest trap if a file mapped into its memory was truncated, or if its disk fails.
 
-    The system tells that by SIGBUS, which would end the process. wasmtime's own handler knows the
-    signal, from systems whose guard pages raise it; here it installs it for SIGSEGV only. What is
-    not in a guest's code ends the process as before. Call it when there is an engine.
+    Linux then sends SIGBUS, which would end the process. wasmtime's handler understands SIGBUS,
+    which guard pages raise on other systems, but on Linux wasmtime installs it for SIGSEGV only.
+    A SIGBUS outside of a guest's code ends the process as before. Call it once there is an engine.
     """
     system = ctypes.CDLL(None, use_errno=True)
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)
@@ -169,7 +168,7 @@ def define(
 class CallEnd(Struct, frozen=True):
     """The way in which a call into the guest ended early.
 
-    `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both None if the
+    `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both are None if the
     epoch callback ended it (or wasmtime failed otherwise).
     """
 
@@ -186,7 +185,7 @@ class WasmFunction:
         self._handle = ctypes.byref(func._func)
 
     def __call__(self, slots: int, count: int) -> CallEnd | None:
-        """Call with `count` slots at address `slots`; the result is in slot 0."""
+        """Calls the function with `count` slots at address `slots`; the result is in slot 0."""
         trap = _TrapPointer()
         error = _call(self._context, self._handle, slots, count, ctypes.byref(trap))
         if not (bool(trap) or bool(error)):
@@ -215,12 +214,12 @@ class RawMemory:
         self._handle = ctypes.byref(memory._memory)
 
     def address(self) -> int:
-        """The address of byte 0."""
+        """Returns the address of byte 0."""
         pointer = _bindings.wasmtime_memory_data(self._context, self._handle)
         return ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
     def size(self) -> int:
-        """The size in bytes; it only ever grows."""
+        """Returns the size in bytes, which only ever grows."""
         return int(_bindings.wasmtime_memory_data_size(self._context, self._handle))
 
 
