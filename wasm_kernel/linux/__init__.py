@@ -1,1 +1,1 @@
-"""The net below the sandbox: what the kernel's own process gives up once it needs it no more."""
+"""Linux's own means: confinement of the host's process, descriptors, locks, memory, the broker."""

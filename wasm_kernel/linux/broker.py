@@ -1,8 +1,8 @@
 """The broker: a process outside the second wall that does a few things for the one inside.
 
 It is forked before that wall is closed, so it costs a millisecond and no second interpreter. The
-two talk in JSON over a pair of sockets. Whoever has taken over the inner process can make every
-request: each handler must check what it is handed, as if a stranger had sent it.
+two processes talk in JSON over a pair of sockets. An attacker in the inner process can make every
+request: each handler must check what it gets, as if a stranger had sent it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Reply = TypeVar("Reply", bound=Struct)
 Handlers = Mapping[type[Struct], Callable[[Any, Task], Struct]]
 """The function that handles each type of request.
 
-What a handler returns, and the text of a `WasmKernelError` that it raises, reach whoever asked.
+A handler's reply, and the text of a `WasmKernelError` that it raises, reach the caller.
 """
 
 _PACKET = 128 * 1024  # a sequenced packet arrives whole or not at all
 _MESSAGE_MOST = 16 * 1024 * 1024
 _MORE, _LAST = b"+", b"."
 _TEXT_MOST = 16 * 1024
-_WAITING_MOST = 2  # calls: whoever is inside sends the next one when the last is answered
+_WAITING_MOST = 2  # calls: an honest caller sends the next one after the last one's answer
 _POLL_SECONDS = 0.05
-_LEAVE_SECONDS = 0.5  # what a handler has to put away what it was in the midst of
-_ALL = 1 << 62  # beyond the number of every call
+_LEAVE_SECONDS = 0.5  # a grace period for the running handler to clean up
+_ALL = 1 << 62  # higher than the number of any call
 _GONE = "the kernel's helper process has ended. Restart the kernel."
 
 
@@ -51,7 +51,7 @@ class BrokerError(WasmKernelError):
 
 
 class Done(Struct, frozen=True):
-    """The reply to a request that needs no other: it is done."""
+    """The reply to a request that returns nothing."""
 
 
 class Broker(Protocol):
@@ -60,14 +60,14 @@ class Broker(Protocol):
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
         """Has a request handled, and waits for the reply.
 
-        The request's type names the handler. The task gets how far it is, and says when nobody
-        wants it any more; then `Cancelled` is raised if the handler heeds it. Raises
-        `WasmKernelError` in the handler's own words; `BrokerError` if it failed unexpectedly, which
-        is in the log, or there is no such handler, or no broker any more.
+        The request's type selects the handler. The task gets reports of progress, and can be
+        cancelled; `Cancelled` is raised if the handler heeds that. Raises `WasmKernelError` with
+        the handler's own words; `BrokerError` if the handler failed unexpectedly (the log has the
+        reason), if there is no such handler, or if the broker has ended.
         """
 
     def close(self) -> None:
-        """Lets the broker go. Safe to call twice."""
+        """Lets the broker end. Safe to call twice."""
 
 
 class LocalBroker:
@@ -93,8 +93,7 @@ class LocalBroker:
 
 
 class ProcessBroker:
-    """A `Broker` in another process, as the confined process sees it.
-
+    """A `Broker` in another process: the confined process's side of it.
     Any thread may call; one request is handled at a time.
     """
 
@@ -114,8 +113,8 @@ class ProcessBroker:
         """Forks the broker. The process must have one thread, and not be confined yet.
 
         Call it before the process opens any file that the broker should not have. The broker ends
-        within a second of this process, whatever it is doing then. It calls `begin` first, and has
-        half a second for `at_end`, when this process has ended or let it go.
+        within a second of this process, even in the middle of a request. It calls `begin` first. It
+        has half a second for `at_end` when this process has ended or closed the broker.
         """
         import socket
 
@@ -127,8 +126,8 @@ class ProcessBroker:
             return cls(inner, process)
         try:
             inner.close()
-            # The group's signals are for the kernel: this process ends with it, but first puts away
-            # what it was in the midst of, also when the whole group is killed.
+            # The group's signals are for the kernel: this process ends with it, but cleans up
+            # first, also when the whole group is killed.
             os.setpgid(0, 0)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             begin()
@@ -188,7 +187,7 @@ class _Call(Struct, frozen=True, tag=True):
 
 
 class _Cancel(Struct, frozen=True, tag=True):
-    """Calls up to this number are not wanted any more."""
+    """Cancels all calls up to this number."""
 
     number: int
 
@@ -198,7 +197,7 @@ class _Progress(Struct, frozen=True, tag=True):
 
 
 class _Answer(Struct, frozen=True, tag=True):
-    """The reply to a call, or why there is none: some words, or that it was cancelled."""
+    """The reply to a call; or why there is none: in words, or `cancelled`."""
 
     number: int
     reply: msgspec.Raw = msgspec.Raw(b"null")
@@ -235,7 +234,8 @@ class _Channel:
     def receive(self) -> _Message | None:
         """Returns the next message; None if the other side is gone.
 
-        `TimeoutError` keeps what came of it; after another error the line is of no more use.
+        After a `TimeoutError`, the next call goes on with the message's parts that came. After
+        another error the channel is unusable.
         """
         while packet := self._link.recv(_PACKET + 1):
             self._parts += packet[1:]
@@ -266,7 +266,7 @@ class _Service:
                 self._channel.send(self._answer(call))
 
     def _read(self) -> None:
-        with contextlib.suppress(Exception):  # whatever a stranger sends, this process ends
+        with contextlib.suppress(Exception):  # no message may keep this process from ending
             while message := self._channel.receive():
                 if isinstance(message, _Cancel):
                     self.cancelled_up_to = message.number
@@ -323,7 +323,7 @@ class _OuterTask:
 
 
 def log_failure(name: str, problem: Exception) -> None:
-    """Logs what was not foreseen, with its traceback, to the logger `wasm_kernel`."""
+    """Logs an unforeseen error, with its traceback, to the logger `wasm_kernel`."""
     import logging
 
     log = logging.getLogger("wasm_kernel")
@@ -340,9 +340,9 @@ if os.getppid() != {parent}:
 
 
 def end_with(parent: int) -> None:
-    """Has the system kill this process when its parent's thread that forked it has ended.
+    """Has the system kill this process when the thread of `parent` that forked it has ended.
 
-    If the parent has ended by now, this process ends at once.
+    If the parent has already ended, this process ends at once.
     """
     import ctypes
 
@@ -352,15 +352,15 @@ def end_with(parent: int) -> None:
 
 
 def check_alone() -> None:
-    """Ends the process if it has a second thread: what it forked would hang at that one's locks."""
+    """Ends the process if it has a second thread: a fork could hang at a lock of that thread."""
     if threads := os.listdir("/proc/self/task")[1:]:  # noqa: PTH208 - quicker than `Path`
         sys.exit(f"wasm-kernel: {len(threads)} threads too many; nothing is forked")
 
 
 def tied_command(code: str) -> list[str]:
-    """The command of a Python that runs `code`, and is killed when the calling thread has ended.
+    """Returns a command for a Python that runs `code` and is killed when this thread has ended.
 
-    It imports nothing from the folder that it is started in. The system sends the signal, so it
-    also comes if this process is killed.
+    It imports nothing from the folder that it is started in. The system kills it, so it also ends
+    if this process is killed.
     """
     return [sys.executable, "-P", "-c", _TIE.format(parent=os.getpid()) + code]

@@ -1,9 +1,9 @@
 """The second wall, which a kernel's process closes around itself, and what it keeps within it.
 
-They are for the day on which wasmtime has a flaw and a cell's code gets out of its instance: it
-then finds a process that can read Python's own files and the session's folder, and reach nothing
-and nobody else. Files are closed before the process has a second thread, as Landlock holds for the
-thread that asks and for its children; system calls are closed last, in all threads.
+If wasmtime has a flaw and a cell's code gets out of its instance, the code finds a process that can
+read Python's own files and the session's folder, and can reach no other file and no other process.
+Files are closed before the process has a second thread, as Landlock holds for the thread that asks
+and for its children; system calls are closed last, in all threads.
 
 Most folders on `sys.path` hold Python's packages and nothing else: they stay readable as a whole.
 The folder that the process was started in, the user's home, and every folder that contains one of
@@ -62,10 +62,10 @@ class KeptPaths(Struct, frozen=True):
 
 
 class ConfinementState(Struct, frozen=True):
-    """The two parts of the second wall: that each stands, or why it does not, as a phrase.
+    """The state of the second wall's two parts, each a phrase: what closes it, or why it is open.
 
     `files` is about files and outgoing connections, `calls` about sockets, programs and other
-    processes. It `is_complete` if both stand.
+    processes. The wall `is_complete` if both parts are closed.
     """
 
     files: str
@@ -77,7 +77,7 @@ OFF, AUTO, REQUIRED = "off", "auto", "required"
 
 
 class ConfinementError(WasmKernelError):
-    """The kernel's process can't be confined here, and it was told to be; it was not started."""
+    """The kernel was not started: its process can't be confined here, and the user requires it."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -90,8 +90,9 @@ class ConfinementError(WasmKernelError):
 class Confinement:
     """The second wall of this process, which is never opened again. The main thread's own.
 
-    `wanted` is `off`, `required` (which raises `ConfinementError` if this machine has none), or
-    `auto`, which closes what can be closed. If it `is_closing`, a broker must stay outside.
+    `wanted` is `off`, `required` (which raises `ConfinementError` if this machine can't confine),
+    or `auto` (which confines if this machine can). If the wall `is_closing`, a broker must stay
+    outside.
     """
 
     def __init__(self, wanted: str) -> None:
@@ -103,10 +104,10 @@ class Confinement:
             self._fail(f"{what.files}; {what.calls}")
 
     def close_files(self, kept: KeptPaths) -> None:
-        """Gives up all files but what is kept, and all outgoing TCP connections.
+        """Gives up all files but those in `kept`, and all outgoing TCP connections.
 
-        Call it while the process has one thread: others would go on as before. If the system
-        refuses and confinement is required, `ConfinementError` is raised.
+        Call it while the process has one thread: others would stay unconfined. Raises
+        `ConfinementError` if the system refuses and confinement is required.
         """
         if not self.is_closing:
             return
@@ -121,13 +122,16 @@ class Confinement:
             self.is_closing = False
             self._fail(f"Landlock: {problem}")
             return
-        # A package that can't be read any more would be found, and fail; other folders may have
-        # another version of it, which is imported then.
+        # An unreadable entry would still be searched, and the import would fail, although another
+        # folder may have a version of the package.
         sys.path[:] = [entry for entry in sys.path if entry not in places.left_out]
         self.state = ConfinementState(f"Landlock version {known}", "not yet", is_complete=False)
 
     def close_calls(self) -> None:
-        """Gives up new sockets, programs and processes, in all threads; the kernel listens."""
+        """Gives up new sockets, programs and processes, in all threads.
+
+        Call it when the kernel's sockets listen.
+        """
         if not self.is_closing:
             return
         import resource
@@ -150,7 +154,7 @@ class Confinement:
 
 
 def possible() -> ConfinementState:
-    """Returns what this machine can do; nothing is given up."""
+    """Returns the state that this machine can reach; gives nothing up."""
     known, calls = landlock.version(), seccomp.available()
     files = f"Landlock version {known}" if known >= landlock.LEAST else "no Landlock in this kernel"
     about_calls = "seccomp" if calls else "system calls of this machine are not known"
@@ -161,13 +165,13 @@ _ready: list[Ruleset] = []
 
 
 def get_ready(packages: tuple[str, ...]) -> None:
-    """Begins what `close_files` does with these packages, before it is known what else is kept."""
-    with contextlib.suppress(OSError):  # whoever closes the wall says what is wrong
+    """Prepares `close_files` for these packages, before the other kept paths are known."""
+    with contextlib.suppress(OSError):  # `close_files` will report it
         _ready.append(_ruleset(import_places(packages)))
 
 
 def _ruleset(places: ImportPlaces) -> Ruleset:
-    """Returns a ruleset with what each process keeps."""
+    """Returns a ruleset with the files that every process keeps."""
     ruleset = Ruleset()
     try:
         for path in (*map(Path, _SYSTEM), *places.folders, *places.packages):
@@ -197,7 +201,7 @@ _FINDERS = {BuiltinImporter, FrozenImporter, PathFinder}  # editable installs ma
 class ImportPlaces(Struct, frozen=True):
     """The places that stay readable: whole `folders`, single `packages` and modules elsewhere.
 
-    `left_out` are the entries of `sys.path` that can't be read any more.
+    `left_out` are the entries of `sys.path` that become unreadable.
     """
 
     folders: tuple[Path, ...]
@@ -207,10 +211,10 @@ class ImportPlaces(Struct, frozen=True):
 
 @cache
 def import_places(later: tuple[str, ...]) -> ImportPlaces:
-    """Returns where modules are imported from; a process that forks others looks for them all.
+    """Returns the places that modules are imported from; a forked process inherits the answer.
 
-    A package that lies outside of the readable folders is imported here, as others that it needs
-    may lie beside it; so are packages that the process may import `later`.
+    Of the packages that the process may import `later`, those that lie outside of the readable
+    folders are imported here: other modules that they need may lie beside them.
     """
     home = _home()
     readable = [Path(__file__).resolve().parent.parent]  # an editable install may lie elsewhere
@@ -228,7 +232,7 @@ def import_places(later: tuple[str, ...]) -> ImportPlaces:
     known = tuple(f"{path}{os.sep}" for path in {*map(str, readable), *sys.path} - {*left_out})
     for name in later:
         if not _place_of(name).startswith(known):
-            with contextlib.suppress(ImportError):  # whoever needs it says what is missing
+            with contextlib.suppress(ImportError):  # its later import will report it
                 import_module(name)
     elsewhere = {Path(place).resolve() for place in _loaded() if not place.startswith(known)}
     packages = (place for place in elsewhere if not home.is_relative_to(place))
@@ -239,11 +243,11 @@ def _home() -> Path:
     try:
         return Path.home().resolve()
     except RuntimeError:
-        return Path("/")  # this user has none
+        return Path("/")  # this user has no home
 
 
 def _holds_only_packages(path: Path, home: Path) -> bool:
-    """Returns whether a folder is not one with the user's own files, nor contains one."""
+    """Returns whether a folder neither holds the user's own files nor contains such a folder."""
     if home.is_relative_to(path):
         return False
     prefixes = (Path(prefix) for prefix in (sys.prefix, sys.base_prefix))
@@ -253,7 +257,7 @@ def _holds_only_packages(path: Path, home: Path) -> bool:
 
 
 def _place_of(name: str) -> str:
-    """The file or folder of a package that may not be loaded yet; empty if it is not found."""
+    """Returns the file or folder of a package, loaded or not; empty if it is not found."""
     with contextlib.suppress(ImportError, ValueError):
         spec = find_spec(name)
         if spec is not None:
@@ -262,7 +266,7 @@ def _place_of(name: str) -> str:
 
 
 def _loaded() -> Iterator[str]:
-    """The files and folders of the packages that are loaded."""
+    """Yields the files and folders of the loaded packages."""
     for name, module in [*sys.modules.items()]:
         if "." not in name and isinstance(module, ModuleType):
             yield from map(str, vars(module).get("__path__") or ())

@@ -1,6 +1,5 @@
-"""Files: their contents copied as cheaply as can be, their names changed in one step, and what
-tells a file from another that took its name.
-
+"""Files: copying contents cheaply, changing names in one step, and telling a file from another
+that took its name.
 Sources: ioctl_ficlone(2), copy_file_range(2), `SEEK_DATA` in lseek(2), renameat2(2), statx(2).
 """
 
@@ -26,9 +25,9 @@ from wasm_kernel.linux.walks import FolderWalk
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
-STEP = 64 * 1024 * 1024  # what the kernel copies before it is asked whether to go on
+STEP = 64 * 1024 * 1024  # bytes that one call copies, between two checks for cancelling
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
-# ENOENT: also while another file takes the name. Opening says whether there is one.
+# ENOENT also comes while another file takes the name; opening shows whether there is a file.
 _NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES, errno.ENOENT}
 
 _library_rename = libc.function("renameat2", INT, TEXT, INT, TEXT, UNSIGNED)
@@ -44,9 +43,9 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 class FileCopier:
-    """Copies contents between two file systems, and learns what they can. One thread's own.
+    """Copies contents between two file systems, and remembers what they support. One thread's own.
 
-    The task is asked before each file and every 64 MiB whether the copy is still wanted.
+    It checks before each file and every 64 MiB whether the task was cancelled.
     """
 
     def __init__(self, task: Task = QUIET) -> None:
@@ -54,7 +53,7 @@ class FileCopier:
         self._clones = self._copies_ranges = True
 
     def copy(self, source: int, target: int, size: int) -> None:
-        """Makes an empty file's content that of another, `size` bytes of it. Holes stay holes."""
+        """Copies `size` bytes of a file into an empty one. Holes stay holes."""
         self._check_wanted()
         if size == 0 or self.clone(source, target):
             return
@@ -83,7 +82,7 @@ class FileCopier:
         while at < end:
             done = self._copy_some(source, target, at, end - at)
             if done == 0:
-                return  # the file became shorter meanwhile
+                return  # the file became shorter
             at += done
             if at < end:
                 self._check_wanted()
@@ -110,10 +109,10 @@ def can_clone(folder: Path) -> bool:
 
 
 def link_or_copy(folder: int, name: str, target: Path | str, there: int | None = None) -> None:
-    """Gives a file that is never written again a second name, or copies it if that can't be.
+    """Gives a file that is never written again a second name; copies it if it can't be linked.
 
-    Another file may take its name meanwhile: it is given whole, as it was before or is after that.
-    A link is not followed, and only a regular file is linked. `there` is the other name's folder.
+    If another file takes the name during the call, the target is a whole one of the two files.
+    A link is not followed, and only a regular file is linked. `there` is the target's folder.
     """
     try:
         os.link(name, target, src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
@@ -158,17 +157,17 @@ def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bo
 
 
 def take_name(folder: int, name: str, new: str) -> bool:
-    """Renames something in its folder; False, with nothing done, if it can't have the new name."""
+    """Renames a file in its folder; False, with nothing done, if it can't have the new name."""
     return renameat2(folder, name, folder, new, _NOREPLACE)
 
 
 def renameat2(folder: int, name: str, there: int, new: str, flags: int) -> bool:
-    """Renames in one step, as the system call of this name does; False if it can't."""
+    """Renames in one step by the system call of this name; returns False if that failed."""
     return _library_rename(folder, os.fsencode(name), there, os.fsencode(new), flags) == 0
 
 
 def file_identity(name: str, folder: int = _AT_FDCWD) -> str:
-    """Names the file itself, a link at the end not followed; empty if there is no such file."""
+    """Returns a file's identity, for a link its own; empty if there is no such file."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError):
@@ -177,7 +176,7 @@ def file_identity(name: str, folder: int = _AT_FDCWD) -> str:
 
 
 def open_file_identity(fd: int) -> str:
-    """Names an open file; empty if its descriptor is closed."""
+    """Returns an open file's identity; empty if the descriptor is closed."""
     try:
         found = os.fstat(fd)
     except OSError:
@@ -186,7 +185,10 @@ def open_file_identity(fd: int) -> str:
 
 
 def file_identity_below(folder: int, path: str) -> str:
-    """Names the file at a path below an open folder; empty if there is no file without a link."""
+    """Returns the identity of a file below an open folder; empty if no file is there.
+
+    It is empty, too, if a folder on the path is a link.
+    """
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
         return ""
@@ -195,17 +197,17 @@ def file_identity_below(folder: int, path: str) -> str:
             for part in parts[:-1]:
                 walk.enter(part)
             return file_identity(parts[-1], walk.fd)
-    except (OSError, ValueError):  # a link, say, or no name that this system can have
+    except (OSError, ValueError):  # such as a link, or a name that this system can't have
         return ""
 
 
 class FileMark(Struct, frozen=True):
     """A mark that tells a file or folder from all others, also from one that takes its place later.
 
-    The number of an inode is given again as soon as its file is gone, so the time of birth belongs
-    to it, which statx(2) alone tells. If a file system keeps no time of birth, `born` is the
-    generation of an inode (`FS_IOC_GETVERSION`); empty if there is neither. `device` is a number
-    that holds until the machine is started again, so `boot` belongs to it.
+    The system reuses an inode's `number` once its file is gone, so the mark also has the file's
+    time of birth, `born`, which only statx(2) tells. If a file system keeps no time of birth,
+    `born` is the inode's generation (`FS_IOC_GETVERSION`); it is empty if there is neither. A
+    `device` number is valid for one boot of the machine, which `boot` names.
     """
 
     number: int
@@ -215,7 +217,7 @@ class FileMark(Struct, frozen=True):
 
     @classmethod
     def of(cls, fd: int) -> FileMark:
-        """Returns the mark of what is open."""
+        """Returns the mark of an open file or folder."""
         found = os.fstat(fd)
         born = _birth(fd, b"", _EMPTY_PATH)
         if born in ("", _NEVER):
@@ -224,7 +226,10 @@ class FileMark(Struct, frozen=True):
 
     @classmethod
     def at(cls, path: Path) -> FileMark | None:
-        """Returns the mark of what lies at a path, a link not followed; None if that is unknown."""
+        """Returns the mark of the file or folder at a path; None if it can't be opened.
+
+        A link at the end is not followed.
+        """
         try:
             with closing_fd(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
                 return cls.of(fd)
@@ -237,10 +242,10 @@ class FileMark(Struct, frozen=True):
         return bool(self.born)
 
     def same(self, other: FileMark) -> bool:
-        """Returns whether both are of one file, as far as that is known.
+        """Returns whether both marks are of one file, as far as that is known.
 
-        The number of a device counts within one boot, and only if it belongs to a disk: overlays,
-        network file systems and the like get another one each time they are mounted.
+        Device numbers are only compared within one boot, and only for disks: overlays, network file
+        systems and the like get another number each time they are mounted.
         """
         if (self.number, self.born) != (other.number, other.born):
             return False
@@ -271,7 +276,7 @@ def _generation(fd: int) -> str:
 
 @cache
 def boot_id() -> str:
-    """Returns a name of this boot of the machine; empty if it can't be told."""
+    """Returns the identifier of this boot of the machine; empty if it is unknown."""
     try:
         with open(_BOOT, encoding="utf-8") as file:  # noqa: PTH123 - no path is needed
             return file.read().strip()

@@ -1,13 +1,13 @@
 """An open folder, and the files in it: by descriptor, by one plain name, and never through a link.
 
-Everything that the host does in a folder that a stranger may have filled goes through here: a
-guest, the author of a repository, another process. A name is checked and acted on in the same
-system call, so nobody can swap what lies there in between. Source of the rules: openat(2),
-`O_NOFOLLOW` and `O_NONBLOCK` in open(2).
+Everything that the host does in a folder that a stranger may have filled goes through here; a
+stranger is a guest, the author of a repository, another process. A name is checked and acted on in
+the same system call, so the stranger can't swap the file in between. Source of the rules:
+openat(2), `O_NOFOLLOW` and `O_NONBLOCK` in open(2).
 
-A folder that somebody names may itself be a trap: the current folder may be a repository that was
+A folder that the user names may itself be a trap: the current folder may be a repository that was
 just cloned, with a link in the place of `workspace`. So a relative path is walked name by name, and
-a link on it is refused. An absolute path may lead through links: whoever names it knows them.
+a link on it is refused. An absolute path may lead through links: the user knows them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import BinaryIO, Self
 
 from wasm_kernel.errors import WasmKernelError
 
-# No link is followed, no FIFO holds whoever opens it, and no terminal becomes the process's own.
+# No link is followed, no FIFO blocks the open, and no terminal becomes the process's own.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 READ, NEW = os.O_RDONLY | _FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
-"""How a file is opened to be read, and how one is made to be written."""
+"""The flags for opening a file to read, and for making a new file to write."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".aside"
@@ -34,7 +34,7 @@ _OWNER = stat.S_IRWXU
 
 
 class NotRegular(OSError):
-    """Something that is not a regular file lies in a file's place: a link, a FIFO, a device."""
+    """A link, FIFO, device or other special file lies in the place of a regular file."""
 
 
 class TooLong(OSError):
@@ -42,12 +42,12 @@ class TooLong(OSError):
 
 
 class Closing:
-    """Something that is to be closed, which the end of a `with` block does, too."""
+    """A base class for objects with `close`, which the end of a `with` block calls, too."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """Closes it. Safe to call twice."""
+        """Frees what the object holds. Safe to call twice."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class Closing:
 
 
 class OpenDescriptor(Closing):
-    """Something with a descriptor of its own, `fd`, which it closes; -1 if there is none."""
+    """An object that owns a descriptor, `fd`; -1 once it is closed."""
 
     fd: int
 
@@ -89,14 +89,14 @@ class Folder(OpenDescriptor):
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Opens a folder by a path that its user chose: links on the way are followed."""
+        """Opens a folder by a path that the user chose: links on the way are followed."""
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def enter(self, *names: str, make: bool = False, force: bool = False) -> Folder:
         """Opens a folder below this one, name by name; without names, this one once more.
 
-        Missing ones are made for their owner alone if `make`. One that its owner closed to himself
-        is opened for him, for good, if `force`. A link is refused.
+        With `make`, missing folders are made, for their owner alone. With `force`, a folder without
+        its owner's permissions gets them, for good. A link is refused.
         """
         fd = os.open(".", FOLDER, dir_fd=self.fd)
         try:
@@ -113,28 +113,28 @@ class Folder(OpenDescriptor):
         return Folder(fd)
 
     def names(self, most: int | None = None) -> list[str]:
-        """Returns the names in the folder in no order, `most` of them at most."""
+        """Returns the names in the folder, unordered, `most` of them at most."""
         if self.fd < 0:  # which scandir takes for the current folder
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         with os.scandir(self.fd) as entries:
             return [entry.name for entry in islice(entries, most)]
 
     def status(self, name: str) -> os.stat_result | None:
-        """Returns the status of what has a name, links not followed; None for nothing."""
+        """Returns the status of an entry, or None if there is none. A link is not followed."""
         try:
             return os.stat(plain_name(name), dir_fd=self.fd, follow_symlinks=False)
         except (FileNotFoundError, ValueError):
             return None
 
     def has(self, name: str, fd: int) -> bool:
-        """Returns whether a name here is that of what is open, and not of what took its place."""
+        """Returns whether a name still stands for the open file `fd`, and not for another file."""
         there = self.status(name)
         return there is not None and os.path.samestat(there, os.fstat(fd))
 
     def open_regular(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
         """Returns a descriptor of a regular file; the caller closes it.
 
-        Anything else is not opened for reading or writing: `NotRegular`.
+        Raises `NotRegular` for anything else, which is neither read nor written.
         """
         try:
             fd = os.open(plain_name(name), flags | _FILE, mode, dir_fd=self.fd)
@@ -148,7 +148,7 @@ class Folder(OpenDescriptor):
         raise NotRegular(errno.EINVAL, "it is not a regular file")
 
     def read(self, name: str, most: int) -> bytes:
-        """Returns what a regular file holds; raises `NotRegular`, or `TooLong` if it holds more."""
+        """Returns a regular file's content. Raises `NotRegular`; `TooLong` above `most` bytes."""
         with os.fdopen(self.open_regular(name), "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
@@ -157,7 +157,7 @@ class Folder(OpenDescriptor):
 
     @contextlib.contextmanager
     def replacing(self, name: str, *, sync: bool = False) -> Iterator[BinaryIO]:
-        """A file to write to that takes a name's place at the end: as a whole, or not at all.
+        """Yields a new file to write, which gets the name at the end, whole or not at all.
 
         With `sync`, the file's content is on the disk before it gets the name.
         """
@@ -177,11 +177,11 @@ class Folder(OpenDescriptor):
             raise
 
     def abandoned(self) -> list[str]:
-        """Returns the names of files that killed writers left, if nobody writes here now."""
+        """Returns the names of files that killed writers left. Call it when no writer is active."""
         return [name for name in self.names() if name.startswith(".") and name.endswith(_ASIDE)]
 
     def remove(self, name: str) -> None:
-        """Removes a file, a link or whatever else is no folder; there may be nothing."""
+        """Removes a file, a link or anything else but a folder, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(plain_name(name), dir_fd=self.fd)
 
@@ -194,9 +194,9 @@ class Folder(OpenDescriptor):
 def open_folder(
     name: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
 ) -> int:
-    """A descriptor of a folder, which is not a link; close it.
+    """Returns a descriptor of a folder, which the caller closes. A link is refused.
 
-    One that its owner closed to himself is opened for him, for good, if `force`.
+    With `force`, a folder without its owner's permissions gets them, for good.
     """
     try:
         fd = os.open(name, FOLDER, dir_fd=parent)
@@ -211,14 +211,14 @@ def open_folder(
 
 
 def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
-    """Lets the owner into a folder; a link in its place is not followed."""
+    """Gives the owner all permissions of a folder; a link in its place is not followed."""
     # Linux changes modes through links only; a descriptor that only names the folder is not a link
     with closing_fd(os.open(name, SEARCHED, dir_fd=parent)) as fd:
         os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
 
 
 def plain_name(name: str) -> str:
-    """Returns a name that is one; `ValueError` if it could lead elsewhere."""
+    """Returns a plain name as it is. Raises `ValueError` if it could lead elsewhere."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError("not a plain name")
     return name
@@ -226,9 +226,9 @@ def plain_name(name: str) -> str:
 
 @contextlib.contextmanager
 def making_folder(path: Path, mode: int = 0o777) -> Iterator[None]:
-    """Makes a folder that may be there already, with those above it.
+    """Makes a folder, which may be there already, and those above it.
 
-    If the block fails, what was made is removed again, as far as nobody put anything there.
+    If the block fails, the new folders are removed again, unless they hold anything.
     """
     missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
     try:
@@ -253,20 +253,23 @@ class PlantedLinkError(WasmKernelError, ValueError):
 
 
 def real_path(path: Path | str) -> Path:
-    """Returns the real path of a folder that somebody named; it need not be there.
+    """Returns the real path of a folder that the user named; it need not exist.
 
-    A relative path that leads through a link is refused: `PlantedLinkError`.
+    Raises `PlantedLinkError` if a relative path leads through a link.
     """
     path = Path(path)
     if path.is_absolute():
         return path.resolve()
-    with contextlib.suppress(OSError):  # missing, say: whoever opens it tells
+    with contextlib.suppress(OSError):  # such as a missing folder: opening it will report that
         os.close(_walked(path, SEARCHED))
     return _lexical(path)
 
 
 def open_named(path: Path | str) -> Folder:
-    """Returns a folder that somebody named, as `real_path` lets it be; the caller closes it."""
+    """Returns a folder that the user named; the caller closes it.
+
+    Raises `PlantedLinkError` if a relative path leads through a link.
+    """
     path = Path(path)
     return Folder.open(path) if path.is_absolute() else Folder(_walked(path, FOLDER))
 

@@ -1,8 +1,8 @@
 """Landlock: a process gives up the files and the network that it will not need, for good.
 
-Linux 5.13 and later, no privilege. The system calls and their structures are those of
+It needs Linux 5.13 or later and no privilege. The system calls and their structures are those of
 <https://docs.kernel.org/userspace-api/landlock.html>. The one Python package for it (`landlock`)
-knows neither network nor signals.
+supports neither network nor signals.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def version() -> int:
 class Ruleset(Closing):
     """The files that a process may go on using; close it.
 
-    An `OSError` if the kernel has no Landlock, or one too old.
+    Raises `OSError` if the kernel has no Landlock, or one too old.
     """
 
     def __init__(self) -> None:
@@ -80,22 +80,22 @@ class Ruleset(Closing):
         self._fd = _ruleset(self._handled, self._known)
 
     def allow(self, path: Path, access: Access) -> None:
-        """Allows this to be done to a file, or to a folder and below; nothing if it is missing."""
+        """Allows access to a file, or to a folder and all below it. Skips a missing path."""
         _allow(self._fd, path, access & self._handled)
 
     def restrict(self) -> int:
         """Gives up, in this thread and those it starts from now on, all that is not allowed.
 
-        Connections over TCP and signals to other processes are given up too, if the kernel can.
-        Returns the Landlock version that it was done with: 4 and later also guard TCP, 6 signals.
-        After an `OSError`, nothing was given up.
+        TCP connections and signals to other processes are given up, too, if the kernel supports it.
+        Returns the Landlock version: 4 and later also guard TCP, 6 and later also signals. After an
+        `OSError`, nothing was given up.
         """
         no_new_privileges()
         checked(system_call(_RESTRICT, self._fd, 0))
         return self._known
 
     def close(self) -> None:
-        """Closes it; what was given up is. Safe to call twice."""
+        """Closes the ruleset; the restrictions stay. Safe to call twice."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -126,7 +126,7 @@ def _allow(ruleset: int, path: Path, access: Access) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what can't be opened needs no permission
+        return  # a path that can't be opened needs no permission
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             access &= _TO_FILES

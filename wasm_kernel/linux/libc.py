@@ -15,7 +15,7 @@ _LIBRARY = ctypes.CDLL(None, use_errno=True)
 
 @cache
 def function(name: str, *types: type[Any], result: type[Any] = INT) -> Callable[..., int]:
-    """Returns a function of the C library, or what always fails if the library is too old."""
+    """Returns a function of the C library, or one that always fails if the library is too old."""
     found: Any = getattr(_LIBRARY, name, None)
     if found is None:
         return lambda *_: -1
@@ -30,7 +30,7 @@ def system_call(number: int, *arguments: int | bytes | None) -> int:
 
 
 def failure(what: str = "") -> OSError:
-    """Returns the error of the call that has just failed, in the system's words or others."""
+    """Returns the error of the call that has just failed, in the system's words or in `what`."""
     code = ctypes.get_errno()
     return OSError(code, what or os.strerror(code))
 

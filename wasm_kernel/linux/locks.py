@@ -13,10 +13,10 @@ _POLL_SECONDS = 0.0005
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Locks an open file or folder, at once or not at all; `OSError` if there are no locks.
+    """Locks an open file or folder without waiting; returns False if another process holds it.
 
-    The lock ends when the descriptor is closed, also by the end of the process. Others may hold a
-    `shared` one, too, as long as theirs are shared.
+    The lock ends when the descriptor is closed, also by the end of the process. Several processes
+    can hold `shared` locks. Raises `OSError` if the file system has no locks.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -26,12 +26,12 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Gives a lock back, also for a forked process that has the descriptor, too."""
+    """Releases a lock, even if a forked process has the descriptor, too."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:
-    """Tries to lock, as `try_lock` does, for up to so many seconds for others to let go."""
+    """Tries to lock, as `try_lock` does, for up to `seconds`; returns whether it succeeded."""
     until = time.monotonic() + seconds
     while not try_lock(descriptor, shared=shared):
         if time.monotonic() >= until:
@@ -41,10 +41,10 @@ def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:
 
 
 class FileLock:
-    """One process at a time holds it; the system frees it when the holder dies, however it does.
+    """A lock that one process at a time holds; the system frees it when the holder dies.
 
-    The file is made if it is missing; by its name in `folder` where others may have put something
-    else.
+    The file is made if it is missing. Name a `folder`, and the file's name in it as `path`, if a
+    stranger may have put a link or a special file there.
     """
 
     def __init__(self, path: Path | str, folder: Folder | None = None) -> None:
@@ -53,7 +53,7 @@ class FileLock:
         self._descriptor = -1
 
     def acquire(self, seconds: float = 0.0) -> bool:
-        """Takes the lock, waiting so many seconds at most; False if another holder has it."""
+        """Takes the lock, waiting `seconds` at most; returns False if another holder has it."""
         flags = os.O_RDWR | os.O_CREAT
         if self._folder is None:
             descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -70,7 +70,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Gives it back. Safe to call twice."""
+        """Releases the lock. Safe to call twice."""
         if self._descriptor >= 0:
             unlock(self._descriptor)
             os.close(self._descriptor)

@@ -19,7 +19,7 @@ _FAILED = ctypes.c_void_p(-1).value
 _NO_ACCESS = 0  # PROT_NONE
 _MAY_MOVE, _FIXED = 1, 2  # of mremap
 _POPULATE_READ = 22  # Linux 5.14 and later
-_HUGE = 2 * 1024 * 1024  # what one page of page tables tells of
+_HUGE = 2 * 1024 * 1024  # bytes that one page of page tables maps
 _MAPS = Path("/proc/self/maps")
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -49,17 +49,17 @@ def map_file(address: int, size: int, descriptor: int, offset: int) -> None:
 
 
 def map_for_forks(size: int, descriptor: int) -> int:
-    """Maps a file, copy-on-write, so that processes forked from this one have all pages at hand.
+    """Maps a file, copy-on-write, so that processes forked from this one inherit its page tables.
 
-    Without that, each page costs a fault when it is first looked at. A forked process gets the page
-    tables of a mapping of a file only if something was written there. Holes of the file are left
-    out: few pages of them are ever looked at, and each would take memory. Returns the address, for
+    Without them, each page costs a fault at its first access. A forked process inherits the page
+    tables of a file mapping only if something was written to it. Holes of the file are left out:
+    few of their pages are ever accessed, and each would take memory. Returns the address, for
     `move_mapping` in a forked process.
     """
     room = _mmap(None, size + _HUGE, _NO_ACCESS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if room in (None, _FAILED):
         raise failure()
-    address = -(-room // _HUGE) * _HUGE  # whole page tables are moved then
+    address = -(-room // _HUGE) * _HUGE  # so that whole page tables can be moved
     map_file(address, size, descriptor, 0)
     for start, end in _written(descriptor, size):
         if _madvise(address + start, end - start, _POPULATE_READ):
@@ -72,7 +72,7 @@ def map_for_forks(size: int, descriptor: int) -> int:
 def _written(descriptor: int, size: int) -> Iterator[Range]:
     """Yields the parts of a file that are not holes."""
     end = 0
-    with contextlib.suppress(OSError):  # there is no further one
+    with contextlib.suppress(OSError):  # only a hole is left
         while end < size:
             start = os.lseek(descriptor, end, os.SEEK_DATA)
             end = os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -82,7 +82,7 @@ def _written(descriptor: int, size: int) -> Iterator[Range]:
 def move_mapping(source: int, target: int, size: int) -> None:
     """Moves one mapping over other memory of ours, with its page tables.
 
-    After an `OSError`, what lies there has no meaning.
+    After an `OSError`, the contents at `target` are undefined.
     """
     if _mremap(source, size, size, _MAY_MOVE | _FIXED, target) != target:
         raise failure("mremap")
@@ -91,8 +91,8 @@ def move_mapping(source: int, target: int, size: int) -> None:
 def clear(address: int, size: int, *, mapped: bool) -> None:
     """Gives whole pages of ours back to the system; they hold zeros from now on.
 
-    Files may be `mapped` into them, which would show again otherwise. After an `OSError` the memory
-    is as it was.
+    If files are `mapped` into the pages, the mappings are replaced: otherwise the files' contents
+    would show again. After an `OSError` the memory is as it was.
     """
     if mapped:
         access, how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -106,7 +106,7 @@ def clear(address: int, size: int, *, mapped: bool) -> None:
 def clear_ranges(
     address: int, anonymous: Iterable[Range], mapped: Iterable[Range]
 ) -> Iterator[Range]:
-    """Clears ranges of memory, with files mapped into them or not, and yields those it could."""
+    """Clears ranges of memory, without and with files mapped into them; yields the cleared ones."""
     with contextlib.suppress(OSError):  # such as too many mappings
         for ranges, is_mapped in ((anonymous, False), (mapped, True)):
             for start, end in ranges:
@@ -118,14 +118,14 @@ _MOVE = _MAY_MOVE | _FIXED | 4  # MREMAP_DONTUNMAP
 
 
 class MovedMemory:
-    """Memory that was moved away from its place, with what is mapped into it; close it.
+    """Memory that was moved away from its place, with its mappings; close it.
 
     Page tables are moved, no content: a gigabyte takes less than a millisecond. Source: mremap(2);
-    MREMAP_DONTUNMAP, of Linux 5.7 and later, leaves empty memory, so nobody else gets the place.
+    MREMAP_DONTUNMAP, of Linux 5.7 and later, leaves empty memory, so the place stays reserved.
     """
 
     def __init__(self, address: int, size: int) -> None:
-        """Moves memory of ours away; what is left there has no meaning, also after an `OSError`."""
+        """Moves memory of ours away; its old place is undefined then, also after an `OSError`."""
         how = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         place = _mmap(None, size, _NO_ACCESS, how, -1, 0)
         if place in (None, _FAILED):
@@ -138,11 +138,11 @@ class MovedMemory:
             raise
 
     def move_to(self, address: int, size: int) -> None:
-        """Moves its beginning over other memory; after an `OSError`, that has no meaning."""
+        """Moves its first `size` bytes over other memory, undefined after an `OSError`."""
         _move(self._place, address, size)
 
     def close(self) -> None:
-        """Gives back what was not moved on. Safe to call twice."""
+        """Frees the part that was not moved on. Safe to call twice."""
         if self._place:
             place, self._place = self._place, 0
             _munmap(place, self.size)
@@ -161,7 +161,7 @@ def _move(source: int, target: int, size: int) -> None:
 
 
 def _mappings(start: int, end: int) -> list[Range]:
-    """Returns the mappings between two addresses: one call moves no more than one."""
+    """Returns the mappings between two addresses; mremap moves one mapping per call."""
     found = []
     for line in _MAPS.read_bytes().splitlines():
         first, _, last = line.split(b" ", 1)[0].partition(b"-")
@@ -172,13 +172,12 @@ def _mappings(start: int, end: int) -> list[Range]:
 
 
 def view(address: int, size: int) -> memoryview:
-    """Returns so many bytes of memory, for reading."""
+    """Returns a read-only view of `size` bytes of memory."""
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B").toreadonly()
 
 
 def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray:
-    """Returns a copy of what ranges of memory hold, one after the other.
-
+    """Returns a copy of the contents of ranges of memory, one after the other.
     A cell leaves hundreds of small dirty ranges; one C call each would cost more than the copying.
     process_vm_readv(2), asked about the own process, copies a thousand at once.
     """
@@ -198,7 +197,7 @@ def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray:
 def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Yields the ranges in portions that one call can take; longer ones are cut."""
     if len(ranges) <= RANGES_MOST and sum(end - start for start, end in ranges) <= COPIED_MOST:
-        yield list(ranges)  # so after most cells
+        yield list(ranges)  # the case after most cells
         return
     portion: list[Range] = []
     room = COPIED_MOST
@@ -217,13 +216,13 @@ def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 
 
 def trim() -> None:
-    """Gives back to the system what the C library's allocator holds free, if that library can."""
+    """Returns the C library's free memory to the system, if the library supports that."""
     with contextlib.suppress(AttributeError):
         libc.function("malloc_trim", SIZE)(0)
 
 
 def available_memory() -> int:
-    """Returns the bytes that can be taken without pressing on anybody; 0 if it can't be told.
+    """Returns the bytes that can be allocated without swapping; 0 if that is unknown.
 
     A control group of this process may leave less than the system has.
     """
@@ -241,7 +240,7 @@ def _of_system() -> int:
 
 
 def _of_groups() -> list[int]:
-    """Returns what each control group above this process leaves (version 2, as containers have)."""
+    """Returns the bytes that each control group of this process leaves (cgroup version 2)."""
     try:
         lines = GROUP.read_text().splitlines()
         name = next(line[3:] for line in lines if line.startswith("0::"))
@@ -256,5 +255,5 @@ def _of_groups() -> list[int]:
             most = int((group / "memory.max").read_text())
             left.append(max(0, most - int((group / "memory.current").read_text())))
         except (OSError, ValueError):
-            continue  # the topmost has no limit, nor has one that says "max"
+            continue  # no limit: the topmost group, or one that says "max"
     return left

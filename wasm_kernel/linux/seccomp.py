@@ -1,9 +1,9 @@
 """Seccomp: a process gives up the system calls that it will not make again, in all its threads.
 
-A classic BPF program, as <https://docs.kernel.org/userspace-api/seccomp_filter.html> describes it.
-It names what is refused and lets the rest pass: what wasmtime, ZeroMQ and Python call in all their
-versions is not ours to list. New files are Landlock's to refuse (`landlock.py`); this refuses what
-Landlock knows nothing of.
+The filter is a classic BPF program (<https://docs.kernel.org/userspace-api/seccomp_filter.html>).
+It lists the refused calls and lets the rest pass: the calls that all versions of wasmtime, ZeroMQ
+and Python make can't be listed. Landlock refuses new files (`landlock.py`); this filter refuses
+what Landlock does not guard.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ REFUSED = (
     SystemCall("tkill", 200, 130),
     SystemCall("setpriority", 141, 140),
     SystemCall("ioprio_set", 251, 30),
-    # what other files are, which Landlock does not guard: modes, owners, times, attributes
+    # the modes, owners, times and attributes of other files, which Landlock does not guard
     SystemCall("chmod", 90, None),
     SystemCall("fchmodat", 268, 53),
     SystemCall("fchmodat2", 452, 452),
@@ -78,7 +78,7 @@ REFUSED = (
     SystemCall("fremovexattr", 199, 16),
     SystemCall("removexattrat", 466, 466),
     SystemCall("file_setattr", 469, 469),
-    # memory, queues and semaphores that this user's programs share, nor these
+    # memory, queues and semaphores that this user's programs share; Landlock does not guard them
     SystemCall("shmget", 29, 194),
     SystemCall("shmat", 30, 196),
     SystemCall("shmctl", 31, 195),
@@ -92,12 +92,12 @@ REFUSED = (
     SystemCall("msgctl", 71, 187),
     SystemCall("mq_open", 240, 180),
     SystemCall("mq_unlink", 241, 181),
-    # memory in files without a name, which counts as nobody's
+    # memory in files without a name, which counts to no process
     SystemCall("memfd_create", 319, 279),
     SystemCall("memfd_secret", 447, 447),
     # a second way to everything above
     SystemCall("io_uring_setup", 425, 425),
-    # what escapes from containers are made of
+    # calls that escapes from containers use
     SystemCall("unshare", 272, 97),
     SystemCall("setns", 308, 268),
     SystemCall("mount", 165, 40),
@@ -125,13 +125,13 @@ OWN_ONLY = (
 """The calls whose first argument may only be the process itself."""
 
 OWN_OR_NONE = (
-    # limits of other processes of this user: they could be given none to live with
+    # limits of other processes of this user: too low ones would end them
     SystemCall("prlimit64", 302, 261),
 )
 """The calls whose first argument may only be the process itself, by its number or 0.
 
-Those that set how a thread is scheduled can't be among them: libraries name their threads in them,
-and ZeroMQ aborts the process when that is refused.
+The calls that set a thread's scheduling can't be among them: libraries pass them the numbers of
+their threads, and ZeroMQ aborts the process when such a call is refused.
 """
 _GET_RIGHTS, _SET_RIGHTS = SystemCall("capget", 125, 90), SystemCall("capset", 126, 91)
 _RIGHTS_VERSION = 0x20080522
@@ -143,12 +143,12 @@ _CLONE3 = SystemCall("clone3", 435, 435)
 
 
 def available() -> bool:
-    """Returns whether this machine's calls are known here."""
+    """Returns whether this module knows the call numbers of this machine's architecture."""
     return os.uname().machine in _SECCOMP
 
 
 def refuse() -> None:
-    """Gives up new processes, others than this one, and the calls in `REFUSED`, in every thread."""
+    """Gives up new and other processes and the calls in `REFUSED`, in every thread."""
     if not available():
         raise OSError("the system calls of this machine are not known here")
     machine = os.uname().machine
@@ -161,9 +161,9 @@ def refuse() -> None:
 
 
 def give_up_rights() -> None:
-    """Gives up what the superuser may beyond files: to set the clock, to restart the machine.
+    """Gives up the superuser's rights beyond files, such as to set the clock or to restart.
 
-    It holds for the thread that asks and for those that it starts.
+    It holds for the calling thread and for those that it starts.
     """
     machine = os.uname().machine
     head = struct.pack("=Ii", _RIGHTS_VERSION, 0)
@@ -176,7 +176,7 @@ def give_up_rights() -> None:
 
 
 def program(machine: str, process: int) -> bytes:
-    """The BPF program for an architecture and a process, eight bytes an instruction."""
+    """Returns the BPF program for an architecture and a process, eight bytes per instruction."""
     return b"".join(_instructions(machine, process))
 
 
@@ -202,7 +202,7 @@ def _instructions(machine: str, process: int) -> Iterator[bytes]:
                 yield _step(_EQUAL, number, left, 0)
             yield refused
             yield _step(_RETURN, _ALLOW)
-    # clone3's flags lie behind a pointer: told that it is missing, the C library takes clone
+    # a filter can't read clone3's flags, behind a pointer; after ENOSYS the C library uses clone
     yield _step(_EQUAL, getattr(_CLONE3, machine), 0, 1)
     yield _error(errno.ENOSYS)
     yield from _times_of_what_is_open(getattr(_TIMES, machine))
@@ -221,7 +221,7 @@ def _instructions(machine: str, process: int) -> Iterator[bytes]:
 
 
 def _times_of_what_is_open(number: int) -> Iterator[bytes]:
-    """Yields what lets times be set by a descriptor alone: Landlock has let that be opened."""
+    """Yields steps that allow setting times by a descriptor alone: Landlock checked its opening."""
     yield _step(_EQUAL, number, 0, 6)
     yield _step(_LOAD, _SECOND_ARGUMENT_AT)
     yield _step(_EQUAL, 0, 0, 2)

@@ -1,6 +1,6 @@
-"""A longer piece of work, as whoever does it sees whoever waits for it.
+"""A longer piece of work, as the code that does it sees it: it can report and be cancelled.
 
-A file of its own, because every room imports it, and most of them nothing else of the broker.
+It has its own file because every room imports it, and most rooms import nothing else of the broker.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """A piece of work that somebody waits for. The thread that does the work uses it."""
+    """A piece of work that a caller waits for. The thread that does the work uses it."""
 
     @property
     def cancelled(self) -> bool:
-        """True once nobody waits. Work asks every 0.1 s or so, and then puts things back."""
+        """True once the caller gave up. The work checks it every 0.1 s or so, then cleans up."""
 
     def report(self, text: str) -> None:
-        """Says, as a plain sentence, how far the work is."""
+        """Reports the work's progress as a plain sentence."""
 
 
 class Cancelled(Exception):
-    """The work is not wanted any more; a part of it may be there."""
+    """The work was cancelled; partial results may remain."""
 
 
 class Reporting:
-    """A task that nobody cancels."""
+    """A task that reports progress and is never cancelled."""
 
     cancelled = False
 
@@ -34,4 +34,4 @@ class Reporting:
 
 
 QUIET: Task = Reporting(lambda text: None)
-"""Work that nobody watches and nobody cancels."""
+"""A task that reports nothing and is never cancelled."""

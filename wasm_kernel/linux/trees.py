@@ -1,6 +1,6 @@
-"""A folder with everything in it, copied, removed or summed up, whatever was put there.
+"""A folder tree, copied, removed or summed up, even if a stranger filled it.
 
-No link is followed and no pipe opened; a folder may be deeper than any path may be long. A copy
+No link is followed and no pipe opened; a tree may be deeper than the longest path allows. A copy
 keeps links (also hard ones between the files copied), holes, permissions and times.
 """
 
@@ -22,12 +22,12 @@ from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.linux.walks import FolderWalk, HiddenTest
 
 _OWNER = 0o700
-_LINKED_DEEPEST = 500  # folders; each further name of a file is reached by all of them
+_LINKED_DEEPEST = 500  # folders that the walk to each further name of a file opens
 _PERMISSIONS = 0o777
 
 
 class LeftOut(Struct, frozen=True):
-    """Something that is not in a copy: its path in the tree, and why."""
+    """An entry that was left out of a copy: its path in the tree, and why."""
 
     path: str
     why: str
@@ -39,10 +39,10 @@ def copy_tree(
     hidden: Callable[[str], bool],
     task: Task = QUIET,
 ) -> list[LeftOut]:
-    """Copies all but `hidden` names of a folder into another, which has none of it.
+    """Copies all but the `hidden` names of a folder into another, which has none of them.
 
-    Returns what could not be read, or is nothing that can be copied. If it fails or is not wanted
-    any more (`Cancelled`), a part of it is there.
+    Returns the entries that could not be read or can't be copied. After an error or `Cancelled`,
+    the target holds a part of the copy.
     """
     with FolderWalk(source) as here, FolderWalk(target) as there:
         copying = _Copying(here, there, target, FileCopier(task))
@@ -59,20 +59,20 @@ def remove_tree(folder: Path) -> None:
 
 
 def remove_contents(folder: int, *, hidden: HiddenTest | None = None) -> None:
-    """Deletes everything below a folder, also in folders that their owner closed to himself.
+    """Deletes everything below a folder, also in folders without their owner's permissions.
 
-    Links themselves are deleted, never what they lead to. What is `hidden` stays.
+    Links themselves are deleted, never their targets. `hidden` entries stay.
     """
     for entry in walks.entries(folder, force=True, hidden=hidden):
         remove = os.rmdir if entry.is_folder else os.unlink
         try:
             remove(entry.name, dir_fd=entry.folder)
         except FileNotFoundError:
-            continue  # somebody was faster
+            continue  # another process was faster
 
 
 class _Copying:
-    """A copy on its way, in two folders that correspond to each other."""
+    """A running copy, with a walk in the source and one in the target."""
 
     def __init__(
         self, here: FolderWalk, there: FolderWalk, target: Path | int, copier: FileCopier
@@ -97,7 +97,7 @@ class _Copying:
                 todo.append(iter(self._here.names()))
 
     def _copy(self, name: str) -> bool:
-        """Copies what has this name; True if it is a folder, which was entered: it is next."""
+        """Copies one entry; True if it is a folder, which both walks then have entered."""
         try:
             with _reading():
                 found = os.stat(name, dir_fd=self._here.fd, follow_symlinks=False)
@@ -118,7 +118,7 @@ class _Copying:
         except _Unreadable as problem:
             self.left_out.append(LeftOut("/".join([*self._here.path, name]), problem.why))
         except FileNotFoundError:
-            pass  # somebody removed it meanwhile
+            pass  # another process removed it
         return False
 
     def _enter(self, name: str, found: os.stat_result) -> None:
@@ -163,7 +163,7 @@ class _Copying:
 
 
 class _Unreadable(Exception):
-    """Something to be copied can't be read; `why` says why."""
+    """An entry can't be copied; `why` says why."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -185,11 +185,11 @@ def _dress(fd: int, like: os.stat_result) -> None:
 
 
 class TreeSummary(Struct):
-    """A summary of what lies in a folder.
+    """A summary of a folder's contents.
 
-    `names` are its files and links, by their paths below it, with device and number, `folders` the
-    folders in it; `count` is of all these and itself; `size` is the bytes of its files, `longest`
-    the bytes of the longest path.
+    `names` maps the paths of its files and links to device and inode number, `folders` are the
+    paths of the folders in it, `count` is the number of all these and the folder itself, `size` is
+    the bytes of its files, `longest` the bytes of the longest path.
     """
 
     names: dict[str, tuple[int, int]] = {}
@@ -200,9 +200,9 @@ class TreeSummary(Struct):
 
 
 def summarize(entries: Iterable[walks.Entry], hidden: HiddenTest) -> TreeSummary:
-    """Sums up what lies in an open folder, at all depths, as `walks.entries` yields it.
+    """Sums up the entries of an open folder at all depths, which `walks.entries` yields.
 
-    It fails if a folder that may not be moved, which `hidden` tells, is in it.
+    Raises `PermissionError` if one is a `hidden` folder, which may not be moved.
     """
     found = TreeSummary()
     for entry in entries:
@@ -217,7 +217,7 @@ def summarize(entries: Iterable[walks.Entry], hidden: HiddenTest) -> TreeSummary
         try:
             status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
         except FileNotFoundError:
-            continue  # somebody was faster
+            continue  # another process was faster
         found.names[path] = (status.st_dev, status.st_ino)
         found.size += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return found

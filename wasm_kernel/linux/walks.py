@@ -1,7 +1,7 @@
 """Walks through a tree of folders, step by step: no link is followed, no path grows too long.
 
-Only the deepest few folders are kept open, so that a tree may be deeper than this process may have
-files open; on the way back the others are opened again, and must be the same folders still.
+Only the deepest few folders are kept open, so that a tree may be deeper than this process's limit
+of open files; on the way back the others are opened again, and must still be the same folders.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from msgspec import Struct
 from wasm_kernel.linux.folders import FOLDER, SEARCHED, Closing, open_folder
 
 HiddenTest = Callable[[int, str, int], bool]
-"""Says what a walk passes over, by a descriptor of the folder it is in, its name there, and how
-many folders lie between that folder and the walk's beginning."""
+"""Returns whether a walk skips an entry: gets its folder's descriptor, its name there, and the
+number of folders between that folder and the walk's beginning."""
 
 DEEPEST = 2000
-"""Longer paths are not made: those of a deep tree together have the square of its size."""
+"""Longer paths are not built: the paths of a deep tree grow with the square of its depth."""
 
 _KEPT = 16
 
@@ -44,12 +44,12 @@ class FolderWalk(Closing):
 
     @property
     def fd(self) -> int:
-        """The folder that the walk stands in."""
+        """A descriptor of the folder that the walk stands in."""
         return self._open[-1]
 
     @property
     def root(self) -> int:
-        """The folder that the walk began in."""
+        """A descriptor of the folder that the walk began in."""
         return self._open[0]
 
     @property
@@ -73,7 +73,10 @@ class FolderWalk(Closing):
             return [entry.name for entry in entries]
 
     def enter(self, name: str, *, force: bool = False) -> None:
-        """Goes down into a folder, also one closed to its owner if `force`; or stays and raises."""
+        """Goes down into a folder; after an `OSError`, the walk stays where it was.
+
+        With `force`, a folder without its owner's permissions gets them, for good.
+        """
         fd = (
             open_folder(name, self.fd, force=True)
             if force
@@ -90,7 +93,7 @@ class FolderWalk(Closing):
     def leave(self) -> str:
         """Goes back up; returns the name of the folder that was left.
 
-        Raises `OSError` if somebody moved a folder that leads to the one above.
+        Raises `OSError` if another process moved a folder that leads to the one above.
         """
         if self._open[-2] < 0:
             self._open[-2] = self._parent()
@@ -99,7 +102,7 @@ class FolderWalk(Closing):
         return self._names.pop()
 
     def _parent(self) -> int:
-        """The folder above, also if somebody moved the one that the walk stands in."""
+        """Returns the folder above, even if another process moved the one the walk stands in."""
         fd = os.open("..", self._how, dir_fd=self.fd)
         if _mark(fd) == self._marks[-2]:
             return fd
@@ -126,11 +129,11 @@ class FolderWalk(Closing):
 
 
 class Lookup(Closing):
-    """Leads to many paths below one folder; close it. One thread's own.
+    """A way to look up many paths below one folder; close it. One thread's own.
 
-    It keeps the way to the last one open, so paths in sorted order cost what the tree has, however
-    deep it is. A folder that somebody moves meanwhile is not found. What `before_step` (from one
-    folder to the next) or `before_making` raises ends the walk.
+    It keeps the folders of the last path open, so paths in sorted order open each folder of the
+    tree once. A folder that another process moves is not found. `before_step` (from one folder to
+    the next) and `before_making` may raise to end the walk.
     """
 
     def __init__(
@@ -147,8 +150,8 @@ class Lookup(Closing):
     def parent(self, path: str, *, make: bool = False) -> tuple[int, str]:
         """Returns the folder of a path's last name, open until the next call, and that name.
 
-        No link is followed; `OSError` if a name is not plain and could lead out. `make` makes
-        folders.
+        With `make`, missing folders are made. No link is followed. Raises `OSError` if a name is
+        not plain and could lead out.
         """
         *above, name = parts = path.split("/")
         if not all(map(is_plain_name, parts)):
@@ -180,12 +183,12 @@ class Lookup(Closing):
             self._walk.enter(name)
 
     def close(self) -> None:
-        """Closes what is open. Safe to call twice."""
+        """Closes the folders. Safe to call twice."""
         self._walk.close()
 
 
 def is_plain_name(name: str) -> bool:
-    """Returns whether a part of a path names something in a folder, and not the folders around."""
+    """Returns whether a part of a path names an entry of a folder, not the folder or its parent."""
     return name not in ("", ".", "..") and "\0" not in name
 
 
@@ -195,9 +198,9 @@ def _mark(fd: int) -> tuple[int, int]:
 
 
 class Entry(Struct, frozen=True):
-    """Something in a folder, good until the next entry is asked for.
+    """An entry of a folder, valid until the walk's next entry.
 
-    `here` is where the walk stands; a link to a folder is not a folder.
+    `here` is the walk, in the entry's folder; a link to a folder is not a folder.
     """
 
     here: FolderWalk
@@ -211,7 +214,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The names of the folders that lead there; made when asked for, as it may be long."""
+        """The names of the folders that lead there; built on demand, as it may be long."""
         return self.here.path
 
     @property
@@ -221,21 +224,20 @@ class Entry(Struct, frozen=True):
 
     @property
     def is_deep(self) -> bool:
-        """True if its path is too long to be told."""
+        """True if its path is too long to be built."""
         return self.here.depth > DEEPEST
 
 
 def entries(
     folder: int, *, force: bool = False, hidden: HiddenTest | None = None, most: int | None = None
 ) -> Iterator[Entry]:
-    """Yields everything below a folder; what is in a folder comes before the folder itself.
+    """Yields everything below a folder; the entries of a folder come before the folder itself.
 
     Args:
         folder: The folder's descriptor; it stays the caller's.
-        hidden: Says what is passed over, by a descriptor of the folder it is in, its name there,
-            and how many folders lie between that folder and the walk's beginning.
-        force: Whether folders that their owner closed to himself are opened, and not left out.
-        most: How many names are looked at in all; None for all of them.
+        hidden: Returns whether the walk skips an entry.
+        force: Whether folders without their owner's permissions get them, and are not skipped.
+        most: The number of names that are looked at in all; None for no limit.
     """
     left = repeat(None) if most is None else repeat(None, most)
     with FolderWalk(folder) as here:
@@ -245,7 +247,7 @@ def entries(
                 name = todo[-1].pop()
                 try:
                     inside = _entered(here, name, force=force)
-                except NotADirectoryError:  # somebody put something else in its place
+                except NotADirectoryError:  # another process replaced the folder
                     yield Entry(here, name, False)
                     continue
                 if inside:
@@ -262,7 +264,7 @@ def entries(
 def _files(
     here: FolderWalk, hidden: HiddenTest | None, left: Iterable[None]
 ) -> Generator[Entry, None, list[str]]:
-    """Yields what lies in the walk's folder and is no folder; returns the names of folders."""
+    """Yields the entries of the walk's folder but its folders; returns the names of those."""
     with os.scandir(here.fd) as listing:
         found = [
             (entry.name, entry.is_dir(follow_symlinks=False))
@@ -276,7 +278,7 @@ def _files(
 
 
 def _entered(here: FolderWalk, name: str, *, force: bool) -> bool:
-    """Goes down into a folder; returns False if it is closed, or gone by now."""
+    """Goes down into a folder; returns False if that is not permitted, or if it is gone."""
     try:
         here.enter(name, force=force)
     except (PermissionError, FileNotFoundError):
@@ -300,8 +302,8 @@ def _is_gone(folder: int, name: str) -> bool:
 def size_of(folder: int, *, force: bool = False) -> int:
     """Returns the bytes of all regular files below a folder, by their length.
 
-    A file with several names in the tree counts once, as it takes its room once; a sparse file
-    counts as long as it says it is. Folders and links themselves count nothing.
+    A file with several names in the tree counts once, as it takes its space once; a sparse file
+    counts with its full length. Folders and links themselves do not count.
     """
     total = 0
     seen: set[tuple[int, int]] = set()
@@ -311,7 +313,7 @@ def size_of(folder: int, *, force: bool = False) -> int:
         try:
             status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
         except FileNotFoundError:
-            continue  # somebody was faster
+            continue  # another process was faster
         if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
             continue
         if status.st_nlink > 1:
