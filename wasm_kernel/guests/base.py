@@ -307,14 +307,19 @@ def languages() -> Iterator[GuestLanguage]:
 
 
 def broker_handlers(
-    runtime: RuntimeType | str, private: OpenPrivate, *, pip: bool = True
+    runtime: RuntimeType | str,
+    private: OpenPrivate,
+    *,
+    pip: bool = True,
+    fetched: Fetched | None = None,
 ) -> Handlers:
     """Returns what a broker does for the guest of one sandbox, with `pip` also fetch packages.
 
+    `fetched` is what it has fetched so far; by default nothing.
     They have a module of their own, so that a broker can be forked before wasmtime is imported.
     """
     module = import_module(f"wasm_kernel.guests.{RuntimeType(runtime).value}.broker_handlers")
-    handlers: Handlers = module.broker_handlers(private, pip=pip)
+    handlers: Handlers = module.broker_handlers(private, fetched or Fetched(), pip=pip)
     return handlers
 
 

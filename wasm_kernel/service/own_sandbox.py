@@ -120,7 +120,8 @@ class OwnHome:
         """Returns what is done for the session beyond its worker's walls."""
         handlers: Handlers = {ForkSession: self._fork}
         if session.opened.pip:
-            own = broker_handlers(session.opened.language, self.new.folders.open_private)
+            private = self.new.folders.open_private
+            own = broker_handlers(session.opened.language, private, fetched=session.fetched)
             handlers = {**handlers, **own}
         return handlers
 

@@ -363,7 +363,10 @@ class Service:
         handlers: Handlers = {ForkSession: self._forking(opened.session_id)}
         if opened.pip:
             private = self._sessions_root.private_of(opened.session_id)
-            handlers = {**handlers, **broker_handlers(opened.language, private)}
+            handlers = {
+                **handlers,
+                **broker_handlers(opened.language, private, fetched=session.fetched),
+            }
         return handlers
 
     def _size_of(self, entry: Entry) -> int:

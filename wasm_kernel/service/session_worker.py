@@ -28,6 +28,7 @@ from wasm_kernel.errors import (
     describe,
 )
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.guests.base import Fetched
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
@@ -117,6 +118,7 @@ class SessionWorker:
     ) -> None:
         self.opened = opened
         self.usage = Usage()
+        self.fetched = Fetched()
         self.last_used = time.time()
         self.resets = 0
         self._home = home

@@ -45,9 +45,10 @@ _NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
 _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
 
 
-def fetching(private: OpenPrivate) -> Callable[[FetchPackages, Task], FetchedPackages]:
-    """Returns the broker's handler for one sandbox."""
-    fetched = Fetched()
+def fetching(
+    private: OpenPrivate, fetched: Fetched
+) -> Callable[[FetchPackages, Task], FetchedPackages]:
+    """Returns the broker's handler for one sandbox, which has fetched something before."""
 
     def fetch_packages(request: FetchPackages, task: Task) -> FetchedPackages:
         if len(request.wanted) > _PACKAGES_MOST:
@@ -158,7 +159,7 @@ def _check(folder: Path) -> None:
             raise PackageError(f"these are more than {FILES_MOST:,} files.")
 
 
-def broker_handlers(private: OpenPrivate, *, pip: bool = True) -> Handlers:
+def broker_handlers(private: OpenPrivate, fetched: Fetched, *, pip: bool = True) -> Handlers:
     """Returns what the broker does for the guest of one sandbox, with `pip` also fetch packages."""
     handlers: Handlers = {PrepareGuest: preparing(RuntimeType.JAVASCRIPT)}
-    return {**handlers, FetchPackages: fetching(private)} if pip else handlers
+    return {**handlers, FetchPackages: fetching(private, fetched)} if pip else handlers

@@ -27,13 +27,13 @@ from wasm_kernel.policy import RuntimeType
 _PACKAGES_MOST = 100
 
 
-def broker_handlers(private: OpenPrivate, *, pip: bool = True) -> Handlers:
+def broker_handlers(private: OpenPrivate, fetched: Fetched, *, pip: bool = True) -> Handlers:
     """Returns what the broker does for the guest of one sandbox, with `pip` also fetch wheels."""
     handlers: Handlers = {
         PrepareGuest: preparing(RuntimeType.PYTHON),
         CompileInBackground: _compile_in_background,
     }
-    return {**handlers, FetchWheels: _fetching(private)} if pip else handlers
+    return {**handlers, FetchWheels: _fetching(private, fetched)} if pip else handlers
 
 
 def _compile_in_background(request: CompileInBackground, _: Task) -> Done:
@@ -45,9 +45,7 @@ def _compile_in_background(request: CompileInBackground, _: Task) -> Done:
     return Done()
 
 
-def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:
-    fetched = Fetched()
-
+def _fetching(private: OpenPrivate, fetched: Fetched) -> Callable[[FetchWheels, Task], Done]:
     def fetch_wheels(request: FetchWheels, task: Task) -> Done:
         from wasm_kernel.guests.python.language import shared_language
         from wasm_kernel.guests.python.packages.pip import Pip

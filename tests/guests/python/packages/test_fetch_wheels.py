@@ -20,11 +20,13 @@ from tests.private import folders_of
 from tests.tasks import CountedTask
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests import fetcher
+from wasm_kernel.guests.base import Fetched
 from wasm_kernel.guests.python.broker_handlers import broker_handlers
 from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.guests.python.packages import pip
 from wasm_kernel.guests.python.packages.pip import Pip
 from wasm_kernel.linux.broker import Broker, Done, LocalBroker
+from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
 
 Make = Callable[..., Path]
@@ -196,6 +198,19 @@ def test_what_one_sandbox_fetches_in_all_has_an_end(
         broker.call(FetchWheels(("one",), "w_1"), Done)
 
 
+def test_all_requests_of_a_services_session_count(
+    warm: None, index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request had the whole sum to fetch."""
+    index("one")
+    monkeypatch.setattr(fetcher, "TOTAL_BYTES", 500)
+    with Service(tmp_path) as service:
+        session = service.create(pip=True)
+        said = [session.execute("%pip install one").stderr for _ in range(2)]
+    assert "more than" in said[0]
+    assert "open it anew to fetch more" in said[1]
+
+
 def _place(root: Path) -> Path:
     """Where the session `one` has fetched wheels put, with a folder for them."""
     with closing(folders_of(root / "one")) as folders:
@@ -205,7 +220,7 @@ def _place(root: Path) -> Path:
 
 def broker_of(root: Path) -> Broker:
     """A broker that fetches for the session `one`."""
-    return LocalBroker(broker_handlers(SessionsRoot(root).private_of("one")))
+    return LocalBroker(broker_handlers(SessionsRoot(root).private_of("one"), Fetched()))
 
 
 def test_the_broker_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:
