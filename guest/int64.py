@@ -29,6 +29,7 @@ from guest.assembler import (
 from guest.wasm_module import DataEdit, Edit
 
 _LONG, _LONGLONG = i32_const(7), i32_const(9)  # NPY_LONG and NPY_LONGLONG: 4 and 8 bytes
+_UNSIGNED = (6, 8)  # NPY_UINT and NPY_ULONG: 4 bytes
 _INTP_CLASS, _LONGLONG_CLASS = i32_load_static(27642972), i32_load_static(27642932)
 
 # What Cython keeps of the names in numpy/random/mtrand.pyx.
@@ -84,14 +85,17 @@ def _reductions() -> Iterator[Edit]:
 
 
 def _conversions() -> Iterator[Edit]:
-    """The one cast that C code needs, since it asks for `intp` where int64 is the default now."""
-    is_default_to_index = _is_type(_TYPES[0], _LONG) + _is_type(_TYPES[1], _LONGLONG) + I32_AND
+    """The casts that C code needs, since it asks for `intp`, which would have 64 bits elsewhere."""
+    wide = (_LONGLONG, *map(i32_const, _UNSIGNED))
+    is_wide = [_is_type(_TYPES[1], each) for each in wide]
+    is_any = is_wide[0] + b"".join(each + I32_OR for each in is_wide[1:])
+    is_default_to_index = _is_type(_TYPES[0], _LONG) + is_any + I32_AND
     yield Edit(
         "PyArray_FromArray",
         256,
         I32_AND + SELECT,
         I32_AND + is_default_to_index + I32_OR + SELECT,
-        "C code that asks for indexes takes int64: 'same_kind' instead of 'safe' for that pair",
+        "C code that asks for indexes takes int64 and uint32: 'same_kind' instead of 'safe'",
     )
 
 

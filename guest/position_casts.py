@@ -45,11 +45,12 @@ from guest.assembler import (
 from guest.wasm_module import START, Edit, ModuleError, WasmModule
 
 _MESSAGE = (
-    b"a number beyond 2,147,483,647 does not fit an array of positions or counts (numpy.intp), "
-    b"which has 32 bits here. Make the array wider first: array.astype(np.int64)"
+    b"a number beyond 2,147,483,647 does not fit positions and counts (numpy.intp), which have 32 "
+    b"bits here. As an index it is out of bounds; an array that should hold it must be made wider "
+    b"first: array.astype(np.int64)"
 )
 _STACK = 0  # the global variable that holds the stack's end
-_OVERFLOW_ERROR, _VALUE_ERROR = i32_load_static(26079564), i32_load_static(26079184)
+OVERFLOW_ERROR, VALUE_ERROR = i32_load_static(26079564), i32_load_static(26079184)
 _OR, _XOR, _ANY, _SHIFT = (
     vector(80),
     vector(81),
@@ -67,7 +68,10 @@ def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
     numpy has a check of its own in them, for `casting="same_value"`. It is always made here; floats
     may have a fraction.
     """
-    why = "what does not fit positions raises OverflowError"
+    why, overflow = (
+        "what does not fit positions raises OverflowError",
+        i32_const(0) + OVERFLOW_ERROR,
+    )
     function = "_aligned_contig_cast_longlong_to_long"  # of all indexes that are int64
     first, declared = module.further_locals(function, I32 * 4 + V128 * 4, why)
     yield from declared
@@ -76,13 +80,13 @@ def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
         body = module.body(function)
         yield Edit(function, only(body, re.escape(_CHECKS_IF), function), _CHECKS_IF, b"", why)
         raising = (
-            re.escape(i32_const(0) + _VALUE_ERROR) + b"\x41.{5}" + re.escape(i32_const(0))
+            re.escape(i32_const(0) + VALUE_ERROR) + b"\x41.{5}" + re.escape(i32_const(0))
             + re.escape(b"\x10" + padded(module.index("npy_gil_error")))
         )  # fmt: skip
         at = only(body, raising, function)
         old = re.compile(raising, re.DOTALL).match(body, at)
         assert old is not None
-        yield Edit(function, at, old[0], call(refuse), why)
+        yield Edit(function, at, old[0], overflow + call(refuse), why)
         for source, opcodes in _FRACTION.items():
             if f"cast_{source}_" in function:
                 found = re.search(b"\x20(.)\x20\\1" + re.escape(opcodes + br_if(1)), body)
@@ -130,7 +134,7 @@ def _narrowed(first: int, refuse: int) -> bytes:
         + local_set(bad) + b"".join(add_one) + br(0)
         + END + END
         + local_get(gathered) + _ANY + local_get(bad) + I32_OR + IF
-        + call(refuse) + i32_const(-1) + RETURN + END
+        + i32_const(0) + OVERFLOW_ERROR + call(refuse) + i32_const(-1) + RETURN + END
         + i32_const(0) + RETURN
     )  # fmt: skip
 
@@ -149,15 +153,15 @@ def padded(number: int) -> bytes:
 
 
 def refuse(module: WasmModule) -> bytes:
-    """Raises OverflowError; the message is laid out on the stack."""
+    """Raises the error that it is given; the message is laid out on the stack."""
     text = _MESSAGE + bytes(8 - len(_MESSAGE) % 8)
     size = -(-len(text) // 16) * 16
-    code = global_get(_STACK) + i32_const(size) + I32_SUB + local_tee(0) + global_set(_STACK)
+    code = global_get(_STACK) + i32_const(size) + I32_SUB + local_tee(1) + global_set(_STACK)
     for at in range(0, len(text), 8):
         number = int.from_bytes(text[at : at + 8], "little", signed=True)
-        code += local_get(0) + i64_const(number) + i64_store(at)
+        code += local_get(1) + i64_const(number) + i64_store(at)
     return (
-        code + i32_const(0) + _OVERFLOW_ERROR + local_get(0) + i32_const(0)
+        code + local_get(0) + local_get(1) + i32_const(0)
         + call(module.index("npy_gil_error"))
-        + local_get(0) + i32_const(size) + I32_ADD + global_set(_STACK)
+        + local_get(1) + i32_const(size) + I32_ADD + global_set(_STACK)
     )  # fmt: skip

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from guest import position_buffers, position_casts
+from guest import position_buffers, position_casts, position_indexes
 from guest.assembler import (
     BLOCK,
     END,
@@ -80,6 +80,7 @@ HELPERS = (
     "wide_descr",
     "wide_type_of",
     "bincount",
+    "as_index",
 )
 
 
@@ -90,6 +91,7 @@ def edits(module: WasmModule) -> Iterator[Edit]:
     yield from _scalars(module)
     yield from position_casts.edits(module, index["refuse"])
     yield from position_buffers.edits(module, index)
+    yield from position_indexes.edits(module, index)
     yield from _copies(module, index)
     yield from _strict(module)
 
@@ -118,7 +120,7 @@ def functions(module: WasmModule) -> Iterator[Function]:
 
 def _others(module: WasmModule, index: dict[str, int]) -> Iterator[Function]:
     yield Function(
-        "PyErr_Clear", I32, position_casts.refuse(module), "raises OverflowError in words"
+        "PyMem_Free", I32, position_casts.refuse(module), "says what does not fit positions"
     )
     yield Function(
         "PyArray_FromArray", I32, position_buffers.as_positions(module, index), "positions of int64"
@@ -150,6 +152,9 @@ def _others(module: WasmModule, index: dict[str, int]) -> Iterator[Function]:
         "as PyArray_DTypeFromObject, with int64 for positions",
     )  # fmt: skip
     yield Function("arr_bincount", b"", b"", "bincount itself", module.body("arr_bincount"))
+    yield Function(
+        "PyArray_ObjectType", I32, position_indexes.as_index(module, index), "an index's positions"
+    )
 
 
 def _indexes(module: WasmModule) -> dict[str, int]:

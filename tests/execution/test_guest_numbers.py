@@ -196,7 +196,8 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
         ("a = np.argsort([2, 1]); np.add.at(a, 0, 2**40)", "array.astype(np.int64)"),
         ("np.array([2**32]).astype(np.intp)", "array.astype(np.int64)"),
         ("np.array([3e9]).astype(np.intp)", "array.astype(np.int64)"),
-        ("np.zeros(3)[np.array([2**32])]", "array.astype(np.int64)"),
+        ("np.zeros(3)[np.array([2**32])]", "it is out of bounds"),
+        ("np.zeros(3).take(np.array([2**32]))", "it is out of bounds"),
     ],
 )
 def test_an_error_about_the_width_of_positions_says_what_to_do(
@@ -205,6 +206,82 @@ def test_an_error_about_the_width_of_positions_says_what_to_do(
     error = put_back(module_sandbox).execute(IMPORT + code).error
     assert error is not None
     assert remedy in "\n".join(error.traceback)
+
+
+USES_OF_INDEXES = """
+ones[x]
+square[x, 0]
+square[x, x]
+square[:, x]
+square[x[:, None], [0, 1]]
+objects[x]
+ones.flat[x]
+ones.take(x)
+ones.take(x, mode='wrap')
+ones.put(x, 1)
+ones.__setitem__(x, 1)
+ones.__setitem__(x, x)
+square.__setitem__((x, x), 1)
+square.__setitem__((slice(None), x), 1)
+objects.__setitem__(x, 1)
+positions.__setitem__(np.arange(len(x)) % 3, x)
+ones.flat.__setitem__(x, 1)
+np.choose(x, [1, 2])
+np.choose(x, [1, 2], mode='wrap')
+np.insert(ones, x, 1)
+np.delete(ones, x)
+np.repeat(1, x[x > 1])
+np.split(ones, x)[1][5]
+np.ravel_multi_index((x, x), (3, 3))
+np.unravel_index(x, (3, 3))
+np.add.at(ones, x, 1)
+np.ravel_multi_index((x, x), (3, 3), mode='wrap')
+np.logaddexp.at(ones, x, np.ones(x.shape))
+np.add.reduceat(ones, x)
+np.take_along_axis(ones, x, 0)
+np.put_along_axis(ones, x, 1, 0)
+np.bincount(x)
+np.bincount([1], minlength=x.max())
+ones.reshape(x.max(), -1)
+square.sum(axis=x.max())
+square.transpose(0, x.max())
+np.partition(ones, x)
+np.nditer(x, ['buffered'], op_dtypes=[np.intp], casting='unsafe').__next__()[5]
+np.roll(ones, x.max())[5]
+pd.Series(ones).iloc[x]
+pd.DataFrame(square).iloc[x, 0]
+pd.Series(ones).take(x)
+pd.DataFrame(square).take(x, axis=1)
+pd.Index(ones).take(x)
+pd.Series(ones).iloc.__setitem__(x, 1)
+pd.Categorical.from_codes(x, list('ab'))
+pd.api.extensions.take(ones, x, allow_fill=True)
+sparse.csr_array(square)[x]
+sparse.lil_array(square)[x]
+sparse.lil_array(square)[x, x]
+sparse.lil_array(square).__setitem__((x, 0), 1)
+sparse.csc_array(square).__setitem__((x, 0), 1)
+sparse.coo_array((np.ones(len(x)), (x, x)), shape=(3, 3)).toarray()
+""".strip().splitlines()
+"""None of them takes an array of three with a number beyond 2**31, here or natively."""
+
+
+def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> None:
+    """It is never cut to its lower half; numpy looks at indexes 8,192 at a time."""
+    cell = (
+        f"{IMPORT}from scipy import sparse\n"
+        "wide = [np.array([0] * n + [2**32 + 1] + [1] * n) for n in (0, 9000)]\n"
+        "wide += [wide[1].astype(kind) for kind in ('u8', '>i8')]\n"
+        "wide += [np.array([0, 2**31 + 1, 0], 'u4'), wide[1].repeat(2)[::2]]\n"
+        "def taken(use, x):\n"
+        "    ones, square, positions = np.ones(3), np.eye(3), np.argsort([1, 2, 3])\n"
+        "    names = {'ones': ones, 'square': square, 'objects': ones.astype(object)}\n"
+        "    try: eval(use, globals(), names | {'positions': positions, 'x': x})\n"
+        "    except (IndexError, OverflowError, ValueError, TypeError, MemoryError): return False\n"
+        "    return True\n"
+        f"print([use for use in {USES_OF_INDEXES} for x in wide if taken(use, x)])"
+    )
+    assert says(put_back(module_sandbox), cell) == "[]"
 
 
 def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:

@@ -204,6 +204,22 @@ def take_wide_peaks(module: ModuleType) -> None:
     finding._arg_peaks_as_expected = as_expected
 
 
+def check_indexes_of_lists(module: ModuleType) -> None:
+    """Lets scipy's arrays of lists refuse an index beyond 32 bits, which would be cut off."""
+    numpy: Any = importlib.import_module("numpy")
+    changed: Any = module
+
+    def checking(original: Callable[..., Any], rows: int) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            indexes = [numpy.asarray(each).astype(numpy.intp) for each in args[rows : rows + 2]]
+            return original(*args[:rows], *indexes, *args[rows + 2 :])
+
+        return call
+
+    changed.lil_fancy_get = checking(changed.lil_fancy_get, 6)
+    changed.lil_fancy_set = checking(changed.lil_fancy_set, 4)
+
+
 CHANGES: dict[str, Change] = {
     "altair": show_vegalite,
     "matplotlib": return_to_inline_figures,
@@ -220,6 +236,7 @@ CHANGES: dict[str, Change] = {
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
     "scipy.signal._peak_finding": take_wide_peaks,
+    "scipy.sparse._csparsetools": check_indexes_of_lists,
     "sklearn.tree._tree": name_the_fields_of_trees,
     "sklearn.utils._random": sample_in_python,
     "tqdm": start_no_monitor,
