@@ -1,7 +1,7 @@
 """`FileAccess`: the file calls for a guest that imports none, by whole files and plain values.
 
-Everything goes through the same calls as a WASI guest's: the same view, quota, hidden names and
-history. Their arguments lie in a piece of the host's own memory instead of the guest's.
+It uses the calls of a WASI guest, and so the same view, quota, hidden names and history. Their
+arguments lie in the host's own memory instead of the guest's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ = abi.RIGHT_READ | abi.RIGHT_READDIR
 class FileStatus(Struct, frozen=True):
     """The status of a file. Its times (read, content changed, anything changed) are nanoseconds.
 
-    The kind is `file`, `folder`, `link` or `other`; `links` is how many names it has.
+    The kind is `file`, `folder`, `link` or `other`; `links` is the number of its names.
     """
 
     kind: str
@@ -47,7 +47,7 @@ _KINDS = {abi.FILE_TYPE: "file", abi.FOLDER_TYPE: "folder", abi.LINK_TYPE: "link
 class FileAccess:
     """The files of one guest, by absolute paths as the guest sees them. Only its thread uses it.
 
-    All of its methods raise `OSError`, with Linux's number, for what can't be done.
+    Its methods raise `OSError`, with Linux's number, if a call fails.
     """
 
     def __init__(self, files: WasiFiles) -> None:
@@ -58,7 +58,7 @@ class FileAccess:
         self._folders = sorted(files.folders().items(), key=lambda pair: -len(pair[0]))
 
     def read(self, path: str, start: int, most: int) -> bytes:
-        """Returns what a file holds from a place on, so many bytes at most."""
+        """Returns a file's bytes from offset `start` on, `most` of them at most."""
         fd = self._open(path, 0, abi.RIGHT_READ)
         try:
             return b"".join(self._pieces(fd, start, most))
@@ -76,7 +76,7 @@ class FileAccess:
             yield self._memory.read(_DATA, length)
 
     def write(self, path: str, data: bytes, *, append: bool = False, new: bool = False) -> None:
-        """Writes a file, or with `append` behind what it holds; with `new` it must not exist."""
+        """Writes a file, or appends to it with `append`; with `new` it must not exist."""
         how = abi.O_CREAT | (abi.O_EXCL if new else 0) | (0 if append else abi.O_TRUNC)
         flags = abi.FD_APPEND if append else 0
         fd = self._open(path, how, abi.RIGHT_READ | abi.RIGHT_WRITE, flags)
@@ -125,7 +125,7 @@ class FileAccess:
                 return
 
     def status(self, path: str, *, follow: bool = True) -> FileStatus:
-        """Returns what is known of a file, or of a link if links at the end are not followed."""
+        """Returns the status of a file; of a link itself if `follow` is False."""
         flags = abi.LOOKUP_FOLLOW if follow else 0
         fd, at, length = self._place(path, _TEXT)
         self._call("path_filestat_get", fd, flags, at, length, _OUT)
@@ -170,7 +170,7 @@ class FileAccess:
         self._call("path_symlink", at, length, *self._place(path, _TEXT))
 
     def read_link(self, path: str) -> str:
-        """Returns what a symbolic link holds."""
+        """Returns the text of a symbolic link."""
         fd, at, length = self._place(path, _TEXT)
         self._call("path_readlink", fd, at, length, _DATA, abi.PATH_MAX, _OUT)
         return os.fsdecode(self._memory.read(_DATA, self._memory.read_word(_OUT)))
@@ -229,7 +229,7 @@ class _Scratch(GuestMemory):
 
 
 class _NoGuest:
-    """The guest that the calls are bound to: they need nothing but memory."""
+    """The guest that the calls are bound to: they need its memory only."""
 
     def __init__(self, memory: GuestMemory) -> None:
         self.memory = memory

@@ -1,8 +1,8 @@
 """The guest's file calls, answered by the host.
 
-wasmtime gets no folder at all: what the guest reaches of the disk, it reaches through here. Every
-path is walked by descriptor (`paths.py`), what changed in the workspace is noted (`changes.py`),
-and what would go beyond the quota is refused (`quota.py`).
+wasmtime gets no folder at all: the guest reaches the disk only through these calls. They walk every
+path by descriptor (`paths.py`), note changes in the workspace (`changes.py`), and refuse growth
+beyond the quota (`quota.py`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopens, Refused
 from wasm_kernel.wasi_files.quota import Quota
 
 _LOOKS = ("path_filestat_get", "path_filestat_set_times", "path_readlink")
-_OPEN, _OPEN_FLAGS = "path_open", 4  # a call, and which of its arguments says how
+_OPEN, _OPEN_FLAGS = "path_open", 4  # a call, and the index of its argument `oflags`
 _CALLS = sorted(abi.SHAPES.keys() - {"clock_time_get", "poll_oneoff"})
 
 
 class WasiFiles:
     """The file calls of one instance: a `HostFunctions`. Only the guest's thread uses it; close it.
 
-    `changes` and `history` outlive the instance. `devices` are what the guest writes to through
-    descriptors below the preopened folders. `sorts` lists folders in the order of their names.
+    `changes` and `history` outlive the instance. `devices` maps descriptors below those of the
+    preopened folders to the streams behind them. With `sorts`, folders are listed by name.
     """
 
     imports: Mapping[Import, str] = {(abi.WASI, name): abi.SHAPES[name] for name in _CALLS}
@@ -77,7 +77,7 @@ class WasiFiles:
         return {(abi.WASI, name): _guarded(name, handlers[name]) for name in _CALLS}
 
     def folders(self) -> dict[str, int]:
-        """Returns the descriptors of the folders that have one from the start, by guest path."""
+        """Returns the descriptors of the fixed folders, by guest path."""
         return {
             each.guest: FIRST_DESCRIPTOR + index for index, each in enumerate(self._preopens.fixed)
         }
@@ -92,23 +92,23 @@ class WasiFiles:
         return self._quota.limit_met
 
     def opened(self) -> tuple[OpenFile, ...]:
-        """Returns what is open between turns, in a form that can be written down."""
+        """Returns records of the open files, between turns."""
         return self._reopener.save()
 
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
-        """Opens files again for memory that speaks of their descriptors; returns the failed."""
+        """Opens files again for memory that has their descriptors; returns those that failed."""
         return self._reopener.reopen(files)
 
     def close(self) -> None:
-        """Closes what the guest has open. Safe to call twice."""
+        """Closes the guest's open files. Safe to call twice."""
         self._listings.clear()
         self._open_files.close()
 
 
 def _guarded(name: str, handler: Handler) -> Handler:
-    """Returns a handler whose refusals and errors are answers.
+    """Returns a handler that answers with an error number for each refusal and error.
 
-    Outside of the guest's folders nothing is found: programs expect a missing file to be missing.
+    A file outside of the guest's folders is missing to the guest, as programs expect.
     """
 
     def guarded(*args: int) -> int:
@@ -124,6 +124,6 @@ def _guarded(name: str, handler: Handler) -> Handler:
         except OSError as problem:
             return abi.errno_of(problem)
         except (OverflowError, ValueError):
-            return abi.EINVAL  # a number or a name that no system call takes
+            return abi.EINVAL  # a number or a name that system calls don't take
 
     return guarded

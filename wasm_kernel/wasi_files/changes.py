@@ -20,15 +20,15 @@ _UNKNOWN: Key = (-1, -1)
 class Comparison(Struct, frozen=True):
     """The workspace before a cell and after it, by paths relative to it.
 
-    Files and links count, folders don't. With "there" meaning that a file has this path, not that
-    it is the same file:
+    Files and links count, folders don't. A path exists if any file or link has it, not only the
+    same file.
 
     Attributes:
-        created: Those that are there and were not.
-        modified: Those that are there and hold something else than before: they were written to or
-            cut, also through another name and also to the same content, or another file has their
-            path. Of `created`, those that are not empty; links are not.
-        deleted: Those that were there and are not.
+        created: The paths that exist now and did not before.
+        modified: The paths that exist and whose file was written to or cut (also through another
+            name, also to the same content), or is another file now. Of the `created` paths, those
+            of files that are not empty, but no links.
+        deleted: The paths that existed before and do not now.
     """
 
     created: frozenset[str] = _NOTHING
@@ -37,9 +37,9 @@ class Comparison(Struct, frozen=True):
 
 
 class FileChanges:
-    """The paths that the guest's calls touch, and what stood there before the cell.
+    """The paths that the guest's calls touch, each with its file before the cell.
 
-    Comparing looks at those paths alone, so it takes no longer for a large workspace. Only the
+    A comparison looks at those paths alone, so it takes no longer for a large workspace. Only the
     guest's thread uses it.
     """
 
@@ -52,16 +52,16 @@ class FileChanges:
         self._covered: set[str] = set()
 
     def clear(self) -> None:
-        """Begins a new cell; files with several names are remembered: they may be open still."""
+        """Begins a new cell; keeps the files with several names, which may still be open."""
         self._before, self._written, self._new, self._covered = {}, set(), set(), set()
 
     def touch(self, path: str | None, before: Key | None) -> None:
-        """Notes that a path (None: outside the workspace) gets another file than `before`."""
+        """Notes that a path (None: outside the workspace) gets another file instead of `before`."""
         if path is not None:
             self._before.setdefault(path, before)
 
     def vanished(self, path: str | None) -> None:
-        """Notes that a path holds nothing now. If it held nothing before the cell, that is all."""
+        """Notes that a path has no file now; forgets it if it had none before the cell either."""
         if path is not None and self._before.get(path, _UNKNOWN) is None:
             del self._before[path]
 
@@ -71,7 +71,7 @@ class FileChanges:
         self._new.add(key)
 
     def wrote(self, path: str | None, key: Key) -> None:
-        """Notes that a file's content changed; its path is None if it has none in the workspace."""
+        """Notes that a file's content changed; `path` is None if it is not in the workspace."""
         self._written.add(key)
         self.touch(path, key)
 
@@ -80,7 +80,7 @@ class FileChanges:
         self._linked.add(key)
 
     def covered(self, path: str) -> None:
-        """Notes that what the folder beneath has at a path is not seen any more."""
+        """Notes that the guest no longer sees the file that the folder beneath has at a path."""
         self._covered.add(path)
 
     def paths(self) -> set[str]:
@@ -94,7 +94,7 @@ class FileChanges:
         return bool(self._before)
 
     def compare(self) -> Comparison:
-        """Compares the workspace as it is now with what it was before the cell."""
+        """Compares the workspace before the cell and now."""
         created, modified, deleted = set(), set(), set()
         for path, before, now in self._all():
             if now is not None and now.st_nlink > 1:
@@ -111,10 +111,8 @@ class FileChanges:
         return Comparison(frozenset(created), frozenset(modified), frozenset(deleted))
 
     def _all(self) -> Iterator[tuple[str, Key | None, os.stat_result | None]]:
-        """The touched paths, and further names of files written to: what was there, and what is
-        now.
-
-        The latter is None for a folder or nothing.
+        """Yields the touched paths and the further names of written files, with the file's key
+        before the cell and its status now, which is None for a folder or no file.
         """
         before = self._before
         if not (before or self._written):

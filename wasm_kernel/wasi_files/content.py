@@ -1,8 +1,8 @@
-"""The calls on what an open file holds: read, write, seek, cut.
+"""The calls on the content of an open file: read, write, seek, cut.
 
-A write that has room for a part of itself writes that part, as on a full disk. One call moves at
-most `MOST_BYTES`, so that an interrupt or a time-out is never kept waiting for long; programs ask
-for the rest, as POSIX wants them to.
+If there is room for a part of a write, that part is written, as on a full disk. One call moves at
+most `MOST_BYTES`, so that an interrupt or a time-out never waits for long; programs call again for
+the rest, as POSIX requires.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Refused
 from wasm_kernel.wasi_files.quota import Full
 
 MOST_BYTES = 64 * 1024 * 1024
-DEVICE_BYTES = 1024 * 1024  # that are copied out of the guest at once
+DEVICE_BYTES = 1024 * 1024  # copied out of the guest at once
 _ADVICE_MOST = 5
 _FLAGS = abi.FD_APPEND | abi.FD_NONBLOCK
 _ACCESSED, _ACCESSED_NOW, _CHANGED, _CHANGED_NOW = 1, 2, 4, 8  # WASI's `fstflags`
 
 
 class ContentCalls(FileCalls, frozen=True):
-    """The calls on what an open file holds."""
+    """The calls on the content of an open file."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Returns the handlers, by WASI's name."""
@@ -71,7 +71,7 @@ class ContentCalls(FileCalls, frozen=True):
         return self._put(opened, (table, count), start, out, lambda b: os.writev(opened.fd, b))
 
     def _write_to_device(self, device: Device, table: int, count: int, out: int) -> int:
-        """Takes all that is written, or what was taken before the cell was to stop."""
+        """Takes all the bytes, or those that it took before the cell had to stop."""
         total = 0
         for at, length in self.memory.buffers(table, count):
             taken = self._feed(device, at, length)
@@ -82,7 +82,7 @@ class ContentCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _feed(self, device: Device, at: int, length: int) -> int:
-        """Copies a buffer in steps, and no further than somebody wants what is in it."""
+        """Copies a buffer in steps while the device wants its content; returns the bytes taken."""
         for start in range(0, length, DEVICE_BYTES):
             if not device.wanted:
                 break
@@ -93,7 +93,7 @@ class ContentCalls(FileCalls, frozen=True):
 
     def _write_at(self, fd: int, table: int, count: int, start: int, out: int) -> int:
         opened = self.files.file(fd)
-        at_end = opened.fdflags & abi.FD_APPEND  # even then, on Linux
+        at_end = opened.fdflags & abi.FD_APPEND  # Linux appends even then
 
         def put(buffers: list[memoryview]) -> int:
             return os.pwritev(opened.fd, buffers, start)
@@ -108,7 +108,7 @@ class ContentCalls(FileCalls, frozen=True):
         out: int,
         put: Callable[[list[memoryview]], int],
     ) -> int:
-        """Write at `start`, or at the end, as much as there is room for."""
+        """Writes at `start`, or at the end, as much as there is room for."""
         held = opened.size
         size = held.size if held is not None else 0
         start = size if start is None else start
@@ -128,7 +128,7 @@ class ContentCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _buffers(self, table: int, count: int, most: int) -> list[memoryview]:
-        """The guest's buffers, as many bytes of them as wanted."""
+        """Returns the guest's buffers, cut to `most` bytes in all."""
         found = []
         for at, length in self.memory.buffers(table, count):
             view = self.memory.view(at, length)[:most]
@@ -198,7 +198,7 @@ class ContentCalls(FileCalls, frozen=True):
             self.history.before_write(opened.unlinked or opened.path, opened.key, opened.fd)
 
     def _changed(self, opened: OpenDescriptor, size: int) -> None:
-        """A file's content changed, and it is so long now."""
+        """Notes that a file's content changed, and its new length."""
         if opened.size is not None:
             self.quota.resized(opened.size, size)
         if opened.key is not None:
@@ -206,9 +206,9 @@ class ContentCalls(FileCalls, frozen=True):
 
 
 def times_of(found: os.stat_result, accessed: int, changed: int, flags: int) -> tuple[int, int]:
-    """The times that a file is to have, in nanoseconds: last access and last change.
+    """Returns a file's new times, in nanoseconds: last access and last change.
 
-    WASI's `fstflags` say which are asked for; the others stay as found.
+    WASI's `fstflags` say which of them change; the others stay as found.
     """
     both = (_ACCESSED | _ACCESSED_NOW, _CHANGED | _CHANGED_NOW)
     if any(flags & pair == pair for pair in both):

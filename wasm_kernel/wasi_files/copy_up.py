@@ -1,8 +1,8 @@
-"""Copying up, before a change to an overlay: the upper folder gets what only the lower one has.
+"""Copying up, before a change to an overlay: the upper folder gets a file of the lower one.
 
-A file is copied under a name that the overlay does not show, holes as holes, and then gets its own,
-so nobody sees half of it. What comes into the upper folder is the session's: it counts against the
-quota, and an earlier state of the session's files is without it.
+A file is copied under a name that the overlay does not show, holes as holes, and then gets its own
+name, so no reader sees half of it. The copy belongs to the session: it counts against the quota,
+and an earlier state of the session's files is without it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from wasm_kernel.wasi_files.path_walk import GuestPath
 from wasm_kernel.wasi_files.preopens import COVER, NOTHING_HIDDEN, Refused, is_cover
 from wasm_kernel.wasi_files.quota import key_of
 
-_PART = f"{COVER}{COVER}part"  # covers nothing, as no name of the overlay begins so
+_PART = f"{COVER}{COVER}part"  # covers nothing: no name of the overlay begins with `.wh.`
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Wanted:
-    """A copy that goes on until the cell is to stop: a `Task`."""
+    """A copy that goes on until the cell must stop: a `Task`."""
 
     def __init__(self, should_stop: Callable[[], bool]) -> None:
         self._should_stop = should_stop
@@ -41,11 +41,11 @@ class _Wanted:
         return self._should_stop()
 
     def report(self, text: str) -> None:
-        """Nobody listens."""
+        """Does nothing."""
 
 
 def make_way(calls: FileCalls, place: GuestPath) -> None:
-    """Makes the folders on the way to a place in the upper folder."""
+    """Makes the folders in the upper folder that lead to a place."""
     if isinstance(place, OverlayPath):
         if place.in_lower:
             raise Refused(abi.EEXIST)
@@ -53,9 +53,9 @@ def make_way(calls: FileCalls, place: GuestPath) -> None:
 
 
 def lift(calls: FileCalls, place: GuestPath, *, content: bool = True) -> None:
-    """Copies what stands at a place to the upper folder, if only the lower one has it.
+    """Copies the file or folder at a place to the upper folder, if only the lower one has it.
 
-    Without `content` the file is empty there.
+    Without `content` the copy of a file is empty.
     """
     if not isinstance(place, OverlayPath):
         return
@@ -84,7 +84,7 @@ def lift(calls: FileCalls, place: GuestPath, *, content: bool = True) -> None:
 
 
 def cover(calls: FileCalls, place: GuestPath) -> None:
-    """Covers what the lower folder shows at a place; does nothing if it shows nothing there."""
+    """Covers the lower folder's file at a place; does nothing if it shows none there."""
     if not isinstance(place, OverlayPath) or place.beneath is None or place.name == ".":
         return
     if place.in_lower:
@@ -97,7 +97,7 @@ def cover(calls: FileCalls, place: GuestPath) -> None:
     try:
         os.close(os.open(name, _NEW, 0o666, dir_fd=place.folder))
     except FileExistsError:
-        return  # somebody was faster
+        return  # another process was faster
     except OSError:
         calls.history.after_removal(path)
         raise
@@ -105,7 +105,7 @@ def cover(calls: FileCalls, place: GuestPath) -> None:
 
 
 def clear_covers(calls: FileCalls, place: GuestPath) -> None:
-    """Removes the covers in a folder that is empty for the guest, so that it can go."""
+    """Removes the covers in a folder that is empty for the guest, so that it can be removed."""
     if not isinstance(place, OverlayPath) or place.name == ".":
         return
     if next(place.entries(calls.check_time), None) is not None:
@@ -129,7 +129,7 @@ def _remove(calls: FileCalls, folder: int, name: str, path: str) -> None:
 
 
 def _make_folder(calls: FileCalls, folder: int, name: str, path: str) -> None:
-    """Makes a folder in the upper layer that the lower one has; somebody may have been faster."""
+    """Makes a folder of the lower layer in the upper one, unless another process was faster."""
     calls.quota.reserve(1)
     calls.history.before_creation(path)
     with contextlib.suppress(FileExistsError):
@@ -165,16 +165,16 @@ def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) ->
 
 
 def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
-    """Makes the file that a copy goes to, locked, so that no other kernel removes it.
+    """Makes a file for a copy, locked so that no other kernel removes it.
 
-    Returns its name, and its descriptor.
+    Returns its name and its descriptor.
     """
     for number in itertools.count():
         name = f"{_PART}{number or ''}"
         try:
             target = os.open(name, _NEW, 0o666, dir_fd=place.folder)
         except FileExistsError:
-            with contextlib.suppress(OSError):  # a folder, or another kernel's; then the next name
+            with contextlib.suppress(OSError):  # for a folder, or another kernel's: the next name
                 _remove_abandoned(calls, place, name)
             continue
         with contextlib.suppress(OSError):
@@ -182,12 +182,12 @@ def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
             there = os.stat(name, dir_fd=place.folder, follow_symlinks=False)
             if locked and os.path.samestat(there, os.fstat(target)):
                 return name, target
-        os.close(target)  # another kernel has just taken it for a dead one's
+        os.close(target)  # another kernel has just taken it for an abandoned one
     raise AssertionError("numbers have no end")
 
 
 def _remove_abandoned(calls: FileCalls, place: OverlayPath, name: str) -> None:
-    """Removes what a killed kernel left, or what the guest put there, who may have it open."""
+    """Removes a file that a killed kernel left, or that the guest made and may have open."""
     with closing_fd(os.open(name, READ, dir_fd=place.folder)) as left:
         if try_lock(left):
             _remove(calls, place.folder, name, "/".join((*place.parts[:-1], name)))

@@ -1,4 +1,4 @@
-"""The calls that make, move and remove names, and set the times of what has one."""
+"""The calls that make, move and remove names, and set the times of named files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EditCalls(FileCalls, frozen=True):
             if stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFDIR):
                 with closing_fd(os.open(place.name, READ, dir_fd=place.folder)) as opened:
                     os.utime(opened, ns=new)
-            else:  # which a confined process can't
+            else:  # refused in a confined process
                 os.utime(place.name, ns=new, dir_fd=place.folder, follow_symlinks=False)
         return abi.SUCCESS
 
@@ -162,7 +162,7 @@ class EditCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _only_covered(self, place: GuestPath, found: os.stat_result, *, folder: bool) -> bool:
-        """Covers what lies beneath a name that is to go; returns whether that is all there was."""
+        """Covers the lower folder's file of a name to remove; returns whether only that existed."""
         if not isinstance(place, OverlayPath):
             return False
         if stat.S_ISDIR(found.st_mode) is not folder:
@@ -179,7 +179,7 @@ class EditCalls(FileCalls, frozen=True):
     def _lift_both(
         self, old: GuestPath, new: GuestPath, moved: os.stat_result, replaced: _Status
     ) -> _Status:
-        """Prepares places in overlays for a rename; returns what it will replace."""
+        """Prepares places in overlays for a rename; returns the status of the file it replaces."""
         is_folder = stat.S_ISDIR(moved.st_mode)
         if isinstance(old, OverlayPath):
             old.check_cover()
@@ -198,7 +198,7 @@ class EditCalls(FileCalls, frozen=True):
         return replaced
 
     def _find(self, fd: int, at: int, length: int, *, follow: Follow = Follow.NEVER) -> GuestPath:
-        """Finds out where a path leads; the guest must be allowed to change things there."""
+        """Resolves a path. Raises `Refused` if the guest may not change files there."""
         place = self.paths.find(fd, at, length, follow)
         if place.preopen.writable or isinstance(place, OverlayPath):
             return place
@@ -206,7 +206,7 @@ class EditCalls(FileCalls, frozen=True):
         raise Refused(abi.EPERM)
 
     def _outline(self, old: GuestPath, new: GuestPath, moved: os.stat_result) -> TreeSummary:
-        """Summarizes what is renamed; a folder's content may not end up too deep."""
+        """Summarizes a file or folder to be renamed; refuses paths that would become too long."""
         if not stat.S_ISDIR(moved.st_mode):
             return TreeSummary(size=_length(moved))
         hidden, depth = old.preopen.hidden, len(old.parts)
@@ -226,7 +226,7 @@ class EditCalls(FileCalls, frozen=True):
     def _tell(
         self, old: GuestPath, new: GuestPath, moved: os.stat_result, inside: TreeSummary
     ) -> None:
-        """Notes each file that has another path now."""
+        """Notes the new path of each renamed file."""
         if not stat.S_ISDIR(moved.st_mode):
             self.changes.touch(old.path, key_of(moved))
             self.changes.touch(new.path, None)
@@ -238,7 +238,7 @@ class EditCalls(FileCalls, frozen=True):
                 self.changes.touch(f"{new.path}/{name}", None)
 
     def _keep(self, place: GuestPath, before: _Status) -> str:
-        """Keeps what is about to lose its name; returns its unlinked name if it is open."""
+        """Keeps a file that is about to lose its name; returns its unlinked name if it is open."""
         self.history.before_change(place.path, place.folder, place.name, before, Change.END)
         if before is None or not stat.S_ISREG(before.st_mode) or not self.history.keeps:
             return ""
@@ -248,7 +248,7 @@ class EditCalls(FileCalls, frozen=True):
     def _keep_moved(
         self, old: GuestPath, new: GuestPath, moved: os.stat_result, replaced: _Status
     ) -> str:
-        """Does `_keep` for what a rename is about to replace, and notes all that it moves."""
+        """Does `_keep` for the file that a rename will replace, and notes all that it moves."""
         if not self.history.keeps:
             return ""
         is_kept = old.path is not None or new.path is not None
@@ -264,7 +264,7 @@ class EditCalls(FileCalls, frozen=True):
         return self._keep(new, replaced)
 
     def _before_move(self, path: str | None, folder: int, name: str) -> None:
-        """Notes that what stands at a path is about to get another one."""
+        """Notes that the file at a path is about to get another path."""
         found = _status_at(folder, name)
         self.history.before_change(path, folder, name, found, Change.MOVE)
 
@@ -286,7 +286,7 @@ class EditCalls(FileCalls, frozen=True):
 
     @contextlib.contextmanager
     def _making(self, place: GuestPath) -> Iterator[None]:
-        """Notes that something is made at a place; if it can't be, there is nothing to undo."""
+        """Notes that a file is made at a place; takes the note back if that fails."""
         there = _status_at(place.folder, place.name)
         new = there is None and self.history.before_creation(place.path)
         try:
@@ -297,7 +297,7 @@ class EditCalls(FileCalls, frozen=True):
             raise
 
     def _vanished(self, path: str | None) -> None:
-        """Notes that a path holds nothing; what came and went in one cell need not be known."""
+        """Notes that a path has no file; one that came and went in one cell is forgotten."""
         self.changes.vanished(path)
         self.history.after_removal(path)
 
@@ -311,7 +311,7 @@ class EditCalls(FileCalls, frozen=True):
 
 
 def _is_merged(place: GuestPath, found: os.stat_result) -> bool:
-    """Returns whether a folder of the lower layer lies at a place, or shows through there."""
+    """Returns whether the folder at a place is one of the lower layer, or merged with one."""
     if not isinstance(place, OverlayPath) or place.beneath is None:
         return False
     return stat.S_ISDIR(found.st_mode) and stat.S_ISDIR(place.beneath.st_mode)

@@ -35,12 +35,12 @@ class FileCalls(Struct, frozen=True):
     should_stop: Callable[[], bool]
 
     def check_time(self) -> None:
-        """Refuses to go on if an interrupt is asked for, or the cell's time is over."""
+        """Raises `Refused` if an interrupt is asked for, or the cell's time is over."""
         if self.should_stop():
             raise Refused(abi.EINTR)
 
     def until_stopped(self, entries: Iterable[T]) -> Iterator[T]:
-        """Yields what is in a folder; of a large one, as long as `check_time` allows."""
+        """Yields the entries of a folder; in a large one, calls `check_time` now and then."""
         for index, entry in enumerate(entries):
             if index % _BETWEEN_LOOKS == _BETWEEN_LOOKS - 1:
                 self.check_time()

@@ -1,6 +1,6 @@
-"""The interface by which the file calls tell of changes to whoever keeps earlier versions of files.
+"""The interface through which the file calls report changes, so that earlier versions can be kept.
 
-`state` derives from `FileHistory`, which keeps nothing.
+`FileHistory` itself keeps nothing; `state` derives from it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Change(Enum):
 
 
 class FileHistory:
-    """Keeps what paths held before they change; by itself nothing. Only the guest's thread uses it.
+    """Keeps files before they change; this base keeps none. Only the guest's thread uses it.
 
-    A path is relative to the workspace; None stands for one outside of it, of which nothing is
-    kept. Nothing but `open_unlinked` raises.
+    A path is relative to the workspace; None stands for a path outside of it, whose files are not
+    kept. Only `open_unlinked` raises.
 
     A file that loses its last name while the guest has it open is an unlinked file. It gets a name
-    in private state, so that memory that speaks of it finds it again; see `is_unlinked_name`.
+    in private state, so that it can be opened again with restored memory; see `is_unlinked_name`.
     """
 
     @property
     def keeps(self) -> bool:
-        """True if anything is kept at all."""
+        """True if any files are kept."""
         return False
 
     def before_change(
@@ -43,16 +43,15 @@ class FileHistory:
         found: os.stat_result | None,
         change: Change,
     ) -> bool:
-        """Keeps what stands at `name` in `folder` before a change; returns whether it was not known
-        yet.
+        """Keeps the file `name` in `folder` before a change; returns whether it was not kept yet.
 
-        `found` is its status, links not followed; None for nothing. If nothing was there and the
-        change fails, call `after_removal`.
+        `found` is its status, links not followed; None if there is no file. If there was none and
+        the change fails, call `after_removal`.
         """
         return False
 
     def before_creation(self, path: str | None) -> bool:
-        """Notes that an empty path is about to hold something; returns as `before_change`."""
+        """Notes that a path without a file is about to get one; returns as `before_change`."""
         return False
 
     def before_write(self, path: str | None, key: Key, fd: int) -> None:
@@ -62,17 +61,17 @@ class FileHistory:
         """
 
     def after_removal(self, path: str | None) -> None:
-        """Notes that a path holds nothing now; what came and went since a commit is forgotten."""
+        """Notes that a path has no file now; one that came and went since a commit is forgotten."""
 
     def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
         """Keeps a file that is about to lose its last name.
 
-        Returns its unlinked name, by which it is known from now on; empty if it can't be kept.
+        Returns its unlinked name, its only name from now on; empty if it can't be kept.
         """
         return ""
 
     def drop_unlinked(self, name: str) -> None:
-        """Lets an unlinked file go that nobody has open any more, unless a commit knows it."""
+        """Lets go of an unlinked file that the guest closed, unless a commit refers to it."""
 
     def open_unlinked(self, name: str, flags: int) -> int:
         """Opens an unlinked file as `os.open` does; the caller closes the descriptor."""
@@ -84,7 +83,7 @@ class FileHistory:
 
 
 def is_unlinked_name(path: str) -> bool:
-    """Returns whether a path is an unlinked file's name: a slash and a number, as no other is."""
+    """Returns whether a path is an unlinked file's name: a slash and a number, unlike any path."""
     return path.startswith("/") and path[1:].isdecimal()
 
 

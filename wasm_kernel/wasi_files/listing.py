@@ -1,10 +1,11 @@
-"""The entries of a folder, as `fd_readdir` hands it out.
+"""The entries of a folder, as `fd_readdir` hands them out.
 
-The host reads a folder once, when the guest begins to, and hands that out, without the hidden
-names. A very long one it reads on in as the guest does.
+The host reads a folder once, when the guest begins to read it, and hands its entries out, without
+the hidden names. It reads a very long folder in pieces as the guest goes on.
 
-Source of the layout: WASI's `dirent`, 24 bytes (next u64, inode u64, name length u32, type u8, and
-three of nothing), then the name; the last one in a buffer may be cut off, and is asked for again.
+Source of the layout: WASI's `dirent`, 24 bytes (next u64, inode u64, name length u32, type u8,
+three unused bytes), then the name. The last entry in a buffer may be cut off; the guest then asks
+for it again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ENTRY = struct.Struct("<QQIB3x")
 
 
 class FolderEntry(Struct, frozen=True):
-    """A name in a folder, with what it stands for: a number of the file, and WASI's type."""
+    """A name in a folder, with its file's inode number and WASI type."""
 
     name: str
     inode: int
@@ -34,7 +35,7 @@ class FolderEntry(Struct, frozen=True):
 
 
 def read_folder(fd: int, hidden: Hidden, depth: int) -> Iterator[FolderEntry]:
-    """Yields what lies in an open folder now, `depth` folders below the preopened one."""
+    """Yields the entries of an open folder, which is `depth` folders below the preopened one."""
     folder = os.open(".", _FOLDER, dir_fd=fd)
     by_kind = hidden.hides_folders
     try:
@@ -60,13 +61,13 @@ def _kind(entry: os.DirEntry[str]) -> int:
 
 
 class Listing:
-    """The entries of a folder, one after another, and the offset at which each begins.
+    """The encoded entries of a folder, and the offset at which each begins.
 
-    Of a long folder one piece is kept at a time: the next is read when the guest gets there.
+    Only one piece of a long folder is kept: the next is read when the guest gets there.
     """
 
     def __init__(self, inode: int, entries: Iterable[FolderEntry]) -> None:
-        # what lies above is not the guest's to know
+        # the guest may not learn the inode of the folder above
         dots = (FolderEntry(name, inode, abi.FOLDER_TYPE) for name in (".", ".."))
         self._entries = chain(dots, entries)
         self._data, self._starts = bytearray(), array("Q")
@@ -76,11 +77,11 @@ class Listing:
 
     @property
     def size(self) -> int:
-        """The bytes that it takes."""
+        """The bytes of memory that it takes."""
         return len(self._data) + self._starts.itemsize * len(self._starts)
 
     def part(self, cookie: int, room: int) -> bytes | None:
-        """Returns what fits into so many bytes, from an entry on; None if that was let go."""
+        """Returns up to `room` bytes from entry `cookie` on; None if that was dropped."""
         if cookie < self._first:
             return None
         room = min(room, MOST_BYTES // 2)
@@ -95,7 +96,7 @@ class Listing:
         return self._starts[index] if index < len(self._starts) else len(self._data)
 
     def _let_go(self, cookie: int) -> None:
-        """Drops what lies before an entry."""
+        """Drops the entries before entry `cookie`."""
         at, index = self._offset(cookie), min(cookie - self._first, len(self._starts))
         del self._data[:at]
         self._starts = array("Q", (start - at for start in self._starts[index:]))
@@ -114,11 +115,11 @@ class Listing:
 
 
 class Listings:
-    """The listings that are under way, by the descriptor that the guest reads them through.
+    """The unfinished listings, by the descriptor that the guest reads them through.
 
-    They take at most `MOST_BYTES` of the host's memory, or one of them does. The oldest go first;
-    whoever reads on in one that went gets the folder as it is then, from the same entry on. With
-    `sorts` they are in the order of names; a folder is then read as a whole.
+    They take at most `MOST_BYTES` of the host's memory, unless a single one takes more. The oldest
+    are dropped first; if the guest reads on in a dropped one, the folder is read again, from the
+    same entry on. With `sorts` they are in the order of names; a folder is then read as a whole.
     """
 
     def __init__(self, *, sorts: bool = False) -> None:
@@ -126,7 +127,7 @@ class Listings:
         self._kept: dict[object, Listing] = {}
 
     def get(self, opened: object) -> Listing | None:
-        """Returns the listing of a descriptor; None if there is none any more."""
+        """Returns the listing of a descriptor; None if there is none."""
         return self._kept.get(opened)
 
     def keep(self, opened: object, listing: Listing) -> None:
@@ -140,9 +141,9 @@ class Listings:
             total -= self._kept.pop(oldest).size
 
     def forget(self, opened: object) -> None:
-        """Forgets the listing of a descriptor that is closed."""
+        """Drops the listing of a closed descriptor."""
         self._kept.pop(opened, None)
 
     def clear(self) -> None:
-        """Forgets all; folders that were not read to their end are closed."""
+        """Drops all listings; closes the folders that were not read to their end."""
         self._kept.clear()

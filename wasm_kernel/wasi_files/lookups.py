@@ -1,4 +1,4 @@
-"""The calls that only look: at files and links, at what lies in a folder, at open descriptors.
+"""The calls that only look: at files and links, at the entries of a folder, at open descriptors.
 
 Source of the layouts: WASI's `filestat`, `fdstat` and `prestat`, as its witx files have them.
 """
@@ -58,7 +58,7 @@ class LookupCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _part(self, opened: OpenDescriptor, cookie: int, room: int) -> bytes:
-        """Returns what a folder's listing has from an entry on."""
+        """Returns up to `room` bytes of a folder's listing from entry `cookie` on."""
         listing = self.listings.get(opened) if cookie else None
         try:
             part = listing.part(cookie, room) if listing is not None else None
@@ -164,7 +164,7 @@ def _rights(opened: OpenDescriptor) -> int:
 
 
 def _packed(found: os.stat_result) -> bytes:
-    """Returns a file's status as WASI's `filestat`; times before 1970 are 1970 to the guest."""
+    """Returns a file's status as WASI's `filestat`; the guest sees times before 1970 as 1970."""
     kind = _TYPES.get(stat.S_IFMT(found.st_mode), abi.UNKNOWN_TYPE)
     times = (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
     what = (found.st_dev, found.st_ino, kind, found.st_nlink, found.st_size)

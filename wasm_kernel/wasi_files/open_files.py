@@ -27,23 +27,24 @@ _ANOTHER = "another"  # an identity that no file has
 
 
 class Device(Protocol):
-    """Something that the guest writes to that is neither a file nor a folder."""
+    """A stream that the guest writes to, such as its standard output."""
 
     @property
     def wanted(self) -> bool:
-        """Returns whether anybody wants what is written; else it stays in the guest."""
+        """Returns whether written bytes are used; if not, they stay in the guest."""
 
     def write(self, data: bytes) -> None:
         """Takes bytes from the guest."""
 
 
 class OpenFile(Struct, frozen=True):
-    """A record of an open file, which can be written down.
+    """A record of an open file, for saving.
 
-    `guest` is the guest path of the preopened folder it lies in, `path` its path below that. A file
-    that has lost its last name belongs to the workspace, by its unlinked name (`FileHistory`). The
-    rest are the arguments of `path_open`. `identity` names the file itself, and is empty if that
-    does not matter. A `path` of None stands for a file that was lost before.
+    `guest` is the guest path of its preopened folder, `path` its path below that. A file that has
+    lost its last name belongs to the workspace, under its unlinked name (`FileHistory`). `identity`
+    tells the file from others (`linux/files.py`), and is empty if that does not matter. `offset` is
+    the position. The rest are arguments of `path_open`. A `path` of None stands for a file that was
+    already lost.
     """
 
     fd: int
@@ -58,19 +59,19 @@ class OpenFile(Struct, frozen=True):
 
 
 class OpenDescriptor(Struct, eq=False):
-    """A descriptor of the guest: where it lies, and how it was opened (`flags`, `rights`,
-    `inheriting` and `fdflags` of `path_open`).
+    """A descriptor of the guest: its file, and the arguments of `path_open` that opened it
+    (`flags`, `rights`, `inheriting` and `fdflags`).
 
     Attributes:
-        preopen: The folder of the guest's that it lies in.
-        parts: The names that lead there below that folder. They are a label: what is done with an
-            open file is done through `fd`.
+        preopen: The guest's folder that the file lies in.
+        parts: The names that lead there below that folder. They are a label only: calls on an open
+            file go through `fd`.
         fd: The host's descriptor, -1 for a file that could not be opened again.
-        key: What tells the file from others; None for a preopened folder.
-        identity: What tells it even from later ones (`linux/files.py`).
-        size: Its length, if that counts.
+        key: Tells the file from others; None for a preopened folder.
+        identity: Tells it even from later files (`linux/files.py`).
+        size: Its length, if it counts against the quota.
         gone: Whether it has lost its name.
-        unlinked: What it is called if it has lost its last name (`FileHistory`).
+        unlinked: Its unlinked name if it has lost its last name (`FileHistory`).
         in_lower: Whether `fd` lies in an overlay's lower folder, in which nothing may be changed.
     """
 
@@ -98,13 +99,13 @@ class OpenDescriptor(Struct, eq=False):
 
     @property
     def is_merged(self) -> bool:
-        """Returns whether it is a folder of an overlay; `parts` lead to it then, not `fd` alone."""
+        """Returns whether it is a folder of an overlay, which `parts` lead to, not `fd` alone."""
         return self.is_folder and self.preopen.beneath is not None
 
     def identify(self) -> str:
-        """Returns the file's identity; empty if nobody replaces files there.
+        """Returns the file's identity; empty if files in its folder are never replaced.
 
-        A file that has no name any more gets an identity that no file has.
+        A file without a name gets an identity that no file has.
         """
         if self.gone:
             return _ANOTHER
@@ -115,10 +116,10 @@ class OpenDescriptor(Struct, eq=False):
 
 
 class OpenFiles:
-    """The descriptors of one guest, `most` besides the preopened folders. Close it.
+    """The descriptors of one guest, at most `most` besides the preopened folders. Close it.
 
-    Only the guest's thread uses it. The quota knows the lengths of open files, `changes` those with
-    several names.
+    Only the guest's thread uses it. It tells `quota` the lengths of open files, and `changes` which
+    files have several names.
     """
 
     def __init__(
@@ -142,15 +143,15 @@ class OpenFiles:
 
     @property
     def is_full(self) -> bool:
-        """Returns whether the guest may open no more."""
+        """Returns whether the guest has reached its limit of open files."""
         return len(self._by_number) - self._fixed >= self._most
 
     def has_room_at(self, number: int) -> bool:
-        """Returns whether a file can be opened under a number, which is free, at all."""
+        """Returns whether a file can be opened under this number."""
         return not self.is_fixed(number) and number not in self._by_number and not self.is_full
 
     def register(self, opened: OpenDescriptor, status: os.stat_result) -> None:
-        """Notes what is known of a file that is open from now on."""
+        """Notes the key, length and names of a newly opened file."""
         opened.key = key_of(status)
         if opened.preopen.counted:
             opened.size = self._quota.opened(status)
@@ -158,18 +159,18 @@ class OpenFiles:
             self._changes.linked(opened.key)
 
     def get(self, fd: int) -> OpenDescriptor | None:
-        """Returns what a descriptor stands for; None if it is not open."""
+        """Returns an open descriptor; None if it is not open."""
         return self._by_number.get(fd)
 
     def file(self, fd: int) -> OpenDescriptor:
-        """Returns an open file; refuses streams, folders and what is not open."""
+        """Returns an open file. Raises `Refused` for streams, folders and closed descriptors."""
         opened = self._by_number.get(fd)
         if opened is None or opened.is_folder:
             raise Refused(abi.EBADF)
         return opened
 
     def add(self, opened: OpenDescriptor) -> int:
-        """Adds what was opened, under the lowest free number, as POSIX wants it."""
+        """Adds a descriptor under the lowest free number, as POSIX requires; returns the number."""
         number = FIRST_DESCRIPTOR + self._fixed
         while number in self._by_number:
             number += 1
@@ -177,11 +178,11 @@ class OpenFiles:
         return number
 
     def put(self, number: int, opened: OpenDescriptor) -> None:
-        """Adds what was opened under this very number, which must be free."""
+        """Adds a descriptor under this number, which must be free."""
         self._by_number[number] = opened
 
     def take(self, number: int) -> OpenDescriptor | None:
-        """Frees a number and returns what it stood for, which is open still."""
+        """Frees a number and returns its descriptor, still open."""
         return self._by_number.pop(number, None)
 
     def is_fixed(self, fd: int) -> bool:
@@ -189,18 +190,18 @@ class OpenFiles:
         return fd < FIRST_DESCRIPTOR + self._fixed
 
     def opened(self) -> dict[int, OpenDescriptor]:
-        """Returns what the guest opened itself, by descriptor."""
+        """Returns the descriptors that the guest opened itself, by number."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
     def descriptors_at(
         self, place: GuestPath, status: os.stat_result | None
     ) -> list[OpenDescriptor]:
-        """Returns the descriptors of what stands at a place, which has this status."""
+        """Returns the descriptors of the file at a place, which has this status."""
         key = None if status is None else key_of(status)
         return [opened for opened in self._at(place) if opened.key == key]
 
     def _at(self, place: GuestPath) -> Iterator[OpenDescriptor]:
-        """Yields the descriptors of a place and of what lies below it."""
+        """Yields the descriptors of a place and of all below it."""
         depth = len(place.parts)
         for opened in self._by_number.values():
             below = bool(opened.parts) and opened.parts[:depth] == place.parts
@@ -211,7 +212,7 @@ class OpenFiles:
     def lost_name(
         self, place: GuestPath, status: os.stat_result | None, unlinked: str = ""
     ) -> None:
-        """Notes that what stood at a place has lost this name; `unlinked` is its new one."""
+        """Notes that the file at a place has lost this name; `unlinked` is its new one."""
         for opened in self.descriptors_at(place, status):
             opened.gone, opened.unlinked = True, unlinked
 
@@ -220,17 +221,17 @@ class OpenFiles:
         return any(opened.unlinked == unlinked for opened in self._by_number.values())
 
     def moved(self, old: GuestPath, new: GuestPath) -> None:
-        """Notes that what stood at a place, or below it, stands elsewhere now.
+        """Updates the open files at a place, and below it, after a rename.
 
-        A folder of an overlay's lower layer stays where it is: its descriptor must never be taken
-        for that of the folder which hid it, in which the guest may write.
+        A folder of an overlay's lower layer keeps its place: its descriptor must never be taken for
+        that of the folder which hid it, in which the guest may write.
         """
         for opened in [each for each in self._at(old) if not each.in_lower]:
             opened.preopen = new.preopen
             opened.parts = new.parts + opened.parts[len(old.parts) :]
 
     def close(self) -> None:
-        """Closes what the guest opened itself. Safe to call twice."""
+        """Closes the descriptors that the guest opened itself. Safe to call twice."""
         for number, opened in self.opened().items():
             del self._by_number[number]
             if opened.fd >= 0:

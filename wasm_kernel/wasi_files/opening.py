@@ -1,9 +1,9 @@
-"""The calls that open and close files, and opening them again for memory that is brought back.
+"""The calls that open and close files, and opening them again for restored memory.
 
-Saved memory speaks of descriptors by number. A new instance has none of them, so they are opened
-anew: the same file, under the same number, at the same position. If a file is gone, or another has
-taken its name (deleted and made again, replaced by an editor that saves aside), its number stays
-taken, and using it fails.
+Saved memory holds descriptors by number. A new instance has none of them, so they are opened again:
+the same file, under the same number, at the same position. If a file is gone, or another has taken
+its name (deleted and made again, replaced by an editor that saves under another name first), its
+number stays taken, and using it fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wasm_kernel.wasi_files.preopens import (
 from wasm_kernel.wasi_files.quota import key_of
 
 _WRITES = abi.O_CREAT | abi.O_TRUNC  # either opens for writing, whatever the rights say
-_ONCE = abi.O_CREAT | abi.O_EXCL | abi.O_TRUNC  # what is only done when a file is opened first
+_ONCE = abi.O_CREAT | abi.O_EXCL | abi.O_TRUNC  # flags for a file's first opening only
 _SYNCHRONOUS = ~(abi.FD_APPEND | abi.FD_NONBLOCK)
 _KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -69,7 +69,7 @@ class OpeningCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _lift(self, place: GuestPath, how: int, rights: int) -> None:
-        """Moves a place in an overlay to the upper folder if opening it may change it."""
+        """Moves a place in an overlay to the upper folder if the opening may change the file."""
         if not isinstance(place, OverlayPath):
             return
         found, writes = place.status(), bool(how & _WRITES or rights & abi.RIGHT_WRITE)
@@ -111,7 +111,7 @@ class OpeningCalls(FileCalls, frozen=True):
     def _note(
         self, opened: OpenDescriptor, place: GuestPath, before: os.stat_result | None
     ) -> None:
-        """Notes what is known of a file that was opened, and what that changed."""
+        """Registers an opened file, and notes the changes that the opening made."""
         status, how = os.fstat(opened.fd), opened.flags
         opened.is_folder = stat.S_ISDIR(status.st_mode)
         opened.preopen, opened.in_lower = _preopen_of(place, opened.fd), _is_in_lower(place)
@@ -133,7 +133,7 @@ class OpeningCalls(FileCalls, frozen=True):
         if fd < FIRST_DESCRIPTOR:
             return abi.SUCCESS  # the guest's streams stay: the next cell needs them
         if self.files.is_fixed(fd):
-            return abi.EBADF  # and so do its folders
+            return abi.EBADF  # its preopened folders stay, too
         opened = self.files.take(fd)
         if opened is None:
             return abi.EBADF
@@ -141,7 +141,7 @@ class OpeningCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
     def _release(self, opened: OpenDescriptor) -> None:
-        """Closes what no descriptor of the guest stands for any more."""
+        """Closes a descriptor that has no number any more."""
         self.listings.forget(opened)
         if opened.fd >= 0:
             os.close(opened.fd)
@@ -170,22 +170,22 @@ def _is_in_lower(place: GuestPath) -> bool:
 
 
 def _preopen_of(place: GuestPath, fd: int) -> Preopen:
-    """Returns the folder of the guest's that what was opened at a place lies in."""
+    """Returns the guest's folder of a file or folder that was opened at a place."""
     if isinstance(place, OverlayPath) and stat.S_ISDIR(os.fstat(fd).st_mode):
-        return place.overlay  # what lies in it lies in either layer
+        return place.overlay  # its entries lie in either layer
     return place.preopen
 
 
 def is_null(place: GuestPath) -> bool:
-    """Returns whether a place is the one device that the guest has, which keeps nothing."""
+    """Returns whether a place is the guest's only device, `/dev/null`."""
     return place.preopen.guest == "/" and "/".join(place.parts) == NULL_DEVICE
 
 
 def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_result | None:
-    """Returns the status of what stands at a place that is about to be opened.
+    """Returns the status of the file at a place that is about to be opened; None if there is none.
 
-    Refuses a pipe or a device, as opening it may do something to it, and writing where the guest
-    may not.
+    Raises `Refused` for a pipe or a device, as opening it may have effects, and for writing in a
+    folder in which the guest may not write.
     """
     found = place.status()
     if found is not None and stat.S_IFMT(found.st_mode) not in _KINDS:
@@ -198,13 +198,14 @@ def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_resu
 
 
 def open_file(place: GuestPath, how: int, rights: int, fdflags: int) -> int:
-    """Opens the file or folder at a place, after a look; the caller closes the descriptor.
+    """Opens the file or folder at a place; the caller closes the descriptor.
 
-    `how`, `rights` and `fdflags` are WASI's; the rights say whether it is read or written.
+    Call `look_before_opening` first. `how`, `rights` and `fdflags` are WASI's; the rights say
+    whether it is read or written.
     """
     flags = _flags(place, how, rights, fdflags)
     kinds: tuple[int, ...] = (stat.S_IFREG, stat.S_IFDIR)
-    if is_null(place):  # not a file that somebody has put there, which sessions would share
+    if is_null(place):  # never a file in its place, which sessions would share
         fd, kinds = os.open(os.devnull, flags & ~os.O_CREAT & ~os.O_TRUNC), (stat.S_IFCHR,)
     else:
         fd = os.open(place.name, flags, 0o666, dir_fd=place.folder)
@@ -235,7 +236,7 @@ def _flags(place: GuestPath, how: int, rights: int, fdflags: int) -> int:
 
 
 def open_flags(rights: int, fdflags: int) -> int:
-    """Returns the flags of `os.open` for a file that is there, by WASI's rights and `fdflags`."""
+    """Returns the flags of `os.open` for an existing file, from WASI's rights and `fdflags`."""
     reads = bool(rights & (abi.RIGHT_READ | abi.RIGHT_READDIR))
     writes = bool(rights & abi.RIGHT_WRITE)
     flags = os.O_RDONLY if not writes else os.O_RDWR if reads else os.O_WRONLY
@@ -245,9 +246,9 @@ def open_flags(rights: int, fdflags: int) -> int:
 def _forbidden_mode_bits(preopen: Preopen, mode: int) -> int:
     """Returns the bits of a file's mode that it may not have once the guest can write to it.
 
-    What the guest wrote must not run with somebody's rights. Nothing in a session's own folders is
-    there to be run on the host. A mount may be somebody's project with scripts in it: there only
-    set-user-id and set-group-id go.
+    A file that the guest wrote must not run with another user's rights. Files in a session's own
+    folders are never run on the host, so they lose all execute bits. A mount may be the user's
+    project with scripts in it: files there only lose set-user-id and set-group-id.
     """
     if not stat.S_ISREG(mode):
         return 0
@@ -263,7 +264,7 @@ class Reopener:
         self._history = history
 
     def save(self) -> tuple[OpenFile, ...]:
-        """Returns what is open now."""
+        """Returns records of the open files."""
         opened = sorted(self._files.opened().items())
         return tuple(self._saved(fd, descriptor) for fd, descriptor in opened)
 
@@ -281,7 +282,7 @@ class Reopener:
         return OpenFile(fd, guest, path, offset, *how, name)
 
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
-        """Opens files again; returns those it could not, whose descriptors fail when used."""
+        """Opens files again; returns those that failed, whose descriptors fail when used."""
         lost = []
         for wanted in files:
             if not self._files.has_room_at(wanted.fd):
@@ -314,7 +315,7 @@ class Reopener:
         return opened
 
     def _check(self, opened: OpenDescriptor, wanted: OpenFile) -> None:
-        """Sees that it is the same file, and goes to its position; else raises `OSError`."""
+        """Raises `OSError` if it is not the same file; sets its position."""
         name = open_file_identity(opened.fd)
         if wanted.identity and not self._history.same_file(wanted.identity, name):
             raise OSError(errno.ESTALE, "another file took its name")
@@ -328,7 +329,7 @@ class Reopener:
         preopen = self._preopens.at(wanted.guest)
         if preopen is None or wanted.path is None:
             return None
-        # what was a writable mount may be one to read from now, and an archive says what it likes
+        # a mount may have become read-only, and the records of an archive can't be trusted
         may_write = preopen.writable or (preopen.guest, wanted.path) == ("/", NULL_DEVICE)
         rights = wanted.rights if may_write else wanted.rights & ~abi.RIGHT_WRITE
         flags = wanted.flags & ~_ONCE
@@ -338,7 +339,7 @@ class Reopener:
             return OpenDescriptor(preopen, (), fd, *how, unlinked=wanted.path)
         with resolve(preopen, wanted.path or ".") as place:
             if "/".join(place.parts) != wanted.path:
-                return None  # a link is on the way, where none was
+                return None  # a link has appeared on the way
             look_before_opening(place, flags, rights)
             fd = open_file(place, flags, rights, wanted.fdflags)
             found = OpenDescriptor(_preopen_of(place, fd), place.parts, fd, *how)

@@ -1,12 +1,12 @@
-"""Two folders that the guest sees as one: the upper one is the guest's, and where it has nothing,
-the lower one shows through, which is never changed.
+"""Two folders that the guest sees as one: the upper one is the guest's; the lower one, which is
+never changed, shows through under paths that the upper one lacks.
 
-What the guest writes, makes, renames or deletes goes into the upper folder under the same path, so
-a path of the overlay is a path of the upper folder as well. A name of the lower folder that was
-deleted or renamed is covered by an empty file in the upper one, `.wh.` and the name, as in OCI
-images and AUFS. A cover stays when the name is used again: a new folder of that name begins empty.
-No name of the overlay begins with `.wh.`, but for folders that the guest gave such a name by its
-workspace: they cover nothing.
+All changes of the guest go into the upper folder under the same path, so a path of the overlay is
+a path of the upper folder as well. A name of the lower folder that was deleted or renamed is
+covered by an empty file in the upper one, `.wh.` and the name, as in OCI images and AUFS. A cover
+stays when the name is used again: a new folder of that name begins empty. No name of the overlay
+begins with `.wh.`, except for folders that the guest gave such a name through its workspace: they
+cover nothing.
 
 Of the lower folder only regular files and folders exist for the guest, and links that lead to one
 of them through the overlay.
@@ -43,27 +43,27 @@ _NAME_MAX = 255  # bytes of a name on nearly every file system
 
 
 class _Layer:
-    """One of the two folders, walked as far as it goes along with the other."""
+    """One of the two folders, walked along with the other as far as it has the same folders."""
 
     def __init__(self, preopen: Preopen) -> None:
         self.preopen = preopen
-        self.missing = 0  # folders on the way that the other one has, and this one has not
+        self.missing = 0  # folders on the way that the other layer has and this one lacks
         self._walk = FolderWalk(preopen.folder.fd, to_list=False)
 
     @property
     def here(self) -> int | None:
-        """The folder that the walk stands in; None if this layer has none there."""
+        """A descriptor of the folder that the walk stands in; None if this layer lacks it."""
         return None if self.missing else self._walk.fd
 
     @property
     def deepest(self) -> int:
-        """The folder on the way that this layer has, the deepest of them."""
+        """A descriptor of the deepest folder on the way that this layer has."""
         return self._walk.fd
 
     def enter(self, name: str, depth: int) -> str | None:
-        """Goes down into a folder; returns an empty text if it did.
+        """Goes down into a folder; returns an empty text if it succeeded.
 
-        If there is a link, it returns the link's text, and None for nothing. Raises `HiddenName` if
+        Returns the text of a link in its place, or None if it is missing. Raises `HiddenName` if
         the folder does not exist for the guest.
         """
         fd = self.here
@@ -85,7 +85,7 @@ class _Layer:
         return ""
 
     def fill(self, name: str) -> None:
-        """Goes down into a folder that this layer has by now."""
+        """Goes down into a folder that this layer lacked before."""
         self._walk.enter(name)
         self.missing -= 1
 
@@ -96,7 +96,7 @@ class _Layer:
             self._walk.leave()
 
     def status(self, name: str) -> os.stat_result | None:
-        """Returns the status of what has a name here, links not followed; None for nothing."""
+        """Returns the status of an entry here, links not followed; None if there is none."""
         if self.here is None:
             return None
         try:
@@ -111,7 +111,7 @@ class _Layer:
 class OverlayPath(GuestPath):
     """A place in an overlay. It lies in the upper folder, or in the lower one if only that has it.
 
-    `beneath` is the status of what the lower folder has there; None for nothing.
+    `beneath` is the status of the lower folder's file or folder there; None if it has none.
     """
 
     __slots__ = ("_overlay_walk", "beneath", "in_lower", "overlay")
@@ -135,7 +135,7 @@ class OverlayPath(GuestPath):
             self.preopen, self.folder = walk.lower
 
     def required_status(self) -> os.stat_result:
-        """Returns the status of what is there; a folder of both layers changed when one did."""
+        """Returns the file's status. A folder of both layers has the later time of change."""
         if self.folder < 0:
             raise FileNotFoundError(errno.ENOENT, "the folder is not there")
         found = super().required_status()
@@ -146,17 +146,17 @@ class OverlayPath(GuestPath):
         return os.stat_result(tuple(found), times)
 
     def lift(self, make: Callable[[int, str, str], None]) -> None:
-        """Moves the place to the upper folder; `make` makes a folder missing on the way.
+        """Moves the place to the upper folder; `make` makes each folder missing on the way.
 
-        It gets a descriptor of the folder above, the name, and the path.
+        `make` gets a descriptor of the folder above, the name, and the path.
         """
         self._overlay_walk.fill(make)
         self.preopen, self.folder, self.in_lower = self.overlay, self._overlay_walk.fd, False
 
     def check_cover(self) -> None:
-        """Refuses a change if what the lower folder shows here can't be covered.
+        """Raises `Refused` if the lower folder's file here can't be covered.
 
-        The name is too long for a cover, or a folder has the cover's name.
+        That is so if the name is too long for a cover, or a folder has the cover's name.
         """
         if self.beneath is None or self.name == ".":
             return
@@ -167,7 +167,7 @@ class OverlayPath(GuestPath):
             raise Refused(abi.EEXIST)
 
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
-        """Yields what lies in the folder; `check_time` is called before a link is followed."""
+        """Yields the folder's entries; calls `check_time` before it follows a link."""
         walk = OverlayWalk(self.overlay, self.parts)
         try:
             yield from walk.entries(check_time)
@@ -194,27 +194,27 @@ class OverlayWalk(PathWalk):
 
     @property
     def fd(self) -> int:
-        """The folder of the upper layer that the walk stands in; -1 if it has none there."""
+        """A descriptor of the upper layer's folder that the walk stands in; -1 if it lacks it."""
         here = self._upper.here
         return -1 if here is None else here
 
     def upper_status(self, name: str) -> os.stat_result | None:
-        """Returns the status of what has a name in the upper folder; None for nothing."""
+        """Returns the status of an entry in the upper folder; None if there is none."""
         return self._upper.status(name)
 
     @property
     def lower(self) -> tuple[Preopen, int]:
-        """The lower layer, and its folder that the walk stands in."""
+        """The lower layer, and a descriptor of its folder that the walk stands in."""
         assert self._lower.here is not None
         return self._lower.preopen, self._lower.here
 
     @property
     def parts(self) -> Parts:
-        """The names that led to it."""
+        """The names that led here."""
         return tuple(self._way)
 
     def close(self) -> None:
-        """Closes what was opened on the way. Safe to call twice."""
+        """Closes the walk's folders. Safe to call twice."""
         self._upper.close()
         self._lower.close()
 
@@ -226,7 +226,7 @@ class OverlayWalk(PathWalk):
             self._upper.fill(self._way[at])
 
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
-        """Yields what lies in the folder that the walk stands in, in either layer."""
+        """Yields the entries, in either layer, of the folder that the walk stands in."""
         taken, depth = set[str](), len(self._way)
         if self._upper.here is not None:
             for entry in read_folder(self._upper.here, self.preopen.hidden, depth):
@@ -297,8 +297,8 @@ class OverlayWalk(PathWalk):
         if target is None or self._tries_links:
             return target
         if not self._leads_inside(name):
-            return None  # it does not exist for the guest, who may use its name
-        self._tries_links = True  # the links that it leads to were followed just now
+            return None  # it does not exist for the guest, which may use its name
+        self._tries_links = True  # `_leads_inside` has just followed the links that it leads to
         return target
 
     def _up(self) -> None:
@@ -309,14 +309,17 @@ class OverlayWalk(PathWalk):
         self._lower.leave()
 
     def _may_show(self, name: str, depth: int) -> bool:
-        """Returns whether what the lower layer has under a name is neither hidden nor covered."""
+        """Returns whether a name of the lower layer is neither hidden nor covered."""
         if self._lower.here is None or self._lower.preopen.hidden.hides_name(depth, name):
             return False
         above = self._upper.status(COVER + name)
         return above is None or _is_folder(above)
 
     def _beneath(self, name: str) -> os.stat_result | None:
-        """Returns the status of what the lower layer shows under a name, the upper one aside."""
+        """Returns the status of the file that the lower layer shows under a name; None for none.
+
+        The upper layer's own file of that name does not count.
+        """
         depth, lower = len(self._way), self._lower.here
         found = self._lower.status(name) if self._may_show(name, depth) else None
         if found is None or lower is None:
@@ -330,7 +333,7 @@ class OverlayWalk(PathWalk):
         return found if stat.S_ISREG(found.st_mode) else None
 
     def _leads_inside(self, name: str) -> bool:
-        """Returns whether a link ends at something that exists for the guest."""
+        """Returns whether a link ends at a file or folder that exists for the guest."""
         try:
             walk = OverlayWalk(self.preopen, self.parts)
         except (OSError, Refused):

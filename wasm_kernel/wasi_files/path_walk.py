@@ -1,9 +1,9 @@
-"""Walking one path of the guest's to the place it leads to.
+"""Walking one path of the guest to the place it leads to.
 
 The host walks every path itself, one plain name at a time and by descriptor: each folder is opened
 below the one before, no link is followed by the system, and the text of each link is walked in its
-place. What a call then does, it does to one name in the folder where the walk ended. So the check
-and the act are one, whatever another process swaps meanwhile.
+place. The call then acts on one name in the folder in which the walk ended. So the check and the
+act are one, even if another process swaps files in between.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from wasm_kernel.linux.folders import Closing
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused, is_hidden_folder
 
-_HOPS = 40  # as many links as Linux follows
+_HOPS = 40  # the number of links that Linux follows
 
 
 class Follow(Enum):
-    """Says if a link at the end of a path is followed: always, before a slash, or never."""
+    """Tells whether a link at the end of a path is followed: always, before a slash, or never."""
 
     ALWAYS = "always"
     BEFORE_SLASH = "before a slash"
@@ -30,7 +30,7 @@ class Follow(Enum):
 
 
 def following(flags: int) -> Follow:
-    """Returns what WASI's `lookupflags` say."""
+    """Returns the meaning of WASI's `lookupflags`."""
     return Follow.ALWAYS if flags & abi.LOOKUP_FOLLOW else Follow.BEFORE_SLASH
 
 
@@ -49,8 +49,8 @@ class HiddenName(Refused):
 class GuestPath(Closing):
     """The place that a path argument leads to: a name in an open folder. Close it.
 
-    `parts` lead there below the preopen, after every link on the way. The name is `.` for the
-    folder itself; `is_folder` says that the path ends with a slash, as only a folder's may.
+    `parts` are the names that lead there below the preopen, with every link resolved. `name` is `.`
+    for the folder itself; `is_folder` is true if the path ends with a slash, as only folders' may.
     """
 
     __slots__ = ("_walk", "folder", "is_folder", "name", "parts", "preopen")
@@ -69,9 +69,9 @@ class GuestPath(Closing):
         return "/".join(self.parts) if self.preopen.tracked else None
 
     def status(self) -> os.stat_result | None:
-        """Returns the status of what is there now, links not followed; None for nothing.
+        """Returns the status of the file there, links not followed; None if there is none.
 
-        Raises `Refused` if the path asks for a folder, and something else is there.
+        Raises `Refused` if the path asks for a folder, and it is not one.
         """
         try:
             return self.required_status()
@@ -79,7 +79,7 @@ class GuestPath(Closing):
             return None
 
     def required_status(self) -> os.stat_result:
-        """Returns the same, and raises `OSError` if nothing is there."""
+        """Returns the same as `status`; raises `OSError` if there is no file."""
         found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         if self.is_folder and not stat.S_ISDIR(found.st_mode):
             raise Refused(abi.ENOTDIR)
@@ -91,9 +91,9 @@ class GuestPath(Closing):
 
 
 class PathWalk:
-    """A walk along one path, from the folder that `fd` or else the preopen is; close it.
+    """A walk along one path from an open folder, `fd` or else the preopen; close it.
 
-    A path of one name needs no folder opened.
+    A path of one name needs no folder opened. `parts` are the names that lead to `fd`.
     """
 
     def __init__(self, preopen: Preopen, fd: int | None = None, parts: Parts = ()) -> None:
@@ -106,16 +106,16 @@ class PathWalk:
 
     @property
     def fd(self) -> int:
-        """The folder that the walk stands in."""
+        """A descriptor of the folder that the walk stands in."""
         return self._start if self._descent is None else self._descent.fd
 
     @property
     def parts(self) -> Parts:
-        """The names that led to it."""
+        """The names that led here."""
         return self._base if self._descent is None else self._base + self._descent.path
 
     def close(self) -> None:
-        """Closes what was opened on the way. Safe to call twice."""
+        """Closes the walk's folders. Safe to call twice."""
         if self._descent is not None:
             self._descent.close()
 
@@ -161,7 +161,7 @@ class PathWalk:
         return parts
 
     def _enter(self, name: str, depth: int) -> str | None:
-        """Goes down into a folder; returns a link's text if there is a link instead."""
+        """Goes down into a folder; returns the text of a link in its place."""
         if self._descent is None:
             self._descent = FolderWalk(self._start, to_list=False)
         try:
@@ -178,7 +178,7 @@ class PathWalk:
         return None
 
     def _link(self, name: str) -> str | None:
-        """Returns the text of a link; None for what is not a link."""
+        """Returns the text of a link; None if it is not a link."""
         return link_text(self.fd, name)
 
     def _followed(self, target: str) -> list[str]:
@@ -190,14 +190,14 @@ class PathWalk:
         return _names(target)
 
     def _up(self) -> None:
-        """Goes up, at most to where the path began: an open folder may lie elsewhere by now."""
+        """Goes up, not above the path's beginning: an open folder may have been moved."""
         if self._descent is None or not self._descent.path:
             raise Outside
         self._descent.leave()
 
 
 def link_text(folder: int, name: str) -> str | None:
-    """Returns the text of a link in an open folder; None for what is not a link."""
+    """Returns the text of a link in an open folder; None if it is not a link."""
     try:
         return os.readlink(name, dir_fd=folder)
     except (OSError, ValueError):
@@ -210,6 +210,6 @@ def _names(path: str) -> list[str]:
 
 
 def check_length(parts: Parts, more: int = 0) -> None:
-    """Refuses a path so long that the host's tools could not name it."""
+    """Raises `Refused` for a path that is too long for the host's tools."""
     if len(os.fsencode("/".join(parts))) + more >= abi.PATH_MAX:
         raise Refused(abi.ENAMETOOLONG)

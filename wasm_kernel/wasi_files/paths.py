@@ -24,7 +24,7 @@ class GuestPaths:
         self._root = preopens.root
 
     def find(self, fd: int, at: int, length: int, follow: Follow = Follow.NEVER) -> GuestPath:
-        """Reads the path argument at `at`, leads it to its mount, and finds out where it ends."""
+        """Reads the path argument at `at`, and resolves it in its mount or folder."""
         path = self.text(at, length)
         if not path:
             raise Refused(abi.ENOENT)
@@ -43,7 +43,7 @@ class GuestPaths:
         return resolve(opened.preopen, path, start=opened, follow=follow)
 
     def mounts_in(self, opened: OpenDescriptor) -> Iterator[FolderEntry]:
-        """Yields the mounts that lie in an open folder, which only the guest's `/` has."""
+        """Yields the mounts in an open folder; only the guest's `/` has any."""
         if opened.parts or opened.preopen.guest != "/":
             return
         for mount in self._preopens.mounts:
@@ -52,7 +52,7 @@ class GuestPaths:
                 yield FolderEntry(name, os.fstat(mount.folder.fd).st_ino, abi.FOLDER_TYPE)
 
     def text(self, at: int, length: int) -> str:
-        """Reads a path, or what a link is to hold."""
+        """Reads a path, or the text of a new link."""
         if length > abi.PATH_MAX:
             raise Refused(abi.ENAMETOOLONG)
         try:
@@ -71,10 +71,11 @@ def resolve(
     start: OpenDescriptor | None = None,
     follow: Follow = Follow.NEVER,
 ) -> GuestPath:
-    """Finds out where a path leads, links on the way followed; the caller closes the place.
+    """Returns the place that a path leads to, links on the way followed; the caller closes it.
 
-    It begins at `start`, by default at the preopen, which it can't leave. Raises `Refused` if there
-    is no such path for the guest, `OSError` if a folder on the way can't be entered.
+    The path begins at `start`, by default at the preopen, and can't leave the preopen. Raises
+    `Refused` if the path does not exist for the guest, `OSError` if a folder on the way can't be
+    entered.
     """
     walk = _walk_from(preopen, start)
     try:
@@ -88,7 +89,7 @@ def _walk_from(preopen: Preopen, start: OpenDescriptor | None) -> PathWalk:
     if preopen.beneath is not None:
         return OverlayWalk(preopen, () if start is None else start.parts)
     if start is not None and start.in_lower:
-        raise Refused(abi.ENOENT)  # no walk in which things may be changed begins in such a folder
+        raise Refused(abi.ENOENT)  # from a lower folder, a walk could lead to changes in it
     return PathWalk(preopen) if start is None else PathWalk(preopen, start.fd, start.parts)
 
 

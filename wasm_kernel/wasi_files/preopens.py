@@ -1,10 +1,10 @@
-"""The folders a guest sees: which open folder stands behind which descriptor and guest path, and
-what does not exist for the guest in it.
+"""The folders that a guest sees, by descriptor and guest path, and the names in them that do not
+exist for the guest.
 
 One name in a session's workspace is the host's: `.metadata.json`, also with `~` and more behind it,
-which is how the host calls what it writes aside. Whether a name is this one is decided under any
-spelling that some file system would take for the same name (letter case, Unicode forms, ignorable
-characters, trailing dots and spaces, an NTFS stream suffix).
+the host's name for an unfinished one. The comparison covers every spelling that some file system
+takes for the same name (letter case, Unicode forms, ignorable characters, trailing dots and spaces,
+an NTFS stream suffix).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from wasm_kernel.linux.folders import SEARCHED, Folder
 
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
 METADATA = ".metadata.json"
-"""The name of the file in a workspace that says what is known of its session."""
+"""The name of the file in a workspace that holds its session's metadata."""
 COVER = ".wh."
 """The beginning of names in a workspace that cover a name of the folder beneath (`overlay.py`)."""
 
 NULL_DEVICE = "dev/null"
-"""The path of an empty file below the guest's `/`, in whose place the host's device is opened."""
+"""The path, below the guest's `/`, of an empty file; the host opens its own device instead."""
 
 Parts = tuple[str, ...]
 
 
 class Refused(Exception):
-    """A file call of the guest's is refused; `errno` is WASI's number."""
+    """The refusal of a guest's file call; `errno` is WASI's number."""
 
     errno = abi.EPERM
 
@@ -49,7 +49,7 @@ def is_hidden_name(name: str) -> bool:
 
 
 def is_cover(name: str) -> bool:
-    """Returns whether a name covers one of the folder beneath, and is no file of the session's."""
+    """Returns whether a name covers one of the folder beneath, and is not a session's file."""
     return name.startswith(COVER)
 
 
@@ -67,18 +67,18 @@ def folded_name(name: str) -> str:
 
 
 class Hidden:
-    """A rule for what does not exist for the guest in a preopened folder, nor can be made there.
+    """A rule that hides files in a preopened folder; the guest can't make such files either.
 
-    A folder is hidden by its name, or for what it is. By itself the rule hides nothing.
+    It hides files by name, and folders by name or by identity. This base hides nothing.
     """
 
     @property
     def hides_folders(self) -> bool:
-        """Returns whether any folder is hidden for what it is now."""
+        """Returns whether any folder is hidden by identity now."""
         return False
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """Returns whether a name is hidden, so many folders below the preopened one."""
+        """Returns whether a name is hidden in a folder `depth` folders below the preopened one."""
         return False
 
     def hides_folder(self, fd: int, depth: int) -> bool:
@@ -87,7 +87,7 @@ class Hidden:
 
 
 class MetadataHidden(Hidden):
-    """The rule for a session's workspace, whose metadata file belongs to the host."""
+    """The rule for a session's workspace, which hides the host's metadata file."""
 
     def hides_name(self, depth: int, name: str) -> bool:
         """Hides the metadata file, under every spelling."""
@@ -101,7 +101,7 @@ def is_hidden_folder(hidden: Hidden, folder: int, name: str, depth: int) -> bool
     try:
         fd = os.open(name, SEARCHED, dir_fd=folder)
     except OSError:
-        return False  # no folder, or gone meanwhile
+        return False  # not a folder, or gone
     try:
         return hidden.hides_folder(fd, depth)
     finally:
@@ -115,10 +115,12 @@ METADATA_HIDDEN = MetadataHidden()
 class Preopen(Struct, frozen=True):
     """An open host folder that the guest sees at `guest`. Its opener closes it.
 
-    Changes are recorded if it is `tracked`, which is the workspace alone. What lies in it counts
-    against the quota if it is `counted`. What does not exist for the guest is `hidden`. What lies
-    `beneath` shows through where the folder itself has nothing: see `overlay.py`. In one that is
-    `living`, people replace files while the guest runs.
+    Attributes:
+        tracked: Whether changes are recorded, as in the workspace alone.
+        counted: Whether its files count against the quota.
+        hidden: The rule for files that do not exist for the guest.
+        beneath: The folder that shows through under paths that this one lacks: see `overlay.py`.
+        living: Whether people replace files in it while the guest runs.
     """
 
     folder: Folder
@@ -132,7 +134,7 @@ class Preopen(Struct, frozen=True):
 
     @property
     def tells_files_apart(self) -> bool:
-        """Returns whether a file may get another one's name here, so that names are not enough."""
+        """Returns whether one file may take another's name here: names do not tell them apart."""
         return self.writable or self.living
 
 
@@ -153,7 +155,7 @@ class Preopens(Struct, frozen=True):
 
     The guest's C library reads the list of preopened folders once, before the base image is taken,
     so it knows the fixed ones only. A path below a mount reaches the host as a path below the
-    guest's `/`, and is led to the mount there.
+    guest's `/`, and the host finds the mount (`mount_of`).
     """
 
     fixed: tuple[Preopen, ...]
@@ -166,7 +168,7 @@ class Preopens(Struct, frozen=True):
 
     @property
     def counted(self) -> tuple[Preopen, ...]:
-        """Those whose files count against the quota, each folder once."""
+        """The folders whose files count against the quota, each once."""
         return tuple(each for each in self.all if each.counted and each.beneath is None)
 
     @property
@@ -178,7 +180,7 @@ class Preopens(Struct, frozen=True):
         return None
 
     def mount_of(self, path: str) -> tuple[Preopen, int] | None:
-        """Returns the mount of a path below `/`, and how many characters lead to it."""
+        """Returns the mount of a path below `/`, and the number of characters that lead to it."""
         for mount in sorted(self.mounts, key=lambda m: -len(m.guest)):
             prefix = mount.guest[1:]
             if path == prefix:
@@ -188,6 +190,6 @@ class Preopens(Struct, frozen=True):
         return None
 
     def at(self, guest: str) -> Preopen | None:
-        """Returns the folder that the guest sees at a path; None for none."""
+        """Returns the folder that the guest sees at a path; None if there is none."""
         layers = (layer for each in self.all for layer in (each, each.beneath) if layer)
         return next((layer for layer in layers if layer.guest == guest), None)

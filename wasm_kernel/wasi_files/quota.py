@@ -1,12 +1,12 @@
 """The size of the guest's own folders, `/app` and `/tmp`, and its limit.
 
-The folders are looked through before the first call that would make them grow, so a cell that
-writes nothing pays nothing. From then on the guest's own calls are counted. What others do there
-meanwhile (the host, another kernel) is found by looking again: in each turn before the first
-growth, as long as that takes no time to speak of, and before the first refusal.
+The folders are counted before the first call that would make them grow, so a cell that writes
+nothing pays nothing. From then on the guest's own calls are counted. Changes by others (the host,
+another kernel) are found by counting again: in each turn before the first growth, if that is quick,
+and before the first refusal.
 
-What counts: a file with its length, holes included, once however many names it has, and as long as
-it is open even without one; each file, folder and link as one file. The host's own names do not.
+A file counts with its length, holes included, once for all its names, and without a name as long as
+it is open. Each file, folder and link counts as one file. The host's own names do not count.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wasm_kernel.engine import abi
 from wasm_kernel.linux import walks
 from wasm_kernel.wasi_files.preopens import Preopen, Refused, visible
 
-_SHARE = 50  # looking again may take a fiftieth of the time,
-_QUICK = 0.002  # or so many seconds in each turn
+_SHARE = 50  # counting again may take a fiftieth of the time,
+_QUICK = 0.002  # or this many seconds in each turn
 
 Key = tuple[int, int]
-"""A file's device and its number there, which tell it from others."""
+"""A file's device and inode number, which tell it from others."""
 
 
 def key_of(status: os.stat_result) -> Key:
@@ -40,7 +40,7 @@ class Full(Refused):
 
 
 class OpenFileSize:
-    """The length of a file that the guest has open, its descriptors, and if it has a name left."""
+    """The length of an open file, the number of its descriptors, and whether it is nameless."""
 
     def __init__(self, key: Key, size: int) -> None:
         self.key = key
@@ -70,18 +70,18 @@ class Quota:
         self._looked_at = self._took = 0.0
 
     def begin_turn(self) -> None:
-        """Begins a turn: nothing was refused in it, and the folders are looked through again."""
+        """Begins a turn: nothing was refused in it, and the folders are counted again."""
         self.refused = self._checked = self._confirmed = False
 
     @property
     def limit_met(self) -> str:
-        """The name of the limit that this turn has met, empty for none."""
+        """The name of the limit that this turn has met; empty if it met none."""
         if not self.refused:
             return ""
         return "workspace_files" if self.used_files >= self._most_files else "workspace_bytes"
 
     def reserve(self, files: int, size: int = 0) -> None:
-        """Raises `Full` unless so many new files and bytes fit; they are counted once `added`."""
+        """Raises `Full` unless this many files and bytes more fit; `added` counts them later."""
         self._check()
         if not self._fits(files, size) and self._worth_looking():
             self._look()
@@ -90,7 +90,7 @@ class Quota:
             raise Full
 
     def available(self, wanted: int) -> int:
-        """Returns how many of the `wanted` bytes still fit."""
+        """Returns the number of the `wanted` bytes that still fit."""
         self._check()
         if not self._fits(0, wanted) and self._worth_looking():
             self._look()
@@ -100,12 +100,12 @@ class Quota:
         return max(0, self._most_bytes - self.used_bytes)
 
     def added(self, files: int, size: int = 0) -> None:
-        """Adds files and bytes that are there now; negative numbers for those that are gone."""
+        """Adds new files and bytes; negative numbers for removed ones."""
         self.used_files += files
         self.used_bytes += size
 
     def resized(self, held: OpenFileSize, size: int) -> None:
-        """Notes that an open file has another length."""
+        """Notes the new length of an open file."""
         self.used_bytes += size - held.size
         held.size = size
 
@@ -128,7 +128,7 @@ class Quota:
                 self.used_bytes -= held.size
 
     def removed(self, status: os.stat_result) -> None:
-        """Notes that a name is gone, of a file that had this status before."""
+        """Notes that a file with this status has lost a name."""
         self.used_files -= 1
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             return
@@ -144,7 +144,7 @@ class Quota:
         return not size or self.used_bytes + size <= self._most_bytes
 
     def _check(self) -> None:
-        """Looks before the first growth of a turn, unless that was done a short while ago."""
+        """Counts the folders before the first growth of a turn, if that is quick enough."""
         if not self._checked:
             self._checked = True
             if not self._known or self._is_cheap():
@@ -162,14 +162,14 @@ class Quota:
         self.used_bytes = sum(held.size for held in self._held.values() if held.nameless)
         linked: set[Key] = set()
         for folder in self._folders:
-            with contextlib.suppress(OSError):  # somebody moves folders about: what was seen counts
+            with contextlib.suppress(OSError):  # a folder was moved: the files seen so far count
                 self._look_through(folder, linked)
         self._known = self._confirmed = True
         self._looked_at = self._now()
         self._took = self._looked_at - begun
 
     def _look_through(self, folder: Preopen, linked: set[Key]) -> None:
-        """Counts a folder; one that holds too many files by far is not counted to its end."""
+        """Counts a folder; stops at twice the limit of files and more."""
         for entry in visible(folder):
             self.used_files += 1
             if self.used_files > 2 * self._most_files + 1000:
