@@ -1,6 +1,6 @@
 """The contract of a guest language, and that of host commands.
 
-The host floors below know no language, and those above know only this. A language is a folder
+The rooms below know no language, and those above know only this contract. A language is a folder
 beside this file, with the modules `language` and `broker_handlers` in it. Host commands, such as
 `%fork`, reach beyond the guest: `execution/commands.py` decides whether one is run, and runs it.
 """
@@ -22,7 +22,7 @@ from wasm_kernel.linux.broker import Broker, Done, Handlers
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
 
-if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime with it
+if TYPE_CHECKING:  # front ends import this file, and must not import wasmtime with it
     from wasm_kernel.engine.clock import Clock, Signals
     from wasm_kernel.engine.compiler import Compiled, Progress
     from wasm_kernel.engine.flavours import Flavour
@@ -49,7 +49,7 @@ class CommandLine(Struct, frozen=True):
     """A command as it stands in a cell: its name, the words behind it, and the cell below `%%name`.
 
     Nothing in `line` was expanded: `$x` and `{x}` stand for themselves. `files` are the names and
-    the texts of files that the words name, as the guest read them; they stand in no cell.
+    the texts of files that the words name, as the guest read them; the cell does not hold them.
     """
 
     name: str
@@ -63,7 +63,7 @@ class CommandRefused(WasmKernelError):
 
 
 class ActionContext(Task, Protocol):
-    """A cell whose end has come, as an action sees it. Used on the guest's thread."""
+    """A finished cell, as an action sees it. Used on the guest's thread."""
 
     broker: Broker
 
@@ -75,26 +75,25 @@ class CommandContext(ActionContext, Protocol):
     """The cell that waits for a command. Used on the guest's thread, while it waits.
 
     A command that takes longer than a moment asks every 0.1 s whether it is `cancelled`: the cell
-    was interrupted, ran out of time, or is being closed. It then puts things back as they were, and
-    raises `Cancelled`. What it reports is printed as a line; beyond the cell's limits, what it says
-    is dropped.
+    was interrupted, ran out of time, or is being closed. It then undoes its work, and raises
+    `Cancelled`. Its reports are printed as lines; output beyond the cell's limits is dropped.
     """
 
     def wait(self, seconds: float) -> bool:
-        """Waits so long, or until the command is cancelled; returns whether it is."""
+        """Waits for `seconds`, or until the command is cancelled; returns whether it is."""
 
     def after_cell(self, action: AfterCellAction) -> None:
-        """Has something done when the cell has finished."""
+        """Runs an action when the cell has finished."""
 
 
 class AfterCellAction(Protocol):
     """An action to run after the cell has finished, such as a fork. It never raises."""
 
     def run(self, context: ActionContext) -> None:
-        """Does it; the cell's effects are kept by now."""
+        """Runs the action; the cell's effects are kept by now."""
 
     def cell_lost(self, context: ActionContext) -> None:
-        """Puts back what was prepared: the guest was lost in the cell."""
+        """Undoes the preparation, as the guest was lost in the cell."""
 
 
 CommandHandler = Callable[[CommandLine, CommandContext], Json]
@@ -106,7 +105,7 @@ raise a `WasmKernelError`, whose text says to the cell's author why it was not r
 
 
 def switched_off(sentence: str) -> CommandHandler:
-    """Returns a command that is not offered; the sentence says what to set, and why it is off."""
+    """Returns a handler that refuses a command; the sentence says why, and what to set."""
 
     def refuse(*_: object) -> Json:
         raise CommandRefused(sentence)
@@ -124,7 +123,7 @@ class ParsedCell(Protocol):
         """Returns the commands of a cell that holds nothing but some of these; else None.
 
         It is quick: the first line of most cells is enough. Commands that the guest would have to
-        expand or explain are not for the host alone.
+        expand or explain do not count.
         """
 
     def commands(self, names: Collection[str]) -> list[CommandLine]:
@@ -135,16 +134,16 @@ class ParsedCell(Protocol):
 
 
 class GuestSetup(Struct, frozen=True):
-    """The things that a guest is started with.
+    """The parts that a guest is started with.
 
     Attributes:
-        files: Its file calls; it closes them.
+        files: Its file calls; the guest closes them.
         clock: The deadlines of its turns.
-        streams: What it prints.
+        streams: Its output streams.
         answer: Answers the agent's frames, on the guest's thread.
         image: The base image whose memory it begins with; one of its language's.
         memory_bytes: The most that its memory may grow to.
-        clock_before: What its monotonic clock showed when its memory was saved, in nanoseconds.
+        clock_before: Its monotonic clock when its memory was saved, in nanoseconds.
         deterministic: Whether its clock and its random numbers are those of every such guest.
     """
 
@@ -182,7 +181,7 @@ class GuestSetup(Struct, frozen=True):
 class Guest(Protocol):
     """A booted guest. Its owner closes it; only the guest's thread uses it.
 
-    Its `signals` interrupt it; its `heap` knows what of its memory is free.
+    Its `signals` interrupt it; its `heap` knows which parts of its memory are free.
     """
 
     instance: Instance
@@ -194,11 +193,12 @@ class Guest(Protocol):
     def run_turn(self, fuel: int | None) -> bool:
         """Runs the agent, which fetches one request and answers it; returns whether it ended well.
 
-        Fuel is that of this turn, None for no limit. After `GuestStopped` it is of no more use.
+        `fuel` is the limit of this turn, None for no limit. After `GuestStopped` the guest can't be
+        used any more.
         """
 
     def reseed(self) -> None:
-        """Seeds those random generators anew, between two turns, that no code in it can reach."""
+        """Reseeds, between two turns, the random generators that no code in the guest can reach."""
 
     def close(self) -> None:
         """Closes its files and its instance. Safe to call twice."""
@@ -219,7 +219,7 @@ class LanguageInfo(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at: `ok`, `note` (slower, or still to do) or `broken`."""
+    """The result of one check: `ok`, `note` (slower, or still to do) or `broken`."""
 
     mark: Literal["ok", "note", "broken"]
     text: str
@@ -230,7 +230,8 @@ class GuestLanguage(Protocol):
 
     Attributes:
         name: Its name, as `RuntimeType` has it.
-        where_commands_stand: Goes on after "it is only done where it stands in the cell itself,".
+        where_commands_stand: The rest of the sentence "it is only done where it stands in the cell
+            itself,".
         library_paths: The guest's paths of folders that each of its installations has.
     """
 
@@ -240,39 +241,39 @@ class GuestLanguage(Protocol):
 
     @property
     def prepared(self) -> PreparedFiles[Any]:
-        """The files that `prepare` makes, as the cache has them."""
+        """The files in the cache that `prepare` makes."""
 
     @property
     def info(self) -> LanguageInfo:
-        """Facts about it."""
+        """Facts about the language."""
 
     def examine(self) -> Iterator[Finding]:
         """Yields findings about its files and its cache; changes nothing."""
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
-        """Makes everything that takes long, once a machine; quick if it is there already.
+        """Makes the files that take long to make, once per machine; quick if they are there.
 
-        Call it on a guest thread: it runs guests. Returns the image that memory is saved relative
-        to in a new session. Raises `WasmKernelError`, which says what to do.
+        Call it on a guest thread, since it runs guests. Returns the image to which a new session
+        saves its memory relatively. Raises `WasmKernelError`, which says what to do.
         """
 
     @property
     def image_names(self) -> Sequence[str]:
-        """The names of the base images that it makes, and first that of the best one."""
+        """The names of the base images that the language makes, the best one's first."""
 
     def images(self) -> Iterator[BaseImage]:
-        """Yields the base images that are there, and first that of new sessions."""
+        """Yields the base images that are there, the one for new sessions first."""
 
     def define_early(self, flavour: Flavour) -> None:
-        """Does what the first guest of each process needs that is forked from this one.
+        """Prepares this process for forks, so that the first guest of each fork starts sooner.
 
-        It was prepared. Nothing of a guest runs.
+        Call `prepare` before. No guest code runs.
         """
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour of the code that a guest is started with now.
 
-        That is the one asked for, or quicker to compile and slower until that is there.
+        It is `flavour`, or one that compiles quicker and runs slower until `flavour` is compiled.
         """
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
@@ -281,7 +282,7 @@ class GuestLanguage(Protocol):
     def start(self, setup: GuestSetup) -> Guest:
         """Returns a guest with a base image's memory, in milliseconds, after `prepare`.
 
-        The image's open files are not open yet: whoever knows what memory comes next opens them.
+        The image's open files are not open yet; the caller opens files when it loads the memory.
         """
 
     def parse_cell(self, code: str) -> ParsedCell:
@@ -292,9 +293,9 @@ class GuestLanguage(Protocol):
 
 
 def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
-    """Returns the language of a runtime; all of this process share it.
+    """Returns the language of a runtime; the whole process shares it.
 
-    The broker makes what is missing in the cache, if this process may not.
+    The broker makes files that are missing in the cache, if this process may not.
     """
     module = import_module(f"wasm_kernel.guests.{runtime.value}.language")
     language: GuestLanguage = module.shared_language(broker)
@@ -313,10 +314,10 @@ def broker_handlers(
     pip: bool = True,
     fetched: Fetched | None = None,
 ) -> Handlers:
-    """Returns what a broker does for the guest of one sandbox, with `pip` also fetch packages.
+    """Returns a broker's handlers for the guest of one sandbox; with `pip`, also to fetch packages.
 
-    `fetched` is what it has fetched so far; by default nothing.
-    They have a module of their own, so that a broker can be forked before wasmtime is imported.
+    `fetched` counts the bytes that the sandbox has fetched so far; by default none.
+    The handlers have their own module, so that a broker can be forked before wasmtime is imported.
     """
     module = import_module(f"wasm_kernel.guests.{RuntimeType(runtime).value}.broker_handlers")
     handlers: Handlers = module.broker_handlers(private, fetched or Fetched(), pip=pip)
@@ -337,15 +338,15 @@ def prepare_on_own_thread(
 
 
 class PrepareGuest(Struct, frozen=True):
-    """The cache is to be filled with what a guest needs: code of a flavour, and its base image."""
+    """A request to fill the cache with a guest's files: code of a flavour, and its base image."""
 
     flavour: FlavourName
 
 
 class CompileInBackground(Struct, frozen=True):
-    """Code of a flavour is to be compiled in a process of its own, at low priority.
+    """A request to compile code of a flavour in a process of its own, at low priority.
 
-    The baseline compiler's code is used until it is there.
+    The baseline compiler's code is used until the code is there.
     """
 
     flavour: FlavourName
@@ -370,17 +371,17 @@ def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
 
 
 class Fetched:
-    """What one sandbox has fetched so far. The thread that fetches uses it."""
+    """The bytes that one sandbox has fetched so far. The thread that fetches uses it."""
 
     bytes = 0
 
 
 @contextlib.contextmanager
 def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
-    """Opens the folder of a sandbox that a broker puts packages into, and makes another one.
+    """Opens the folder of a sandbox that a broker puts packages into, and makes a temporary one.
 
-    Programs that go by paths work in that: the sandbox's process can't put links in their way.
-    Raises `PackageError` if there is no such folder.
+    Programs that open files by path work in the temporary one, where the sandbox's process can't
+    put links in their way. Raises `PackageError` if the sandbox has no such folder.
     """
     from tempfile import TemporaryDirectory
 

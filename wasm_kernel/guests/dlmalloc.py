@@ -1,16 +1,18 @@
 """The free memory of a guest, as its C library's allocator knows it.
 
-The artifact's C library (wasi-libc) has dlmalloc, and CPython takes all memory from it here. It
-keeps what was freed for later and gives nothing back, as a WebAssembly memory can't shrink. What
-lies inside a free chunk has no meaning: whoever gets it next writes to it before it reads, and
-`calloc` clears it. So the host may clear it, too, between two turns.
+The artifact's C library (wasi-libc) has dlmalloc, and CPython takes all memory from it here. The
+allocator keeps freed memory for later and gives nothing back, as a WebAssembly memory can't shrink.
+The content of a free chunk has no meaning: code that gets the chunk next writes to it before it
+reads, and `calloc` clears it. So the host may clear it, too, between two turns.
 
-The words are the guest's own, and a cell can make them say anything. What is told here is inside
-the guest's memory whatever they say, and takes bounded time: a guest that lies loses its own data.
+The allocator's words are the guest's own, and a cell can write anything there. The ranges found
+here lie inside the guest's memory whatever the words say, and finding them takes bounded time: a
+guest that lies loses its own data.
 
 Source of the layout: `malloc_state`, `malloc_chunk` and `malloc_tree_chunk` in dlmalloc.c 2.8.6,
 with words of 32 bits. Free chunks of 256 bytes and more hang in 32 trees by size, those of one size
-in a ring; besides there are the `top`, which ends the memory, and the `dv`, which was split last.
+in a ring. Two further free chunks are the `top`, which ends the memory, and the `dv`, which was
+split last.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ _TREE_SHIFT = 8
 class Dlmalloc:
     """The allocator of one guest: a `Heap`. Only the guest's thread uses it.
 
-    At `state` 0 it is not known, and nothing is free. The memory has the size of the base image
-    now; nothing below that end is told, as it is shared with other guests.
+    At `state` 0 the allocator is unknown, and nothing counts as free. The memory must have the size
+    of the base image when this is made; `free` reports nothing below that end, as those pages are
+    shared with other guests.
     """
 
     def __init__(self, state: int, memory: GuestMemory) -> None:
@@ -43,7 +46,7 @@ class Dlmalloc:
         self._begin = memory.size
 
     def free(self, least: int) -> list[Range]:
-        """The whole pages inside free chunks of so many bytes at least; as `Heap` has it."""
+        """The whole pages inside free chunks of at least `least` bytes; as `Heap` has it."""
         if not self.state:
             return []
         size = self._memory.size
@@ -55,7 +58,7 @@ class Dlmalloc:
         return merge(found)
 
     def _chunks(self, least: int) -> Iterator[Range]:
-        """Yields address and length of free chunks: all that are so long, and some others."""
+        """Yields address and length of free chunks: all of `least` bytes or more, and others."""
         try:
             state = self._memory.read(self.state, _STATE_BYTES)
         except OutOfBounds:
@@ -87,8 +90,8 @@ class Dlmalloc:
 def find_state(memory: bytes, place: int) -> int:
     """Returns the address of the allocator's state, right after it gave out fresh memory.
 
-    `place` is what `malloc` returned for more than is free anywhere but at the top. The address is
-    0 if the allocator has another layout.
+    `place` is the result of `malloc` for more bytes than any free chunk but the top has. The
+    address is 0 if the allocator has another layout.
     """
     chunk = place - _HEADER_BYTES
     top = chunk + (struct.unpack_from("<I", memory, chunk + 4)[0] & ~_FLAGS)
@@ -103,7 +106,7 @@ def find_state(memory: bytes, place: int) -> int:
 
 
 def _is_state(memory: bytes, state: int, top: int) -> bool:
-    """Returns whether the top's size is told twice, and the bins that are never used are empty."""
+    """Returns whether both copies of the top's size agree, and the unused bins are empty."""
     try:
         (size,) = struct.unpack_from("<I", memory, state + _TOP_SIZE)
         (head,) = struct.unpack_from("<I", memory, top + 4)

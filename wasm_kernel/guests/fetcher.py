@@ -1,7 +1,7 @@
 """Running a program that fetches packages, such as pip or npm, for a cell that waits for it.
 
-It is told nothing by the guest but names that were checked, runs in an empty folder, and ends with
-whoever started it. What it says is read for a few facts alone.
+The program gets only checked names from the guest, runs in an empty folder, and ends with the
+process that started it. Its output is read for a few facts alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOTAL_BYTES = 3 * 1024**3
 """The most that one sandbox may fetch, in all: the program's own cache keeps it for others."""
 _NO_MEMORY = re.compile(r"MemoryError|out of memory|Allocation failed|ENOMEM")
 _FILES_MOST = 100_000
-_REASON_CHARACTERS = 2_000  # of it that are read for what went wrong
+_REASON_CHARACTERS = 2_000  # characters of its output that are read for what went wrong
 _ADDRESS = re.compile(r"\S+://\S+")
 _PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\s'\",;]+")
 
@@ -47,9 +47,9 @@ def run_fetcher(
 ) -> tuple[str, int]:
     """Runs a program that fetches packages; returns its output, and its exit status.
 
-    Each argument is ours or checked. `env` comes besides this process's own variables. The empty
-    folder may come to hold `most` bytes. `on_line` hears each line. Raises `PackageError` if the
-    program was stopped, fetched too much, or needed too much memory.
+    Each argument is ours or checked. `env` is added to this process's own variables. The folder is
+    empty and may grow to `most` bytes. `on_line` gets each line of output. Raises `PackageError` if
+    the program was stopped, fetched too much, or needed too much memory.
     """
     left = TOTAL_BYTES - fetched.bytes
     if left <= 0:
@@ -126,7 +126,7 @@ def _check_size(folder: Path, most: int) -> None:
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    """Returns how many bytes and files a folder holds; of too many files, only that there are."""
+    """Returns how many bytes and files a folder holds; stops counting at too many files."""
     size = count = 0
     for here, folders, names in os.walk(folder):
         count += len(folders) + len(names)
@@ -139,6 +139,6 @@ def _size(folder: Path) -> tuple[int, int]:
 
 
 def plain(text: str) -> str:
-    """Returns a program's words without addresses, paths and control characters."""
+    """Returns a program's output without addresses, paths and control characters."""
     text = _PATH.sub("…", _ADDRESS.sub("the package index", text[:_REASON_CHARACTERS]))
     return "".join(c if c.isprintable() else " " for c in text)[:600] or "it did not say why."

@@ -1,4 +1,4 @@
-"""`PreparedFiles`: what takes long to make of a language, once a machine, as the cache has it."""
+"""`PreparedFiles`: a language's cached files, which take long to make, once per machine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _Addresses = TypeVar("_Addresses")
 class PreparedFiles(Generic[_Addresses]):
     """The compiled code and the base image of a language's guest. Its language locks it.
 
-    `binaries` are all that is compiled. `made_of` names what the image is made of: no code, as a
-    new wasmtime takes it over, and with it the histories that stand on it. The image's record holds
-    `addresses` of this type, which the language notes.
+    `binaries` are all binaries to compile. `made_of` names the image's sources, without the
+    compiled code: a new wasmtime keeps the image, and so the histories that stand on it.
+    `addresses` is the type of the addresses that the language notes in the image's record.
     """
 
     def __init__(
@@ -46,12 +46,13 @@ class PreparedFiles(Generic[_Addresses]):
     def is_compiled(self, flavour: Flavour) -> bool:
         """Loads the compiled code; returns False if some is missing.
 
-        Raises `PermissionError` if something there is not to be trusted, and not ours to replace.
+        Raises `PermissionError` if a file there can't be trusted, and this process may not replace
+        it.
         """
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
 
     def place(self, binary: GuestBinary, flavour: Flavour) -> str:
-        """Says whether code is "compiled" here or "installed"; or `CompileError`."""
+        """Returns "compiled" if the code is in the cache, or "installed"; else `CompileError`."""
         name = self._compiler.name(binary, flavour)
         if self._cache.path(name).is_file():
             return "compiled"
@@ -77,13 +78,13 @@ class PreparedFiles(Generic[_Addresses]):
         return self._image
 
     def _take(self, record: ImageRecord, memory: Path) -> None:
-        msgspec.convert(record.extra, self._type, str_keys=True)  # or it is damaged
+        msgspec.convert(record.extra, self._type, str_keys=True)  # raises if it is damaged
         self._image = BaseImage(memory, self.image_name, record)
 
     def build_image(
         self, build: Callable[[], ImageRecord], what: str, progress: Progress
     ) -> BaseImage:
-        """Returns the base image, built if no other process does that meanwhile.
+        """Returns the base image; builds it, unless another process has done so in the meantime.
 
         `build` writes the image to the cache, and returns its record; `what` names it for people.
         """
@@ -102,7 +103,7 @@ class PreparedFiles(Generic[_Addresses]):
         return self._image
 
     def paths(self, flavour: Flavour) -> Iterator[Path]:
-        """Yields where all of it lies that is there."""
+        """Yields the paths of those files that exist."""
         names = [self._compiler.name(binary, flavour) for binary in self._binaries]
         for name in (*names, self.image_name, self.record_name):
             path = self._cache.trusted(name) or self._cache.installed(name)
@@ -111,9 +112,9 @@ class PreparedFiles(Generic[_Addresses]):
 
     @contextlib.contextmanager
     def being_imported(self) -> Iterator[Mapping[str, Check | None]]:
-        """Gives the names of all of it, each with what checks a file that comes from elsewhere.
+        """Gives the names of all files, each with the check for a file that comes from elsewhere.
 
-        What is there already has no check: it stays, as sessions stand on it.
+        A file that is there already has None: it stays, as sessions stand on it.
         """
         self._cache.prepare()
         known: dict[str, Check | None] = {}

@@ -5,7 +5,7 @@ cost before it begins, checks every field, and returns one of the frame classes 
 `FrameError`.
 """
 
-# Annotations are values here, not texts: msgspec would compile each of them at every start.
+# Annotations are values here, not texts, which msgspec would compile at every start.
 
 import base64
 import json
@@ -21,7 +21,7 @@ from wasm_kernel.errors import FrameError
 from wasm_kernel.result import CommKind, CommMessage
 
 FRAME_BYTES = 64 * 1024 * 1024
-FRAME_MEMORY = 128 * 1024 * 1024  # of a frame's text, as Python keeps it
+FRAME_MEMORY = 128 * 1024 * 1024  # bytes of a frame's text in Python's memory
 FRAME_NODES = 500_000
 FRAME_DEPTH = 64
 NAME_CHARACTERS = 200  # of a comm's id and of its target's name
@@ -51,7 +51,7 @@ class Stream(Struct, frozen=True):
 
     Attributes:
         name: `stdout` or `stderr`.
-        text: What was printed.
+        text: The printed text.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Limit(_Frame, frozen=True, tag="limit"):
 
 
 class Command(_Frame, frozen=True, tag="command"):
-    """A magic asks the host to do what the guest can't, such as to undo cells or to fork.
+    """A magic asks the host for something that the guest can't do, such as to undo cells or fork.
 
     `line` holds the words behind the magic's name, `cell` the text below a cell magic, `files` the
     names and the texts of files that the words name.
@@ -151,7 +151,7 @@ class CommTarget(_Frame, frozen=True, tag="comm_target"):
 
 
 class CommNext(_Frame, frozen=True, tag="comm_next"):
-    """The cell awaits something: it would take what the front end sends meanwhile."""
+    """The cell awaits something, and can take a message of the front end in the meantime."""
 
 
 class CommDone(_Frame, frozen=True, tag="comm_done"):
@@ -159,7 +159,7 @@ class CommDone(_Frame, frozen=True, tag="comm_done"):
 
 
 class _CommMsg(_Frame, frozen=True, kw_only=True, tag="comm_msg"):
-    """The guest says something on a comm."""
+    """The guest sends a message on a comm."""
 
     comm_id: Name
     data: Object = {}
@@ -225,7 +225,8 @@ def decode(data: bytes) -> Frame:
 def comm_request(message: CommMessage, parent: Mapping[str, Any]) -> Object:
     """Returns the request that hands a front end's message to the guest.
 
-    `parent` is what that may know of the front end's own: `msg_id` and `msg_type`.
+    `parent` holds the fields of the front end's message that the guest may know: `msg_id` and
+    `msg_type`.
     """
     return {
         "op": "comm",
@@ -281,9 +282,9 @@ def _check_name(field: str, name: str) -> None:
 
 
 def check_size(data: bytes, spare: int = 0) -> None:
-    """Checks what reading JSON may cost, before it is read; raises `FrameError`.
+    """Checks the cost of reading JSON before it is read; raises `FrameError`.
 
-    `spare` bytes and values are allowed beyond those of a frame, for what wraps one.
+    `spare` more bytes and values are allowed than in a frame, for a message around a frame.
     """
     nodes = FRAME_NODES + spare
     if len(data) > FRAME_BYTES + spare:
@@ -295,10 +296,10 @@ def check_size(data: bytes, spare: int = 0) -> None:
 
 
 def marks_in(data: bytes | bytearray, most: int) -> int:
-    """Returns how many marks a JSON text has that a value may follow, without reading it.
+    """Returns the number of marks in a JSON text that a value may follow, without reading it.
 
-    Each value but the first follows one. If there are more than `most`, those in strings are left
-    out, unless the text is UTF-16, which some readers take: it holds zeros.
+    Each value but the first follows a mark. If there are more than `most` marks, those in strings
+    are left out, unless the text is UTF-16, which some readers take and which holds zeros.
     """
     if len(data) <= most:
         return len(data)
@@ -314,7 +315,7 @@ def marks_in(data: bytes | bytearray, most: int) -> int:
 
 # Python keeps each character of a text in as many bytes as the widest of them needs.
 _WIDEST = 4
-_LATIN_1, _PLANE_0 = bytes(range(0xC4)), bytes(range(0xF0))  # of UTF-8, with what follows
+_LATIN_1, _PLANE_0 = bytes(range(0xC4)), bytes(range(0xF0))  # UTF-8 and continuation bytes
 
 
 def _width(data: bytes) -> int:
@@ -325,7 +326,7 @@ def _width(data: bytes) -> int:
 
 
 def check_depth(frame: Struct) -> None:
-    """Raises `FrameError` if objects and arrays lie too deep in a frame, which is one level."""
+    """Raises `FrameError` if objects and arrays are nested too deep; the frame is one level."""
     containers: list[Any] = [msgspec.structs.asdict(frame)]
     for _ in range(FRAME_DEPTH):
         if not containers:

@@ -1,8 +1,8 @@
 """Handlers of the broker for JavaScript: they fill the cache, and fetch packages by npm.
 
-npm runs no script of a package, and links no program. What it fetched is only read by the guest,
-through the same file calls as everything else. A package may ask for others by an address, such as
-a folder or a repository of this machine, which npm would copy; only the registry's are taken.
+npm runs no script of a package, and links no program. Only the guest reads the fetched files,
+through the same file calls as all files. A package may ask for others by an address, such as a
+folder or a repository of this machine, which npm would copy; only the registry's are accepted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PACKAGES_MOST = 100
 _INSTALL = (
     *("install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "--omit=dev"),
     *("--no-update-notifier", "--no-package-lock", "--install-links", "--loglevel=error"),
-    "--git=git-is-not-for-packages",  # it would use the user's keys
+    "--git=git-is-not-for-packages",  # git would use the user's keys
 )
 _LOCK, _LOCK_BYTES = ".package-lock.json", 16 * 1024 * 1024
 _OF_REGISTRY = re.compile(r"(npm:(@[^/:]+/)?)?[^/:]*")  # a version, a range or a tag
@@ -48,7 +48,7 @@ _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
 def fetching(
     private: OpenPrivate, fetched: Fetched
 ) -> Callable[[FetchPackages, Task], FetchedPackages]:
-    """Returns the broker's handler for one sandbox, which has fetched something before."""
+    """Returns the broker's handler for one sandbox; `fetched` counts the bytes that it fetches."""
 
     def fetch_packages(request: FetchPackages, task: Task) -> FetchedPackages:
         if len(request.wanted) > _PACKAGES_MOST:
@@ -63,10 +63,10 @@ def fetching(
 
 
 def install(wanted: Sequence[str], folder: Path, task: Task, fetched: Fetched) -> dict[str, str]:
-    """Puts packages and what they need into `node_modules` of an empty folder.
+    """Puts packages and their dependencies into `node_modules` of an empty folder.
 
-    Returns the version of each package that is wanted, by name. Raises `PackageError`, in words, if
-    one can't be had, or `task` was cancelled.
+    Returns the version of each package in `wanted`, by name. Raises `PackageError`, in words, if
+    one can't be fetched, or `task` was cancelled.
     """
     (folder / "package.json").write_text('{"private": true}')
     task.report(f"Fetching {', '.join(wanted)}")
@@ -92,7 +92,7 @@ def install(wanted: Sequence[str], folder: Path, task: Task, fetched: Fetched) -
 
 
 class _Locked(Struct):
-    """A record of npm's about a package that it has put in place."""
+    """npm's record of a package that it has installed."""
 
     version: str = ""
     resolved: str = ""
@@ -107,7 +107,7 @@ class _Lock(Struct):
 
 
 def _packages(folder: Path) -> Mapping[str, _Locked]:
-    """Returns npm's own list of what it has put in place, by the path of each."""
+    """Returns npm's own list of installed packages, by path."""
     try:
         with Folder.open(folder) as modules:
             data = modules.read(_LOCK, _LOCK_BYTES)
@@ -121,7 +121,7 @@ def _packages(folder: Path) -> Mapping[str, _Locked]:
 
 
 def _check_sources(packages: Mapping[str, _Locked]) -> None:
-    """Raises `PackageError` unless all packages are the registry's: others may be local files."""
+    """Raises `PackageError` unless all packages are the registry's; others may be local files."""
     for place, locked in packages.items():
         wanted = [*locked.dependencies.items(), *locked.optional.items(), *locked.peers.items()]
         others = [name for name, each in wanted if not _OF_REGISTRY.fullmatch(each)]
@@ -141,7 +141,7 @@ def _why(said: str, wanted: Sequence[str]) -> str:
 
 
 def _check(folder: Path) -> None:
-    """Checks that packages are files that the guest can run; links are removed.
+    """Checks that packages are files that the guest can run; removes links.
 
     Raises `PackageError` if some are compiled, or there are too many files.
     """
@@ -160,6 +160,6 @@ def _check(folder: Path) -> None:
 
 
 def broker_handlers(private: OpenPrivate, fetched: Fetched, *, pip: bool = True) -> Handlers:
-    """Returns what the broker does for the guest of one sandbox, with `pip` also fetch packages."""
+    """Returns the broker's handlers for the guest of one sandbox; with `pip`, also for packages."""
     handlers: Handlers = {PrepareGuest: preparing(RuntimeType.JAVASCRIPT)}
     return {**handlers, FetchPackages: fetching(private, fetched)} if pip else handlers

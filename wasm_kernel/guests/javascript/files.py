@@ -23,13 +23,13 @@ VERSION = "0.15"  # of QuickJS-NG, as the pinned quickjs-rs has it
 _GLOBALS = f"{AGENT}globals"
 _LAYOUT = "1"
 _INTERPRETER, _STRIPPER = "quickjs.wasm", "typescript.wasm"
-_STACK_BYTES = 16 * 1024 * 1024  # the guest's own megabyte of stack ends before
+_STACK_BYTES = 16 * 1024 * 1024  # the guest's own stack of a megabyte ends before
 _REINSTALL = "Reinstall wasm-kernel."
 _PACKAGE = Path(__file__).parents[2]
 
 
 class GuestFiles(Struct, frozen=True):
-    """The guest's files: the interpreter, QuickJS-NG, and what takes types out of TypeScript.
+    """The guest's files: the interpreter, QuickJS-NG, and the stripper of TypeScript's types.
 
     The key names this combination of interpreter and agent. `modules` are sources of the agent and
     of built-in modules, by name.
@@ -59,7 +59,7 @@ def guest_files() -> GuestFiles:
 
 
 def guest_folder() -> Path:
-    """Returns where the modules lie: in the package, or where an editable install has them."""
+    """Returns the folder of the modules: in the package, or where an editable install has them."""
     packaged = _PACKAGE / FOLDER
     if packaged.is_dir():
         return packaged

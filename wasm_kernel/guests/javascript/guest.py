@@ -1,8 +1,8 @@
-"""A JavaScript guest: the agent's turns, and what the host answers while they run.
+"""A JavaScript guest: the agent's turns, and the host's answers while they run.
 
-The agent (`runtimes/javascript`) never runs a cell inside of a call of its own: it says what is to
-be done next, the host does that at the top of the guest's stack, and tells the agent what came of
-it. So a cell that is stopped leaves no half-done call behind, and promises are served between.
+The agent (`runtimes/javascript`) never runs a cell inside of a call of its own: it returns the next
+action, the host does that at the top of the guest's stack, and tells the agent the result. So a
+cell that is stopped leaves no half-done call behind, and promises are served between actions.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from wasm_kernel.state.pages import Heap
 _T = TypeVar("_T")
 
 _MODULE = "env"
-_HOST_ERROR = 0xFFFFFFFF  # -1: the guest makes an error of its own of it
+_HOST_ERROR = 0xFFFFFFFF  # -1: the guest throws an error of its own
 _WAIT_MOST = 10.0**7  # seconds; timers are due in 2**31 milliseconds at most
-_SOUGHT_CHARACTERS = 50_000  # of a text in which the place of an error is sought
+_SOUGHT_CHARACTERS = 50_000  # characters of a text in which the place of an error is sought
 _ENDS_CHARACTERS = 8 * _SOUGHT_CHARACTERS
-_SPARE_BYTES = 16 * 1024 * 1024  # of the memory limit, for what is not JavaScript's own
+_SPARE_BYTES = 16 * 1024 * 1024  # bytes of the memory limit that JavaScript's values can't have
 
 
 class Addresses(Struct, frozen=True):
-    """The addresses that the host reaches for in a guest with the image's memory.
+    """The addresses that the host uses in a guest with the image's memory.
 
     Attributes:
         step: The handle of the agent's function `step`.
-        slot: The place for what exports write.
-        script_name: Where the name lies that scripts have in stacks.
-        random: Where the state of `Math.random` lies.
-        allocator: Where the C library's allocator keeps its state; 0 if it is another one.
+        slot: The address to which exports write their results.
+        script_name: The address of the name that scripts have in stacks.
+        random: The address of the state of `Math.random`.
+        allocator: The address of the C library's allocator's state; 0 if it is another allocator.
     """
 
     step: int
@@ -60,10 +60,10 @@ class Addresses(Struct, frozen=True):
 
 
 class Interrupts(Signals):
-    """The way to interrupt one guest. The interpreter asks now and then.
+    """The interrupts of one guest. The interpreter asks for them now and then.
 
-    It has `taken` an interrupt since this was last cleared. One that `is_held` has to wait until
-    the host has answered the interpreter.
+    `taken` says that the interpreter has taken an interrupt since `taken` was last reset. While
+    `is_held`, an interrupt waits until the host has answered the interpreter.
     """
 
     def __init__(self) -> None:
@@ -75,15 +75,15 @@ class Interrupts(Signals):
         self._is_pending = True
 
     def pending(self) -> bool:
-        """Returns whether the interpreter has not met it yet."""
+        """Returns whether the interpreter has not taken the interrupt yet."""
         return self._is_pending
 
     def clear(self) -> None:
-        """Takes it back."""
+        """Takes the interrupt back."""
         self._is_pending = False
 
     def take(self) -> bool:
-        """Returns whether an interrupt is pending, which is met by this."""
+        """Returns whether an interrupt is pending; the interpreter has taken it then."""
         if not self._is_pending or self.is_held:
             return False
         self._is_pending, self.taken = False, True
@@ -94,7 +94,7 @@ class HostImports:
     """The interpreter's imports besides WASI: a `HostFunctions`. It never raises across.
 
     `calls` answers the agent and `loader` finds modules; both are set once there is an instance.
-    `stopped` is how the guest was stopped in a call that was made for one of these.
+    `stopped` is the exception that stopped the guest in a call from one of these functions.
     """
 
     imports: Mapping[Import, str] = {
@@ -121,7 +121,7 @@ class HostImports:
         }
 
     def _safely(self, handler: Handler, failure: int) -> Handler:
-        """Returns a handler that keeps how the guest was stopped, and answers that it failed."""
+        """Returns a handler that keeps the exception of a stopped guest, and answers `failure`."""
 
         def answer(*args: int) -> int:
             try:
@@ -137,13 +137,13 @@ class HostImports:
     def _call(self, name_at: int, length: int, this: int, count: int, handles_at: int) -> int:
         if self.calls is None:
             return _HOST_ERROR
-        if length == 0:  # no function of the agent's: see guest/javascript.py
+        if length == 0:  # a rejected promise, not a function's name: see guest/javascript.py
             self.calls.note_rejection(count, is_handled=bool(this))
             return 0
         name = self._name(name_at, length)
         handles = [self._memory.read_word(handles_at + 4 * index) for index in range(min(count, 8))]
         was_held = self._interrupts.is_held
-        # the interpreter panics where it is interrupted while it reads a typed array for the host
+        # the interpreter panics if it is interrupted while it reads a typed array for the host
         self._interrupts.is_held = name not in RUNS_CODE
         try:
             return self.calls.answer(name, handles)
@@ -162,7 +162,7 @@ class HostImports:
         return self._lent(self.loader.load(self._name(at, length)), out)
 
     def _name(self, at: int, length: int) -> str:
-        """Returns a name, or the beginning of one that is too long for any."""
+        """Returns a name; of one that is too long, the beginning."""
         return self._memory.read(at, min(length, NAME_BYTES_MOST)).decode("utf-8", "replace")
 
     def _lent(self, data: bytes, out: int) -> int:
@@ -207,7 +207,7 @@ class JavaScriptGuest:
                 if self._host.calls is not None:
                     self._host.calls.forget_rejections()
             except (ValueError, OutOfBounds):
-                return False  # what the agent says is no action: a cell has broken it
+                return False  # the agent's answer is not an action: a cell has broken the agent
         return action is not None
 
     def _do(self, action: str) -> str | None:
@@ -237,9 +237,9 @@ class JavaScriptGuest:
         return self._step("stripped", self._text(text))
 
     def without_types(self, source: str) -> str:
-        """Returns a module's text without its types, each piece on its line, in a cell's midst.
+        """Returns a module's text without its types, each piece on its line, while a cell runs.
 
-        Raises `TypeScriptError` if it can't be read, `GuestStopped` if time or fuel are over.
+        Raises `TypeScriptError` if it can't be parsed, `GuestStopped` if time or fuel are over.
         """
         marked = self._laid("mark", source)
         try:
@@ -250,7 +250,7 @@ class JavaScriptGuest:
         return self._laid("lay", stripped)
 
     def _first_unexpected(self, source: str) -> int:
-        """Returns the number of tokens in front of the one that makes a text no TypeScript.
+        """Returns the number of tokens in front of the first one that is not valid TypeScript.
 
         It is -1 for a text that is too long, and after a cell has broken the agent.
         """
@@ -296,7 +296,7 @@ class JavaScriptGuest:
         return action
 
     def _checked(self, call: Callable[[], _T]) -> _T:
-        """Returns what a call into the guest returns, unless a call inside of it was stopped."""
+        """Returns the result of a call into the guest; raises if a call inside it was stopped."""
         result = call()
         if self._host.stopped is not None:
             raise self._host.stopped
@@ -309,7 +309,7 @@ class JavaScriptGuest:
         return self._text(str(number))
 
     def reseed(self) -> None:
-        """Seeds `Math.random` anew: no other guest has the same numbers."""
+        """Reseeds `Math.random`, so that no other guest has the same numbers."""
         seed = int.from_bytes(self.instance.random(8)) or 1
         self.instance.memory.write(self._addresses.random, struct.pack("<Q", seed))
 

@@ -1,7 +1,7 @@
-"""`AgentCalls`: what the agent asks of the host in the midst of a turn.
+"""`AgentCalls`: the host's answers to the agent's calls during a turn.
 
-The arguments are hostile, as is the agent once a cell has run: each is read anew, and of one type.
-Nothing here raises for what they hold.
+The arguments are hostile, as is the agent once a cell has run: each is read once, as one type.
+Nothing here raises for the values that they hold.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
 RUNS_CODE = frozenset({"source"})
 """The functions that may run code of a cell's."""
 _PIECE_BYTES = 1024 * 1024
-_WORDS_MOST = 65_536  # bytes of names, of paths and of what is to be done with them
-_REJECTIONS_MOST = 100  # promises that are kept to be told of at the end of a cell
+_WORDS_MOST = 65_536  # bytes of names, and of file calls with their paths
+_REJECTIONS_MOST = 100  # promises that are kept for the report at the end of a cell
 _FILE_MOST = 64 * 1024 * 1024  # bytes of a file that are read at once
 _RANDOM_MOST = 65_536
 _DECODED_MOST = 16 * 1024 * 1024  # bytes that are decoded at once
@@ -83,7 +83,7 @@ class AgentCalls:
         return FAILED if answer is None else answer(handles)
 
     def _texts(self, handles: Sequence[int]) -> list[str]:
-        """Returns short texts; empty for what is none, or not short."""
+        """Returns short texts; an empty one for a value that is not a text, or too long."""
         found = [self._engine.text(handle, _WORDS_MOST) for handle in handles]
         return [text or "" for text in found]
 
@@ -97,7 +97,7 @@ class AgentCalls:
         return self._engine.new_text(self._send(frame)) or FAILED
 
     def _print(self, number: int, handles: Sequence[int]) -> int:
-        """Hands on a text, in pieces, and no further than somebody wants it."""
+        """Prints a text, in pieces, as long as the device wants more."""
         data = (self._engine.raw_text(handles[0]) if handles else None) or b""
         device = self._devices[number]
         for start in range(0, len(data), _PIECE_BYTES):
@@ -115,7 +115,7 @@ class AgentCalls:
         return FAILED if text is None else self._engine.new_data(text) or FAILED
 
     def _decode(self, handles: Sequence[int]) -> int:
-        """Returns what bytes say in an encoding; undefined if they say nothing in it."""
+        """Returns the text of bytes in an encoding; undefined if they are invalid in it."""
         data = self._engine.data(handles[0])
         label, how = self._texts(handles[1:])
         if data is None or len(data) > _DECODED_MOST or label not in _ENCODINGS:
@@ -145,7 +145,7 @@ class AgentCalls:
             return self._text(json.dumps({"problem": str(problem)}))
 
     def _source(self, handles: Sequence[int]) -> int:
-        """Returns the function of a file that `require` runs, or the text of data."""
+        """Returns the function of a file that `require` runs, or a JSON file's text."""
         path, number = self._texts(handles)
         try:
             source = self._loader.script(path)
@@ -161,21 +161,21 @@ class AgentCalls:
         problem, self._loader.problem = self._loader.problem, ""
         return self._text(problem)
 
-    # -- promises that nobody handles
+    # -- unhandled promises
 
     def note_rejection(self, promise: int, *, is_handled: bool) -> None:
-        """Notes that a promise, by its address, is rejected and not handled, or that it now is."""
+        """Notes that the promise at an address is rejected and unhandled, or that it is handled."""
         if is_handled:
             self._engine.free(self._rejected.pop(promise, 0))
         elif len(self._rejected) < _REJECTIONS_MOST:
             self._rejected[promise] = self._engine.held(promise)
 
     def forget_rejections(self) -> None:
-        """Lets go of them, at the end of a turn: the next one may have other memory."""
+        """Frees the noted promises at the end of a turn, as the next may have other memory."""
         self._engine.free(self._rejections(()))
 
     def _rejections(self, _: Sequence[int]) -> int:
-        """Returns the promises as an array; what is told now is not told again."""
+        """Returns the unhandled promises as an array, each only once."""
         found = self._engine.new_array(*self._rejected.values())
         self._rejected.clear()
         return found
@@ -191,7 +191,7 @@ class AgentCalls:
             if not words:
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             found = self._acts[name](json.loads(words), data)
-        except UnicodeEncodeError:  # half of a character
+        except UnicodeEncodeError:  # a lone surrogate
             return self._text('{"code": "EILSEQ", "errno": -84, "message": "not a name"}')
         except OSError as problem:
             number = problem.errno or errno.EIO

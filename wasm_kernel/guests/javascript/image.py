@@ -30,30 +30,30 @@ BOOT = "1"
 """Changes with how a guest is booted; a part of the image's name."""
 
 _MEMORY = 512 * 1024 * 1024
-_LARGE = 64 * 1024 * 1024  # bytes; no free piece of a guest that did nothing yet is as large
+_LARGE = 64 * 1024 * 1024  # bytes; larger than any free piece of a fresh guest
 _SCRIPT_NAME, _AGENT_NAME = b"eval_script", b"wasm-kernel"
 _DRAW = b"Math.random()"
 _REJECT = b"Promise.reject()"
 _FORGET = b"delete globalThis.wasmKernel_step"
 
-# Of `JSRuntime` in QuickJS-NG's quickjs.c: when to collect garbage first, a list that is empty, and
-# then the stack: its size (none is set for WASI), its beginning, and the limit, below which a
-# `RangeError` is thrown. Without a limit, deep recursion would end the guest.
+# Fields of `JSRuntime` in QuickJS-NG's quickjs.c: the first threshold for garbage collection, an
+# empty list, and the stack: its size (none is set for WASI), its beginning, and the limit, below
+# which a `RangeError` is thrown. Without a limit, deep recursion would end the guest.
 _GC_THRESHOLD = 256 * 1024
 _RUNTIME = struct.Struct("<6I")
 _STACK_TOP, _STACK_LIMIT = 1024 * 1024, 128 * 1024
 _WORD = (1 << 64) - 1
-_TRACKER = 609  # in the table of functions: guest/javascript.py has added it
+_TRACKER = 609  # index in the table of functions; guest/javascript.py has added it
 
 
 class ImageBuilder:
-    """Builds a base image with code of any flavour; runs a guest, so on a guest thread."""
+    """Builds a base image with code of any flavour, on a guest thread since it runs a guest."""
 
     def __init__(self, compiled: Compiled, files: GuestFiles) -> None:
         self._compiled, self._files = compiled, files
 
     def build(self, cache: Cache, name: str) -> ImageRecord:
-        """Boots a guest, writes its memory to the cache under a name; or `ImageError`."""
+        """Boots a guest, and writes its memory to the cache under a name; or `ImageError`."""
         allocator = self._find_allocator()
         with self._raw() as (instance, host), instance.turn():
             slot = QuickJs.new_slot(instance)
@@ -102,7 +102,7 @@ class ImageBuilder:
         return step
 
     def _find_random(self, engine: QuickJs, memory: GuestMemory) -> int:
-        """Returns where the state of `Math.random` lies, one word of 64 bits: no call seeds it."""
+        """Returns the address of `Math.random`'s state, a word of 64 bits that no call seeds."""
         before = memory.read(0, memory.size)
         engine.free(engine.evaluate_quick(_DRAW)[1])
         found = find_random(before, memory.read(0, len(before)))
@@ -111,7 +111,7 @@ class ImageBuilder:
         return found[0]
 
     def _find_allocator(self) -> int:
-        """Returns where the allocator's state lies, if this artifact has one of that layout."""
+        """Returns the address of the allocator's state; 0 if the artifact has another layout."""
         with self._raw() as (instance, _), instance.turn():
             place = instance.call("qjs_alloc", _LARGE)
             memory = instance.memory
@@ -119,7 +119,7 @@ class ImageBuilder:
 
     @contextlib.contextmanager
     def _raw(self) -> Iterator[tuple[Instance, HostImports]]:
-        """Runs a guest without an image, with memory as the binary has it."""
+        """Runs a guest without an image, with the binary's initial memory."""
         host = HostImports(Interrupts())
         options = InstanceOptions(_MEMORY, own_code=True)
         instance = Instance(self._compiled, (host,), options, Clock(), OutputStreams())
@@ -128,7 +128,7 @@ class ImageBuilder:
 
 
 def limit_stack(memory: GuestMemory) -> int:
-    """Has the interpreter throw an error before its stack ends; returns where the limit lies."""
+    """Makes the interpreter throw an error before its stack ends; returns the limit's address."""
     whole = memory.read(0, memory.size)
     found, at = [], whole.find(struct.pack("<I", _GC_THRESHOLD))
     while at >= 0:
@@ -144,9 +144,10 @@ def limit_stack(memory: GuestMemory) -> int:
 
 
 def track_rejections(memory: GuestMemory, limit: int) -> None:
-    """Has the interpreter call the function that was added to it for promises that are rejected.
+    """Makes the interpreter call the function that was added to it for promises that are rejected.
 
-    Its place is found by the list of jobs behind it, which is empty: it names itself.
+    The word for the function is found by the list of jobs behind it: an empty list, which points to
+    itself.
     """
     for at in range(limit + 12, limit + 128, 4):
         is_list = memory.read_word(at) == memory.read_word(at + 4) == at
@@ -157,7 +158,7 @@ def track_rejections(memory: GuestMemory, limit: int) -> None:
 
 
 def find_random(before: bytes, after: bytes) -> list[int]:
-    """Returns where the generator's state can lie: it took one step of its rule between.
+    """Returns possible addresses of the generator's state, which took one step of its rule.
 
     Source of the rule: `xorshift64star` in QuickJS-NG's quickjs.c.
     """
@@ -184,7 +185,7 @@ def _try_tracker(engine: QuickJs) -> None:
 
 
 def _find_once(memory: GuestMemory, text: bytes, what: str) -> int:
-    """Returns where a text lies, last in memory: the binary's own copy of it."""
+    """Returns the address of the last copy of a text in memory, which is the binary's own."""
     whole = memory.read(0, memory.size)
     at = whole.find(text)
     if at < 0:

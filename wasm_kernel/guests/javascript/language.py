@@ -58,8 +58,8 @@ _LINE = re.compile(r"[^\r\n]+")
 class JavaScriptLanguage:
     """The JavaScript guests of one process: a `GuestLanguage`.
 
-    Guest threads prepare it; any of them may then use it. What is missing in the cache, by default
-    this user's, the broker makes if this process may not.
+    Guest threads prepare it; any of them may then use it. The cache is this user's by default. The
+    broker makes files that are missing in it, if this process may not.
     """
 
     name = "javascript"
@@ -79,14 +79,14 @@ class JavaScriptLanguage:
 
     @cached_property
     def prepared(self) -> PreparedFiles[Addresses]:
-        """Its code and its base image, as the cache has them."""
+        """Its code and its base image in the cache."""
         made_of = f"javascript {self.files.key} {image.FORMAT} {BOOT}"
         binaries = (self.files.interpreter, self.files.stripper)
         return PreparedFiles(self.compiler, binaries, made_of, Addresses)
 
     @property
     def info(self) -> LanguageInfo:
-        """Facts about it that are known without a running guest."""
+        """Facts about the language that are known without a running guest."""
         language = {
             "name": "javascript",
             "version": f"ES2025, QuickJS-NG {guest_files.VERSION}",
@@ -155,10 +155,10 @@ class JavaScriptLanguage:
             is_compiled = self.prepared.is_compiled(flavour)
             return is_compiled and self.prepared.image_at_hand() is not None
         except PermissionError:
-            return False  # something there is not to be trusted, and not ours to replace
+            return False  # a file there can't be trusted, and this process may not replace it
 
     def code_for(self, flavour: Flavour) -> Flavour:
-        """Returns the flavour itself: it is compiled in seconds."""
+        """Returns the flavour itself, which is compiled in seconds."""
         return flavour
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
@@ -234,7 +234,7 @@ class JavaScriptCell(Struct, frozen=True):
         return found
 
     def _lines(self) -> Iterator[str]:
-        """Yields the lines that say something, one by one: the first decides on most cells."""
+        """Yields the lines with code, one by one, since the first decides on most cells."""
         for found in _LINE.finditer(self.source):
             line = found[0].strip()
             if line and not line.startswith("//"):
@@ -247,11 +247,11 @@ def _command(line: str) -> CommandLine | None:
 
 
 def _access(setup: GuestSetup) -> Callable[[], FileAccess]:
-    """Returns a guest's files, of which nothing is made until a cell first asks for them."""
+    """Returns a function for a guest's files, which are made when a cell first asks for them."""
     return cache(lambda: FileAccess(setup.files))
 
 
 @cache
 def shared_language(broker: Broker | None) -> JavaScriptLanguage:
-    """Returns the one that the sandboxes of this process with this broker share."""
+    """Returns the language that this process's sandboxes with this broker share."""
     return JavaScriptLanguage(broker=broker)

@@ -1,7 +1,7 @@
-"""`ModuleLoader`: which file an `import` means, and what is evaluated in its place.
+"""`ModuleLoader`: finds the file that an `import` means, and returns the source to evaluate.
 
 Source of the rules: Node's documentation of packages (`exports`, conditions, `main`), and of
-modules (where `node_modules` is looked for).
+modules (the folders in which `node_modules` is looked for).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wasm_kernel.guests.javascript.files import AGENT, LIBRARY_GUEST
 from wasm_kernel.wasi_files.access import FileAccess
 
 NODE = "node:"
-SOURCE_MOST = 16 * 1024 * 1024  # bytes; the interpreter takes no more
+SOURCE_MOST = 16 * 1024 * 1024  # bytes; the interpreter's own limit
 _MANIFEST_MOST = 1024 * 1024
 _CONDITIONS = frozenset({"browser", "import", "module", "module-sync", "default"})
 _ENDINGS = ("", ".js", ".mjs", ".cjs", ".ts", ".mts", ".json")
@@ -26,11 +26,11 @@ _INDEXES = ("index.js", "index.mjs", "index.cjs", "index.ts", "index.json")
 _TYPESCRIPT = (".ts", ".mts", ".cts", ".tsx")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 _NPM = re.compile(r"npm:/?((?:@[^/@]+/)?[^/@]+)(?:@[^/]*)?(/.*)?")
-_NAME_MOST = 4096  # characters of a module's name, or of a folder's: the host looks in each above
+_NAME_MOST = 4096  # characters of a module's or folder's name; the host looks in each folder above
 NAME_BYTES_MOST = 4 * (_NAME_MOST + 1)
-"""A name that takes so many bytes is too long."""
+"""The bytes from which on a name is too long."""
 _EXPORTS_MOST = 20_000  # names that are looked for in a CommonJS file
-# Sources are hostile: none of these looks at a character more than a few times.
+# Sources are hostile, so none of these patterns reads a character more than a few times.
 _ES_MODULE = re.compile(
     rb"^[ \t]*(?:import\b(?!\s*\()|export\b)|;\s*(?:import|export)\b", re.MULTILINE
 )
@@ -54,15 +54,15 @@ _COMMON_MODULE = (
 
 
 class ModuleProblem(Exception):
-    """A module can't be had; `str()` says why to the cell's author."""
+    """A module can't be loaded; `str()` says why to the cell's author."""
 
 
 class ModuleLoader:
     """Finds the modules of one guest. Only its thread uses it.
 
-    Sources of the agent's modules and of `built_in` ones are by name; `strip` takes types out of a
-    text. Paths in cells begin at `folder`. `problem` is why the last module could not be had, as a
-    sentence.
+    `built_in` maps names to the sources of the agent's and of built-in modules; `strip` takes types
+    out of a text. Paths in cells begin at `folder`. `problem` is the reason why the last module
+    could not be loaded, as a sentence.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ModuleLoader:
         self._should_stop = should_stop
 
     def resolve(self, base: str, name: str) -> str:
-        """Returns the full name of what the module or script `base` imports, or `ModuleProblem`."""
+        """Returns the full name of a module that `base` imports as `name`; or `ModuleProblem`."""
         try:
             return self._resolved(base, name)
         except ModuleProblem as problem:
@@ -110,7 +110,7 @@ class ModuleLoader:
         return posixpath.dirname(base) if base.startswith("/") else self.folder
 
     def _file(self, path: str) -> str:
-        """Returns the path of a file, with the query that it was asked for by."""
+        """Returns the path of a file, with the query of the import."""
         plain, mark, query = path.partition("?")
         found = self._first(posixpath.normpath(plain))
         if found is None:
@@ -120,14 +120,14 @@ class ModuleLoader:
     def _first(self, path: str) -> str | None:
         """Returns the first file that a path can stand for."""
         candidates = [f"{path}{ending}" for ending in _ENDINGS]
-        if path.endswith(".js"):  # TypeScript imports by the name that the compiled file would have
+        if path.endswith(".js"):  # TypeScript imports by the name of the compiled file
             candidates.append(f"{path[:-3]}.ts")
         candidates += [f"{path}/{index}" for index in _INDEXES]
         return next((each for each in candidates if self._kind(each) == "file"), None)
 
     def _kind(self, path: str) -> str:
-        """Returns what lies at a path; empty if nothing does."""
-        if self._should_stop():  # a long path takes its time, and there may be many
+        """Returns the kind of the file at a path; empty if there is none."""
+        if self._should_stop():  # a long path takes time, and there may be many
             raise ModuleProblem("The cell was stopped.")
         try:
             return self._files().status(path).kind
@@ -259,7 +259,7 @@ def _exported(exports: Any, path: str) -> str | None:
 
 
 def _chosen(target: Any) -> str | None:
-    """Returns the first file that a condition of ours leads to."""
+    """Returns the file of the first condition that this loader fulfils."""
     for _ in range(10):
         if isinstance(target, list) and target:
             target = target[0]
@@ -271,7 +271,7 @@ def _chosen(target: Any) -> str | None:
 
 
 def _as_module(path: str, source: bytes) -> bytes:
-    """Returns a module that has what a CommonJS file exports."""
+    """Returns the source of a module with the exports of a CommonJS file."""
     lists = (found[1].replace(b"\n", b" ") for found in _LISTED.finditer(source))
     listed = chain.from_iterable(map(_NAME.finditer, lists))
     found = chain(_EXPORTED.finditer(source), _DEFINED.finditer(source), listed)

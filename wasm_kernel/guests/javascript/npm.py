@@ -1,4 +1,4 @@
-"""`%npm`: putting packages in place within the walls that the broker has fetched beyond them."""
+"""`%npm`: installing packages for the guest, which the broker has fetched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FetchedPackages(Struct, frozen=True):
 
 
 class FetchPackages(Struct, frozen=True):
-    """Packages are to be put into a folder of the sandbox's private one, with all they need.
+    """A request to put packages and their dependencies into a folder of the sandbox's private one.
 
     `wanted` are names such as `lodash` or `lodash@^4.17`; `into` is the folder's name.
     """
@@ -55,18 +55,18 @@ def checked(wanted: str) -> str:
 class NpmCommand:
     """Installs and removes the packages of one session. Called on its sandbox's own thread.
 
-    The guest reads `folder`; packages lie in `fetched` meanwhile, out of its sight. The host knows
-    them by a record of its own, their names with the versions that are there, and reads nothing of
-    what came with them.
+    The guest reads `folder`. During an install packages lie in `fetched`, which the guest does not
+    see. The host keeps a record of its own with their names and versions, and reads no file that
+    came with them.
     """
 
     def __init__(self, folder: Path, fetched: Path) -> None:
         self._folder, self._fetched = folder, fetched
 
     def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
-        """Does what a `%npm` line says; returns what is to be said of it.
+        """Runs a `%npm` line; returns the words to print.
 
-        Raises `PackageError` or `Cancelled`; nothing was changed then.
+        Raises `PackageError` or `Cancelled`, and then changes nothing.
         """
         verb, *words = line.line.split() or ["list"]
         asked = self._asked()
@@ -96,8 +96,8 @@ class NpmCommand:
         return {name: wanted for name, wanted in found.items() if _WANTED.fullmatch(wanted)}
 
     def _change(self, asked: Mapping[str, str], context: CommandContext) -> Mapping[str, str]:
-        """Puts exactly these packages in place, with what they need; returns the new record."""
-        shutil.rmtree(self._fetched, ignore_errors=True)  # what a killed kernel left
+        """Installs exactly these packages with their dependencies; returns the new record."""
+        shutil.rmtree(self._fetched, ignore_errors=True)  # left by a killed kernel
         into = self._fetched / "npm"
         into.mkdir(parents=True, mode=0o700)
         try:

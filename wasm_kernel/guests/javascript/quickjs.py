@@ -1,8 +1,8 @@
 """`QuickJs`: the exports of the interpreter, with texts and values instead of addresses.
 
-A value of the guest is known by a handle, the address of a box in its memory; whoever gets one from
-here frees it, unless it is handed back. What the guest says is never trusted: all that is read lies
-inside its memory, whatever the handle.
+A value of the guest is known by a handle, the address of a box in its memory. Callers free each
+handle that they get from here, unless they hand it back. The guest's answers are never trusted: all
+reads stay inside its memory, whatever the handle.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NAME_BYTES = 11
 TEXT_MOST = 128 * 1024 * 1024
 """The most bytes of a text or a typed array that the host takes at once."""
 
-# Of `JSValue` in QuickJS-NG's quickjs.h for 32 bits: a tag above an address or nothing.
+# `JSValue` in QuickJS-NG's quickjs.h for 32 bits: a tag above an address or nothing.
 _UNDEFINED, _OBJECT = struct.pack("<II", 0, 3), -1
 _BOX_BYTES = 24  # of a handle
-_SLOT_BYTES = 64  # for what an export writes to an address, and for the arguments of a call
+_SLOT_BYTES = 64  # for results that exports write to an address, and for the arguments of a call
 _ARGUMENTS_AT = 16
 _ARGUMENTS_MOST = (_SLOT_BYTES - _ARGUMENTS_AT) // 4
 
@@ -38,7 +38,7 @@ class Exports(Protocol):
         """The guest's memory."""
 
     def call(self, export: str, *args: int) -> int:
-        """Calls an export; raises `GuestStopped` if it does not come back."""
+        """Calls an export; raises `GuestStopped` if the export does not return."""
 
 
 class QuickJs:
@@ -55,7 +55,7 @@ class QuickJs:
 
     @staticmethod
     def new_slot(exports: Exports) -> int:
-        """Returns a place in the guest's memory for what exports write."""
+        """Returns the address of memory in the guest to which exports write their results."""
         return _given(exports.call("qjs_alloc", _SLOT_BYTES))
 
     def evaluate(self, source: bytes, name: str) -> tuple[int, int]:
@@ -69,7 +69,7 @@ class QuickJs:
             return self._result("eval_async", at, len(source), self._slot)
 
     def evaluate_function(self, source: bytes, name: str) -> tuple[int, int]:
-        """Returns `OK` and the function that a source is of, or `FAILED` and why it is none."""
+        """Returns `OK` and the function that a source defines, or `FAILED` and the exception."""
         status, promise = self.evaluate(b"(" + source + b")", name)
         if status != OK:
             return FAILED, self.exception() or self.new_undefined()
@@ -103,23 +103,23 @@ class QuickJs:
         return result
 
     def exception(self) -> int:
-        """Returns what was thrown last and not caught; 0 if there is nothing."""
+        """Returns the last uncaught exception; 0 if there is none."""
         status, handle = self._result("last_exception", self._slot)
         return handle if status == OK else 0
 
     def run_jobs(self) -> int:
-        """Runs what promises wait for; returns how many reactions ran."""
+        """Runs the pending reactions of promises; returns how many ran."""
         return self._call("execute_pending_jobs")
 
     def promise(self, handle: int) -> tuple[int, int]:
         """Returns a promise's state, and a handle of its value if it is settled."""
         status, state = self._result("promise_state", handle, self._slot)
-        if status != OK or state == PENDING:  # or it is no promise
+        if status != OK or state == PENDING:  # or not a promise
             return PENDING, 0
         return state, self._result("promise_result", handle, self._slot)[1]
 
     def held(self, address: int) -> int:
-        """Returns a handle of an object by its address, which only its owners know to be right."""
+        """Returns a handle of the object at an address, which the caller must know to be right."""
         handle = self._call("new_undefined")
         box = self._memory.read(handle, _BOX_BYTES)
         place = handle + box.index(_UNDEFINED)
@@ -139,7 +139,7 @@ class QuickJs:
         return self._taken(most) if self._call("get_string", handle) == OK else None
 
     def data(self, handle: int) -> bytes | None:
-        """Returns what an `Uint8Array` holds; None for another value, or one that is too large."""
+        """Returns the bytes of a `Uint8Array`; None for another value, or one that is too large."""
         at = self._slot
         if self._call("get_typed_array_buffer", handle, at, at + 4, at + 8) != OK:
             return None
@@ -179,12 +179,12 @@ class QuickJs:
         return made
 
     def new_function(self, name: bytes) -> int:
-        """Returns a function that asks the host, by a name."""
+        """Returns a function that calls the host's function of this name."""
         with _Given(self._call, self._memory, name) as at:
             return self._call("new_function", at, len(name))
 
     def get(self, holder: int, name: bytes) -> int:
-        """Returns a property; 0 if it can't be had."""
+        """Returns a property; 0 if it can't be read."""
         with _Given(self._call, self._memory, name) as at:
             return self._result("get_prop", holder, at, len(name), self._slot)[1]
 
@@ -199,7 +199,7 @@ class QuickJs:
         return self._call("global_object")
 
     def free(self, handle: int) -> None:
-        """Lets go of a value."""
+        """Frees a value."""
         if handle:
             self._call("free_value", handle)
 
@@ -218,7 +218,7 @@ class QuickJs:
 
 
 class _Given:
-    """Bytes in the guest's memory, as long as a block lasts."""
+    """Bytes in the guest's memory for the time of a `with` block."""
 
     def __init__(self, call: _Call, memory: GuestMemory, data: bytes) -> None:
         self._call, self._memory, self._data = call, memory, data

@@ -1,8 +1,8 @@
-"""Taking types out of TypeScript, by a second guest that is made anew for each text.
+"""Taking types out of TypeScript, in a second guest that is made anew for each text.
 
-The text is hostile, and so is the guest once it has read it: it gets no file and no channel, the
-memory, fuel and time of the cell that waits for it, and what it returns is only evaluated inside of
-the sandbox.
+The text is hostile, and so is the guest once it has read the text. The guest gets no file and no
+channel, and the memory, fuel and time of the cell that waits for it. Its result is only evaluated
+inside of the sandbox.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TypeScriptError(Exception):
 
 
 class _StrippersClock(Clock):
-    """A clock that stops its guest as soon as the cell is interrupted: nothing is lost with it."""
+    """A clock that stops the second guest when the cell is interrupted, as no state is lost."""
 
     def __init__(self, of_cell: Clock, interrupts: Signals) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _StrippersClock(Clock):
 
 
 class StripperFactory:
-    """Takes types out of the texts of one guest, in another of `memory_bytes` at most."""
+    """Takes types out of the texts of one guest, in a second one of at most `memory_bytes`."""
 
     def __init__(self, compiled: Callable[[], Compiled], clock: Clock, memory_bytes: int) -> None:
         self._compiled, self._clock, self._memory_bytes = compiled, clock, memory_bytes
@@ -53,8 +53,8 @@ class StripperFactory:
     def strip(self, source: str, cell: Instance, signals: Signals) -> str:
         """Returns a text without its types; comments in front of statements stay.
 
-        The fuel and the interrupts are those of the cell that waits. Raises `TypeScriptError` if
-        the text can't be read, `GuestStopped` if time or fuel are over.
+        The fuel and the interrupts are those of the waiting cell. Raises `TypeScriptError` if the
+        text can't be parsed, `GuestStopped` if time or fuel are over.
         """
         clock = _StrippersClock(self._clock, signals)
         options = InstanceOptions(self._memory_bytes)
@@ -75,12 +75,12 @@ class StripperFactory:
 
 
 def first_unexpected(source: str, ends: Sequence[int], strip: Callable[[str], str]) -> int:
-    """Returns the number of tokens in front of the first one that makes a text no TypeScript.
+    """Returns the number of tokens in front of the first one that is not valid TypeScript.
 
-    That is all of them if the text ends too early. The parser says what is wrong and not where: it
-    is asked about beginnings of the text, with a character behind each that is always wrong. If it
-    complains of that, it has read so far. `ends` are the places where tokens end, in units of
-    UTF-16; `strip` raises `TypeScriptError` with what the parser says.
+    That is all of them if the text ends too early. The parser names the error and not its place. So
+    the parser gets beginnings of the text, each followed by a character that is always wrong; if it
+    complains of that character, the beginning is valid. `ends` are the ends of the tokens, in units
+    of UTF-16; `strip` raises `TypeScriptError` with the parser's words.
     """
     units = source.encode("utf-16-le", "surrogatepass")
 

@@ -1,10 +1,11 @@
 """Compiling the guest in a process of its own, while kernels run the baseline compiler's code.
 
-It also builds the whole base image, which the first sessions begin without.
+The process also builds the whole base image, which the first sessions begin without.
 
-It takes minutes of processor time at the lowest priority, and outlives the kernel that began it: a
-batch of short runs would never get there otherwise. There is one for each cache and flavour, and
-one works at a time. SIGTERM ends it, as does a time limit; what it was making is only a cache.
+It takes minutes of processor time at the lowest priority, and outlives the kernel that began it, as
+a batch of short runs would never finish it otherwise. There is one process for each cache and
+flavour, and one works at a time. SIGTERM or a time limit ends it; its unfinished files are only a
+cache.
 
     python -m wasm_kernel.guests.python.background CACHE FLAVOUR
 """
@@ -29,9 +30,9 @@ from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.policy import RuntimeType
 
 _TURN = "background.lock"
-_MOST_SECONDS = 2 * 3600  # a busy machine gives it little
+_MOST_SECONDS = 2 * 3600  # a busy machine gives it little processor time
 _NICE = 19
-_LOOK_SECONDS = 1.0  # longer than others take to look whether it is locked
+_LOOK_SECONDS = 1.0  # longer than `running` holds the lock in other processes
 _WAIT_SECONDS = 1.0
 
 _guard = threading.Lock()
@@ -49,8 +50,8 @@ def _process(flavour: Flavour) -> str:
 def begin(cache: Cache, flavour: Flavour) -> None:
     """Starts the process for a flavour, unless there is one for this cache.
 
-    Whoever has taken over a confined process can ask for it without an end: this process has one at
-    a time. The baseline compiler's code is used in place of the flavour.
+    A confined process that was taken over can ask for it endlessly, so there is one at a time. The
+    baseline compiler's code is used in place of the flavour until the flavour is compiled.
     """
     own = cache.path(_lock(flavour))
     with _guard:
@@ -72,11 +73,11 @@ def begin(cache: Cache, flavour: Flavour) -> None:
 
 
 def running(cache: Cache, flavour: Flavour) -> int:
-    """Returns the number of the process that compiles a flavour; 0 if there is none."""
+    """Returns the id of the process that compiles a flavour; 0 if there is none."""
     try:
         process = int(cache.path(_process(flavour)).read_text())
     except (FileNotFoundError, ValueError):
-        return 0  # there was none yet, or it begins just now
+        return 0  # there was no process yet, or one is just starting
     lock = FileLock(cache.path(_lock(flavour)))
     if lock.acquire():
         lock.release()
@@ -89,8 +90,8 @@ def compile_alone(
 ) -> None:
     """Compiles a guest and builds its image, unless another process does.
 
-    It waits for its turn while another flavour is compiled. The baseline compiler's code is used
-    until all is there, so that nobody waits for this process, and removed then.
+    It waits for its turn while another flavour is compiled. Kernels use the baseline compiler's
+    code and so don't wait for this process; that code is removed at the end.
     """
     cache = compiler.cache
     own, turn = FileLock(cache.path(_lock(flavour))), FileLock(cache.path(_TURN))
@@ -106,7 +107,7 @@ def compile_alone(
 def main(folder: str, name: str) -> None:
     """Compiles a flavour of the guest into a cache, and builds the whole base image with it."""
     os.nice(_NICE)
-    Path("/proc/self/oom_score_adj").write_text("1000")  # it takes 2 GiB: let no kernel end for it
+    Path("/proc/self/oom_score_adj").write_text("1000")  # takes 2 GiB: ends before any kernel
     signal.alarm(_MOST_SECONDS)
     cache = Cache(Path(folder))
     cache.prepare()

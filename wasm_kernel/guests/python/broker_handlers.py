@@ -1,7 +1,7 @@
 """The broker's handlers for the Python guest: they fill the cache, and fetch packages.
 
-Whoever has taken over the confined process can ask for this. So it hands over names and
-versions, which are checked again here, and the name of a folder in the session's own.
+An attacker who has taken over the confined process can send these requests. So they hold only names
+and versions, which are checked again here, and the name of a folder inside the session's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PACKAGES_MOST = 100
 
 
 def broker_handlers(private: OpenPrivate, fetched: Fetched, *, pip: bool = True) -> Handlers:
-    """Returns what the broker does for the guest of one sandbox, with `pip` also fetch wheels."""
+    """Returns the broker's handlers for the guest of one sandbox; with `pip`, also for wheels."""
     handlers: Handlers = {
         PrepareGuest: preparing(RuntimeType.PYTHON),
         CompileInBackground: _compile_in_background,

@@ -1,4 +1,4 @@
-"""The request that the Python guest has for the broker; `broker_handlers.py` answers it."""
+"""The Python guest's request to the broker; `broker_handlers.py` answers it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from msgspec import Struct
 
 
 class FetchWheels(Struct, frozen=True):
-    """Wheels are to be put into a folder of the sandbox's private one.
+    """A request to put wheels into a folder of the sandbox's private one.
 
-    `requirements` are such as `rich>=13`; `into` is the folder's name; with `pre`, pre-releases
-    will do.
+    `requirements` look like `rich>=13`; `into` is the folder's name; `pre` allows pre-releases.
     """
 
     requirements: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Reading a cell: which magics stand at top level, and with which words. Pure.
+"""Reading a cell: the magics at top level, and their words. Pure.
 
 The text is read by Python's own rules (strings, f-strings as of 3.12, comments, brackets, joined
 lines) and by IPython's for its magics, so that a `%name` inside a string, a bracket, a nested block
-or a function is none. A text that both would refuse is read on as far as it makes sense.
+or a function does not count. A text that both would refuse is read as far as it makes sense.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def commands_in(code: str, names: Collection[str]) -> list[CommandLine]:
     """The magics among `names` that stand at top level in `code`, in their order.
 
     A line `%name words` counts, and so do `value = %name words`, `!name words`, a cell magic in the
-    first line, `name words` alone in a cell, and what stands below `%%time` and its like.
+    first line, `name words` alone in a cell, and all of these below `%%time` and similar magics.
     """
     found: list[CommandLine] = []
     waiting = [(code, 0)]
@@ -44,7 +44,7 @@ def commands_in(code: str, names: Collection[str]) -> list[CommandLine]:
 
 
 def _in_cell(code: str, names: Collection[str]) -> Iterator[CommandLine]:
-    """Yields the magics of one cell: IPython takes empty lines and a common indent away first."""
+    """Yields the magics of one cell, without empty lines in front and common indent, as IPython."""
     text = dedent(re.sub(r"\A(?:[ \t\f]*\n)+", "", re.sub(r"\r\n?", "\n", code)))
     if text.startswith("%%") and not re.match(r"%%\w+\?", text):
         first, _, body = text.partition("\n")
@@ -80,7 +80,8 @@ _PLAIN = {
     '"""': re.compile(r'(?:[^"\\]++|\\(?s:.)|"(?!""))*+(?P<end>""")?'),
     "'''": re.compile(r"(?:[^'\\]++|\\(?s:.)|'(?!''))*+(?P<end>''')?"),
 }
-# A character's name is bounded, so that many that never end are not each sought to the line's end.
+# The length of a character's name is bounded: of many names that don't end, each would be searched
+# to the line's end.
 _LITERAL = re.compile(r"[^\\{}'\"\n]++|\\(?:N\{[^{}\n]{0,200}+\}|[^{}])|\{\{|\}\}|(?s:.)")
 _LITERAL_RAW = re.compile(r"[^\\{}'\"\n]++|\\[^{}]|\{\{|\}\}|(?s:.)")
 _START = re.compile(rf"([ \t\f]*)(?:([{re.escape(_ESCAPES)}])|(\w*))")
@@ -96,13 +97,13 @@ class _Formatted(Struct, frozen=True):
 
 
 class _Reader:
-    """Reads a text once, from its start to its end. What is open is a stack, innermost last."""
+    """Reads a text once, from start to end, with a stack of open brackets and f-strings."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._open: list[str | _Formatted] = []
-        self._formatted: list[int] = []  # where f-strings stand in it, innermost last
+        self._formatted: list[int] = []  # positions of f-strings in the stack, innermost last
 
     def commands(self) -> Iterator[CommandLine]:
         while self._at < len(self._text):
@@ -118,7 +119,7 @@ class _Reader:
                 yield found
 
     def _statement(self, first: str) -> CommandLine | None:
-        """Read one logical line; the magic whose value it assigns, if it does."""
+        """Reads one logical line; returns the magic whose value it assigns, or None."""
         begun, assigned, block = False, False, False
         while self._at < len(self._text):
             if self._open and self._open[-1] is not _BRACKET and self._open[-1] is not _FIELD:
@@ -129,7 +130,7 @@ class _Reader:
             self._at = token.end()
             kind = token.lastgroup
             if not begun and kind == "other" and token[0] in _ESCAPES:
-                self._rest_of_line()  # a magic below a backslash: IPython runs none of that
+                self._rest_of_line()  # a magic below a backslash, which IPython does not run
                 return None
             begun = begun or not (kind == "joined" or token[0].isspace())
             if kind == "mark" or token["quote"]:
@@ -150,7 +151,7 @@ class _Reader:
         return None
 
     def _rest_of_line(self) -> str:
-        """Read on to the end of the line, and of those that a backslash joins to it."""
+        """Reads to the end of the line, and of the lines that backslashes join to it."""
         pieces: list[str] = []
         while True:
             end = self._text.find("\n", self._at)
@@ -181,7 +182,7 @@ class _Reader:
             self._open.pop()
 
     def _in_formatted(self) -> None:
-        """Read a piece of the text of an f-string, or of the format behind a field's colon."""
+        """Reads a piece of the text of an f-string, or of the format behind a field's colon."""
         string, in_format = self._open[self._formatted[-1]], self._open[-1] is _FORMAT
         assert isinstance(string, _Formatted)
         if self._text.startswith(string.mark, self._at):
@@ -191,7 +192,7 @@ class _Reader:
         piece = (_LITERAL_RAW if string.raw else _LITERAL).match(self._text, self._at)
         assert piece is not None
         if piece[0] == "\n" and len(string.mark) == 1:
-            self._leave_formatted()  # it never ends; the newline is read again, outside of it
+            self._leave_formatted()  # it never ends; the newline is read again outside
             return
         self._at = piece.end()
         if in_format and piece[0] in ("}}", "{{"):

@@ -23,8 +23,8 @@ class PythonCell(Struct, frozen=True):
     def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
         """Returns the magics of a cell that holds nothing but some of these; else None.
 
-        A magic with variables in its words is for the guest to expand, and a question for it to
-        answer.
+        Magics with variables in their words, or with a question mark, don't count: the guest
+        expands or answers them.
         """
         found = []
         for line in self._lines() if len(self.source) <= _TEXT_MOST else ():
@@ -35,7 +35,7 @@ class PythonCell(Struct, frozen=True):
         return found or None
 
     def _lines(self) -> Iterator[str]:
-        """Yields the lines that say something, one by one: the first decides on most cells."""
+        """Yields the lines with code, one by one, since the first decides on most cells."""
         for found in _LINE.finditer(self.source):
             line = found[0].strip()
             if line and not line.startswith("#"):

@@ -1,8 +1,7 @@
-"""The guest's files: what this Python environment brings for it, laid out as the guest sees it.
+"""The guest's files: found in this Python environment, and laid out as the guest sees them.
 
-Finding out what there is takes a tenth of a second, most of it for imports; so the answer is kept
-in the cache, together with a stamp of everything that would change it, and found out anew when the
-stamp differs.
+Finding the files takes a tenth of a second, most of it for imports. So the result is kept in the
+cache with a stamp of everything that would change it, and found anew if the stamp differs.
 
 The guest sees `/usr/local/lib` with its own standard library (`python315.zip`) and
 `wasm-kernel.zip`: the guest agent and the pure-Python packages it stands on, taken from this
@@ -10,8 +9,8 @@ environment, where ipykernel needs them anyway. Packages that read files beside 
 the folder `wasm-kernel`. The layout is made once for each combination of versions and kept in the
 cache. A base image that was installed brings the packages that it was built of.
 
-The zip of the same packages is the same everywhere, byte for byte: a base image holds where in it
-each file lies, and may come from another machine.
+The zip of the same packages is the same everywhere, byte for byte: a base image holds the positions
+of files in the zip, and may come from another machine.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DATA_GUEST = f"{LIB_GUEST}/{STDLIB_NAME}/matplotlib/mpl-data"
 PACKAGES_GUEST = "/usr/local/lib/python3.15"
 """The guest's path of its session's packages; it imports from `site-packages` in there."""
 
-_STACK_BYTES = 8 * 1024 * 1024  # what the binary is linked for
+_STACK_BYTES = 8 * 1024 * 1024  # as the binary is linked
 _PACKAGE = Path(__file__).parents[2]
 PACKAGES_NOTE = "packages.json"
 """The file beside an installed `lib` that says which packages are in it."""
@@ -55,7 +54,7 @@ PACKAGES = (
     *("IPython", "ipython_pygments_lexers", "traitlets", "pygments", "matplotlib_inline", "comm"),
     *("stack_data", "executing", "asttokens", "pure_eval", "ipywidgets", "jedi", "parso"),
     *("prompt_toolkit", "wcwidth"),
-    # what Plotly and Altair need to show a figure
+    # needed by Plotly and Altair to show a figure
     *("nbformat", "fastjsonschema", "jsonschema", "jsonschema_specifications", "referencing"),
 )
 """The packages that are added to the guest's own, by the names that they are imported by."""
@@ -75,8 +74,8 @@ class GuestFiles(msgspec.Struct, frozen=True):
         binary_digest: Its SHA-256, as its package notes it; checked before compiling.
         stdlib: The zip of the guest's standard library.
         python_version: The guest's Python version, such as `3.15.0`.
-        packages: The packages that are built in: distribution names to versions.
-        patches: What the recipe in `guest/` changed in the binary, by name.
+        packages: The built-in packages: distribution names to versions.
+        patches: The names of the patches that the recipe in `guest/` made to the binary.
     """
 
     key: str
@@ -105,7 +104,7 @@ class _Note(msgspec.Struct):
 
 
 class GuestFolders(msgspec.Struct, frozen=True):
-    """The laid-out files: host folders behind the guest's fixed, read-only paths."""
+    """The host folders that hold the laid-out files, behind the guest's fixed, read-only paths."""
 
     lib: Path
     data: Path
@@ -152,7 +151,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _stamp() -> str:
-    """Changes whenever a package is installed or removed, or a file of the agent is touched."""
+    """Returns a digest that changes when packages come or go, or a file of the agent changes."""
     parts = [_LAYOUT]
     installed = [entry for entry in sys.path if entry.endswith("-packages")]
     agent = sorted(
@@ -163,7 +162,7 @@ def _stamp() -> str:
     )
     for path in installed + agent:
         try:
-            status = os.stat(path)  # noqa: PTH116 - a `Path` a file costs more than looking at it
+            status = os.stat(path)  # noqa: PTH116 - a `Path` for each file costs more than the call
         except OSError:
             continue
         parts.append(f"{path} {status.st_mtime_ns} {status.st_size}")
@@ -171,7 +170,7 @@ def _stamp() -> str:
 
 
 def find(cache: Cache) -> GuestFiles:
-    """Finds the guest's sources the slow way; the cache may have an installed base image."""
+    """Finds the guest's sources the slow way; an installed base image decides on the packages."""
     folder = guest_folder()
     try:
         manifest = (folder / "MANIFEST").read_text().splitlines()
@@ -245,7 +244,7 @@ def _key(*parts: str, added: Mapping[str, str]) -> str:
 
 
 def guest_folder() -> Path:
-    """Returns where the binary lies: in the package, or where an editable install has it."""
+    """Returns the folder of the binary: in the package, or where an editable install has it."""
     packaged = _PACKAGE / "_guest"
     if packaged.is_dir():
         return packaged
@@ -258,7 +257,7 @@ def guest_folder() -> Path:
 
 
 def agent_files() -> list[tuple[str, Path]]:
-    """Returns the agent's files: names inside the guest's bundle, and where they lie."""
+    """Returns the agent's files: names inside the guest's bundle, with their paths."""
     folder = runtimes_folder() / "python"
     found = sorted(folder.rglob("*.py"))
     if not found:
@@ -309,11 +308,11 @@ def _make(files: GuestFiles, folder: Path, installed: Path | None) -> None:
 
 
 def _add_packages(files: GuestFiles, lib: Path) -> None:
-    """Writes the agent and the packages that it stands on into a folder `lib`."""
+    """Writes the agent and the packages that it needs into a folder `lib`."""
     import zipfile
     from shutil import copyfile
 
-    with zipfile.ZipFile(lib / BUNDLE_NAME, "w") as bundle:  # other machines may pack otherwise
+    with zipfile.ZipFile(lib / BUNDLE_NAME, "w") as bundle:  # stored: deflate differs
         for name, path in _bundle_files():
             if name.partition("/")[0] in _UNPACKED:
                 target = lib / _FOLDER / name
@@ -326,7 +325,7 @@ def _add_packages(files: GuestFiles, lib: Path) -> None:
 
 
 def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
-    """Yields what `importlib.metadata` reads of the packages that the guest is given."""
+    """Yields the metadata files that `importlib.metadata` reads of the guest's packages."""
     for name in sorted(set(map(_distribution, PACKAGES + _STAND_INS)) & set(files.packages)):
         version = files.packages[name]
         folder = f"{name.replace('-', '_')}-{version}.dist-info"

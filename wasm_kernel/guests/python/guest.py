@@ -1,28 +1,28 @@
-"""A Python guest: its channel to the host, what the host reaches for in its memory, and its base
+"""A Python guest: its channel to the host, the words in its memory that the host uses, and its base
 image, which is made once for each artifact and agent.
 
-Signals. CPython notes "signal N arrived" in a few words of its memory: one that says any signal
-did, one for the signal, and a bit in the evaluation loop's own word. Turned on from outside, they
-make the loop run the signal's handler at its next look, as after a real signal. The words are found
-by watching which ones `_thread.interrupt_main()` turns on: three C calls in a row, with no bytecode
-between them, give a look at memory before it and one after. The signal's own word has the lowest
-address. It decides: the two others only make the interpreter look. So an interrupt may be put
-before a guest that runs, from another thread. If the interpreter writes to the loop's word at the
-same time, the bit is lost, and turned on again as long as the signal's own word says so.
+Signals. CPython notes "signal N arrived" in a few words of its memory: one for any signal, one for
+this signal, and a bit in the evaluation loop's own word. If the host turns them on, the loop runs
+the signal's handler at its next check, as after a real signal. The words are found by watching
+which ones `_thread.interrupt_main()` turns on: three C calls in a row, with no bytecode between
+them, give a look at memory before it and one after. The signal's own word has the lowest address.
+It decides: the two others only make the interpreter check. So another thread may interrupt a guest
+that runs. If the interpreter writes to the loop's word at the same time, the bit is lost; the host
+turns it on again as long as the signal's own word is on.
 Source of the layout: `trip_signal` and `_PyErr_CheckSignalsTstate` in CPython's signalmodule.c.
 
 SQLite's PRNG, the generator behind `random()` in SQL. Its state is part of a base image, so it
 would give the same numbers in every session; and SQLite in a guest, which has no `/dev/urandom`,
-would seed it with the time in seconds. No call of SQLite's seeds it anew from Python, so the host
+would seed it with the time in seconds. No call of SQLite's reseeds it from Python, so the host
 does. Source of the layout: `sqlite3Prng` in SQLite's random.c, since 3.42: 16 words of ChaCha20's
-state (the constant, 8 of key, 1 that counts, 3 of nonce), 64 bytes of output, and how many of those
-are left. It is found by a look before and a look after a number is drawn.
+state (the constant, 8 of key, 1 that counts, 3 of nonce), 64 bytes of output, and the number of
+bytes that are left. It is found by a look at memory before and one after a number is drawn.
 
-The allocator's state, by which the host knows what of the memory is free (`dlmalloc.py`). It is
-found by the one word that changes in a known way when a large piece is given out.
+The allocator's state, which tells the host the free parts of the memory (`dlmalloc.py`). It is
+found by the one word that changes in a known way when a large piece is allocated.
 
 Immortal objects. CPython writes an object's reference count at every use, but not for an immortal
-object (PEP 683). Pages that hold only such objects stay as they are in the image: shared between
+object (PEP 683). Pages that hold only such objects stay the same as in the image: shared between
 kernels, neither copied nor saved with a commit. Source of the layout: `Include/refcount.h` of
 CPython 3.14 and later, the branch for 32-bit systems.
 """
@@ -68,22 +68,22 @@ PRNG_STATE, PRNG_LEFT = 64, 128
 """The size of a generator's state, and where it says how many bytes of output are left."""
 
 # The agent's anchor (in `wasm_kernel_agent/agent.py`): a turn that needs no import and no builtin,
-# so that it works whatever a cell did to either.
+# so that it works whatever a cell did to them.
 _TURN = b"0j.__class__.__subclasses__()[0].turn()"
 _REQUEST_BYTES = 80 * 1024 * 1024
-# Only the end of a guest's stack lies below it. A call whose answer goes there is numpy's, and the
-# place is the number of what it asks for.
+# Only the end of a guest's stack lies below this address. A call with an answer's address below it
+# comes from numpy, and that address is the number of the request.
 _LEAST_ADDRESS = 1024
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
 
 
 class Addresses(Struct, frozen=True):
-    """The addresses that the host reaches for in a guest with the image's memory.
+    """The addresses that the host uses in a guest with the image's memory.
 
     Attributes:
         signal_words: The words that make an interrupt pending, and the bits to turn on.
-        sqlite_prngs: Where the states of SQLite's generators begin.
-        allocator: Where the C library's allocator keeps its state; 0 if it is another one.
+        sqlite_prngs: The addresses of the states of SQLite's generators.
+        allocator: The address of the C library's allocator's state; 0 if it is another allocator.
     """
 
     signal_words: Mapping[int, int]
@@ -94,7 +94,7 @@ class Addresses(Struct, frozen=True):
 class SignalWords(Signals):
     """The words of one guest that make an interrupt pending.
 
-    The guest's thread uses it, or another one while the guest runs.
+    The guest's thread uses it, or another thread while the guest runs.
     """
 
     def __init__(self, words: Mapping[int, int], memory: GuestMemory) -> None:
@@ -108,21 +108,21 @@ class SignalWords(Signals):
             self._memory.write_word(at, self._memory.read_word(at) | bits)
 
     def pending(self) -> bool:
-        """Returns whether the interpreter has not taken it yet."""
+        """Returns whether the interpreter has not taken the interrupt yet."""
         return bool(self._words) and self._is_on(self._own)
 
     def _is_on(self, at: int) -> bool:
         return bool(self._memory.read_word(at) & self._words[at])
 
     def complete(self) -> None:
-        """Turns on what is missing of a pending interrupt; the signal's own word stays as it is."""
+        """Turns on the missing words of a pending interrupt, except for the signal's own word."""
         if self.pending():
             for at, bits in self._words.items():
                 if at != self._own and not self._is_on(at):
                     self._memory.write_word(at, self._memory.read_word(at) | bits)
 
     def clear(self) -> None:
-        """Takes it back."""
+        """Takes the interrupt back."""
         for at, bits in self._words.items():
             self._memory.write_word(at, self._memory.read_word(at) & ~bits)
 
@@ -130,7 +130,7 @@ class SignalWords(Signals):
 def reseed_sqlite(
     memory: GuestMemory, prngs: Sequence[int], random: Callable[[int], bytes] = os.urandom
 ) -> None:
-    """Seeds SQLite's generators anew, between two turns, with bytes that `random` returns."""
+    """Reseeds SQLite's generators, between two turns, with bytes that `random` returns."""
     for at in prngs:
         state = PRNG_CONSTANT + random(32) + bytes(4) + random(12)
         memory.write(at, state.ljust(PRNG_STATE, b"\0"))
@@ -140,7 +140,7 @@ def reseed_sqlite(
 class HostChannel:
     """The guest's `host.call`: it hands over bytes and gets bytes back. It never raises across.
 
-    What numpy asks of the host comes the same way, as a module can't be given more imports.
+    Requests of the guest's numpy come the same way, as the module can't be given more imports.
     """
 
     imports: Mapping[Import, str] = {("host", "call"): "iiii"}
@@ -198,7 +198,7 @@ class PythonGuest:
     def run(self, source: bytes, fuel: int | None = None) -> bool:
         """Runs Python source in the guest's `__main__`; returns whether it raised nothing.
 
-        After `GuestStopped` it is of no more use.
+        After `GuestStopped` the guest can't be used any more.
         """
         self.files.begin_turn()
         with self.instance.turn(fuel):
@@ -212,7 +212,7 @@ class PythonGuest:
             return self.instance.call("turn", at, len(source)) == 0
 
     def reseed(self) -> None:
-        """Seeds SQL's `random()` anew: no other guest has the same numbers."""
+        """Reseeds SQL's `random()`, so that no other guest has the same numbers."""
         reseed_sqlite(self.instance.memory, self._sqlite_prngs, self.instance.random)
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ _SIGNALS_SETUP = (
 )
 _SIGNALS_ROUND = "collections.deque(map(operator.call, _look), maxlen=0)\n"
 
-_LARGE = 64 * 1024 * 1024  # bytes; no free piece of a guest that did nothing yet is as large
+_LARGE = 64 * 1024 * 1024  # bytes; larger than any free piece of a fresh guest
 
 _PRNG_DRAWN = 8  # bytes of one `random()`
 _PRNG_SETUP = (
@@ -263,7 +263,7 @@ _PLAUSIBLE = 1 << 24
 
 
 class ImageBuilder:
-    """Builds a base image with code of any flavour; runs guests, so on a guest thread.
+    """Builds a base image with code of any flavour, on a guest thread since it runs guests.
 
     The preopens are its library, and empty folders in place of a session's.
     """
@@ -275,7 +275,7 @@ class ImageBuilder:
     def build(self, cache: Cache, name: str, *, preload: bool) -> ImageRecord:
         """Boots a guest, and writes its memory to the cache under a name.
 
-        With `preload` it imports what notebooks use, which takes most of the time.
+        With `preload` it imports the packages that notebooks use, which takes most of the time.
 
         Raises `ImageError` if it does not boot, or can't be interrupted.
         """
@@ -300,7 +300,7 @@ class ImageBuilder:
             return ImageRecord(size, build, guest.files.opened(), extra)
 
     def _find_signal_words(self) -> dict[int, int]:
-        """Returns the words that two rounds agree on."""
+        """Returns the signal words that two rounds agree on."""
         looks = self._looks(_SIGNALS_SETUP, _SIGNALS_ROUND, _SIGNALS_ROUND)
         first, second = (signal_candidates(*look) for look in looks)
         words = {at: bits for at, bits in first.items() if second.get(at) == bits}
@@ -309,19 +309,19 @@ class ImageBuilder:
         return words
 
     def _find_sqlite_prngs(self) -> list[int]:
-        """Returns where SQLite's generators lie, if this artifact has any of that layout."""
+        """Returns the addresses of SQLite's generators, if the artifact has any of that layout."""
         ((before, after, _),) = self._looks(_PRNG_SETUP, _PRNG_ROUND)
         return find_sqlite_prngs(before, after)
 
     def _find_allocator(self) -> int:
-        """Returns where the allocator's state lies, if this artifact has one of that layout."""
+        """Returns the address of the allocator's state; 0 if the artifact has another layout."""
         with self._raw(lambda request: b"") as guest, guest.instance.turn():
             place = guest.instance.call("host_alloc", _LARGE)
             memory = guest.instance.memory
             return find_state(memory.read(0, memory.size), place)
 
     def _looks(self, setup: str, *rounds: str) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yields memory before and after something that each round does, and at rest behind it."""
+        """Yields, for each round, memory before its action, after it, and at rest at the end."""
         seen: dict[bytes, bytes] = {}
 
         def look(request: bytes) -> bytes:
@@ -340,7 +340,7 @@ class ImageBuilder:
     def _raw(
         self, answer: Callable[[bytes], bytes], streams: OutputStreams | None = None
     ) -> Iterator[PythonGuest]:
-        """Runs a guest without an image, with memory as the artifact has it."""
+        """Runs a guest without an image, with the artifact's initial memory."""
         streams, clock, policy = streams or OutputStreams(), Clock(), ExecutionPolicy()
         app = next(preopen for preopen in self._preopens.fixed if preopen.tracked)
         files = WasiFiles(
@@ -403,7 +403,7 @@ def signal_candidates(before: bytes, after: bytes, rest: bytes) -> dict[int, int
 
 
 def find_sqlite_prngs(before: bytes, after: bytes) -> list[int]:
-    """Returns where a generator can lie: the same state, less the bytes that were drawn."""
+    """Returns addresses of possible generators: their state lost only the bytes that were drawn."""
     found, at = [], before.find(PRNG_CONSTANT)
     while at >= 0 and at + PRNG_LEFT < min(len(before), len(after)):
         same = before[at : at + PRNG_LEFT] == after[at : at + PRNG_LEFT]
@@ -416,7 +416,7 @@ def find_sqlite_prngs(before: bytes, after: bytes) -> list[int]:
 def make_immortal(memory: GuestMemory, addresses: Iterable[int]) -> int:
     """Marks the objects at these addresses as immortal; returns how many were marked.
 
-    An address at which no reference count can be is passed over.
+    Addresses at which no reference count can be are skipped.
     """
     marked = 0
     words = memory.view(0, memory.size).cast("I")

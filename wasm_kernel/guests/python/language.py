@@ -61,8 +61,8 @@ _PREPARING_SMALL = "preparing Python, once: about 3 s"
 class PythonLanguage:
     """The Python guests of one process: a `GuestLanguage`.
 
-    Guest threads prepare it; any of them may then use it. What is missing in the cache, by default
-    this user's, the broker makes if this process may not.
+    Guest threads prepare it; any of them may then use it. The cache is this user's by default. The
+    broker makes files that are missing in it, if this process may not.
     """
 
     name = "python"
@@ -95,7 +95,7 @@ class PythonLanguage:
 
     @cached_property
     def prepared(self) -> PreparedFiles[Addresses]:
-        """Its code and its base image, as the cache has them."""
+        """Its code and its base image in the cache."""
         return PreparedFiles(self.compiler, (self.files.wasm,), self._made_of, Addresses)
 
     @cached_property
@@ -112,18 +112,19 @@ class PythonLanguage:
     def _prepared_for(self, flavour: Flavour) -> PreparedFiles[Addresses]:
         """Returns the files that new sessions need to begin with code of a flavour.
 
-        Slow code is for the first sessions of a machine, until the whole image is there, too.
+        The first sessions of a machine run slow code, and have the small image until the whole one
+        is there.
         """
         is_whole = flavour.until is None or self.prepared.image_at_hand() is not None
         return self.prepared if is_whole else self.small
 
     @property
     def info(self) -> LanguageInfo:
-        """Facts about it that are known without a running guest."""
+        """Facts about the language that are known without a running guest."""
         try:
             version = self.files.python_version
         except (BundleError, OSError):
-            version = "unknown"  # the first cell says what is missing
+            version = "unknown"  # the first cell says which file is missing
         language = {
             "name": "python",
             "version": version,
@@ -202,7 +203,7 @@ class PythonLanguage:
             with self.compiler.being_kept(
                 self.files.wasm, flavour, progress, self._lay_out
             ) as compiled:
-                self._lay_out()  # if the code was there; a confined process can't
+                self._lay_out()  # if the code was there; a confined process can't lay out files
                 needed = self._prepared_for(flavour)
                 base = needed.image_at_hand() or needed.build_image(
                     lambda: self._build(needed, compiled, progress), "Python", progress
@@ -230,7 +231,7 @@ class PythonLanguage:
         define_early(compiled, (WasiFiles.imports, HostChannel.imports))
 
     def _improve(self, flavour: Flavour) -> None:
-        """Has the code compiled that the baseline compiler's is used in place of."""
+        """Starts compiling the code that the baseline compiler's code stands in for."""
         if self._broker is None:
             from wasm_kernel.guests.python import background
 
@@ -239,18 +240,18 @@ class PythonLanguage:
             self._broker.call(CompileInBackground(flavour.name), Done)
 
     def code_for(self, flavour: Flavour) -> Flavour:
-        """Returns what a guest is started with now; as `GuestLanguage` has it."""
+        """Returns the flavour that a guest is started with now; as `GuestLanguage` has it."""
         baseline = BASELINES.get(flavour.name)
         if baseline is not None and self._begins_with_baseline:
             try:
                 if not self._is_made(flavour, baseline):
                     return baseline
             except PermissionError:
-                pass  # code that is not to be trusted, and not ours to replace: the broker does it
+                pass  # the code can't be trusted; the broker replaces it, as this process may not
         return flavour
 
     def _is_made(self, flavour: Flavour, baseline: Flavour) -> bool:
-        """True if the process in the background has made all, or was never needed."""
+        """Returns whether the background process has made everything, or was never needed."""
         if not self.prepared.is_compiled(flavour):
             return False
         is_there = self.prepared.image_at_hand() is not None
@@ -262,20 +263,20 @@ class PythonLanguage:
         return may_run_baseline(walled=self._broker is not None)
 
     def _use_remembered(self, flavour: Flavour) -> bool:
-        """Takes the guest's files as they were last found; returns False if the cache lacks any."""
+        """Uses the guest's files that were last found; returns False if the cache lacks any."""
         try:
             if not self._is_remembered:
                 known = guest_files.remembered(self.cache)
                 if known is None:
-                    return False  # also if this process has found them: it may not write it down
+                    return False  # also if this process has found them: it may not note them
                 self.files = known
-                self._is_remembered = True  # once a process: looking for changes costs each start
+                self._is_remembered = True  # once per process, as the check costs time
             folder = self.cache.folder_of(guest_files.folder_name(self.files))
             needed = self._prepared_for(flavour)
             is_ready = folder is not None and needed.image_at_hand() is not None
             return is_ready and needed.is_compiled(flavour)
         except PermissionError:
-            return False  # something there is not to be trusted, and not ours to replace
+            return False  # a file there can't be trusted, and this process may not replace it
 
     def _build(
         self, needed: PreparedFiles[Addresses], compiled: Compiled, progress: Progress
@@ -292,7 +293,7 @@ class PythonLanguage:
             return builder.build(self.cache, needed.image_name, preload=is_whole)
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
-        """Returns library, `/app`, `/tmp`, `/`, packages, mounts and the notebook's folder."""
+        """Returns the library, `/app`, `/tmp`, `/`, packages, mounts and the notebook's folder."""
         try:
             folders.packages.enter(SITE, make=True).close()
         except OSError:  # an archive has brought a file or a link of that name
@@ -328,7 +329,7 @@ class PythonLanguage:
         return PythonCell(code)
 
     def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
-        """Returns `%pip`, of which nothing is imported until a cell first asks for it."""
+        """Returns `%pip`, whose modules are imported when a cell first uses it."""
         made: list[CommandHandler] = []
 
         def pip(line: CommandLine, context: CommandContext) -> Any:
@@ -345,5 +346,5 @@ class PythonLanguage:
 
 @cache
 def shared_language(broker: Broker | None) -> PythonLanguage:
-    """Returns the one that the sandboxes of this process with this broker share."""
+    """Returns the language that this process's sandboxes with this broker share."""
     return PythonLanguage(broker=broker)

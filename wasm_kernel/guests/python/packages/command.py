@@ -1,7 +1,7 @@
-"""`%pip`, as the host does it: what is asked for, found, fetched, checked and put in place.
+"""`%pip` on the host: packages are found, fetched, checked and put in place.
 
-The command is only run if it stands in a cell's own text (`execution/commands.py`). Nothing that is
-fetched runs on the host: wheels are taken apart into a folder that the guest reads.
+The command is only run if it stands in a cell's own text (`execution/commands.py`). No fetched code
+runs on the host: wheels are taken apart into a folder that the guest reads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BUILT_IN = (
 class PipCommand:
     """Installs and removes the packages of one session. Called on its sandbox's own thread.
 
-    Wheels lie in `folder` meanwhile, out of the guest's sight.
+    During an install wheels lie in `folder`, which the guest does not see.
     """
 
     def __init__(self, site: SitePackages, folder: Path, files: GuestFiles) -> None:
@@ -54,9 +54,9 @@ class PipCommand:
         }
 
     def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
-        """Does what a `%pip` line says; returns the names of what came and what went.
+        """Runs a `%pip` line; returns the names of the packages that came and went.
 
-        Raises `PackageError` or `Cancelled`; nothing was changed then.
+        Raises `PackageError` or `Cancelled`, and then changes nothing.
         """
         asked = pip_line.parse(line.line, line.files)
         act = self._remove if asked.verb == "uninstall" else self._install
@@ -80,7 +80,7 @@ class PipCommand:
         return {"came": [], "went": [_shown(there[name]) for name in asked.names], "kept": []}
 
     def _install(self, asked: PipLine, context: CommandContext) -> Mapping[str, Any]:
-        shutil.rmtree(self._folder, ignore_errors=True)  # what a killed kernel left
+        shutil.rmtree(self._folder, ignore_errors=True)  # left by a killed kernel
         there = self._site.installed()
         asked = self._for_the_guest(asked, context)
         stale = {name for name in asked.names if asked.upgrade and name in there}
@@ -99,7 +99,7 @@ class PipCommand:
         }
 
     def _for_the_guest(self, asked: PipLine, context: CommandContext) -> PipLine:
-        """Returns the line without the requirements that are for other platforms, which it says."""
+        """Returns the line without the requirements for other platforms, which are reported."""
         fit = []
         for each in asked.requirements:
             if requirements.applies(each, {**self._markers, "extra": ""}):
@@ -115,7 +115,7 @@ class PipCommand:
         fetched: contextlib.ExitStack,
         context: CommandContext,
     ) -> dict[str, Wheel]:
-        """Returns the wheels that the request comes to, all of them fetched and checked."""
+        """Returns the wheels that the request needs in all, fetched and checked."""
         wheels: dict[str, Wheel] = {}
         tried: set[str] = set()
         for _ in range(ROUNDS_MOST):
@@ -138,7 +138,7 @@ class PipCommand:
         asked: PipLine,
         context: CommandContext,
     ) -> list[Wheel]:
-        """Returns a checked wheel for each need; the files are gone when `fetched` is left."""
+        """Returns a checked wheel for each need; the files are removed when `fetched` closes."""
         self._folder.mkdir(exist_ok=True, mode=0o700)
         name = fetched.enter_context(tempfile.TemporaryDirectory(prefix="w_", dir=self._folder))
         folder = Path(name)
@@ -158,7 +158,7 @@ class PipCommand:
 
 
 def _needed(problem: str, needed: Sequence[NeededPackage]) -> str:
-    """Says who needs the package that a problem begins with, if the user did not ask for it."""
+    """Names the packages that need the one in a problem; empty if the user asked for that one."""
     for need in needed:
         if problem.startswith(f"{need.name} ") and not any(by.startswith("you ") for by in need.by):
             return f" It is needed by {', '.join(sorted(need.by))}."

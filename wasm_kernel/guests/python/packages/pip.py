@@ -1,8 +1,8 @@
 """Finding and fetching packages by pip, with the user's own configuration, and wheels only.
 
 A source distribution is never fetched, so no build code of a package ever runs here. pip is told to
-take universal wheels for the guest's Python, and no dependencies: those are read off the wheels
-(`requirements.py`). It runs in an empty folder, and its output is read for a few facts alone.
+take universal wheels for the guest's Python, and no dependencies, which are read from the wheels
+(`requirements.py`). pip runs in an empty folder, and its output is read for a few facts alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Pip:
     def download(self, requirements: Sequence[str], folder: Path, *, pre: bool, task: Task) -> None:
         """Puts a universal wheel for each requirement, such as `rich>=13`, into an empty folder.
 
-        Raises `PackageError`, in words, if one can't be had, or `task` was cancelled.
+        Raises `PackageError`, in words, if one can't be fetched, or `task` was cancelled.
         """
         wanted = [str(requirement(each)) for each in requirements]
         words = [*_DOWNLOAD, "--python-version", self._version, *(["--pre"] if pre else [])]
@@ -93,7 +93,7 @@ class Pip:
     def _is_compiled(self, needed: str, folder: Path, task: Task) -> bool:
         """Returns whether there is a wheel for this machine, if there is no universal one.
 
-        That pip begins to fetch one is enough; some are larger than all that may be fetched.
+        The answer is yes as soon as pip begins to fetch one, as some are larger than the limit.
         """
         probe = _Probe(task)
         try:
@@ -102,7 +102,7 @@ class Pip:
             return probe.begun
 
     def _run(self, words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
-        """Runs pip; returns its output and exit status. What it fetches is reported on the way."""
+        """Runs pip; returns its output and exit status. Reports each file that it fetches."""
 
         def report(line: str) -> None:
             found = _FOUND.match(line)

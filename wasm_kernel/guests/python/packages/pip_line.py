@@ -1,8 +1,8 @@
-"""What a `%pip` line asks for: the words of the line, and the requirements files that it names.
+"""Parsing a `%pip` line: the words of the line, and the requirements files that it names.
 
-The guest reads the files, as the host must not read what a cell names; their texts come with the
-line. So a file may only ask for what the line itself could ask for. The syntax of the files is that
-of <https://pip.pypa.io/en/stable/reference/requirements-file-format/>.
+The guest reads the files, as the host must not read files that a cell names; their texts come with
+the line. So a file may only ask for packages that the line itself could ask for. The syntax of the
+files is that of <https://pip.pypa.io/en/stable/reference/requirements-file-format/>.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ONLY_NAMES = "only names of packages are taken, with versions and markers, and 
 
 @dataclass(frozen=True)
 class PipLine:
-    """A `%pip` line that was understood: `install` or `uninstall`, and of what.
+    """A parsed `%pip` line: the verb `install` or `uninstall`, and its requirements.
 
     `requirements` may have markers; `upgrade` and `pre` are as pip has them.
     """
@@ -63,9 +63,9 @@ class PipLine:
 
 
 def parse(line: str, files: FileTexts = ()) -> PipLine:
-    """Reads what `line`, the words behind `%pip`, asks for; `PackageError` says why not.
+    """Parses `line`, the words behind `%pip`; `PackageError` says why it is refused.
 
-    `files` are the requirements files that it names, and those that these name.
+    `files` are the requirements files that it names, and the files that those name.
     """
     if len(line) > _LINE_CHARACTERS:
         raise PackageError("this %pip line is too long.")
@@ -88,7 +88,7 @@ def parse(line: str, files: FileTexts = ()) -> PipLine:
 
 
 def _without_files(words: Sequence[str], files: FileTexts) -> Iterator[str]:
-    """Yields the words that name no requirements file; the files that are named must be there."""
+    """Yields the words that name no requirements file; `files` must hold each named file."""
     names, rest = {name for name, _ in files}, iter(words)
     for word in rest:
         named = _FILE.fullmatch(word)
@@ -105,7 +105,7 @@ def _of_file(name: str, text: str, flags: set[str]) -> Iterator[Requirement]:
     for number, line in _lines(text):
         if line in _FLAGS:
             flags.add(_FLAGS[line])
-        elif line not in _WITHOUT_EFFECT and not _FILE.fullmatch(line):  # that one comes by itself
+        elif line not in _WITHOUT_EFFECT and not _FILE.fullmatch(line):  # it is read by itself
             try:
                 yield _required(line)
             except PackageError as problem:
@@ -113,7 +113,7 @@ def _of_file(name: str, text: str, flags: set[str]) -> Iterator[Requirement]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the lines that say something, without comments, by the number that each begins on."""
+    """Yields the lines that are not empty, without comments, each with the number of its start."""
     joined, began = "", 0
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         began = began if joined else number
@@ -139,10 +139,10 @@ def _required(line: str) -> Requirement:
 
 
 def words_of(path: Path) -> tuple[str, ...]:
-    """Returns what a requirements file on this machine asks for, as words of a `%pip install` line.
+    """Returns the requirements of a file on this machine, as words of a `%pip install` line.
 
-    For doors that install before a notebook runs. Files that it names are read as well. Raises
-    `PackageError`, which names the file and the line.
+    Front ends that install before a notebook runs call it. Files that it names are read as well.
+    Raises `PackageError`, which names the file and the line.
     """
     files: dict[str, str] = {}
     waiting = [path]

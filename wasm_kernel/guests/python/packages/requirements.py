@@ -1,11 +1,12 @@
-"""Requirements, and the packages that they come to. Pure: no file, no network.
+"""Requirements, and the packages that they need. Pure: no file, no network.
 
-They come from a cell or from a package, so only names with versions are taken. A path or a URL
-could have the host's pip read files or reach machines that the cell must not, so it is refused.
+Requirements come from a cell or from a package, so only names with versions are accepted. A path or
+a URL could make the host's pip read files or reach machines that the cell must not, so it is
+refused.
 
-Requirements are read for the guest's Python and platform, not the host's, which pip's own resolver
-would do. Of each package the newest version that all who want it accept is taken; there is no going
-back to an older version of one package for the sake of another.
+Requirements are read for the guest's Python and platform; pip's own resolver would use the host's.
+Each package gets the newest version that all requirements on it accept; there is no going back to
+an older version of one package for the sake of another.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _LEAVE_OUT = "Without a version, or left out, what is built in is used."
 
 
 def requirement(word: str, *, markers: bool = False) -> Requirement:
-    """Returns the requirement that `word` is: a name, extras, versions, and nothing else.
+    """Parses `word` as a requirement: a name, extras, versions, and nothing else.
 
-    With `markers`, it may have a marker as well. Raises `PackageError` if it is not one, or could
-    be read as a file's name.
+    With `markers`, it may have a marker as well. Raises `PackageError` if `word` is not a
+    requirement, or could be read as a file's name.
     """
     try:
         found = Requirement(word[: NEED_CHARACTERS + 1])
@@ -56,10 +57,10 @@ def requirement(word: str, *, markers: bool = False) -> Requirement:
 
 
 def has_plain_versions(need: Requirement) -> bool:
-    """Returns whether its versions can't be read as a path.
+    """Returns whether a requirement's versions can't be read as a path.
 
-    `===` takes any text, and pip takes a word with slashes for a folder that it builds: code of
-    the folder's author would run on the host.
+    `===` takes any text, and pip takes a word with slashes for a folder to build: code of the
+    folder's author would run on the host.
     """
     versions = need.specifier
     return all(each.operator != "===" and _VERSION.fullmatch(each.version) for each in versions)
@@ -72,7 +73,7 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True)
 class KnownPackage:
-    """A package whose version is settled, and what it needs; `builtin` if the guest has it."""
+    """A package whose version is settled, and its needs; `builtin` if the guest has it."""
 
     name: str
     version: Version
@@ -82,7 +83,7 @@ class KnownPackage:
 
 @dataclass
 class NeededPackage:
-    """The demands on one package, by its canonical name, and those who make them."""
+    """The demands on one package, by its canonical name, and the packages that make them."""
 
     name: str
     versions: SpecifierSet = field(default_factory=SpecifierSet)
@@ -90,7 +91,7 @@ class NeededPackage:
     by: list[str] = field(default_factory=list)
 
     def accepts(self, version: Version) -> bool:
-        """Returns whether all who want it take this version, which may be a pre-release."""
+        """Returns whether this version, which may be a pre-release, meets all demands."""
         return self.versions.contains(version, prereleases=True)
 
     def __str__(self) -> str:
@@ -98,7 +99,7 @@ class NeededPackage:
 
 
 def guest_environment(python_version: str) -> dict[str, str]:
-    """Returns what markers are evaluated with: the guest, whatever machine this is."""
+    """Returns the values for markers: those of the guest, whatever machine this is."""
     return {
         "implementation_name": "cpython",
         "implementation_version": python_version,
@@ -120,11 +121,11 @@ def wanted(
     environment: Mapping[str, str],
     task: Task = QUIET,
 ) -> dict[str, NeededPackage]:
-    """Returns everything that `roots` come to, as far as `known` packages tell what they need.
+    """Returns all packages that `roots` need, as far as the needs of `known` packages tell.
 
     Raises `PackageError` if built-in packages of another version are needed, a requirement can't be
-    read or points to an address, or there are too many. What packages need is a stranger's, and may
-    take long to read: `Cancelled` is raised when the task is not wanted any more.
+    read or points to an address, or there are too many. The needs of packages are hostile text and
+    may take long to read; `Cancelled` is raised if the task was cancelled.
     """
     found: dict[str, NeededPackage] = {}
     waiting = [(root, "you") for root in roots]
@@ -156,7 +157,7 @@ def wanted(
 def _needs(
     have: KnownPackage, extras: set[str], environment: Mapping[str, str], seen: set[tuple[str, str]]
 ) -> list[tuple[Requirement, str]]:
-    """Returns what a package needs in the guest, for each extra that was not looked at yet."""
+    """Returns the needs of a package in the guest, for each extra that is not in `seen` yet."""
     fresh = [extra for extra in sorted(extras) if (have.name, extra) not in seen]
     seen.update((have.name, extra) for extra in fresh)
     needs: list[tuple[Requirement, str]] = []
@@ -179,9 +180,9 @@ def _needs(
 def missing(
     wants: Mapping[str, NeededPackage], known: Mapping[str, KnownPackage], tried: set[str]
 ) -> list[NeededPackage]:
-    """Returns what is to be fetched next; nothing if everything is met.
+    """Returns the packages to fetch next; empty if all demands are met.
 
-    Raises `PackageError` if what was fetched does not meet what others want of it.
+    Raises `PackageError` if a fetched package does not meet the demands of the others.
     """
     open_ = [
         want
@@ -198,9 +199,9 @@ def missing(
 
 
 def applies(need: Requirement, environment: Mapping[str, str]) -> bool:
-    """Returns whether a requirement is one where its marker is evaluated with these values.
+    """Returns whether a requirement applies when its marker is evaluated with these values.
 
-    Raises `PackageError` if the marker compares what can't be compared.
+    Raises `PackageError` if the marker compares values that can't be compared.
     """
     try:
         return need.marker is None or need.marker.evaluate(dict(environment))

@@ -1,10 +1,11 @@
 """The folder of a session that its guest imports packages from.
 
-It is changed as a whole: a new folder is filled beside it, unchanged files linked, and takes its
-place at the end. So a kernel that is killed at any moment leaves the old state or the new one.
+The folder is changed as a whole: a new folder is filled beside it, with links to unchanged files,
+and replaces it at the end. So a kernel that is killed at any moment leaves the old state or the new
+one.
 
-What the host needs to know of the packages stands in a record of its own, which is written with
-them. Nothing else in the folder is ever read again: it came with the packages, or with an archive,
+The host's facts about the packages stand in a record of its own, which is written with them. The
+host never reads another file in the folder again: those came with the packages, or with an archive,
 and may be of any size. The record may have come with an archive, too, so it is checked.
 """
 
@@ -59,7 +60,7 @@ class InstalledPackage(Struct, frozen=True):
 
     @property
     def known(self) -> KnownPackage:
-        """What others need to know of it; raises `ValueError` if it can't be a package."""
+        """The package as `requirements` reads it; raises `ValueError` if it can't be a package."""
         if canonicalize_name(self.name, validate=True) != self.name:
             raise ValueError(self.name)
         return KnownPackage(self.name, Version(self.version), self.requires)
@@ -92,11 +93,11 @@ class SitePackages:
         asked: Collection[str] = (),
         task: Task = QUIET,
     ) -> None:
-        """Puts `wheels` in place, older versions of them and what `without` names out of it.
+        """Puts `wheels` in place; removes older versions of them and the packages `without`.
 
-        `without` and `asked` are canonical names; `asked` is what the user asked for, and others do
-        not merely need. The task is asked at each file whether it is still wanted. After
-        `PackageError` or `Cancelled` nothing was changed.
+        `without` and `asked` are canonical names; `asked` are the packages that the user asked for,
+        and that others do not merely need. `task` can be cancelled between two files. Raises
+        `PackageError` or `Cancelled`, and then changes nothing.
         """
         self._recover()
         coming = list(wheels)
@@ -126,7 +127,7 @@ class SitePackages:
             return ()
 
     def _places(self) -> Iterable[str]:
-        """Yields the paths of all that lies below the folder and is not a folder."""
+        """Yields the paths of everything below the folder but folders."""
         for here, _, names in os.walk(self._site):
             for name in names:
                 yield Path(here, name).relative_to(self._site).as_posix()
@@ -137,7 +138,7 @@ class SitePackages:
         shutil.rmtree(self._folder / _OLD, ignore_errors=True)
 
     def _recover(self) -> None:
-        """Finish what a killed kernel began, or take it back."""
+        """Finishes a change that a killed kernel began, or undoes it."""
         if not self._site.exists() and (self._folder / _OLD).exists():
             (self._folder / _OLD).rename(self._site)
         self._site.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -149,7 +150,7 @@ class SitePackages:
 
 @dataclass
 class _Filling:
-    """A new folder that is being filled, and how much is in it."""
+    """A new folder that is being filled, and the size of its content."""
 
     folder: Path
     task: Task
@@ -172,7 +173,7 @@ class _Filling:
             shutil.copyfile(source, target)
 
     def write(self, place: str, data: bytes) -> None:
-        """A new file; of two with one name, the later one stays, as with pip."""
+        """Writes a new file; of two with one name, the later one stays, as with pip."""
         target = self._room(place, len(data))
         target.unlink(missing_ok=True)  # it may be a link to a file of the old folder
         with target.open("wb") as file:
@@ -200,7 +201,7 @@ class _Filling:
 
 
 def _unpack(wheel: Wheel, new: _Filling, *, asked: bool) -> InstalledPackage:
-    """Writes a wheel's files; returns what the host is to know of them."""
+    """Writes a wheel's files; returns the host's record of the package."""
     new.written = {}
     for place, data in wheel.files():
         if not place.startswith(f"{wheel.dist_info}/RECORD"):

@@ -1,8 +1,8 @@
 """A wheel, taken apart without running any of it.
 
 The file comes from an index, so it is hostile until checked: its names, sizes, kinds of files and
-hashes. Only what a pure-Python package installs is taken: no scripts, no headers, no data, and no
-compiled code. The format is that of
+hashes. Only the files that a pure-Python package installs are taken: no scripts, no headers, no
+data, and no compiled code. The format is that of
 <https://packaging.python.org/en/latest/specifications/binary-distribution-format/>.
 """
 
@@ -32,16 +32,16 @@ from wasm_kernel.guests.python.packages.requirements import (
 
 FILES_MOST = 20_000
 BYTES_MOST = 256 * 1024 * 1024
-_RATIO_MOST = 200  # no source text is packed tighter; a bomb is, by far
+_RATIO_MOST = 200  # no source text is compressed more; a zip bomb is, by far
 _RATIO_FROM = 1024 * 1024
 _PART_BYTES = 255
-_PATH_BYTES = 1_000  # the system takes 4,096, and this stands behind a folder and another link
+_PATH_BYTES = 1_000  # the system takes 4,096, for the folder's path and a link's in front as well
 _DEPTH_MOST = 40
 _HEADER_BYTES = 256 * 1024  # the slowest take half a second
 _RECORD_BYTES = 4 * 1024 * 1024
 _DIRECTORY_BYTES = 8 * 1024 * 1024
 _COMPILED = (".so", ".pyd", ".dylib")
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others, what comes out has no bound
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the output of others has no bound
 _DIGESTS = ("sha256", "sha384", "sha512")
 _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
@@ -50,7 +50,7 @@ _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 class Wheel:
     """A wheel whose contents passed every check but that of their hashes, which `files` does.
 
-    Make one with `open_wheel`. `dist_info` is the folder of its metadata, as it stands in it.
+    Make one with `open_wheel`. `dist_info` is the name of its metadata's folder in the wheel.
     """
 
     path: Path
@@ -64,9 +64,9 @@ class Wheel:
         return self.known.name
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yields what is installed: paths below the folder for packages, and their content.
+        """Yields the files to install: paths below the folder for packages, and their content.
 
-        Raises `PackageError` if a file is not what the wheel's record says.
+        Raises `PackageError` if a file differs from the wheel's record.
         """
         record = self._record()
         with zipfile.ZipFile(self.path) as archive:
@@ -81,7 +81,7 @@ class Wheel:
                     yield place, data
 
     def _place(self, name: str) -> str | None:
-        """Returns where a member goes; None if it is not installed."""
+        """Returns the path to which a member is installed; None if it is not installed."""
         top, _, rest = name.partition("/")
         if not top.endswith(".data"):
             useless = (name.endswith(".pth") and not rest) or name.endswith(".pyc")
@@ -125,7 +125,7 @@ def _check_directory(path: Path) -> None:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 65_557))  # the longest comment, and the end record
         tail = file.read()
-    for end in re.finditer(rb"PK\x05\x06", tail):  # whichever of them is taken for the end
+    for end in re.finditer(rb"PK\x05\x06", tail):  # a reader may take any of them for the end
         at = end.start()
         if b"PK\6\7" in tail[max(0, at - 20) : at]:
             raise ValueError("an archive for huge files")
@@ -173,7 +173,7 @@ def _dist_info(name: str, version: Version, infos: tuple[zipfile.ZipInfo, ...]) 
 
 
 def _known(path: Path, dist_info: str, name: str, version: Version) -> KnownPackage:
-    """Returns what a wheel holds, with what that needs, as its metadata says."""
+    """Returns the package in a wheel, with its needs, from the wheel's metadata."""
     headers = _headers(path, f"{dist_info}/WHEEL", name)
     pure = str(headers.get("Root-Is-Purelib", "")).strip().lower() == "true"
     if not pure or str(headers.get("Wheel-Version", "")).partition(".")[0].strip() != "1":
@@ -210,7 +210,7 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> byt
     try:
         with archive.open(info) as file:
             data = file.read(info.file_size + 1)
-    except Exception:  # zlib's errors, checksums, unknown methods: all say the same
+    except Exception:  # zlib's errors, checksums, unknown methods: all mean a damaged file
         raise PackageError(f"the wheel of {name} is damaged.") from None
     if len(data) != info.file_size:
         raise PackageError(f"the wheel of {name} is damaged.")
