@@ -53,8 +53,7 @@ METADATA_FAILED = "session.metadata.failed"  # session_id, error
 METADATA_CORRUPTED = "session.metadata.corrupted"  # session_id, error
 
 PRUNE_STARTED = "session.prune.started"  # threshold, workspace_root, dry_run
-PRUNE_CANDIDATE = "session.prune.candidate"  # session_id, age_hours, size_bytes; the id alone if
-#                                              its folder can't be entered
+PRUNE_CANDIDATE = "session.prune.candidate"  # session_id, age_hours, size_bytes
 PRUNE_DELETED = "session.prune.deleted"  # session_id
 PRUNE_SKIPPED = "session.prune.skipped"  # session_id, reason
 PRUNE_IN_USE = "session.prune.in_use"  # session_id, reason

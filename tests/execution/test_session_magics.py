@@ -153,7 +153,7 @@ def test_writing_may_leave_what_is_there(run: Run) -> None:
 def test_a_folder_goes_with_everything_only_when_asked(run: Run) -> None:
     run("import os\nos.makedirs('d/e')\nopen('d/e/f', 'w')\nos.mkdir('empty')")
     run("%session_delete d", fails="OSError")
-    run("%session_delete d --recursive")
+    run("%session_delete -r d")
     run("%session_delete empty/")
     assert value(run("%session_files")) == "no files"
 
@@ -292,7 +292,7 @@ def test_every_magic_has_help_that_shows_its_use(run: Run, magic: str) -> None:
         ("%session_read --", ["--bytes"]),
         ("%session_files --", ["--long"]),
         ("%session_delete --r", ["--recursive"]),
-        ("%prune_sessions --", ["--apply", "--older-than"]),
+        ("%prune_sessions --", ["--apply", "--dry-run", "--older-than"]),
         ("%fork --", ["--deterministic"]),
         ("%undo --", ["--files"]),
         ("%restore --", ["--files"]),

@@ -28,6 +28,7 @@ from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
+from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import WorkspaceError
@@ -220,6 +221,28 @@ def test_the_disk_that_sessions_take_together_is_bounded(
     monkeypatch.setattr("os.statvfs", lambda path: full)
     with pytest.raises(LimitReached, match=r"has less than 256\.0 MiB left"):
         service.create()
+
+
+def test_a_session_that_takes_long_to_measure_keeps_no_other_from_sleeping(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring, ended = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> DiskUse:
+        measuring.set()
+        ended.wait()
+        return DiskUse((), 0, 0)
+
+    monkeypatch.setattr(DiskUse, "measured", slow)
+    service = starting(limits=ServiceLimits(disk_bytes=2**40, idle_seconds=1000))
+    sandbox = service.create()
+    says(sandbox, "x = 1")
+    assert measuring.wait(PATIENCE)
+    sandbox.worker.last_used -= 2000
+    try:
+        wait_for(lambda: sandbox.worker.state == "asleep")
+    finally:
+        ended.set()
 
 
 def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(

@@ -64,6 +64,7 @@ def session(root: Path, days: int) -> str:
         ("--older-than=24h --apply", PruneSessions(24, False)),
         ("--apply --older-than 7d", PruneSessions(168, False)),
         ("--older-than 30m", PruneSessions(0.5)),
+        ("--dry-run --older-than 30m", PruneSessions(0.5)),
         ("--older-than 1.5w", PruneSessions(252)),
         ("--older-than 0h", PruneSessions(0)),
     ],
@@ -76,7 +77,8 @@ def test_the_words_are_understood(line: str, request_: PruneSessions) -> None:
     "line",
     ["", "24h", "--older-than", "--older-than 24", "--older-than -1h", "--older-than infh",
      "--older-than 24h /tmp", "--older-than 1e9h", "--apply --apply --older-than 1h", "--apply",
-     "--older-than 24h --older-than 1h", "--older-than 9999999999h"],
+     "--older-than 24h --dry-run --apply", "--dry-run", "--older-than 24h --older-than 1h",
+     "--older-than 9999999999h"],
 )  # fmt: skip
 def test_other_words_are_refused_with_the_usage(line: str) -> None:
     with pytest.raises(CommandRefused, match="Usage: %prune_sessions"):

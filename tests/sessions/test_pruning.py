@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -127,6 +128,7 @@ def test_a_session_that_was_used_since_it_was_found_is_kept(tmp_path: Path) -> N
 def test_metadata_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
     closed, old = a_session(tmp_path, 48), a_session(tmp_path, 48)
     (closed / ".metadata.json").chmod(0)
+    os.utime(closed, (0, 0))
     with as_nobody(tmp_path):
         result = prune_sessions(24, tmp_path)
     assert result.errors == {closed.name: "Permission denied"}

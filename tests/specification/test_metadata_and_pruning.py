@@ -349,14 +349,23 @@ def test_a_session_that_can_be_deleted_in_part_keeps_its_id_and_is_told_each_tim
 def test_a_session_whose_folder_cannot_be_entered_is_told_as_a_candidate(
     root: Path, heard: Heard
 ) -> None:
-    closed, old = a_session(root, 60), a_session(root, 30)
-    (root / closed).chmod(0)
+    closed, unread, young, old = (a_session(root, hours) for hours in (60, 50, 1, 30))
+    for name, hours in ((closed, 60), (young, 1)):
+        then = time.time() - hours * 3600
+        os.utime(root / name, (then, then))
+        (root / name).chmod(0)
+    (root / unread / ".metadata.json").chmod(0)
+    os.utime(root / unread, (then, then - 49 * 3600))
     with as_nobody(root):
+        preview = prune_sessions(24, dry_run=True)
         result = prune_sessions(24, logger=heard.logger)
-    assert result.deleted_sessions == [old]
-    assert result.errors == {closed: "Permission denied"}
-    candidates = heard.of("session.prune.candidate")
-    assert {fields["session_id"] for fields in candidates} == {closed, old}
+    assert result.deleted_sessions == preview.deleted_sessions == [old]
+    assert result.errors == preview.errors == dict.fromkeys((closed, unread), "Permission denied")
+    candidates = {one.pop("session_id"): one for one in heard.of("session.prune.candidate")}
+    ages = {name: round(fields["age_hours"]) for name, fields in candidates.items()}
+    assert ages == {closed: 60, unread: 50, old: 30}
+    assert candidates[closed]["size_bytes"] == 0  # as much as can be seen
+    assert candidates[unread]["size_bytes"] > 0
 
 
 def test_custom_workspace_root(root: Path, tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,7 @@ class _Pruning:
         self._log = logger.log_event
         self._result = PruneResult(dry_run=dry_run)
         self._links: dict[str, list[str]] = {}
+        self._unread: dict[str, OSError] = {}
         self._bytes = self._private_bytes = 0
 
     def run(self) -> PruneResult:
@@ -199,7 +200,8 @@ class _Pruning:
     def _judged(self, name: str, now: datetime) -> timedelta | None:
         """Returns how old a session is that is to be deleted; None for others, which are noted.
 
-        A folder that is not named by a UUID is a session's if it has metadata.
+        A folder that is not named by a UUID is a session's if it has metadata. What can't be read
+        is as old as its folder, which every cell changes.
         """
         is_uuid = bool(ids.uuid_in(name))
         try:
@@ -207,11 +209,12 @@ class _Pruning:
                 age = _age(folder, name, now)
         except FileNotFoundError:
             return None
-        except (MetadataCorrupted, OSError) as problem:
-            if is_uuid and isinstance(problem, OSError):
-                self._log(events.PRUNE_CANDIDATE, session_id=name)
-                self._fail(name, problem)
-            elif is_uuid:
+        except OSError as problem:
+            self._unread[name] = problem
+            age = _age_of_folder(self._folder, name, now) if is_uuid else None
+            return age if age is not None and age > self._limit else None
+        except MetadataCorrupted:
+            if is_uuid:
                 self._skip(name, _CORRUPTED)
             return None
         if age is None:
@@ -244,14 +247,27 @@ class _Pruning:
     def _candidate(self, name: str, age: timedelta) -> tuple[int, int]:
         """Logs a candidate; returns the bytes of its workspace and, in a dry run, private folder.
 
-        Refuses a folder that its owner made read-only, to keep it.
+        Refuses a folder that its owner made read-only, to keep it, and one that can't be read.
         """
+        if (problem := self._unread.get(name)) is not None:
+            self._log(
+                events.PRUNE_CANDIDATE,
+                session_id=name,
+                age_hours=age / timedelta(hours=1),
+                size_bytes=self._seen_bytes(name),
+            )
+            raise problem
         with self._folder.enter(name) as folder:
             size, hours = walks.size_of(folder.fd), age / timedelta(hours=1)
             self._log(events.PRUNE_CANDIDATE, session_id=name, age_hours=hours, size_bytes=size)
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return size, self._look(name, folder) if self._dry_run else 0
+
+    def _seen_bytes(self, name: str) -> int:
+        with suppress(OSError), self._folder.enter(name) as folder:
+            return walks.size_of(folder.fd)
+        return 0
 
     def _look(self, name: str, folder: Folder) -> int:
         """Checks that nobody uses the session; returns the bytes of its private folder."""
@@ -307,9 +323,14 @@ def _age(folder: Folder, session_id: str, now: datetime) -> timedelta | None:
     return now - known.updated_at if known is not None else None
 
 
+def _age_of_folder(root: Folder, name: str, now: datetime) -> timedelta | None:
+    status = root.status(name)
+    return None if status is None else now - datetime.fromtimestamp(status.st_mtime, UTC)
+
+
 _USAGE = (
-    "Usage: %prune_sessions --older-than 24h [--apply]. The time is in minutes, hours, days or "
-    "weeks (30m, 24h, 7d, 2w). Nothing was deleted."
+    "Usage: %prune_sessions --older-than 24h [--dry-run | --apply]. The time is in minutes, hours, "
+    "days or weeks (30m, 24h, 7d, 2w). Nothing was deleted."
 )
 _SHOWN_MOST = 500
 _EVENTS_MOST = 20_000
@@ -345,12 +366,12 @@ def hours_of(text: str) -> float | None:
 def request_of(line: str) -> PruneSessions:
     """Returns the request of `%prune_sessions`'s words, or raises `CommandRefused`."""
     words = line.replace("=", " ").split()
-    apply = words.count("--apply")
-    rest = [word for word in words if word != "--apply"]
+    modes = [word for word in words if word in ("--apply", "--dry-run")]
+    rest = [word for word in words if word not in modes]
     hours = hours_of(rest[1]) if len(rest) == 2 and rest[0] == "--older-than" else None
-    if hours is None or apply > 1:
+    if hours is None or len(modes) > 1:
         raise CommandRefused(_USAGE)
-    return PruneSessions(hours, not apply)
+    return PruneSessions(hours, dry_run=modes != ["--apply"])
 
 
 def prune_command(logger: SandboxLogger) -> CommandHandler:

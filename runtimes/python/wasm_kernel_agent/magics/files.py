@@ -37,6 +37,7 @@ _OPTIONS = {
     "delete": ("--recursive",),
     "publish": (),
 }
+_SHORT = {"-r": "--recursive"}
 _COVER = ".wh."  # stands for a file of the notebook's folder that was deleted here
 _BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete|publish)\s")
 _glob: Any = glob
@@ -56,6 +57,7 @@ def words_of(line: str, options: tuple[str, ...]) -> tuple[list[str], set[str]]:
         words = list(lexer)
     except ValueError as problem:
         raise UsageError(f"{problem}: {line}") from None
+    words = [_SHORT[word] if _SHORT.get(word) in options else word for word in words]
     flags = {word for word in words if word.startswith("--")}
     if unknown := flags - set(options):
         known = ", ".join(options) or "none"
@@ -313,8 +315,8 @@ class SessionFileMagics(Magics):
     def session_delete(self, line: str) -> None:
         """Delete a file or an empty folder: `%session_delete PATH [--recursive]`.
 
-        With `--recursive` a folder goes with everything in it. A link is deleted itself, and not
-        what it leads to. `%undo --files` brings back what was deleted.
+        With `--recursive`, or `-r`, a folder goes with everything in it. A link is deleted itself,
+        and not what it leads to. `%undo --files` brings back what was deleted.
         """
         path, flags = one_path("%session_delete", line, "delete")
         try:

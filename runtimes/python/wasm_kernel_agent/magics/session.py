@@ -118,7 +118,7 @@ class Pruned(ShownAsTable, dict[str, Any]):
 
 def _options(_: Any, event: Any) -> list[str]:
     """The options of `%prune_sessions`, for IPython's completer."""
-    return ["--older-than", "--apply"] if event.symbol.startswith("-") else []
+    return ["--older-than", "--dry-run", "--apply"] if event.symbol.startswith("-") else []
 
 
 @magics_class
@@ -184,11 +184,11 @@ class SessionMagics(Magics):
     @no_var_expand
     @line_magic
     def prune_sessions(self, line: str) -> Pruned:
-        """Delete old sessions: `%prune_sessions --older-than 24h [--apply]`.
+        """Delete old sessions: `%prune_sessions --older-than 24h [--dry-run | --apply]`.
 
-        Without `--apply` it only tells what would be deleted. `--older-than` takes minutes, hours,
-        days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are in use are spared. Those without
-        metadata, or with an id that is not a UUID, are skipped.
+        Without `--apply`, as with `--dry-run`, it only tells what would be deleted. `--older-than`
+        takes minutes, hours, days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are in use are
+        spared. Those without metadata, or with an id that is not a UUID, are skipped.
 
         It reaches other sessions, so it works only if it stands in the cell itself, on a line of
         its own, and only in a kernel that was started with `WasmKernel.prune_sessions=True`.
