@@ -2,14 +2,14 @@
 compiles nothing.
 
 Run it with the Python of an environment in which nothing but wasm-kernel's own wheel is installed
-(`make wheels` does): the base image holds the packages that are found there.
+(`make wheels` does), since the base image holds the packages that are found there.
 
     python compiled_wheels.py FOLDER
 
-`wasm-kernel-compiled-<flavour>` is code for processors of one kind, such as x86-64-v3. No tag of a
-wheel says that: wasmtime looks when it loads the code. `wasm-kernel-compiled-image` is the base
-images with the packages in Python's; they are memory, so they fit every processor. Their files are
-used where they are installed, without a copy.
+`wasm-kernel-compiled-<flavour>` is code for processors of one kind, such as x86-64-v3. A wheel's
+tag can't say that, but wasmtime checks it when it loads the code. `wasm-kernel-compiled-image` has
+the base images, and the packages in Python's; images are memory, so they fit every processor. The
+files are used where they are installed, without a copy.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Wheel(Struct, frozen=True):
 
     Attributes:
         name: The distribution's name.
-        tag: What it is for, as wheels say it.
+        tag: The wheel's compatibility tag.
         summary: One line about it.
         files: The files that kernels use.
         licences: The licences, by their names in the wheel's metadata.
@@ -124,7 +124,7 @@ def code_wheel(
     """Compiles the guests for the processors of this machine's kind, into a wheel.
 
     Raises:
-        WheelError: there is none for this kind of processor.
+        WheelError: there is no such wheel for this kind of processor.
     """
     if platform.machine() not in PROCESSORS:
         raise WheelError(f"there are no wheels with code for {platform.machine()} yet")
@@ -176,7 +176,7 @@ def _licences_of(package: Distribution) -> Iterator[tuple[str, Path]]:
 
 
 def guest_licences() -> Iterator[tuple[str, Path]]:
-    """Yields the licences of all that is in the guest, by their names in a wheel."""
+    """Yields the licences of everything in the guest, by their names in a wheel."""
     folder = guest_files.guest_folder()
     for path in (folder / "LICENSE", *sorted((folder / "LICENSES").iterdir())):
         yield f"guest/{path.relative_to(folder).as_posix()}", path
@@ -189,7 +189,7 @@ def _say(text: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Builds all of them into a folder."""
+    """Builds all wheels into a folder."""
     licences = [*guest_licences(), *_licences_of(distribution("wasm-kernel"))]
     with TemporaryDirectory() as place:
         cache = Cache(Path(place), installed_in=Path(place, "none"))

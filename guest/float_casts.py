@@ -1,9 +1,8 @@
-"""The patch that casts floats which no integer holds to the integers that x86-64 gives.
+"""The patch that casts floats outside of an integer's range as x86-64 does.
 
 WebAssembly's casts saturate, and make 0 of NaN: `np.array([-1.5]).astype("u1")` was 0 and not 255,
-a NaN became 0 and not the smallest integer. Processors of the x86 family have one answer to what
-their instruction can't cast, the smallest integer of 32 or 64 bits. Compilers cut narrower integers
-out of it.
+a NaN became 0 and not the smallest integer. On x86 processors every float that the instruction
+can't cast becomes the smallest integer of 32 or 64 bits. Compilers cut narrower integers out of it.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def edits(module: WasmModule) -> Iterator[Edit]:
 
 
 def _cast(target: str, unsigned: bool, value: int) -> bytes:
-    """The number on the stack, an f64, as an integer. `value` is a local variable to use."""
+    """Casts the number on the stack, an f64, to an integer. `value` is a local variable to use."""
     if target == "longlong" and unsigned:
         return _cast_unsigned(value)
     if target == "longlong":
@@ -79,7 +78,7 @@ def _cast_wide(value: int) -> bytes:
 
 
 def _cast_unsigned(value: int) -> bytes:
-    """Casts numbers from 2**63 on less 2**63, as compilers for x86-64 do."""
+    """Casts numbers; first lowers those from 2**63 on by 2**63, as compilers for x86-64 do."""
     is_high = local_get(value) + f64_const(2.0**63) + F64_GE
     return (
         local_set(value)

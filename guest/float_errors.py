@@ -1,11 +1,11 @@
-"""The patch that finds floating-point errors, of which numpy makes its warnings and exceptions.
+"""The patch that finds floating-point errors, from which numpy makes its warnings and exceptions.
 
-Processors note divisions by zero, overflows and invalid operations in flags. WebAssembly has none,
-and the guest's C library keeps flags in memory that only some functions set. Here the loops of the
-functions in which people meet such errors look at their results: a NaN or an infinity, of numbers
-that were none, sets the flag. Loops run in pieces, whose results are still in the processor's
-cache when they are looked at. Sums, differences and products are left out: they are so quick that
-a look would cost more than they do.
+Processors note divisions by zero, overflows and invalid operations in flags. WebAssembly has no
+such flags, and the guest's C library keeps flags in memory that only some functions set. Here the
+loops of the functions in which people meet such errors check their results: a NaN or an infinity
+from finite numbers sets the flag. Loops run in pieces, whose results are still in the processor's
+cache when they are checked. Sums, differences and products are left out: they are so quick that the
+check would cost more than they do.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from guest.assembler import (
 )
 from guest.wasm_module import START, Edit, Function, ModuleError, WasmModule
 
-_FLAGS = 27608152  # what the C library keeps of floating-point errors, by the bits of fenv.h
+_FLAGS = 27608152  # address of the C library's flags for floating-point errors, bits as in fenv.h
 INVALID, _DIVISION, _OVERFLOW = 1, 4, 8
 _STACK = 0  # the global variable that holds the stack's end
 _PIECE = 1024  # numbers
 
-# What an infinity of finite numbers is: an overflow, or a division by zero, for a function of one
-# number always, for one of two if the first or the second is 0.
+# The error when finite numbers give an infinity: an overflow, or a division by zero: for a function
+# of one number always, for a function of two if the first or the second is 0.
 _OVERFLOWS, _POLE, _POLE_OF_FIRST, _POLE_OF_SECOND = range(4)
 _ONE = {
     **dict.fromkeys(("log", "log2", "log10", "log1p", "arctanh", "reciprocal"), _POLE),
@@ -87,9 +87,9 @@ _LOOPS = [
 ]
 _WHY = "floating-point errors are found in results"
 _LOAD_DOUBLE, _LOAD_FLOAT = b"\x2b\x00\x00", b"\x2a\x00\x00"
-_STORES = (b"\x39", b"\x38", b"\x21", b"\x22")  # what follows a division: a store, or a variable
+_STORES = (b"\x39", b"\x38", b"\x21", b"\x22")  # after a division: to memory, or to a variable
 _OR, _ANY = vector(80), vector(83)  # of all bits of vectors
-_VECTORS = 8  # that are looked at in one round
+_VECTORS = 8  # vectors that one round checks
 
 
 def note_unless(flag: int) -> bytes:
@@ -103,7 +103,7 @@ def functions(module: WasmModule, first: int) -> Iterator[Function]:
 
     Args:
         module: The guest.
-        first: How many functions are added before these.
+        first: The number of functions that are added before these.
     """
     classify = module.new_index(first)
     yield Function("PyUFunc_d_d", I32 * 4 + F64 * 3, _classify(), "finds errors of numbers")
@@ -139,9 +139,9 @@ def edits(module: WasmModule, first: int) -> Iterator[Edit]:
 
 
 def _in_pieces(frame: int, arguments: int, rule: int, loop: int, look: int) -> bytes:
-    """Calls the loop itself for some numbers at a time, and looks at what came of it.
+    """Calls the loop itself for some numbers at a time, and checks their results.
 
-    On the stack lie the addresses of arguments and result, and how many numbers there are.
+    The frame on the stack holds the addresses of arguments and result, and the count of numbers.
     """
     left, piece, pointers = frame + 1, frame + 2, arguments + 1
     args, dims, steps, data = range(4)
@@ -178,7 +178,7 @@ def _in_pieces(frame: int, arguments: int, rule: int, loop: int, look: int) -> b
 
 
 def _look(size: int, classify: int) -> bytes:
-    """Looks for a NaN or an infinity among results: a number less itself is 0 if it is neither."""
+    """Looks for a NaN or an infinity among results: `x - x` is 0 if `x` is neither."""
     args, dims, steps, how, at, number, step, end, total, totals = range(10)
     load = _LOAD_DOUBLE if size == 8 else _LOAD_FLOAT + F64_PROMOTE_F32
     difference = vector(241 if size == 8 else 229)
@@ -244,7 +244,7 @@ def _pole(rule: int, first: int, second: int) -> bytes:
 
 
 def _classify() -> bytes:
-    """Sets flags for results that are NaN or infinite, while their arguments are not."""
+    """Sets flags for results that are NaN or infinite if their arguments are not."""
     args, dims, steps, how, number, flags, rule, _, first, second, result = range(11)
 
     def number_at(place: bytes) -> bytes:

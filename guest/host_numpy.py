@@ -1,12 +1,12 @@
-"""The patch that has the host compute large matrix products and sorts, if it has a numpy.
+"""The patch that lets the host compute large matrix products and sorts, if it has a numpy.
 
-Each function first calls `host.call`, the one import that the guest has for such a thing, if the
-work is so much that the way there costs nothing beside it. The answer 0 says that it is done;
-otherwise the function goes on as before. What would be the place of an answer is the number of the
-request: `wasm_kernel/guests/python/host_numpy.py` reads it.
+Each function first calls `host.call`, the guest's only import for such requests, if the work is
+large enough that the call costs nothing in comparison. The answer 0 says that the host has done the
+work; otherwise the function goes on as before. The request's number stands in place of the address
+of an answer: `wasm_kernel/guests/python/host_numpy.py` reads it.
 
 Products are those of OpenBLAS, which numpy and scipy call for `float32` and `float64`; sorts are
-numpy's own, of numbers that processors know.
+numpy's own, of the number types that processors have.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from guest.wasm_module import START, Edit
 
 _HOST_CALL = 0  # the first import of the module
 _MULTIPLICATIONS = 64**3  # fewer take the guest less than a third of a millisecond
-_NUMBERS = 4096  # fewer take it as much
+_NUMBERS = 4096  # fewer take the guest as little time
 
 _M, _N, _K = 24, 28, 32  # in OpenBLAS's `blas_arg_t`, for 32-bit systems
 
@@ -69,7 +69,7 @@ def _edits() -> Iterator[Edit]:
 
 
 def _product(function: str, request: int, sizes: tuple[int, int, int]) -> Edit:
-    """Parameters: the arguments, and which rows and columns to compute, if not all."""
+    """The edit of a product. Parameters: the arguments, and the wanted rows and columns or 0."""
     m, n, k = (local_get(0) + i32_load(at) + I64_EXTEND_I32_S for at in sizes)
     is_whole = local_get(1) + local_get(2) + I32_OR + I32_EQZ
     is_large = m + n + I64_MUL + k + I64_MUL + i64_const(_MULTIPLICATIONS) + I64_GT_S
@@ -79,7 +79,7 @@ def _product(function: str, request: int, sizes: tuple[int, int, int]) -> Edit:
 
 
 def _sort(function: str, request: int) -> Edit:
-    """Parameters: the numbers, their order if it is wanted, and how many there are."""
+    """The edit of a sort. Parameters: the numbers, their order if it is wanted, and the count."""
     with_order = function.startswith("a")
     count = local_get(2 if with_order else 1)
     asked = local_get(0) + local_get(1) + i32_const(request)

@@ -1,10 +1,10 @@
 """The patch that makes numpy's default integer 64 bits wide, as on x86-64.
 
-numpy takes the width of a pointer, which has 32 bits in this guest. `numpy.intp` stays what it is:
-indexes and sizes have 32 bits. What changes is the type that numpy takes where nobody names one:
+numpy takes the width of a pointer, which has 32 bits in this guest. `numpy.intp` stays unchanged:
+indexes and sizes have 32 bits. Only the type that numpy takes if the caller names none changes:
 `long long` instead of `long`. numpy does the same on 64-bit Windows, where `long` has 32 bits.
 
-Each row says in which function, where, what stands there, what comes there, and what for.
+Each row names the function, the place, the old and the new instructions, and the purpose.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONG, _LONGLONG = i32_const(7), i32_const(9)  # NPY_LONG and NPY_LONGLONG: 4 an
 _UNSIGNED = (6, 8)  # NPY_UINT and NPY_ULONG: 4 bytes
 _INTP_CLASS, _LONGLONG_CLASS = i32_load_static(27642972), i32_load_static(27642932)
 
-# What Cython keeps of the names in numpy/random/mtrand.pyx.
+# Cython's variables for the names in numpy/random/mtrand.pyx.
 _NAME_LONG, _NAME_L = i32_load_static(27668500), i32_load_static(27668432)
 _NAME_INT64 = i32_load_static(27668356)
 
@@ -43,12 +43,12 @@ _TYPE_NUMBER, _TYPES = 16, (5, 4)  # offset in PyArray_Descr; locals of PyArray_
 
 
 def _is_type(local: int, number: bytes) -> bytes:
-    """Asks if the dtype in a local variable has the number."""
+    """Pushes whether the dtype in a local variable has the type number `number`."""
     return local_get(local) + i32_load(_TYPE_NUMBER) + number + I32_EQ
 
 
 def _types() -> Iterator[Edit]:
-    """The type of Python's ints, of `dtype=int` and of what is made of them."""
+    """The type of Python's ints, of `dtype=int` and of arrays made from them."""
     for function, at, why in (
         ("discover_descriptor_from_pylong", 32, "np.array([1])"),
         ("discover_descriptor_from_pylong", 97, "np.array(int)"),
@@ -78,7 +78,7 @@ def _reductions() -> Iterator[Edit]:
     sums = "reducelike_promote_and_resolve"
     yield Edit(sums, 108, _LONG, _LONGLONG, "sum and prod of bool and of small integers")
     yield Edit(sums, 129, i32_const(3), i32_const(7), "small is what has less than 8 bytes")
-    count = "array_count_nonzero"  # the value moves to where 8 bytes are free on the stack
+    count = "array_count_nonzero"  # the value moves to 8 bytes that are free on the stack
     yield Edit(count, 109, i32_store(24), I64_EXTEND_I32_S + i64_store(0), "count_nonzero")
     yield Edit(count, 167, _LONG, _LONGLONG, "count_nonzero")
     yield Edit(count, 182, i32_const(24) + I32_ADD, i32_const(0) + I32_ADD, "count_nonzero")
@@ -135,7 +135,7 @@ def _multinomial() -> Iterator[Edit]:
 EDITS = (*_types(), *_reductions(), *_conversions(), *_random())
 DATA_EDITS = (
     DataEdit(
-        22081920,  # by type number, from NPY_UBYTE (2) on: the type in which it is summed up
+        22081920,  # by type number, from NPY_UBYTE (2) on: the type of sums
         bytes([8, 7] * 4 + [8]),
         bytes([10, 9] * 4 + [10]),
         "sum and prod of small integers, without a type asked for",

@@ -1,9 +1,9 @@
 """The recipe of the JavaScript guest: two modules of the wheel of `quickjs-rs`, pinned and checked.
 
 One is the interpreter, QuickJS-NG; it is changed in one place, and gets one function more. The
-other takes types out of TypeScript, and is taken as it is.
+other takes types out of TypeScript, and is not changed.
 
-`python -m guest.javascript FOLDER` makes the guest by hand, where `quickjs-rs` is installed.
+`python -m guest.javascript FOLDER` makes the guest by hand, if `quickjs-rs` is installed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ INTERPRETER, STRIPPER = "quickjs.wasm", "typescript.wasm"
 NOTICE = "javascript-notice.txt"
 _FROM = {INTERPRETER: "_guest.wasm", STRIPPER: "_transform.wasm"}
 
-# The options of an evaluation, as four booleans: global, strict, no barrier, with `await`. Cells
-# are not strict then, as at the consoles of browsers.
+# The options of an evaluation, as four booleans: global, strict, no barrier, with `await`. With the
+# change cells are not strict, as in the consoles of browsers.
 _STRICT, _SLOPPY = bytes.fromhex("4181828008"), bytes.fromhex("4181808008")
 
-# The function that the interpreter calls for each promise that is rejected while nobody handles it,
-# and for each that is handled later (`JSHostPromiseRejectionTracker` in quickjs.h). It tells the
+# The function that the interpreter calls for each promise that is rejected without a handler, and
+# for each that gets a handler later (`JSHostPromiseRejectionTracker` in quickjs.h). It calls the
 # host: `host_call(0, 0, is_handled, promise, 0)`. The base image has its number in the table.
 _TRACKER = bytes.fromhex("00 4100 4100 2003 2001a7 4100 1003 1a 0b")
-_TRACKER_TYPE, _TRACKER_INDEX = 37, 1997  # the last, so that no other has another number
+_TRACKER_TYPE, _TRACKER_INDEX = 37, 1997  # the last, so that no other index changes
 _TABLE_SIZE = 609
 _FUNCTIONS, _TABLE, _ELEMENTS, _CODE = 3, 4, 9, 10  # sections
 _ELEMENTS_AT = 5  # bytes before their list: one segment, which begins at 1
@@ -47,12 +47,12 @@ _HEADER_BYTES = 8
 
 @dataclass(frozen=True)
 class Pins:
-    """The pinned version and digests of what the guest is made from.
+    """The pinned version and digests of the guest's sources and result.
 
     Attributes:
         version: Upstream's version.
         sha256: The sums of upstream's two modules and of its licence, by their names there.
-        patched: The sum of the interpreter that the patch makes.
+        patched: The sum of the patched interpreter.
     """
 
     version: str
@@ -61,7 +61,7 @@ class Pins:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Pins:
-        """Reads them from the build hook's table in `pyproject.toml`."""
+        """Reads the pins from the build hook's table in `pyproject.toml`."""
         own = config["javascript"]
         return cls(pinned_version(config, UPSTREAM), own["sha256"], own["patched"])
 
@@ -70,7 +70,7 @@ def make(pins: Pins, folder: Path) -> list[str]:
     """Makes the guest's files in a folder; returns their names.
 
     Raises:
-        GuestFilesError: upstream's files are not there, or a file is not what is pinned.
+        GuestFilesError: upstream's files are not there, or a file differs from its pin.
     """
     found = upstream(UPSTREAM, pins.version)
     files = {name: _checked(found, source, pins) for name, source in _FROM.items()}
@@ -87,7 +87,7 @@ def patched(module: bytes, digest: str) -> bytes:
     """Returns the interpreter with its patch, whose sum must be `digest`.
 
     Raises:
-        GuestFilesError: the place to be changed is not there, or something else came of it.
+        GuestFilesError: the place to change is not there, or the result has another sum.
     """
     if module.count(_STRICT) != 1:
         raise GuestFilesError("the interpreter of quickjs-rs can't be patched. Nothing was built.")
@@ -123,7 +123,7 @@ def _longer(items: bytes, item: bytes) -> bytes:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Returns a number in LEB128, and where it ends."""
+    """Returns a number in LEB128, and the position behind it."""
     number = shift = 0
     while data[at] >= 0x80:
         number, shift, at = number | (data[at] & 0x7F) << shift, shift + 7, at + 1

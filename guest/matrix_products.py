@@ -1,12 +1,12 @@
 """The patch that computes matrix products in the guest by vector instructions.
 
 OpenBLAS has no kernel of its own for WebAssembly. Its plain one holds 2 x 2 numbers of a product
-in variables, and compilers make of that a loop which mostly shuffles, with a check in every round.
-Here all tiles of 4 x 4 numbers (of 4 x 8 in `float32`) are computed first. The function calls
-itself for the rows and columns that are left; it does those as before, since they are fewer.
+in variables, which compilers turn into a loop that mostly shuffles, with a check in every round.
+Here all tiles of 4 x 4 numbers (of 4 x 8 in `float32`) are computed first. Then the function calls
+itself for the remaining rows and columns, which the old code computes, since they are fewer.
 
 The rows of one factor and the columns of the other are packed in pairs. The two numbers of a pair
-lie side by side, for each of the `k` that are multiplied and added; pairs follow each other.
+lie side by side, for each of the `k` products that are added; pairs follow each other.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from guest.assembler import (
 from guest.wasm_module import START, Edit, WasmModule
 
 _WHY = "tiles of a product are computed by vector instructions"
-_ROWS = 4  # of a tile
+_ROWS = 4  # rows of a tile
 _PAIR = 2
-_STEPS = 8  # between two checks of the loop; more gain nothing
+_STEPS = 8  # steps of a round of the loop; more gain nothing
 _M, _N, _K, _ALPHA, _A, _B, _C, _STRIDE = range(8)  # the function's parameters
 
 _LOAD, _STORE, _ZERO = vector(0), vector(11), vector(12) + bytes(16)
 _LOAD_LOW, _LOAD_LANE = vector(93), vector(87)  # of 64 bits; the rest of the vector is 0, or stays
-_ALIGNED_4 = b"\2"  # all that is known of addresses
+_ALIGNED_4 = b"\2"  # the alignment that is known of addresses
 
 
 def _shuffle(size: int, numbers: str) -> bytes:
-    """Takes numbers of so many bytes out of two vectors, by their places."""
+    """Takes numbers of `size` bytes out of two vectors, by their places."""
     places = bytes(int(number) * size + byte for number in numbers for byte in range(size))
     return vector(13) + places
 
@@ -66,14 +66,14 @@ class _Numbers:
     Attributes:
         kernel: The name of OpenBLAS's function.
         size: The bytes of a number.
-        columns: How many columns a tile has.
+        columns: The columns of a tile.
         load_pair: Loads a pair.
         straight: Makes a vector of a pair, given twice.
-        turned: The same, with each pair turned round.
-        mix: Takes every other number of two vectors, by turns.
+        turned: The same, with the numbers of each pair swapped.
+        mix: Takes numbers of two vectors alternately.
         splat: Puts one number into all places.
         add: Adds two vectors.
-        multiply: Multiplies two.
+        multiply: Multiplies two vectors.
     """
 
     kernel: str
@@ -136,16 +136,16 @@ class _Tiles:
             next(local),
             next(local),
         )
-        self._a_at, self._c_at = next(local), next(local)  # of a tile
+        self._a_at, self._c_at = next(local), next(local)  # addresses of a tile
         self._c_column = next(local)
         self._a = [next(local) for _ in range(_ROWS // _PAIR)]  # pairs of rows
-        self._b = [next(local) for _ in range(numbers.columns // _PAIR)]  # and of columns
+        self._b = [next(local) for _ in range(numbers.columns // _PAIR)]  # pairs of columns
         self._rows = [next(local) for _ in range(_ROWS * numbers.size // 16)]
         self._sums = [[next(local) for _ in self._rows] for _ in range(numbers.columns)]
         self._pair_of_b, self._factor = next(local), next(local)
 
     def code(self) -> bytes:
-        """Returns the instructions. They change the parameters b and c, of no use afterwards."""
+        """Returns the instructions. They change the parameters b and c, unused afterwards."""
         numbers = self._numbers
         return (
             local_get(_M) + i32_const(_ROWS) + I32_GE_S
@@ -176,12 +176,12 @@ class _Tiles:
         )  # fmt: skip
 
     def _rest(self, rows: bytes, columns: bytes, a: int, c: int) -> bytes:
-        """Computes what is left of rows or columns; the kernel does nothing if there are none."""
+        """Computes the remaining rows or columns; the kernel does nothing if there are none."""
         places = (_K, _ALPHA, a, _B, c, _STRIDE)
         return rows + columns + b"".join(map(local_get, places)) + call(self._index) + DROP
 
     def _tile(self) -> bytes:
-        """Computes a tile: each step leaves the loop if it was the last."""
+        """Computes a tile; the last step leaves the loop."""
         places, step = b"", _PAIR * self._numbers.size
         for base, pairs in ((self._a_at, self._a), (_B, self._b)):
             places += local_get(base) + local_set(pairs[0])
@@ -202,8 +202,8 @@ class _Tiles:
     def _step(self, offset: int) -> bytes:
         """Adds the products of some numbers of a and of b.
 
-        Each pair of b is taken as it lies, and turned round. So every vector of sums has numbers of
-        two columns, by turns.
+        Each pair of b is used as it lies, and with its numbers swapped. So every vector of sums has
+        numbers of two columns, alternately.
         """
         numbers, place = self._numbers, _ALIGNED_4 + unsigned(offset)
         code = self._load_rows(place)
@@ -219,7 +219,7 @@ class _Tiles:
         return code
 
     def _load_rows(self, place: bytes) -> bytes:
-        """Loads two pairs of a, into a vector or one each."""
+        """Loads two pairs of a, into one vector or into one each."""
         first, second = map(local_get, self._a)
         if len(self._rows) == 1:
             loaded = second + first + _LOAD_LOW + place + _LOAD_LANE + place + b"\1"
@@ -251,15 +251,15 @@ def _add(place: int, number: bytes) -> bytes:
 
 
 def _less(number: int, by: int) -> bytes:
-    """Lowers a number, and pushes it."""
+    """Lowers a local variable by a number, and pushes it."""
     return local_get(number) + i32_const(by) + I32_SUB + local_tee(number)
 
 
 def _whole(side: int, of_tile: int) -> bytes:
-    """Pushes how many rows or columns are in tiles."""
+    """Pushes the number of rows or columns in whole tiles."""
     return local_get(side) + i32_const(-of_tile) + I32_AND
 
 
 def _left(side: int, of_tile: int) -> bytes:
-    """Pushes how many are left beside them."""
+    """Pushes the number of rows or columns outside of whole tiles."""
     return local_get(side) + i32_const(of_tile - 1) + I32_AND

@@ -19,7 +19,7 @@ _DAMAGED = (
 
 
 class GuestFilesError(Exception):
-    """The guest's files can't be had, or are not those that are pinned."""
+    """The guest's files are missing, or differ from their pins."""
 
 
 def pinned_version(config: Mapping[str, Any], name: str) -> str:
@@ -55,7 +55,7 @@ def digest_of(path: Path) -> str:
 
 
 def check(path: Path, digest: str, package: str) -> None:
-    """Checks that a file of a package is the one that is pinned.
+    """Checks that a file of a package has its pinned sum.
 
     Raises:
         GuestFilesError: it is missing or differs.
@@ -74,10 +74,10 @@ def check(path: Path, digest: str, package: str) -> None:
 
 
 def check_patched(module: bytes, digest: str, name: str) -> None:
-    """Checks that a patched module is the one that is pinned.
+    """Checks that a patched module has its pinned sum.
 
     Raises:
-        GuestFilesError: it is not.
+        GuestFilesError: it differs.
     """
     held = hashlib.sha256(module).hexdigest()
     if held != digest:
@@ -89,7 +89,7 @@ def check_patched(module: bytes, digest: str, name: str) -> None:
 
 def write_sums(folder: Path) -> list[str]:
     """Writes the sums of all files in a folder beside them; returns all names."""
-    (folder / SUMS).unlink(missing_ok=True)  # of an earlier time
+    (folder / SUMS).unlink(missing_ok=True)  # of an earlier build
     found = (path for path in folder.rglob("*") if path.is_file())
     names = sorted(path.relative_to(folder).as_posix() for path in found)
     (folder / SUMS).write_text("".join(f"{digest_of(folder / name)}  {name}\n" for name in names))

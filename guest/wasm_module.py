@@ -1,7 +1,7 @@
-"""A WebAssembly module as bytes, of which single instructions and data can be exchanged.
+"""A WebAssembly module as bytes, whose single instructions and data can be replaced.
 
-Functions are found by their names (the custom section `name`), and every edit says which bytes it
-expects: a module of another build is refused, never half patched.
+Functions are found by their names (the custom section `name`), and every edit names the bytes that
+it expects: a module of another build is refused, never half patched.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _FUNCTION_KIND = 0
 
 
 class ModuleError(Exception):
-    """A module is not what a patch was written for. The text says what differs."""
+    """A module is not the one that a patch was written for; the text names the difference."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Instructions of one function that become others.
+    """A replacement of instructions in one function.
 
     Attributes:
         function: Its name, or its index if several have the name.
-        at: Where they begin, in bytes from the beginning of the function's body; `START` for an
-            insertion before the first instruction.
+        at: The place of the instructions, in bytes from the beginning of the function's body;
+            `START` for an insertion before the first instruction.
         old: The bytes that stand there; none for an insertion.
         new: The bytes that replace them.
-        why: What the edit changes for people.
+        why: The edit's effect for users.
     """
 
     function: str | int
@@ -49,13 +49,13 @@ class Edit:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that is added to the module; `WasmModule.new_index` says how it is called.
+    """A function that is added to the module; `WasmModule.new_index` returns its index.
 
     Attributes:
         like: The name of a function of the same type.
         variables: The types of its local variables beside the parameters, each of one byte.
         code: Its instructions, without the `end` behind them.
-        why: What it is for.
+        why: Its purpose.
         body: Its whole body instead, if it is a copy of another function's.
     """
 
@@ -68,13 +68,13 @@ class Function:
 
 @dataclass(frozen=True)
 class DataEdit:
-    """Bytes of the initial memory that become others, as many.
+    """A replacement of bytes in the initial memory.
 
     Attributes:
-        address: Where they lie in the guest's memory.
+        address: The address of the bytes in the guest's memory.
         old: The bytes that lie there.
-        new: The bytes that replace them.
-        why: What the edit changes for people.
+        new: The bytes that replace them, of the same number.
+        why: The edit's effect for users.
     """
 
     address: int
@@ -96,7 +96,7 @@ class WasmModule:
     """A module of one memory whose imports are functions.
 
     Raises:
-        ModuleError: it is no such module, or has no names.
+        ModuleError: it is not such a module, or has no names.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -135,11 +135,11 @@ class WasmModule:
         return self._number(function) + self._imported
 
     def new_index(self, number: int) -> int:
-        """Returns the index of a function that is added, by its place among those."""
+        """Returns the index of an added function, by its place among the added ones."""
         return self._imported + len(self._bodies) + number
 
     def bodies_of(self, function: str) -> list[int]:
-        """Returns the indexes of all functions of a name; modules of Cython have the same ones."""
+        """Returns the indexes of all functions of a name; Cython's modules share names."""
         return list(self._names.get(function, []))
 
     def body_at(self, index: int) -> bytes:
@@ -148,7 +148,7 @@ class WasmModule:
         return self._data[span.start : span.end]
 
     def initial_data(self, address: int, size: int) -> bytes:
-        """Returns bytes of the initial memory, which are 0 where the module lays out nothing."""
+        """Returns bytes of the initial memory; they are 0 outside of the module's data."""
         held = bytearray(size)
         for start, span in self._data_segments():
             for at in range(
@@ -158,12 +158,12 @@ class WasmModule:
         return bytes(held)
 
     def further_locals(self, function: str | int, kinds: bytes, why: str) -> tuple[int, list[Edit]]:
-        """Returns the index of the first of more local variables, and the edits that declare them.
+        """Returns the index of the first new local variable, and the edits that declare them all.
 
         Args:
             function: The function's name.
             kinds: Their types, each of one byte.
-            why: What the edit changes for people.
+            why: The edit's effect for users.
         """
         number = self._number(function)
         span = self._bodies[number]
@@ -184,7 +184,7 @@ class WasmModule:
         return wanted
 
     def _parameters(self, wanted: int) -> int:
-        """How many parameters functions of a type have."""
+        """The number of parameters of functions of a type."""
         count, position = 0, self._unsigned(self._sections[_TYPES].start)[1]
         for _ in range(wanted + 1):
             count, start = self._unsigned(position + 1)
@@ -200,10 +200,10 @@ class WasmModule:
     ) -> bytes:
         """Returns the module's bytes with all edits made, and without the functions' names.
 
-        Nothing looks at names when the guest runs, and compiled code would hold them twice.
+        Nothing reads the names when the guest runs, and compiled code would hold them twice.
 
         Raises:
-            ModuleError: an edit did not meet what it expects.
+            ModuleError: an edit did not find the bytes that it expects.
         """
         by_function: dict[int, list[Edit]] = defaultdict(list)
         for edit in edits:
@@ -227,7 +227,7 @@ class WasmModule:
         return b"".join([before, bytes([_CODE]), size, *parts, rest])
 
     def _with_types(self, functions: Sequence[Function]) -> bytes:
-        """Returns what precedes the code, with the types of further functions."""
+        """Returns the bytes before the code, with the types of added functions."""
         code = self._sections[_CODE]
         if not functions:
             return self._data[: code.header]
@@ -246,7 +246,7 @@ class WasmModule:
         )
 
     def _number(self, function: str | int) -> int:
-        """The place of a function among the bodies: functions that are imported have none."""
+        """The place of a function among the bodies; imported functions have none."""
         if isinstance(function, int):
             return function - self._imported
         found = self._names.get(function, [])
@@ -275,11 +275,11 @@ class WasmModule:
     def _first_instruction(self, span: _Span) -> int:
         groups, position = self._unsigned(span.start)
         for _ in range(groups):
-            position = self._unsigned(position)[1] + 1  # how many variables, and their type
+            position = self._unsigned(position)[1] + 1  # the number of variables, and their type
         return position
 
     def _with_data(self, start: int, edits: Iterable[DataEdit]) -> bytes:
-        """Returns what follows on `start`, with the edits made and without names."""
+        """Returns the bytes from `start` on, with the edits made and without names."""
         rest = bytearray(self._data[start:])
         for edit in edits:
             if len(edit.new) != len(edit.old):
@@ -305,7 +305,7 @@ class WasmModule:
         raise ModuleError(f"no initial data lies at {edit.address} ({edit.why})")
 
     def _data_segments(self) -> Iterator[tuple[int, _Span]]:
-        """Yields the addresses and places of the data that is laid out at the start."""
+        """Yields the addresses and places of the initial data."""
         count, position = self._unsigned(self._sections[_DATA].start)
         for _ in range(count):
             header, address = position, None
@@ -331,7 +331,7 @@ class WasmModule:
 
     @property
     def _imported(self) -> int:
-        """How many functions are imported; those have the first indexes."""
+        """The number of imported functions, which have the first indexes."""
         count, position = self._unsigned(self._sections[_IMPORTS].start)
         for _ in range(count):
             for _ in ("module", "field"):
@@ -387,7 +387,7 @@ def _declared(variables: bytes) -> bytes:
 
 
 def _missed(edit: Edit, body: bytes) -> str:
-    """Says that an edit did not meet its bytes, and where else in the function they stand."""
+    """Says that an edit did not find its bytes, and names other places of them in the function."""
     places: list[str] = []
     at = body.find(edit.old)
     while at >= 0 and len(places) < 20:
