@@ -1,14 +1,14 @@
 """Matrix products and sorts of a guest, computed by the host's numpy in the guest's own memory.
 
-OpenBLAS and numpy in the guest ask for them (`guest/host_numpy.py` patches them so), from a size on
-at which the way to the host pays. Without numpy on the host, and for what is not done here, the
-answer is "not done", and the guest computes by itself.
+OpenBLAS and numpy in the guest request them (`guest/host_numpy.py` patches them so), from a size on
+at which the call to the host pays. Without numpy on the host, and for requests that are not
+supported, the answer is "not done", and the guest computes by itself.
 
 Everything in a request is hostile: no number in it makes the host touch a byte outside of the
-guest's memory, which can't grow meanwhile. Work is done in pieces. Before each, its fuel is counted
-and the clock is looked at. What is broken off is answered with "done", because the guest's call
-ends then, and all that it changed goes. An interrupt that the guest takes by itself breaks nothing
-off: the guest goes on after it, and must not have a part of a product.
+guest's memory, which can't grow during the request. Work is done in pieces. Before each piece its
+fuel is counted and the clock is checked. Work that is broken off is answered with "done", because
+the guest's call ends then, and its changes are dropped. An interrupt that the guest takes by itself
+breaks nothing off: the guest goes on after it, and must not have a part of a product.
 
 Source of the layout: `blas_arg_t` in OpenBLAS's common.h, for 32-bit systems.
 """
@@ -34,25 +34,25 @@ _DONE, _NOT_DONE = 0, 1
 _PRODUCT, _TRIANGLE, _SORT, _STABLE_SORT, _ARGSORT, _STABLE_ARGSORT = range(1, 7)
 _FLOATS = ("<f4", "<f8")  # by a quarter of a product's variant
 _A_TRANSPOSED, _B_TRANSPOSED = 2, 1  # in a product's variant
-_LOWER, _TRANSPOSED = 2, 1  # in a triangle's
+_LOWER, _TRANSPOSED = 2, 1  # in a triangle's variant
 _SORTED = ("<f4", "<f8", "<i4", "<u4", "<i8", "<u8")  # by a sort's variant
 
 _ARGUMENTS = struct.Struct("<3I4x2I6i")  # three matrices, alpha, beta; m, n, k, three strides
 
 _PIECE = 500_000_000  # multiplications of a piece: some 20 to 50 ms of one core
-_SIDE = 16  # of the smallest piece, in rows and columns: BLAS computes so many numbers at once
-_TRIANGLE_SIDE = 256  # of a triangle's pieces: of one on the diagonal, a half is for nothing
-_ASIDE = 1 << 22  # numbers of a piece that is not computed in its place
+_SIDE = 16  # rows and columns of the smallest piece; BLAS computes as many at once
+_TRIANGLE_SIDE = 256  # rows of a triangle's pieces; half of a piece on the diagonal is wasted
+_ASIDE = 1 << 22  # most numbers of a piece that is not computed in its place
 _SORTED_AT_ONCE = 1 << 22  # numbers; half a second at most
 _SORTED_MOST = 1 << 27
 
-# Fuel burns about as in the guest: one unit a byte of a number for a multiplication with its
-# addition, and this for each of the n * log2(n) comparisons of a sort.
+# Fuel burns about as in the guest: one unit per byte of a number for a multiplication with its
+# addition, and this many for each of the n * log2(n) comparisons of a sort.
 _COMPARISON_FUEL = 30
 
 
 class _Refused(Exception):
-    """A request that is not done here."""
+    """A request that the host does not serve."""
 
 
 class _Ended(Exception):
@@ -62,8 +62,8 @@ class _Ended(Exception):
 class _Product(Struct, frozen=True):
     """The arguments of one of BLAS's products: `c = alpha * a @ b + beta * c`.
 
-    `c` has `m` rows and `n` columns, and each of its numbers is a sum of `k`. Matrices lie column
-    by column; a stride says how many numbers it is from one column to the next.
+    `c` has `m` rows and `n` columns, and each of its numbers is a sum of `k` products. Matrices lie
+    column by column; a stride is the distance between columns, in numbers.
     """
 
     a: int
@@ -78,7 +78,7 @@ class _Product(Struct, frozen=True):
 
 
 class _Piece(Struct, frozen=True):
-    """A part of a result: its rows and columns, and which of its numbers are wanted, if not all."""
+    """A part of a result: its rows and columns, and a mask of the wanted numbers, None for all."""
 
     rows: slice
     columns: slice
@@ -95,10 +95,10 @@ class HostNumpy:
         self._numpy: Any = None
 
     def answer(self, request: int, first: int, second: int, third: int) -> int:
-        """Does what a guest asks for; returns 0 if it is done, or if the guest's call ends.
+        """Serves a request of the guest; returns 0 if it is done, or if the guest's call ends.
 
-        `first` is the address of a product's arguments, or of the numbers to sort; `second` is how
-        many there are, or the address of their order, and then `third` is how many.
+        `first` is the address of a product's arguments, or of the numbers to sort. `second` is the
+        count of numbers, or the address of their order; then `third` is the count.
         """
         if not self._looked_for:
             self._looked_for, self._numpy = True, _import_numpy()
@@ -134,7 +134,7 @@ class HostNumpy:
         self._multiply(asked, a, b, self._matrix(kind, asked.c, (m, n), asked.strides[2]), pieces)
 
     def _triangle(self, variant: int, at: int, *_: int) -> None:
-        """Computes one triangle of a matrix times itself; nothing is written to the other."""
+        """Computes one triangle of a matrix times itself; writes nothing to the other triangle."""
         kind, asked = self._arguments(variant, at)
         n, k = asked.n, asked.k
         a = self._matrix(kind, asked.a, (n, k), asked.strides[0], variant & _TRANSPOSED)
@@ -155,7 +155,7 @@ class HostNumpy:
         aside = numpy.empty((2, 0), c.dtype)
         with _ONE_THREAD:
             for piece in pieces:
-                into = c[piece.rows, piece.columns].T  # row by row, as numpy has its results
+                into = c[piece.rows, piece.columns].T  # row by row, as numpy's results are
                 self._count(into.size * asked.k * into.itemsize)
                 factors = b[:, piece.columns].T, a[piece.rows].T
                 if plain and piece.wanted is None:
@@ -173,7 +173,7 @@ class HostNumpy:
                 numpy.copyto(into, product, where=wanted)
 
     def _arguments(self, variant: int, at: int) -> tuple[str, _Product]:
-        """Reads what a product is asked for, and of which type its numbers are."""
+        """Returns the type of a product's numbers, and its arguments."""
         kind = _FLOATS[variant // 4] if variant < 4 * len(_FLOATS) else ""
         if not kind:
             raise _Refused
@@ -182,7 +182,7 @@ class HostNumpy:
         )
         alpha = self._number(kind, alpha_at)
         beta = self._number(kind, beta_at) if beta_at else 1.0
-        if not alpha_at or alpha == 0:  # BLAS computes no product then
+        if not alpha_at or alpha == 0:  # BLAS computes no product for alpha 0
             raise _Refused
         return kind, _Product(a, b, c, m, n, k, (strides[0], strides[1], strides[2]), alpha, beta)
 
@@ -193,7 +193,7 @@ class HostNumpy:
     def _matrix(
         self, kind: str, at: int, shape: tuple[int, int], stride: int, transposed: int = 0
     ) -> Any:
-        """Returns a matrix of the guest's memory, or the transposed of the one that lies there."""
+        """Returns the matrix in the guest's memory at an address, or its transpose."""
         rows, columns = shape[::-1] if transposed else shape
         item = int(kind[2])
         if rows < 1 or columns < 1 or stride < rows or at % item:
@@ -205,7 +205,7 @@ class HostNumpy:
     # -- sorts
 
     def _sort(self, variant: int, at: int, count: int, *_: int) -> None:
-        """Sorts numbers; many are parted by their size first, so that each piece takes its time."""
+        """Sorts numbers; many are partitioned first, so that no piece takes too long."""
         parts = [self._numbers(variant, at, count, _SORTED_MOST)]
         while parts:
             part = parts.pop()
@@ -230,7 +230,7 @@ class HostNumpy:
         self._order(variant, at, order_at, count, "stable")
 
     def _order(self, variant: int, at: int, order_at: int, count: int, how: str) -> None:
-        """Puts indexes of numbers in the numbers' order. They may have another order already."""
+        """Sorts indexes by their numbers. The indexes may have another order before."""
         numpy = self._numpy
         numbers = self._numbers(variant, at, count, _SORTED_AT_ONCE)
         order = self._numbers(_SORTED.index("<i4"), order_at, count, _SORTED_AT_ONCE)
@@ -276,7 +276,7 @@ def _steps(count: int, step: int) -> Iterator[slice]:
 
 
 def _pieces_of_triangle(n: int, side: int, half: Any, *, lower: bool) -> Iterator[_Piece]:
-    """Yields the squares that a triangle lies in; `half` is what is wanted of the diagonal's."""
+    """Yields the squares of a triangle; `half` is the mask of the wanted half on the diagonal."""
     for columns in _steps(n, side):
         for rows in _steps(n, side):
             if rows == columns:
@@ -287,7 +287,7 @@ def _pieces_of_triangle(n: int, side: int, half: Any, *, lower: bool) -> Iterato
 
 
 class _OneThread:
-    """Keeps BLAS at one thread while guests compute; then it gets what the program gave it.
+    """Keeps BLAS at one thread while guests compute, and then restores the program's number.
 
     BLAS has one number of threads for the whole process; sandboxes may have threads of their own.
     """
@@ -331,7 +331,7 @@ _ONE_THREAD = _OneThread()
 
 
 def _import_numpy() -> Any:
-    """Returns numpy, or None if it is not installed together with what it is used with here."""
+    """Returns numpy, or None if numpy or a package that is used with it here is not installed."""
     try:
         import numpy
         import threadpoolctl  # noqa: F401 - needed later
