@@ -30,7 +30,7 @@ TOTAL_BYTES = 3 * 1024**3
 """The most that one sandbox may fetch, in all: the program's own cache keeps it for others."""
 _NO_MEMORY = re.compile(r"MemoryError|out of memory|Allocation failed|ENOMEM")
 _FILES_MOST = 100_000
-_REASON_CHARACTERS = 2_000  # characters of its output that are read for what went wrong
+_REASON_CHARACTERS = 2_000  # characters of its output that are read for the reason of a failure
 _ADDRESS = re.compile(r"\S+://\S+")
 _PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\s'\",;]+")
 

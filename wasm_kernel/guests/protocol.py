@@ -1,7 +1,7 @@
 """The frames between the host and a guest's agent, as `runtimes/PROTOCOL.md` describes them.
 
-The guest writes frames; hostile code in it may write anything. `decode` bounds what reading may
-cost before it begins, checks every field, and returns one of the frame classes below or raises
+The guest writes frames; hostile code in it may write anything. `decode` bounds the cost of reading
+before it begins, checks every field, and returns one of the frame classes below or raises
 `FrameError`.
 """
 
@@ -201,7 +201,7 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 def encode(message: Mapping[str, Json]) -> bytes:
     """Returns a request or an answer as the guest reads it; lone surrogates are replaced.
 
-    Raises `ValueError`, `TypeError` or `RecursionError` if it holds what JSON can't.
+    Raises `ValueError`, `TypeError` or `RecursionError` if it holds values that JSON has not.
     """
     return _encoder.encode(message).encode("utf-8", "replace")
 

@@ -32,7 +32,7 @@ class Mode(str, Enum):
 
 
 class CleanOutput(msgspec.Struct, frozen=True):
-    """The part of an output that may be shown; `removed` holds phrases for what was taken out."""
+    """The part of an output that may be shown; `removed` holds phrases for the removed parts."""
 
     data: dict[str, Any]
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)

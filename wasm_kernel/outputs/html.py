@@ -1,8 +1,8 @@
 """HTML and SVG that show something and do nothing else.
 
-`nh3` parses a document as a browser does and writes anew what the lists below allow. A second pass
-over that text, which is well-formed by then, cleans the style sheets and puts the whole into a box.
-Nothing in the box is drawn outside of it, whatever the styles say.
+`nh3` parses a document as a browser does and writes anew the parts that the lists below allow. A
+second pass over that text, which is well-formed by then, cleans the style sheets and puts the whole
+into a box. Nothing in the box is drawn outside of it, whatever the styles say.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = F
     return _STYLE_ELEMENT.sub(cleaned, html)
 
 
-# -- the phrases for what nh3 removes
+# -- the phrases for the parts that nh3 removes
 
 _OPENED = re.compile(r"<([a-z][a-z0-9:_-]{0,40})")
 _COMMENT_END = re.compile(r"--!?>")

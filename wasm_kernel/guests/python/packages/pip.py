@@ -68,7 +68,7 @@ class Pip:
             raise PackageError(self._why(said, wanted, folder, task))
 
     def _why(self, said: str, wanted: Sequence[str], folder: Path, task: Task) -> str:
-        """Says what went wrong, without a path or an address of the host."""
+        """Returns the reason of a failure, without a path or an address of the host."""
         if "No module named pip" in said:
             return "pip is not installed beside the kernel. Install it there to use %pip."
         if _UNREACHED.search(said):

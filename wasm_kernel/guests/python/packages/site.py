@@ -223,7 +223,7 @@ def _encoded(packages: tuple[InstalledPackage, ...]) -> bytes:
 
 
 def _record(written: Mapping[str, RecordEntry], own: str) -> bytes:
-    """The list of what was installed, as `importlib.metadata` reads it."""
+    """The list of installed files, as `importlib.metadata` reads it."""
     rows = [written[place].to_row() for place in sorted(written)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*rows, RecordEntry(own, None, None).to_row()])
