@@ -132,7 +132,7 @@ class WritePlace(Struct, frozen=True):
             raise PublishError("so many files can't be read at once.")
         with self.opened(task) as folder:
             paths = folder.paths if request.paths is None else sorted({*request.paths})
-            refused = _for_each(paths, folder.adopt, task)
+            refused = _for_each(paths, folder.pull_user_changes, task)
             return WrittenFiles(tuple(folder.known(paths)), refused)
 
 

@@ -294,7 +294,7 @@ class WrittenFolder(Closing):
         """All paths that the session has written or deleted."""
         return sorted(self._record.files)
 
-    def adopt(self, path: str) -> None:
+    def pull_user_changes(self, path: str) -> None:
         """Copies the user's change to a file that the session wrote or deleted to the session.
 
         If the session has no room for it (`PublishError`), or the file can't be copied, the session
