@@ -18,6 +18,7 @@ from wasm_kernel.errors import (
     GuestCrashed,
     GuestExited,
     GuestStopped,
+    HostFailed,
     Interrupted,
     OutOfFuel,
     PolicyError,
@@ -95,6 +96,12 @@ def test_a_policy_error_is_a_value_error_with_its_field() -> None:
     assert isinstance(error, ValueError)
     assert (error.field, error.rule) == ("fuel_budget", "must be a whole number")
     assert str(error) == "fuel_budget must be a whole number"
+
+
+def test_a_host_that_failed_says_what_would_help() -> None:
+    """Who showed too much was told to close other sandboxes, agents too."""
+    assert str(HostFailed("no memory")).endswith("closing other sandboxes, and try again.")
+    assert str(HostFailed("too much", "Show less.")).endswith("files are as they are. Show less.")
 
 
 def test_a_frame_error_says_why() -> None:

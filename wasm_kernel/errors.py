@@ -69,6 +69,9 @@ CALL_SECONDS = "timeout_seconds"
 """The argument of a call that lowers its cell's time, which its caller can raise at any door."""
 
 
+_FREE = "Free what is missing, for example by closing other sandboxes, and try again."
+
+
 class WasmKernelError(Exception):
     """The root of every error this package raises on purpose."""
 
@@ -154,13 +157,15 @@ class FrameError(WasmKernelError):
 
 
 class HostFailed(WasmKernelError):
-    """The host lacks something to go on, such as memory or open files; `why` says what."""
+    """The host lacks something to go on, such as memory or open files; `why` says what.
 
-    def __init__(self, why: str) -> None:
+    `advice` says what the user can do.
+    """
+
+    def __init__(self, why: str, advice: str = _FREE) -> None:
         super().__init__(
             f"The host could not go on ({why}). The variables are kept as they were after the last "
-            "cell that ended, and files are as they are. Free what is missing, for example by "
-            "closing other sandboxes, and try again."
+            f"cell that ended, and files are as they are. {advice}"
         )
         self.why = why
 

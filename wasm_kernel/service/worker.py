@@ -53,7 +53,8 @@ PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoo
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before memory that nobody uses is given back
-_TOO_LARGE = "the answer is too large"
+_TOO_LARGE = "what the cell shows or says of its error is too large"
+_SHOW_LESS = "Show less at once: write what is long into a file."
 _FORK_BY_TOOL = (
     "%fork makes a session for a notebook, which no tool would find. None was made. fork_session "
     "copies this one."
@@ -248,7 +249,7 @@ class _Worker:
                 raw = Raw(msgspec.json.encode(value))
                 self._send(messages.Ended(call, raw, self._figures(fuel)))
             except FrameError:
-                self._send(messages.failure(call, HostFailed(_TOO_LARGE)))
+                self._send(messages.failure(call, HostFailed(_TOO_LARGE, _SHOW_LESS)))
 
         future.add_done_callback(tell)
 
