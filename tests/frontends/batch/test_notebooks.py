@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import sys
+import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.frontends.batch.conftest import Making, code
+from wasm_kernel.frontends.batch import notebook_run, notebooks
 from wasm_kernel.frontends.batch.notebooks import (
     METADATA,
     NotebookRefused,
+    Source,
     code_cells,
     find_sources,
     parse_notebook,
     read_executed,
     read_notebook,
+    source_of,
     write_notebook,
 )
-from wasm_kernel.frontends.batch.outcome import BatchError, size_of
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, size_of
 from wasm_kernel.frontends.batch.parameters import check_parameters, read_parameters, value_of
+from wasm_kernel.frontends.batch.reporting import Progress
+from wasm_kernel.sessions.root import SessionsRoot
 
 
 def test_folders_globs_and_files_are_found_once(
@@ -107,6 +115,40 @@ def test_what_others_put_in_a_notebooks_place_is_not_followed(make: Making, tmp_
         read_notebook(read["out.ipynb"])
     with pytest.raises(NotebookRefused, match="no file"):
         read_notebook(read["pipe.ipynb"])
+
+
+@pytest.mark.parametrize("values", ['{"":{}},', "[],", "1,"])
+def test_a_notebook_of_many_values_is_not_read(
+    values: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 30 MB took 72 s of all others' time, and 6 GB."""
+    monkeypatch.setattr(notebooks, "MOST_VALUES", 1_000)
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
+    text = json.dumps(book | {"metadata": {"x": "@"}})
+    with pytest.raises(NotebookRefused, match=r"more than 1,000 values.* Clear its outputs"):
+        parse_notebook(text.replace('"@"', f"[{values * 1_000}1]").encode())
+    assert parse_notebook(text.replace("@", "1,[{" * 1_000).encode()).metadata.x
+
+
+def test_notebooks_are_read_beside_the_loop_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = list[threading.Thread]()
+
+    def read(source: Source) -> NoReturn:
+        threads.append(threading.current_thread())
+        raise NotebookRefused("This is no notebook.")
+
+    monkeypatch.setattr(notebook_run, "read_notebook", read)
+    source = source_of(tmp_path, "a", "1")
+    settings = notebook_run.RunSettings(root=SessionsRoot(tmp_path))
+
+    async def run() -> Outcome:
+        ending = asyncio.Event()
+        return await notebook_run.NotebookRun(source, settings, Progress(), ending).run()
+
+    assert asyncio.run(run()).verdict == "error"
+    assert threads[0] is not threading.main_thread()
 
 
 def test_parameters_are_found_in_whatever_a_cell_holds(make: Making, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from junitparser import JUnitXml
 
 from tests.frontends.batch.conftest import Making, Running, executed
-from wasm_kernel.frontends.batch.comparing import difference, without_notes
+from wasm_kernel.frontends.batch.comparing import difference, differing_cell, without_notes
 from wasm_kernel.frontends.batch.live_table import LiveTable
 from wasm_kernel.frontends.batch.notebooks import write_notebook
 from wasm_kernel.frontends.batch.outcome import Outcome
@@ -124,6 +124,14 @@ def test_a_difference_is_found_unless_it_may_be() -> None:
     note = shown(text_plain="[wasm-kernel] r.csv lies in this session.")
     assert not difference(without_notes(book(note)), book(), [])
     assert difference(without_notes(book(note)), old, []) and difference(book(), book(note), [])
+
+
+def test_many_outputs_are_compared_as_one() -> None:
+    """nbdime compared each with each: some thousand of a cell, stored and now, took it hours."""
+    old, new = (book(*(shown(text_plain=f"{each}{n}") for n in range(3_000))) for each in "ab")
+    assert "3,000 outputs" in difference(old, new, [])
+    assert differing_cell(old, new, []) == 1
+    assert not difference(old, old, [])
 
 
 def test_a_run_is_compared_with_what_was_stored(make: Making, run: Running, tmp_path: Path) -> None:

@@ -171,11 +171,10 @@ class NotebookRun:
         """
         began = time.monotonic()
         try:
-            self._read()
+            earlier = await asyncio.to_thread(self._read)
         except NotebookRefused as problem:
             self._note(verdict="error", reason=str(problem), output="")
             return self._outcome
-        earlier = Earlier.found(self._source.output, self._cells) if self._settings.resume else None
         self._before = await asyncio.to_thread(earlier_files, self._source.output)
         if earlier is not None and earlier.is_whole:
             kept, note = len(self._cells), "an earlier run did it"
@@ -201,7 +200,8 @@ class NotebookRun:
                 await asyncio.to_thread(self._session.discard)
             if self._settings.compare:
                 ignored = self._settings.ignored
-                self._outcome = compared(self._source, self._book, ignored, self._outcome)
+                args = (self._source, self._book, ignored, self._outcome)
+                self._outcome = await asyncio.to_thread(compared, *args)
         elif self._settings.lasts:
             await self._note_resumption()
         self._note(seconds=round(time.monotonic() - began, 3))
@@ -244,12 +244,14 @@ class NotebookRun:
             where = f"goes on after code cell {last}" if last else "begins anew"
             self._add_note(f"--resume {where}, as later states are not kept")
 
-    def _read(self) -> None:
+    def _read(self) -> Earlier | None:
+        """Reads the notebook, and what an earlier run did that is to go on."""
         book = read_notebook(self._source)
         self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
         self._cells = code_cells(self._book)
         if (language := runtime_of(self._book)) not in self._settings.languages:
             raise NotebookRefused(_NOT_HERE.format(language=language.value))
+        return Earlier.found(self._source.output, self._cells) if self._settings.resume else None
 
     def _note(self, **fields: Any) -> None:
         self._outcome = replace(self._outcome, **fields)

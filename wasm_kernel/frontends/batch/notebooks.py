@@ -26,6 +26,7 @@ from nbformat import NotebookNode
 
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.batch.outcome import BatchError, BatchStopped, plain
+from wasm_kernel.guests.protocol import marks_in
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import RuntimeType
 
@@ -36,6 +37,8 @@ METADATA = "wasm_kernel"
 SUFFIX = ".ipynb"
 SKIP_TAG = "skip-execution"  # nbclient's own
 MOST_BYTES = 256 * 1024 * 1024
+MOST_VALUES = 2_000_000
+"""The most values of JSON in a notebook: reading a million takes some 4 s, and 0.5 GB."""
 _PYTHON = ("python", "ipython", "python3")
 _STDIN_NAME = "stdin.ipynb"
 _VERSION = 4
@@ -192,6 +195,10 @@ def parse_notebook(data: bytes) -> NotebookNode:
     """Returns the notebook in a file's content, in the newest format, each cell with an id."""
     if len(data) > MOST_BYTES:
         raise NotebookRefused(f"The notebook has more than {MOST_BYTES:,} bytes.")
+    if marks_in(data, MOST_VALUES) > MOST_VALUES:
+        raise NotebookRefused(
+            f"The notebook holds more than {MOST_VALUES:,} values of JSON. Clear its outputs."
+        )
     try:
         found = json.loads(data)
         if found.get("nbformat") == _VERSION:
