@@ -1,7 +1,6 @@
 """`SandboxFolders`: the folders of one sandbox, opened once and held for its whole life.
 
-What is done in them is done through these descriptors, whatever somebody puts at their paths
-meanwhile.
+All work in them goes through these descriptors, even if other folders take their paths.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
 SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
 STATE, FETCHED, KEPT, UNLINKED = "state", "fetched", "files", "loose"
 MISSED = "missed"
-"""The file in a private folder whose time says since when nobody has found its workspace."""
+"""The file in a private folder whose time says when its workspace was first missed."""
 
 FAR = (
     "[wasm-kernel] This workspace lies in another file system than the folder for private state, "
@@ -59,10 +58,10 @@ _FORGETFUL = (
 
 
 class OpenedFolders(Struct, frozen=True):
-    """The folders of a sandbox, for another process that is to open the same ones.
+    """The facts with which another process opens the folders of a sandbox.
 
-    Paths are real paths; `identities` is what the system calls the two. The rest is as in
-    `SandboxFolders`.
+    Paths are real paths; `identities` are the device and inode numbers of the two folders. The rest
+    is as in `SandboxFolders`.
     """
 
     workspace: str
@@ -78,21 +77,20 @@ class SandboxFolders:
     """The folders of one sandbox; close it. Any thread may use it, and one closes it.
 
     Attributes:
-        path: The workspace, as people know it; `real` is its real path when it was opened.
+        path: The workspace's path that the user knows; `real` is its real path when it was opened.
         workspace: The folder that the guest sees as `/app`; `app` is the guest's view of it.
-        private: The folder that no guest sees. Nobody else can change what lies on its path.
+        private: The folder that no guest sees. No other user can change the folders on its path.
         scratch: The guest's `/tmp`, in the private folder, as are `packages`, which `%pip`
             installed.
         private_root: The folder for private folders that the user named, if any.
-        lone: Whether the workspace belongs to no session, and may hold some.
+        lone: Whether the workspace belongs to no session; it may hold some.
         far: Whether files can't be linked between the workspace and the private folder.
-        lasting: Whether the private folder can be told to be this workspace's tomorrow.
-        notices: What the user is to be told, once.
-        reopened: Whether it is a notebook's, whose new kernel has found it; then the user is told
-            what was kept.
-        verified: The stamps of contents of the state whose digest was found right, by name. Whoever
-            has them of an earlier process of this session spares the next one from reading all.
-        notebook: The notebook's folder with the workspace over it, as the guest gets it; None if
+        lasting: Whether the private folder can be matched with this workspace after a restart.
+        notices: Texts to show to the user once.
+        reopened: Whether a notebook's new kernel reopened it; then a notice lists what was kept.
+        verified: The stamps of the state's contents whose digest was checked, by name. With those
+            of an earlier process of this session, the next one need not read all contents.
+        notebook: The guest's view of the notebook's folder, with the workspace over it; None if
             the guest is not shown it.
     """
 
@@ -117,7 +115,7 @@ class SandboxFolders:
         self.far, self.lasting = found.far, found.lasting
         self._mounts: dict[Mount, Folder] = {}
         self._accepted: set[tuple[Mount, ...]] = set()
-        self._guard = threading.Lock()  # mounts are asked for by the guest's thread and by callers
+        self._guard = threading.Lock()  # the guest's thread and callers open mounts
         with contextlib.ExitStack() as held:
             held.callback(self.private.close)
             held.callback(self.workspace.close)
@@ -142,12 +140,12 @@ class SandboxFolders:
         private_root: Path | str | None = None,
         guards: Guards | None = None,
     ) -> Self:
-        """Opens a workspace outside of sessions, which is made if it is not there.
+        """Opens a workspace outside of sessions, and makes it if it is missing.
 
-        `guards` is what `check_opening` returned a moment ago, if it was called. Raises
+        `guards` is the result of `check_opening`, if it was called just before. Raises
         `PlantedLinkError` if the path is relative and leads through a link, `PrivateFolderError` if
-        there is no place for its private folder, `OverlapError` if a cell could reach what it must
-        not.
+        there is no place for its private folder, `OverlapError` if a cell could reach a folder that
+        it must not reach.
         """
         real = real_path(path)
         with making_folder(real), open_named(path) as workspace:
@@ -176,10 +174,10 @@ class SandboxFolders:
         made: bool = False,
         lone: bool = False,
     ) -> Self | None:
-        """Opens a workspace's private folder, and tells others that the workspace is in use.
+        """Opens a workspace's private folder, and locks the workspace as in use.
 
         `workspace` stays the caller's; `is_there` returns whether it still has its name. Returns
-        None if it or the private folder was deleted in this moment. Raises `SessionInUse`,
+        None if it or the private folder is deleted during the call. Raises `SessionInUse`,
         `PrivateFolderError` or `OSError` if they can't be opened.
         """
         with contextlib.ExitStack() as held:
@@ -189,7 +187,7 @@ class SandboxFolders:
             held.callback(presence.release)
             if not (is_there() and found.in_place):
                 if found.made and found.in_place:
-                    discard(found.path)  # of a folder that was gone by then
+                    discard(found.path)  # its workspace was gone by then
                 return None
             found.made = found.made or made
             own = workspace.enter()
@@ -198,9 +196,9 @@ class SandboxFolders:
 
     @classmethod
     def again(cls, opened: OpenedFolders) -> Self:
-        """Opens the folders that another process has open, which tells others that they are in use.
+        """Opens the folders that another process has open; that process holds the lock on them.
 
-        Raises `HostFailed` if somebody has moved or deleted one of them.
+        Raises `HostFailed` if one of them was moved or deleted.
         """
         real, private = Path(opened.workspace), Path(opened.private)
         with contextlib.ExitStack() as held:
@@ -237,11 +235,11 @@ class SandboxFolders:
 
     @property
     def removed(self) -> bool:
-        """True if somebody has removed the workspace; it is held, and nothing can be made in it."""
+        """True if the workspace was removed; it stays open, but no file can be made in it."""
         return os.fstat(self.workspace.fd).st_nlink == 0
 
     def open_private(self) -> contextlib.AbstractContextManager[tuple[Folder, Path]]:
-        """Returns the private folder, which stays open, and its path, as broker handlers use it."""
+        """Returns the private folder, which stays open, and its path, for broker handlers."""
         return contextlib.nullcontext((self.private, self.private_path))
 
     def seen_at(self, guest: str) -> Folder:
@@ -249,17 +247,16 @@ class SandboxFolders:
         return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)
 
     def is_only(self) -> bool:
-        """Returns whether nobody else uses the workspace, here or in another process."""
+        """Returns whether no other sandbox uses the workspace, here or in another process."""
         return self._presence is not None and self._presence.is_only()
 
     def leave(self) -> None:
-        """Lets others know that the workspace is not in use any more. Safe to call twice."""
+        """Releases the lock that marks the workspace as in use. Safe to call twice."""
         if self._presence is not None:
             self._presence.release()
 
     def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
-        """Returns the folders of mounts, which stay the ones that they were at first.
-
+        """Returns the folders of mounts; later calls return the same ones.
         Raises `PolicyError` if one can't be opened, or overlaps another folder.
         """
         if not mounts:
@@ -280,7 +277,7 @@ class SandboxFolders:
                     why = os.strerror(problem.errno or 0)
                     raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None
             found = tuple(known[mount] for mount in mounts)
-            # all of them each time: any two may be here together for the first time
+            # checks all of them each time: two of them may meet for the first time
             check_mounts(list(zip(mounts, found, strict=True)), own, guarded(self.private_root))
             self._mounts = known
             self._accepted.add(tuple(mounts))
@@ -288,10 +285,10 @@ class SandboxFolders:
         return found
 
     def preopened(self, mounts: Sequence[Mount]) -> tuple[Preopen, ...]:
-        """Returns mounts as a guest gets them, and the notebook's folder.
+        """Returns the guest's views of the mounts, and of the notebook's folder.
 
-        What `mounted` let pass once is not judged again: a guest that begins anew goes on with it.
-        What became private in it since is hidden.
+        Mounts that `mounted` accepted once are not checked again: a restarted guest keeps them.
+        Folders in them that became private since are hidden.
         """
         with self._guard:
             known = tuple(mounts) in self._accepted
@@ -305,9 +302,9 @@ class SandboxFolders:
     def show_notebook(
         self, privates: PrivateFolders, secret: Path, kept: Sequence[Path] = ()
     ) -> None:
-        """Lets the guest see the folder that this process was started in, beneath its workspace.
+        """Shows the guest the folder that this process was started in, beneath its workspace.
 
-        It does not see the connection file `secret`, nor what is `kept`. Raises `NotShown` if that
+        The connection file `secret` and the folders in `kept` are hidden. Raises `NotShown` if that
         folder is not for guests.
         """
         from wasm_kernel.folders.notebook import NOTEBOOK, open_here, shown

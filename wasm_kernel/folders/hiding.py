@@ -1,14 +1,14 @@
-"""The folders that no guest may reach: private ones, the cache of compiled code, others' sessions.
+"""The folders that no guest may reach: private ones, the cache of compiled code, other sessions.
 
 A guest that reaches the private folders, or the cache, owns this user's account. So no workspace,
-root of sessions or mount is one of those, contains one or lies in one: that is refused before
-anything is made. Folders are told from each other by what the system calls them, not by their
-paths: links and bind mounts give one folder many.
+root of sessions or mount may be one of those, contain one or lie in one: that is refused before
+anything is made. Folders are told apart by device and inode number, not by their paths: links and
+bind mounts give one folder many paths.
 
-What comes into a guest's folder later is hidden. The default workspace is also the default root of
-the sessions, so its guest sees no session's folder, and can make nothing that would be taken for
-one. A root of sessions that lies in another session's workspace, or in a mount, does not exist for
-the guest there.
+Such folders that appear in a guest's folder later are hidden. The default workspace is also the
+default root of the sessions, so its guest sees no session's folder, and can't make one that would
+be taken for a session's. A root of sessions that lies in another session's workspace, or in a
+mount, does not exist for the guest there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ASIDE = ".wasm_kernel-removed-"
 
 _UUID_LENGTH = 36
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_TICK_NS = 100_000_000  # times of folders are told in steps, on some file systems in long ones
+_TICK_NS = 100_000_000  # times of folders have steps, which are long on some file systems
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cache of compiled code"
 _WORDS = (
@@ -68,14 +68,14 @@ _MOUNT_WORDS = "{guest} can't be a folder that is, contains or lies in {other}"
 
 
 class OverlapError(WasmKernelError, ValueError):
-    """A folder was named that contains, or lies in, one that no cell may reach."""
+    """The user named a folder that is, contains or lies in one that no cell may reach."""
 
 
 class Spot(Struct, frozen=True):
-    """The place that a folder lies in, or would lie in if it was made.
+    """A folder, which may be missing, with all folders above it.
 
-    `chain` is the folders that are there, from the top of the file system down; `rest` the missing
-    names.
+    `chain` has the device and inode numbers of the existing folders, from the top of the file
+    system down; `rest` has the missing names.
     """
 
     chain: tuple[tuple[int, int], ...]
@@ -128,11 +128,11 @@ class Spot(Struct, frozen=True):
 
 
 Guards = list[tuple[str, Spot]]
-"""The folders that no guest may reach, each with words for what it is for."""
+"""The folders that no guest may reach, each with words for its purpose."""
 
 
 def guarded(private_root: Path | str | None = None) -> Guards:
-    """Returns the folders that no guest may reach, each with words for what it is for."""
+    """Returns the folders that no guest may reach, each with words for its purpose."""
     paths = [(_CACHE, default_folder())]
     private = [state_folder(), *ELSEWHERE.paths()]
     if private_root is not None:
@@ -142,7 +142,7 @@ def guarded(private_root: Path | str | None = None) -> Guards:
 
 
 def _spot_at(path: Path) -> Spot | None:
-    """Returns the spot of a path; None if it can't be known."""
+    """Returns the spot of a path; None if the path can't be read."""
     try:
         return Spot.at(path)
     except (OSError, RuntimeError):
@@ -150,9 +150,9 @@ def _spot_at(path: Path) -> Spot | None:
 
 
 def check(what: str, spot: Spot, guards: Iterable[tuple[str, Spot]]) -> None:
-    """Raises `OverlapError` if a folder leads a guest to one of `guards`.
+    """Raises `OverlapError` if a guest in a folder could reach one of `guards`.
 
-    The error's sentence begins with `what`, which names the folder.
+    The error's sentence begins with `what`, words for the folder.
     """
     for kept, other in guards:
         if spot.overlaps(other):
@@ -164,9 +164,9 @@ def check_mounts(
     own: Iterable[tuple[str, Spot]],
     guards: Iterable[tuple[str, Spot]],
 ) -> None:
-    """Checks that mounts lead nowhere but to themselves; raises `PolicyError`.
+    """Raises `PolicyError` if a mount overlaps another folder or lies in a root of sessions.
 
-    `own` is the workspace and the root of the sessions, with words for each.
+    `own` are the workspace and the root of the sessions, with words for each.
     """
     others = [*own, *((f"the folder for {words}", spot) for words, spot in guards)]
     paths = ROOTS.paths() if mounts else []
@@ -190,12 +190,12 @@ def check_opening(
     """Checks that a workspace may be opened, before anything is made for it.
 
     Returns the folders that no guest may reach, as `guarded` does. Raises `OverlapError` if the
-    workspace or the root may not be one, `PolicyError` if a mount may not be.
+    workspace or the root overlaps one of them, `PolicyError` if a mount does.
     """
     guards, own = guarded(private_root), list[tuple[str, Spot]]()
     roots = [] if root is None else [("workspace_root", root)]
     for words, path in (*roots, ("the workspace", workspace)):
-        if spot := _spot_at(path):  # otherwise, whoever opens it says what is wrong
+        if spot := _spot_at(path):  # otherwise, opening it will report the error
             check(words if path is root else "The workspace", spot, guards)
             own.append((words, spot))
     with contextlib.ExitStack() as held:
@@ -223,24 +223,24 @@ def lies_in_session(path: Path) -> bool:
     return False
 
 
-# -- what is hidden
+# -- hiding folders that appear later
 
 
 class _Watch:
-    """Folders that are looked into again if one of them changed. One thread's own."""
+    """Folders that are read again if one of them changed. One thread's own."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, int] | None = None
 
     def has_changed(self) -> bool:
-        """Returns whether one changed since `look`, or may have."""
+        """Returns whether a folder changed since `look`, or may have."""
         seen = self._seen
         return seen is None or any(_changed(path) != at for path, at in seen.items())
 
     def look(self, paths: Iterable[Path]) -> None:
-        """Notes when the folders changed; call it before they are looked into."""
+        """Notes when the folders last changed; call it before they are read."""
         seen, now = {path: _changed(path) for path in paths}, time.time_ns()
-        # a change right after a look may have the same time as one before
+        # a change right after this may get the same time as one before
         self._seen = seen if all(at < now - _TICK_NS for at in seen.values()) else None
 
 
@@ -251,10 +251,10 @@ def _changed(path: Path) -> int:
         return 0
 
 
-class Registered:
+class PrivateFolderIndex:
     """The folders that belong to sessions, and the private folders, on this machine.
 
-    One thread's own. It looks at the places of private folders again when one of them changed.
+    One thread's own. It reads the places of private folders again when one of them changed.
     """
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class Registered:
         self._numbers = frozenset(mark.number for mark in found.values())
 
     def _session_mark(self, place: Place, name: str) -> FileMark | None:
-        """The mark of the session that a private folder belongs to; None if it is no session's."""
+        """Returns the mark of the session that a private folder belongs to; None if to none."""
         if known := self._sessions.get(place.path / name):  # once a session's, always a session's
             return known
         with contextlib.suppress(OSError), place.enter(name) as folder:
@@ -302,10 +302,10 @@ class Registered:
 
 
 class PlacesHidden(Hidden):
-    """The places of private folders and the roots of sessions that lie in a guest's folder.
+    """A rule that hides places of private folders and roots of sessions in a guest's folder.
 
-    Most folders hold none, or were refused because of them. So nothing is looked for until there
-    is a new one. One thread's own.
+    Most folders hold none, or were refused because of one. So it only searches when there is a new
+    one. One thread's own.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -319,7 +319,7 @@ class PlacesHidden(Hidden):
 
     @property
     def hides_folders(self) -> bool:
-        """Returns whether there is such a place; none is used before all guests have looked."""
+        """Returns whether there is such a place; no new one is used until all guests know it."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
@@ -342,7 +342,7 @@ class PlacesHidden(Hidden):
                 yield spot.chain[-1]
 
     def _likely(self) -> Iterator[Path]:
-        """Yields all places, which are few, and those of the many roots whose paths lie here."""
+        """Yields all noted places, which are few, and, of the many roots, those with paths here."""
         with contextlib.suppress(OSError):
             here = Path(f"/proc/self/fd/{self._folder.fd}").readlink()
             for noting, path in zip((ELSEWHERE, ROOTS), self._notes, strict=False):
@@ -353,7 +353,7 @@ class PlacesHidden(Hidden):
 
 
 class MetadataAndPlacesHidden(PlacesHidden):
-    """A session's workspace: besides, its metadata file belongs to the host."""
+    """The rule for a session's workspace, which also hides the host's metadata file."""
 
     def hides_name(self, depth: int, name: str) -> bool:
         """Returns whether a name is the metadata file's, under any spelling."""
@@ -361,18 +361,18 @@ class MetadataAndPlacesHidden(PlacesHidden):
 
 
 class SessionFoldersHidden(Hidden):
-    """A workspace outside of sessions hides all that is, or could be taken for, a session's."""
+    """The rule for a workspace outside of sessions: hides sessions' folders and their names."""
 
     @property
     def hides_folders(self) -> bool:
-        """Returns True: there may be some at any time."""
+        """Returns True: sessions' folders may appear at any time."""
         return True
 
     def __init__(self) -> None:
-        self._registered = Registered()
+        self._index = PrivateFolderIndex()
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """Returns whether a name is the metadata's, or one of a session's folder, now or later."""
+        """Returns whether a name is the metadata file's, or could be that of a session's folder."""
         if is_hidden_name(name):
             return True
         if name.isascii() and name[0] != "." and not (depth == 0 and len(name) >= _UUID_LENGTH):
@@ -384,4 +384,4 @@ class SessionFoldersHidden(Hidden):
         """Returns whether an open folder is a session's, wherever it lies, or a private one."""
         if depth == 0 and Folder(fd).status(METADATA) is not None:
             return True
-        return self._registered.holds(fd)
+        return self._index.holds(fd)

@@ -1,9 +1,9 @@
-"""A session's two locks: who keeps its history, and whether anybody uses it at all.
+"""A session's two locks: one for the process that keeps its history, one shared by all its users.
 
-One process at a time keeps a session's history. Any number of them may use the session: a second
-kernel on it, a sandbox that has not begun yet; only whoever removes it has it alone. Both locks lie
-in the session's private folder. Whoever asks about users holds the lock of the folder itself
-meanwhile, as a lock can't be asked about without being taken or lost for an instant.
+One process at a time keeps a session's history. Any number of processes may use the session, such
+as a second kernel on it, or a sandbox that has not begun yet; a process that removes it must be
+alone. Both locks lie in the session's private folder. A process that checks for users holds the
+lock of the folder itself, since a lock can't be checked without being taken or lost for an instant.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock, try_lock, unlock, wait_lock
 
 LOCK = "lock"
-"""The file in the private folder that whoever keeps the history has locked."""
+"""The file in the private folder that the keeper of the history has locked."""
 PRESENT = "present"
-"""The file in the private folder that whoever uses the workspace has locked, with others."""
+"""The file in the private folder on which every user of the workspace has a shared lock."""
 HOLDER = "holder"
-"""The file in the private folder in which a keeper of the history leaves word for the next one."""
+"""The file in the private folder with a record of the last keeper of the history (`Holder`)."""
 
 SERVED = "service.json"
 """The file in the private folder of each session that a service has had."""
 
-_SERVICES = ".services"  # of a root's upkeep; each living service has it locked, with others
+_SERVICES = ".services"  # a file of a root's upkeep; each living service has a shared lock on it
 _HOLDER_BYTES = 4096
-_WAIT_SECONDS = 0.1  # who looks whether a session is alive has the lock for an instant
+_WAIT_SECONDS = 0.1  # a check for users has the lock for an instant
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
 
 class Resume(str, Enum):
-    """The occasions on which a session goes on with the variables of an earlier process."""
+    """The modes of going on with the variables of an earlier process of a session."""
 
     NEVER = "never"
     CRASH = "crash"
@@ -50,7 +50,7 @@ class Resume(str, Enum):
 
     @classmethod
     def checked(cls, resume: Resume | str) -> Resume:
-        """Returns the occasion of a name; `ValueError` lists those that there are."""
+        """Returns a resume mode by name. Raises `ValueError`, which lists the modes."""
         try:
             return cls(resume)
         except ValueError:
@@ -59,13 +59,13 @@ class Resume(str, Enum):
 
 
 class Holder(Struct, frozen=True):
-    """The facts known about the last keeper of a history.
+    """A record of the last keeper of a history.
 
     Attributes:
-        alive: It has not ended yet, or ended without giving the lock back.
-        anew: It asked for the next one to begin anew.
-        forked: There was none yet since another session was forked off into this one.
-        evicted: Why the history was removed since: `room` or `age`; empty if it was not.
+        alive: It has not ended yet, or ended without releasing the lock.
+        anew: It asked the next keeper to discard the variables.
+        forked: The session is a fork that has had no keeper yet.
+        evicted: The reason why the history was removed since: `room` or `age`; empty if it was not.
     """
 
     alive: bool = False
@@ -75,9 +75,9 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, private: Folder) -> Holder:
-        """Returns what a private folder says.
+        """Returns the record in a private folder.
 
-        What can't be read was perhaps cut short with the machine: that is taken for a crash.
+        An unreadable record counts as a crash: the machine may have stopped in the middle of it.
         """
         try:
             return msgspec.json.decode(private.read(HOLDER, _HOLDER_BYTES), type=cls)
@@ -87,7 +87,7 @@ class Holder(Struct, frozen=True):
             return cls(alive=True)
 
     def write(self, private: Folder, *, sync: bool = False) -> None:
-        """Writes it down, on the disk itself if `sync`; what lay in its place is gone."""
+        """Writes the record in place of the earlier one; with `sync`, through to the disk."""
         with private.replacing(HOLDER, sync=sync) as file:
             file.write(msgspec.json.encode(self))
 
@@ -95,7 +95,7 @@ class Holder(Struct, frozen=True):
 class HistoryLock:
     """A process's lock on the history of a session. The guest's thread owns it.
 
-    `held` says whether this process has it; the rest is what the last holder left, as in `Holder`.
+    `held` says whether this process has it; the rest is the last holder's record (`Holder`).
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -109,8 +109,8 @@ class HistoryLock:
     def take(self) -> bool:
         """Takes the lock; returns False if another living process has it.
 
-        Call `settled` when the history is what it is to be: until then, another start would find
-        the folder as this one did.
+        Call `settled` when the history is ready: until then, another process would find the record
+        as this one did.
         """
         self.held = self._lock.acquire(_WAIT_SECONDS)
         if self.held:
@@ -121,7 +121,7 @@ class HistoryLock:
         return self.held
 
     def settled(self) -> None:
-        """Forgets what the last holder asked for, as it was done."""
+        """Clears the last holder's requests, which are done."""
         if self.held:
             self._note(anew=False, forked=False, evicted="")
             self._is_settled = True
@@ -134,23 +134,23 @@ class HistoryLock:
                 self._noted = noted
 
     def wants(self, resume: Resume) -> bool:
-        """Returns whether what an earlier process left is to be used."""
+        """Returns whether to go on with the variables of an earlier process."""
         if not self.held or self._begins_anew:
             return False
         left_for_us = self.crashed or self.forked
         return resume is Resume.ALWAYS or (resume is Resume.CRASH and left_for_us)
 
     def begin_anew(self) -> None:
-        """Lets the next holder begin anew, whatever it is told. Any thread."""
+        """Makes the next holder discard the variables in any `Resume` mode. Any thread."""
         if self.held:
             with contextlib.suppress(OSError):
                 self._note(anew=True)
 
     def release(self, *, ended: bool = True) -> None:
-        """Gives the lock back. Safe to call twice.
+        """Releases the lock. Safe to call twice.
 
-        With `ended`, all that is on disk says that it is complete. Without, or if the history was
-        never `settled`, the next holder finds it as after a crash.
+        With `ended`, the record says that the history on disk is complete. Without it, or if the
+        history was never `settled`, the next holder finds it as after a crash.
         """
         if self.held:
             self.held = False
@@ -161,7 +161,7 @@ class HistoryLock:
 
 
 def note_forked(private: Folder) -> None:
-    """Notes that the session of a private folder was forked off: it waits for its holder."""
+    """Notes that the session of a private folder is a fork without a holder yet."""
     Holder(forked=True).write(private)
 
 
@@ -171,12 +171,12 @@ def note_evicted(private: Folder, why: str) -> None:
 
 
 def begins_anew(private: Folder) -> bool:
-    """Returns whether whoever takes a session's history next is to begin anew."""
+    """Returns whether the next holder of a session's history discards the variables."""
     return Holder.of(private).anew
 
 
 class _Share:
-    """A share of a lock that others have shares of, too. Any thread may release it."""
+    """A share of a shared lock. Any thread may release it."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -184,7 +184,7 @@ class _Share:
         self._descriptor = -1
 
     def release(self) -> None:
-        """Gives the share back. Safe to call twice."""
+        """Releases the share. Safe to call twice."""
         with self._guard:
             descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -194,11 +194,10 @@ class _Share:
 
 
 class PresenceLock(_Share):
-    """One user's share of the lock that tells others that a session is in use.
+    """One user's share of the lock that tells other processes that a session is in use.
 
-    The private folder stays open as long as this is held; look afterwards whether it is still
-    there. Raises `SessionInUse` if another process deletes the session
-    for too long.
+    The private folder must stay open as long as this is held; check afterwards that it still has
+    its name. Raises `SessionInUse` if another process takes too long to delete the session.
     """
 
     def __init__(self, private: Folder) -> None:
@@ -217,28 +216,28 @@ class PresenceLock(_Share):
             )
 
     def is_only(self) -> bool:
-        """Returns whether nobody else uses the session, here or in another process."""
+        """Returns whether the session has no other user, here or in another process."""
         with self._guard, ExitStack() as held:
             try:
                 if self._descriptor < 0 or not _asking(self._private, held):
                     return False
-                only = try_lock(self._descriptor)  # a failed try has given the share back
+                only = try_lock(self._descriptor)  # a failed try releases the share
                 wait_lock(self._descriptor, _REMOVAL_SECONDS, shared=True)
             except OSError:
-                return False  # a file system without locks: it can't be known
+                return False  # a file system without locks: there may be other users
             return only
 
 
 def _asking(private: Folder, held: ExitStack) -> bool:
-    """Keeps others from asking about users until `held` ends; False if one takes too long."""
-    asking = held.enter_context(private.enter())  # opened once more: the lock ends with it
+    """Keeps others from checking for users until `held` ends; False if one takes too long."""
+    asking = held.enter_context(private.enter())  # a descriptor of its own: the lock ends with it
     return wait_lock(asking.fd, _WAIT_SECONDS)
 
 
 def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
-    """Locks a session for as long as `held` lasts; False if somebody uses it.
+    """Locks a session until `held` ends; returns False if it is in use.
 
-    Its files are opened with `flags`; those that are missing are passed over.
+    Its files are opened with `flags`; missing ones are skipped.
     """
     if not _asking(private, held):
         return False
@@ -256,7 +255,7 @@ def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
 
 @contextmanager
 def exclusively(private: Folder) -> Iterator[None]:
-    """Keeps everybody from using a session for a block; `SessionInUse` if somebody does."""
+    """Keeps all others from using a session for a block. Raises `SessionInUse` if it is in use."""
     with ExitStack() as held:
         if not _is_free(private, held, os.O_RDWR | os.O_CREAT):
             raise SessionInUse(
@@ -267,21 +266,21 @@ def exclusively(private: Folder) -> Iterator[None]:
 
 
 def is_used(private: Folder) -> bool:
-    """Returns whether somebody uses the session now. Nothing is made or changed."""
+    """Returns whether the session is in use now. Makes and changes nothing."""
     with ExitStack() as held:
         return not _is_free(private, held, os.O_RDWR)
 
 
 class ServiceLock(_Share):
-    """One service's share of the lock on a root (a real path) whose sessions it looks after.
+    """One service's share of the lock on a root (a real path) whose sessions it manages.
 
-    They may be asleep, so that nobody has them open.
+    The sessions may be asleep, so that no process has them open.
     """
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         if (place := in_state(UPKEEP, make=True)) is None:
-            return  # nobody does upkeep then
+            return  # there is no upkeep without a state folder
         with place, contextlib.suppress(OSError):
             name = upkeep_name(root) + _SERVICES
             self._descriptor = place.open_regular(name, os.O_RDWR | os.O_CREAT)
@@ -289,7 +288,7 @@ class ServiceLock(_Share):
 
 
 def is_served(root: Path) -> bool:
-    """Returns whether a living service looks after sessions in a root, by its real path."""
+    """Returns whether a living service manages sessions in a root, given by its real path."""
     with ExitStack() as held, contextlib.suppress(OSError):
         if (place := in_state(UPKEEP)) is not None:
             held.enter_context(place)

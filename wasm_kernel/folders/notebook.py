@@ -1,8 +1,8 @@
-"""The notebook's folder: what of it a guest may see, and whether it may see it at all.
+"""The notebook's folder: whether a guest may see it, and which of its files.
 
 A kernel is started in the folder of its notebook. The guest sees that folder beneath its workspace
-(`wasi_files/overlay.py`), unless the folder is one in which people keep more than a notebook's
-files: a home, the root of a file system, or one that leads to what no guest may reach.
+(`wasi_files/overlay.py`), unless the folder holds more than a notebook's files: a home, the root of
+a file system, or a folder that leads to one that no guest may reach.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wasm_kernel.wasi_files.preopens import Preopen, folded_name
 
 NOTEBOOK = "/notebook"
 BENEATH = "/notebook (beneath)"
-"""The name that saved memory has for the folder itself, of which it has files open."""
+"""The name of the folder itself in saved memory's records of open files."""
 
 _SHORT_NAME = re.compile(r"~\d")  # FAT and NTFS give `.git` a second name, GIT~1
 _KEYS = (
@@ -31,8 +31,8 @@ _KEYS = (
     r"|(jupyter|notebook)_cookie_secret|notebook_secret"
 )
 """The names that Jupyter and its clients give to files with keys of kernels and servers."""
-_KEY_LETTERS = "kjn"  # what they begin with
-_PSEUDO = ("/proc", "/sys")  # not files of anybody's, though they look regular
+_KEY_LETTERS = "kjn"  # the first letters of those names
+_PSEUDO = ("/proc", "/sys")  # their files look regular, but are the system's
 _MOUNTS, ACCOUNTS = "/proc/self/mountinfo", "/etc/passwd"
 _FIRST_PERSON = 1000  # accounts below, but for root's, are the system's
 _NOT_SHOWN = (
@@ -49,7 +49,7 @@ _CLOSED = "can't be listed by this user"
 
 
 class NotShown(WasmKernelError):
-    """The notebook's folder is one that cells are not shown; the text says why."""
+    """Cells are not shown the notebook's folder; the text says why."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -57,10 +57,10 @@ class NotShown(WasmKernelError):
 
 
 class NotebookHidden(PlacesHidden):
-    """The names that do not exist for the guest in the notebook's folder, besides places and roots.
+    """The rule for the notebook's folder, which hides more than places and roots.
 
-    `secret` is the connection file: whoever reads it can speak to the kernel. The folders `kept`
-    are not shown, wherever they lie.
+    `secret` is the connection file: a cell that reads it can send requests to the kernel. The
+    folders `kept` are hidden, too, at any depth.
     """
 
     def __init__(self, folder: Folder, secret: Path, kept: Sequence[Path] = ()) -> None:
@@ -74,11 +74,11 @@ class NotebookHidden(PlacesHidden):
 
     @property
     def hides_folders(self) -> bool:
-        """Returns True; places and roots that are new are looked for."""
+        """Returns True, after a search for new places and roots."""
         return super().hides_folders or True
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """Hides what begins with a dot, under every spelling, and files with Jupyter's keys."""
+        """Hides names with a dot in front, under every spelling, and files with Jupyter's keys."""
         if name[0] == "." or _SHORT_NAME.search(name):
             return True
         if name.isascii() and name[0].lower() not in (self._first if not depth else _KEY_LETTERS):
@@ -89,7 +89,7 @@ class NotebookHidden(PlacesHidden):
         return re.fullmatch(_KEYS, plain) is not None
 
     def hides_folder(self, fd: int, depth: int) -> bool:
-        """Hides places, roots, the folder of connection files, and what is not on a disk."""
+        """Hides places, roots, the folder of connection files, and `/proc` and `/sys`."""
         found = os.fstat(fd)
         if found.st_dev in self._pseudo or (found.st_dev, found.st_ino) in self._private:
             return True
@@ -97,7 +97,7 @@ class NotebookHidden(PlacesHidden):
 
 
 def open_here() -> Folder:
-    """Opens the folder that this process was started in; `NotShown` if it can't be listed."""
+    """Opens the folder that this process was started in. Raises `NotShown` if it is unreadable."""
     try:
         return Folder.open(".")
     except PermissionError:
@@ -107,8 +107,7 @@ def open_here() -> Folder:
 def shown(
     folder: Folder, privates: PrivateFolders, secret: Path, kept: Sequence[Path] = ()
 ) -> Preopen:
-    """Returns the notebook's folder as a guest may see it; `NotShown` if none may.
-
+    """Returns the guest's view of the notebook's folder. Raises `NotShown` if no guest may see it.
     The folder stays the caller's. `kept` are folders of the front end, such as that of its keys.
     """
     spot = Spot.of(folder.fd)
@@ -126,9 +125,9 @@ def shown(
 
 
 def check_target(folder: Folder, privates: PrivateFolders, kept: Sequence[Path]) -> None:
-    """Raises `NotShown` if files of a session may not be put into a folder; `why` says what it is.
+    """Raises `NotShown`, whose `why` gives the reason, if a session's files may not go to a folder.
 
-    Nothing is put into folders `kept` by the front end, nor below them.
+    They may not go into the folders `kept` by the front end, or below them.
     """
     spot = Spot.of(folder.fd)
     if spot.chain[-1][0] in _devices(_PSEUDO) or any(_mark(each) in spot.chain for each in kept):
@@ -145,7 +144,7 @@ def _check_places(spot: Spot, privates: PrivateFolders) -> None:
 
 
 def _mark(path: Path) -> tuple[int, int]:
-    """Returns what tells a folder from others; nothing has the mark of one that is not there."""
+    """Returns a folder's device and inode number; for a missing one, numbers that none has."""
     with contextlib.suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino
@@ -159,7 +158,7 @@ def _devices(paths: tuple[str, ...]) -> Iterator[int]:
 
 
 def _homes() -> Iterator[Spot]:
-    """The homes of this user and of other people, as far as they are there."""
+    """Yields the existing homes of this user and of other people."""
     named = {os.environ.get("HOME", "")}
     with contextlib.suppress(OSError):
         for line in Path(ACCOUNTS).read_text(errors="replace").splitlines():
@@ -187,12 +186,12 @@ def _is_root(folder: Folder, spot: Spot) -> bool:
         here = str(Path(f"/proc/self/fd/{folder.fd}").readlink())
         lines = Path(_MOUNTS).read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return True  # nobody knows: it is a mount, at least
+        return True  # unknown, but it is a mount
     fields = [line.split() for line in lines]
     roots = [each[3] for each in fields if len(each) > 4 and _unescaped(each[4]) == here]
     return not roots or roots[-1] == "/"
 
 
 def _unescaped(path: str) -> str:
-    """Returns a path of `mountinfo`, which writes blanks as octal numbers."""
+    """Returns a path of `mountinfo`, in which blanks are octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)

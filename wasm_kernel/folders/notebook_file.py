@@ -1,4 +1,4 @@
-"""`NotebookFile`: the file of a notebook, and what tells it from every other one."""
+"""`NotebookFile`: the file of a notebook, told from every other file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _SHORTEST = 1024  # bytes; new notebooks are shorter, and all alike
 _LONGEST = 32 * 1024 * 1024
-_DELETED = " (deleted)"  # what the system writes behind the path of a file that has none any more
+_DELETED = " (deleted)"  # the system's suffix to the last path of a deleted file
 
 _LINK = "is a link. Name the file that it leads to"
 _KIND = "is not a regular file"
@@ -25,7 +25,7 @@ _OTHERS = "belongs to another user, who could put other cells into it. Copy it"
 
 
 class NotebookRefused(WasmKernelError):
-    """A file that no session is kept for; the text says why."""
+    """No session is kept for a notebook's file; the text says why."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -33,11 +33,12 @@ class NotebookRefused(WasmKernelError):
 
 
 class NotebookFile(OpenDescriptor):
-    """A notebook's file, which is held, so that it is still known when it has another name.
+    """A notebook's file, which is kept open, so that it is still known under another name.
 
-    Jupyter's servers write into the file that is there (jupyter_server's `atomic_writing` copies
-    the old content aside first), and rename it, so it stays the same file. The descriptor `fd` only
-    names the file; `path` is the real one at which it was found; `names` is how many it has.
+    Jupyter's servers write into the existing file (jupyter_server's `atomic_writing` first copies
+    the old content to another file), and rename it, so it stays the same file. The descriptor `fd`
+    only names the file; `path` is the real path at which it was found; `names` is the number of its
+    names.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -46,11 +47,11 @@ class NotebookFile(OpenDescriptor):
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """Returns the file at a path, without opening it for anything; close it.
+        """Returns the file at a path, opened neither for reading nor for writing; close it.
 
-        The folders on the way may be links: a kernel runs in the folder that they lead to. The file
-        may not: beside a link that a stranger made lie other files than beside the notebook itself.
-        Nor may it be another user's: `NotebookRefused`.
+        The folders on the way may be links: a kernel runs in the folder that they lead to. Raises
+        `NotebookRefused` if the file itself is a link, since other files lie beside a stranger's
+        link than beside the notebook, or if it belongs to another user.
         """
         folder = path.parent.resolve()
         with Folder.open(folder) as above:
@@ -64,19 +65,19 @@ class NotebookFile(OpenDescriptor):
         raise NotebookRefused(_LINK if stat.S_ISLNK(found.st_mode) else _KIND)
 
     def content(self) -> bytes:
-        """Returns what the file holds now; nothing if that can't be read, or is too long."""
+        """Returns the file's content now; no bytes if it can't be read, or is too long."""
         with suppress(OSError), open(f"/proc/self/fd/{self.fd}", "rb", opener=_opened) as file:
             data = file.read(_LONGEST + 1)
             return data if len(data) <= _LONGEST else b""
         return b""
 
     def digest(self) -> str:
-        """Names what the file holds now; empty if that tells nothing, or can't be read."""
+        """Returns a digest of the file's content; empty if it is too short, or can't be read."""
         data = self.content()
         return hashlib.sha256(data).hexdigest() if len(data) >= _SHORTEST else ""
 
     def moved(self) -> Path:
-        """Returns the path that the file has now, or had when its last name was taken from it."""
+        """Returns the file's current path, or its last one if it was deleted."""
         try:
             now = Path(f"/proc/self/fd/{self.fd}").readlink()
             gone = os.fstat(self.fd).st_nlink == 0

@@ -1,10 +1,9 @@
 """Private folders whose workspaces are gone: found, shown, and removed when they are old enough.
 
-`rm -rf` of a workspace leaves its private folder behind. Whether the workspace is gone, or lies on
-a disk that is not mounted now, is told by what is still there: the root, or the folder that the
-root lay in, must be the very one that it was. What can't be told is kept far longer. Either time
-begins when a sweep misses the workspace for the first time, and ends if it is seen again: somebody
-may have moved it away for a moment.
+`rm -rf` of a workspace leaves its private folder behind. The workspace may also lie on a disk that
+is not mounted now. It counts as gone if its root, or the folder that the root lay in, is still the
+same folder. Otherwise its private folder is kept far longer. Either time begins when a sweep first
+misses the workspace, and ends if a sweep finds it again: it may have been moved for a moment.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from wasm_kernel.result import readable
 
 _DAY = 24 * 3600.0
 GONE_SECONDS, UNSURE_SECONDS = 7 * _DAY, 90 * _DAY
-"""Seconds that a private folder is kept when its workspace is missed: it is gone, or may be."""
+"""Seconds that a private folder is kept after its workspace is gone, or may be gone."""
 
 _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 
@@ -37,8 +36,8 @@ _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 class Orphan(Struct, frozen=True):
     """A private folder without a workspace: `key` in `place`.
 
-    `workspace` is where that lay, None if it is not known. It is `sure` if the workspace is gone,
-    and not merely out of reach. It was first missed `missed_seconds` ago.
+    `workspace` is the workspace's last path, None if it is unknown. `sure` is true if the workspace
+    is gone, and not merely out of reach. It was first missed `missed_seconds` ago.
     """
 
     place: Path
@@ -49,18 +48,18 @@ class Orphan(Struct, frozen=True):
 
     @property
     def due(self) -> bool:
-        """True if it is to be removed."""
+        """True if it is old enough to be removed."""
         if self.unfinished:
             return self.missed_seconds > _DAY
         return self.missed_seconds > (GONE_SECONDS if self.sure else UNSURE_SECONDS)
 
     @property
     def unfinished(self) -> bool:
-        """True if it belongs to no workspace: who made or removed it was killed meanwhile."""
+        """True if it belongs to no workspace: a process was killed while it made or removed it."""
         return self.key.startswith(".")
 
     def size(self) -> int:
-        """Returns the bytes of its files; 0 if it is gone by now."""
+        """Returns the bytes of its files; 0 if it is gone."""
         try:
             with Folder.open(self.place) as place, place.enter(self.key) as folder:
                 return walks.size_of(folder.fd, force=True)
@@ -78,7 +77,7 @@ def orphans() -> list[Orphan]:
 
 
 def _judged(place: Place, name: str) -> Orphan | None:
-    """A private folder, if its workspace is not there."""
+    """Returns a private folder as an orphan; None if its workspace is there."""
     try:
         with place.enter(name) as folder:
             owner, noted = Owner.of(folder), folder.status(MISSED)
@@ -97,7 +96,7 @@ def _judged(place: Place, name: str) -> Orphan | None:
 
 
 def is_gone(owner: Owner) -> bool:
-    """Returns whether a workspace is gone for certain, if it is not where it was."""
+    """Returns whether a workspace that is not at its path is certainly gone."""
     root = Path(owner.root)
     if _is(root, owner.root_mark):
         return True
@@ -113,9 +112,9 @@ def _is(path: Path, mark: FileMark) -> bool:
 
 
 def sweep(seconds: float | None = None) -> list[Orphan]:
-    """Removes private folders that are due and not used; returns them.
+    """Removes private folders that are due and not in use; returns them.
 
-    It takes so many seconds at most; as long as it takes if that is None.
+    It stops after `seconds`, if they are not None.
     """
     until = None if seconds is None else time.monotonic() + seconds
     removed = []
@@ -138,7 +137,7 @@ def sweep(seconds: float | None = None) -> list[Orphan]:
 def sweep_now_and_then() -> None:
     """Sweeps for a moment, once a day: a service never prunes its sandboxes.
 
-    It looks for the workspaces of this user wherever they lie, which may take long.
+    A sweep checks all workspaces of this user, on any disk, which may take long.
     """
     state = state_folder()
     if state is None:
@@ -152,12 +151,12 @@ def sweep_now_and_then() -> None:
         begun = time.monotonic()
         sweep(_MOMENT_SECONDS)
         ROOTS.forget_missing()
-        if time.monotonic() - begun > _MOMENT_SECONDS:  # there is more to do
+        if time.monotonic() - begun > _MOMENT_SECONDS:  # some folders are left
             os.utime(mark, (time.time() - _DAY + _SOON_SECONDS,) * 2)
 
 
 def _note(place: Place, name: str, *, missed: bool) -> None:
-    """Write down that a workspace is missed, if that is new, or that it is there again."""
+    """Notes that a workspace is missed, if that is new, or that it is there again."""
     if name.startswith("."):
         return
     with contextlib.suppress(OSError), place.enter(name) as folder:
@@ -173,7 +172,7 @@ def _removed(place: Place, one: Orphan) -> bool:
             trees.remove_tree(one.place / one.key)
             return True
         with place.enter(one.key) as folder, exclusively(folder):
-            again = _judged(place, one.key)  # nobody can begin to use it from here on
+            again = _judged(place, one.key)  # no process can begin to use it from here on
             if again is None or not again.due:
                 return False
             discard(place.path / one.key)
@@ -183,7 +182,7 @@ def _removed(place: Place, one: Orphan) -> bool:
 
 
 def describe() -> Iterator[str]:
-    """Sentences on what is left of workspaces, for people."""
+    """Yields sentences on the orphans, for people."""
     found = orphans()
     for sure, words in (
         (True, "that are gone takes {size}; it is removed a week after it was first missed"),

@@ -1,7 +1,7 @@
 """The places that hold private folders, and the user's state folder, which is the first of them.
 
-The state folder also holds notes: which places outside of it were used, so that what lies there is
-found again, and which folders are roots of sessions, so that no guest is shown one.
+The state folder also holds notes: of the places outside of it, so that private folders there are
+found again, and of the roots of sessions, so that no guest is shown one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.folders import Folder, real_path
 
 LOOK_SECONDS = 0.005
-"""Seconds for which a guest's file calls may not know yet of a new note."""
+"""Seconds for which a guest's file calls may miss a new note."""
 
 NOWHERE = (
     "There is no place for the private state of this workspace ({why}). Nothing was opened. Name a "
@@ -48,7 +48,7 @@ class Place(Folder):
 def _own(path: Path, folder: Folder, forbidden: int) -> Place | None:
     """Returns an open folder as a place; None, with it closed, if others may change it.
 
-    `forbidden` are the bits of a mode that it may not have.
+    `forbidden` are the mode bits that it may not have.
     """
     found = os.fstat(folder.fd)
     if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden:
@@ -58,7 +58,7 @@ def _own(path: Path, folder: Folder, forbidden: int) -> Place | None:
 
 
 def state_folder() -> Path | None:
-    """Returns the user's folder for state, `wasm-kernel` in XDG_STATE_HOME; None for no home."""
+    """Returns the user's state folder, `wasm-kernel` in XDG_STATE_HOME; None without a home."""
     named = os.environ.get("XDG_STATE_HOME", "")
     if named.startswith("/"):
         return Path(named, _NAME)
@@ -69,7 +69,10 @@ def state_folder() -> Path | None:
 
 
 def in_state(name: str = _PRIVATE, *, make: bool = False) -> Place | None:
-    """Returns the state folder's part for private folders, or another; None if it is missing."""
+    """Returns a subfolder of the state folder, by default that for private folders.
+
+    Returns None if it is missing, or other users may change it.
+    """
     path = state_folder()
     if path is None:
         return None
@@ -88,17 +91,17 @@ def in_state(name: str = _PRIVATE, *, make: bool = False) -> Place | None:
 
 
 UPKEEP, WARNS = "upkeep", ".warns"
-"""The part of the state folder for what is known of sessions on disk, and the end of the names of
-files there that say that a user is to be told something when a kernel starts."""
+"""The subfolder of the state folder for records on sessions' disk use, and the suffix of files in
+it that hold warnings for the next kernel's start."""
 
 
 def upkeep_name(root: Path) -> str:
-    """Returns what the files about the root at a real path are called, before their endings."""
+    """Returns the names, without suffixes, of the upkeep files of the root at a real path."""
     return hashlib.blake2b(os.fsencode(root), digest_size=12).hexdigest()
 
 
 def has_warnings() -> bool:
-    """Returns whether there is such a file."""
+    """Returns whether there is a file with warnings."""
     place = in_state(UPKEEP)
     if place is None:
         return False
@@ -111,11 +114,11 @@ class Notes:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._read: dict[str, Path] = {}  # by their names, which say what is in them
+        self._read: dict[str, Path] = {}  # by file name, the digest of the content
 
     @property
     def folder(self) -> Path | None:
-        """The folder that holds them, which changes if there is another one.
+        """The folder that holds the notes; its time of change tells of a new note.
 
         A confined kernel may read it, and no other part of the state folder but its own.
         """
@@ -123,7 +126,7 @@ class Notes:
         return None if state is None else state / self._name
 
     def paths(self) -> list[Path]:
-        """Returns the paths that are noted, in a folder that nobody else can write to."""
+        """Returns the noted paths, from a folder that no other user can write to."""
         known = in_state(self._name)
         if known is None:
             return []
@@ -131,7 +134,7 @@ class Notes:
             return self.paths_in(known)
 
     def paths_in(self, folder: Folder) -> list[Path]:
-        """Returns the paths that are noted in an open folder."""
+        """Returns the paths noted in an open folder."""
         for name in (names := folder.names()):
             if name not in self._read and not name.startswith("."):
                 with contextlib.suppress(OSError, ValueError):
@@ -140,7 +143,7 @@ class Notes:
         return [path for path in found if path.is_absolute()]
 
     def add(self, path: Path) -> None:
-        """Writes down a path; nothing happens if that can't be done."""
+        """Notes a path, if the notes can be written."""
         known = in_state(self._name, make=True)
         if known is None:
             return
@@ -170,18 +173,18 @@ ELSEWHERE, ROOTS = Notes("elsewhere"), Notes("roots")
 
 
 def notes() -> list[Path]:
-    """Returns the folders that hold notes; they may not be there."""
+    """Returns the folders that hold notes; they may not exist."""
     return [folder for each in (ELSEWHERE, ROOTS) if (folder := each.folder) is not None]
 
 
 def watched() -> list[Path]:
-    """Returns the folders that change if another place is used; they may not be there."""
+    """Returns the folders that change when a new place is used; they may not exist."""
     state = state_folder()
     return [] if state is None else [state / _PRIVATE, *notes()[:1]]
 
 
 def places() -> Iterator[Place]:
-    """The places that hold private folders of this user; whoever gets one closes it."""
+    """Yields the places that hold private folders of this user; the caller closes each."""
     state = in_state()
     if state is not None:
         yield state
@@ -191,13 +194,19 @@ def places() -> Iterator[Place]:
 
 
 def named(private_root: Path | str) -> Path:
-    """Returns the absolute path that a user named; a relative one may not lead through links."""
+    """Returns the absolute path of a folder that the user named.
+
+    Raises `PlantedLinkError` if a relative path leads through a link.
+    """
     path = Path(private_root).expanduser()
     return path if path.is_absolute() else real_path(path)
 
 
 def make_named(path: Path) -> Place:
-    """Returns the place that a user named, made if missing; `PrivateFolderError` if unsafe."""
+    """Returns the place that the user named; makes it if missing.
+
+    Raises `PrivateFolderError` if it can't be made, or other users can change it.
+    """
     try:
         path.mkdir(mode=_OWN, parents=True, exist_ok=True)
     except OSError as problem:
@@ -211,9 +220,9 @@ def make_named(path: Path) -> Place:
 
 
 def own_place(path: Path) -> Place | None:
-    """Returns the place at a path that somebody trusted chose; None if others may change it."""
+    """Returns the place at a trusted path; None if it is missing or others may change it."""
     try:
-        if not path.exists():  # many a noted one is gone, and to resolve it takes longer
+        if not path.exists():  # quicker than `resolve`, and many noted places are gone
             return None
         real = path.resolve()
         return _own(real, Folder.open(real), _OTHERS_WRITE)
@@ -227,9 +236,9 @@ def beside(root: Path) -> Path:
 
 
 def place_beside(path: Path, *, like: Folder | None = None) -> Place | None:
-    """Returns a folder beside a root, if nobody else can have put it there or can change it.
+    """Returns a folder beside a root; None if another user may have made it or can change it.
 
-    With `like`, it is made if it is missing, and files must be linkable with that.
+    With `like`, it is made if it is missing, and files must be linkable between it and `like`.
     """
     try:
         with Folder.open(path.parent) as above:
@@ -241,19 +250,19 @@ def place_beside(path: Path, *, like: Folder | None = None) -> Place | None:
 
 
 def _is_safe(above: Folder) -> bool:
-    """Returns whether nobody else can replace what lies in a folder."""
+    """Returns whether no other user can replace this user's files in a folder."""
     found = os.fstat(above.fd)
     return found.st_uid == os.geteuid() or bool(found.st_mode & stat.S_ISVTX)
 
 
 def can_link(one: Folder, other: Folder) -> bool:
-    """Returns whether a file in one folder can get a name in another: same mount of one system."""
+    """Returns whether files can be linked between two folders: both lie in one mount."""
     same = os.fstat(one.fd).st_dev == os.fstat(other.fd).st_dev
     return same and _mount(one.fd) == _mount(other.fd)
 
 
 def _mount(fd: int) -> str:
-    """The number of the mount that a folder lies in: no link crosses from one to another."""
+    """Returns the number of a folder's mount: no link crosses from one mount to another."""
     try:
         facts = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="utf-8")
     except OSError:
@@ -262,9 +271,10 @@ def _mount(fd: int) -> str:
 
 
 def expected(root: Path) -> tuple[Path, bool]:
-    """Returns where private folders of new sessions of a root come to lie; nothing is made.
+    """Returns the folder that private folders of new sessions of a root will lie in.
 
-    Also whether files are copied to it and not linked. Raises `PrivateFolderError`.
+    Also returns whether files are copied to it and not linked. Makes nothing. Raises
+    `PrivateFolderError` if there is no place.
     """
     state = state_folder()
     with Folder.open(_nearest(root)) as like:
@@ -279,7 +289,7 @@ def expected(root: Path) -> tuple[Path, bool]:
 
 
 def homeless() -> NoReturn:
-    """Raises what a user without a folder for state is told."""
+    """Raises the `PrivateFolderError` for a user without a state folder."""
     raise PrivateFolderError(NOWHERE.format(why=_HOMELESS))
 
 

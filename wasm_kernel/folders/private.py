@@ -1,14 +1,14 @@
-"""The places of private state: outside of every folder that a guest is given.
+"""Private folders: private state outside of every folder that a guest is given.
 
 Each workspace has one private folder: its history, the guest's `/tmp`, packages, locks. It never
-lies inside a workspace, where a stranger could have put links in its place. Which one belongs to a
-workspace is decided by the root's path, the workspace's name in it, and by what the system knows of
-the very folder (`linux/files.py`): a folder that is made anew at the same path gets a new one.
+lies inside a workspace, where a stranger could have put links in its place. It is found by the
+root's path, the workspace's name in it, and the workspace's `FileMark` (`linux/files.py`): a folder
+that is made anew at the same path gets a new one.
 
 It is made in the first of these places (`places.py`): the folder that the user named; the user's
 state folder, if files can be linked between it and the workspace; a folder beside the root, if it
-is safe there; the state folder, with copies in place of links. One that is there already is found
-in any of them, also in those that were used before.
+is safe there; the state folder, with copies in place of links. An existing one is found in any of
+them, and in places that were used before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
 
 RECORD = "record.json"
-"""The file in a private folder that says which workspace it belongs to."""
+"""The file in a private folder that names its workspace (`Owner`)."""
 
 _VERSION = 1
 _RECORD_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ OpenPrivate = Callable[[], contextlib.AbstractContextManager[tuple[Folder, Path]
 class Owner(Struct, frozen=True):
     """The workspace that a private folder belongs to: a name in a root, by its real path.
 
-    The marks say which folders the workspace, its root, and the one `above` were.
+    The marks are those of the workspace, its root, and the folder `above` the root.
     """
 
     root: str
@@ -74,18 +74,18 @@ class Owner(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        """The path at which the workspace lay."""
+        """The workspace's path when this was noted."""
         return Path(self.root, self.name)
 
     def write(self, folder: Folder) -> None:
-        """Writes it into a private folder."""
+        """Writes a record of the owner into a private folder."""
         record = {"version": _VERSION, **msgspec.to_builtins(self)}
         with folder.replacing(RECORD) as file:
             file.write(json.dumps(record, indent=1).encode())
 
     @classmethod
     def of(cls, folder: Folder) -> Self | None:
-        """Returns what `write` wrote into a private folder; None if it does not say so."""
+        """Returns the owner by a private folder's record; None if there is no readable record."""
         try:
             # msgspec's own reader refuses names that are not UTF-8
             raw = json.loads(folder.read(RECORD, _RECORD_BYTES))
@@ -98,7 +98,7 @@ class Owner(Struct, frozen=True):
     def find(self, place: Place, *, opened: bool = False) -> tuple[Folder, Owner] | None:
         """Returns its private folder in a place, and the record there; None if it is not there.
 
-        If it is `opened` from now on, its record is brought up to date.
+        With `opened`, the record is brought up to date.
         """
         try:
             found = place.enter(self.key)
@@ -109,7 +109,7 @@ class Owner(Struct, frozen=True):
             if opened and known != self:
                 with contextlib.suppress(OSError):
                     replace(self, session=self.session or known.session).write(found)
-                    os.utime(place.fd)  # whoever watches the place looks again
+                    os.utime(place.fd)  # so that watchers of the place read it again
             return found, known
         found.close()
         return None
@@ -122,7 +122,7 @@ class PrivateFolder(Folder):
         path: Its real path.
         far: Whether it lies in another file system than the workspace: files are copied, not
             linked.
-        lasting: Whether it can be told tomorrow that it is this very workspace's.
+        lasting: Whether it can be matched with its workspace after a restart.
         made: Whether it was made just now.
         of_session: Whether the workspace was a session's before it was opened now.
     """
@@ -153,7 +153,7 @@ class PrivateFolder(Folder):
         made: bool = False,
         of_session: bool = False,
     ) -> Self:
-        """Returns the private folder of a workspace, which was opened in a place."""
+        """Returns a workspace's private folder that was opened in a place, as `fd`."""
         return cls(
             fd,
             place.path / owner.key,
@@ -165,7 +165,7 @@ class PrivateFolder(Folder):
 
     @property
     def in_place(self) -> bool:
-        """True if it still has its name, so that others find it."""
+        """True if it still has its name, by which others find it."""
         try:
             there = self.path.lstat()
         except OSError:
@@ -177,8 +177,8 @@ class PrivateFolders:
     """The private folders of the workspaces in one root. Any thread may use it.
 
     `named` is the absolute path of the folder for them, if the user named one. `lone` is the name
-    of a workspace outside of sessions: private folders are made beside itself, and not beside its
-    root, which may be anything.
+    of a workspace outside of sessions: its private folder is made beside the workspace, and not
+    beside its root, which may be any folder.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class PrivateFolders:
         self.named = None if private_root is None else named(private_root)
 
     def find(self, name: str, workspace: Folder, *, opened: bool = False) -> PrivateFolder | None:
-        """Returns the private folder of a workspace; None if it has none. None is made."""
+        """Returns the private folder of a workspace; None if it has none. Makes nothing."""
         owner = self._owner(name, workspace)
         for place in self._known():
             with place:
@@ -203,7 +203,7 @@ class PrivateFolders:
         return None
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
-        """Returns a workspace's private folder, made if missing; may raise `PrivateFolderError`."""
+        """Returns a workspace's private folder, made if missing. Raises `PrivateFolderError`."""
         opened = self._open(name, workspace)
         if not self._lone:
             ROOTS.add(self.root)
@@ -223,7 +223,7 @@ class PrivateFolders:
 
     def _make(self, name: str, workspace: Folder) -> PrivateFolder:
         with contextlib.suppress(OSError):
-            # an overlay gives a folder another identity with its first change: have that now
+            # an overlay gives a folder another identity at its first change: force that now
             os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
         owner = self._owner(name, workspace)
         with self._new_place(workspace) as place:
@@ -237,7 +237,7 @@ class PrivateFolders:
         return Owner(str(self.root), name, mark, root_mark, above_mark, not self._lone)
 
     def _known(self) -> Iterator[Place]:
-        """The places that are there, the likeliest first; whoever gets one closes it."""
+        """Yields the existing places, the likeliest first; the caller closes each."""
         ways: list[Callable[[], Place | None]] = [places.in_state]
         ways += [partial(places.place_beside, path) for path in self._siblings]
         if self.named is not None:
@@ -252,7 +252,7 @@ class PrivateFolders:
                 yield place
 
     def _new_place(self, workspace: Folder) -> Place:
-        """Returns the place that a new one is made in, or raises `PrivateFolderError`."""
+        """Returns the place for a new private folder. Raises `PrivateFolderError`."""
         if self.named is not None:
             return _noted(places.make_named(self.named))
         state = places.in_state(make=True)
@@ -266,7 +266,7 @@ class PrivateFolders:
         return places.homeless() if state is None else state
 
     def _new_sibling(self, workspace: Folder) -> Place | None:
-        """Returns the place beside the root, if that is safe, and lies in no other's folder."""
+        """Returns the place beside the root; None if it is unsafe or in another guest's folder."""
         for path in self._siblings[:1]:
             if path in ELSEWHERE.paths() or not _is_given(path.parent):
                 return places.place_beside(path, like=workspace)
@@ -274,7 +274,7 @@ class PrivateFolders:
 
 
 def _noted(place: Place) -> Place:
-    """Writes down a place, so that it is found whatever a later caller names."""
+    """Notes a place, so that later callers find it, even if they name another."""
     ELSEWHERE.add(place.path)
     return place
 
@@ -290,7 +290,7 @@ def _is_given(path: Path) -> bool:
 
 
 def _owners() -> Iterator[Owner]:
-    """The owners of the private folders of this user."""
+    """Yields the owners of this user's private folders."""
     for place in places.places():
         with place:
             for name in place.names():
@@ -300,7 +300,7 @@ def _owners() -> Iterator[Owner]:
 
 
 def _make(place: Place, owner: Owner) -> Folder:
-    """Returns a new private folder for a workspace; another's of that name loses its name."""
+    """Returns a new private folder; one of the same name, of another workspace, is set aside."""
     aside = f".new-{os.urandom(8).hex()}"
     made = place.enter(aside, make=True)
     try:
@@ -320,7 +320,7 @@ def _make(place: Place, owner: Owner) -> Folder:
 
 
 def _set_aside(place: Folder, key: str) -> str:
-    """Gives a private folder a name by which nobody finds it; empty if it does not exist."""
+    """Renames a private folder so that it is not found; returns the new name, empty if missing."""
     aside = f"{_REMOVED}{os.urandom(8).hex()}"
     try:
         place.rename(key, aside)
@@ -333,7 +333,7 @@ def _set_aside(place: Folder, key: str) -> str:
 def removing(path: Path) -> Iterator[None]:
     """Sets a private folder aside, removes it at the end, and puts it back if the block fails.
 
-    What can't be removed stays for a sweep.
+    Files that can't be removed stay for a sweep.
     """
     with Folder.open(path.parent) as place:
         aside = _set_aside(place, path.name)
@@ -352,7 +352,7 @@ def removing(path: Path) -> Iterator[None]:
 def _remove(aside: Path) -> None:
     """Removes a private folder that was set aside.
 
-    Whoever has it open still, and finds out just now, may put a last file there.
+    It tries again if a process that still has it open writes a last file there.
     """
     for left in reversed(range(_REMOVE_ATTEMPTS)):
         try:
@@ -364,6 +364,6 @@ def _remove(aside: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Removes a private folder that nobody uses; nothing happens if it does not exist."""
+    """Removes a private folder that is not in use; nothing happens if it does not exist."""
     with removing(path):
         pass
