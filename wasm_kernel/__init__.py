@@ -1,14 +1,14 @@
 """A Jupyter kernel whose cells run inside a WebAssembly sandbox.
 
-The public names, each loaded when it is first asked for: importing this package loads neither
-wasmtime nor Jupyter.
+The public names are loaded at their first use: importing this package loads neither wasmtime nor
+Jupyter.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # importing `typing` takes longer than all else that a launcher does
+TYPE_CHECKING = False  # importing `typing` takes longer than all other work of a launcher
 if TYPE_CHECKING:
     from wasm_kernel.errors import BundleError as BundleError
     from wasm_kernel.errors import CacheWarning as CacheWarning

@@ -1,4 +1,4 @@
-"""`python -m wasm_kernel -f CONNECTION_FILE`: be a Jupyter kernel."""
+"""`python -m wasm_kernel -f CONNECTION_FILE` runs a Jupyter kernel."""
 
 import sys
 
@@ -9,17 +9,17 @@ if __name__ == "__main__":
         del sys.path[0]
     from wasm_kernel.frontends.jupyter.ports import listen
 
-    ports = listen(sys.argv[1:])  # first of all: a client is about to connect
+    ports = listen(sys.argv[1:])  # first: a client is about to connect
     from wasm_kernel.frontends.jupyter.launcher import launch
 
-    missing = launch(ports)  # returns only if this process is to be the kernel
+    missing = launch(ports)  # returns only if this process must be the kernel
 
     import gc
 
-    gc.disable()  # a start makes much and drops little; the kernel's loop turns it on again
+    gc.disable()  # a start frees few of its objects; the kernel's loop turns it on again
     from wasm_kernel.frontends.jupyter.startup import without
 
-    with without("ssl"):  # asyncio takes it if it is there; this process connects to nobody
+    with without("ssl"):  # asyncio imports it if it can; this process opens no connections
         import asyncio  # noqa: F401
     from wasm_kernel.frontends.jupyter.app import main
     from wasm_kernel.frontends.jupyter.origin import Started

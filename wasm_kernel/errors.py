@@ -1,8 +1,8 @@
 """The errors that this package raises on purpose.
 
-`WasmKernelError` is the root. Its children carry fields, so that a front end can word its own
-message. `str()` of each is a sentence for the person who meets it: what happened, what was kept,
-what to do now. No message names a path of the host.
+`WasmKernelError` is the root. Its subclasses carry fields, so that a front end can word its own
+message. `str()` of each is a text for the person who meets it: what happened, what was kept, what
+to do now. No message names a path of the host.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Self
 
 
 class Door(str, Enum):
-    """The way in that a sandbox is used through.
+    """The interface that a sandbox is used through, which decides the advice in texts.
 
-    A text says what happened and what is kept. What to do about it differs: a program sets a field
-    of `ExecutionPolicy`, the user of a kernel one of its traits, that of `wasm-kernel run` an
+    A text says what happened and what is kept. The advice differs: a program sets a field of
+    `ExecutionPolicy`, the user of a kernel one of its traits, the user of `wasm-kernel run` an
     option, and an agent can set nothing.
     """
 
@@ -25,8 +25,7 @@ class Door(str, Enum):
     AGENT = "agent"
 
     def raising(self, *settings: str, purpose: str = "to allow more") -> str:
-        """Returns a sentence that says which settings raise a limit.
-
+        """Returns a sentence that names the settings which raise a limit.
         It is empty if there are none, or the user of this door can't set them.
         """
         names = [self._name_of(each) for each in settings if each]
@@ -42,7 +41,7 @@ class Door(str, Enum):
 
     @property
     def bringing_files(self) -> str:
-        """A sentence on how a file of the user gets to cells; empty if the guest knows better."""
+        """A sentence on how a user's file gets to cells; empty if the guest has better advice."""
         return _BRINGING_FILES.get(self, "")
 
 
@@ -66,23 +65,23 @@ BATCH_OPTIONS = {
 }
 """The options of `wasm-kernel run` and `grade` that set a limit, by the policy's fields."""
 CALL_SECONDS = "timeout_seconds"
-"""The argument of a call that lowers its cell's time, which its caller can raise at any door."""
+"""The argument of a call that lowers its cell's time; its caller can raise it at any door."""
 
 
 _FREE = "Free what is missing, for example by closing other sandboxes, and try again."
 
 
 class WasmKernelError(Exception):
-    """The root of every error this package raises on purpose."""
+    """The root of every error that this package raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Batch runs carry errors between processes. Exception's own way would hand the sentence
-        # to a constructor that takes fields.
+        # Batch runs carry errors between processes. Exception's own `__reduce__` would pass the
+        # text to a constructor that takes fields.
         return self.revived, (self.args, vars(self))
 
     @classmethod
     def revived(cls, args: tuple[Any, ...], fields: dict[str, Any]) -> Self:
-        """Returns an error of this class with such arguments and attributes, as they were told."""
+        """Returns an error of this class with these arguments and attributes."""
         error = cls.__new__(cls, *args)
         vars(error).update(fields)
         return error
@@ -91,8 +90,8 @@ class WasmKernelError(Exception):
 class PolicyError(WasmKernelError, ValueError):
     """A policy field breaks its rule.
 
-    `field` is the field's name, `rule` the rule in words, `where` the name of the file that it
-    stands in, or empty. If a whole file is wrong, `field` is its name.
+    `field` is the field's name, `rule` the rule in words, `where` the name of the file with the
+    field, or empty. If a whole file is wrong, `field` is its name.
     """
 
     def __init__(self, field: str, rule: str, *, where: str = "") -> None:
@@ -107,7 +106,7 @@ class SandboxClosed(WasmKernelError):
 
 
 class SessionInUse(WasmKernelError):
-    """A session is in use, and the call would take its files away from its user."""
+    """A session is in use, and the call would remove files from under its user."""
 
 
 class BundleError(WasmKernelError):
@@ -131,9 +130,9 @@ class TravelError(WasmKernelError, ValueError):
 
 
 class ForkError(WasmKernelError):
-    """A session could not be forked: nothing was made, and the session is as it was.
+    """A session could not be forked: nothing was made, and the session is unchanged.
 
-    `why` is a clause, and `advice` says what the user can do, if anything.
+    `why` is a clause; `advice` is a sentence on what the user can do, or empty.
     """
 
     def __init__(self, why: str, advice: str = "") -> None:
@@ -149,7 +148,7 @@ class PackageError(WasmKernelError):
 
 
 class FrameError(WasmKernelError):
-    """A frame from the guest breaks the protocol; `why` says how, in words."""
+    """A frame from the guest breaks the protocol; `why` says in which way."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"frame refused: {why}")
@@ -157,7 +156,7 @@ class FrameError(WasmKernelError):
 
 
 class HostFailed(WasmKernelError):
-    """The host lacks something to go on, such as memory or open files; `why` says what.
+    """The host lacks a resource that it needs, such as memory or open files; `why` names it.
 
     `advice` says what the user can do.
     """
@@ -171,9 +170,10 @@ class HostFailed(WasmKernelError):
 
 
 class OutOfDescriptors(HostFailed):
-    """This process may not open as many files as another sandbox takes.
+    """This process may not open as many files as another sandbox needs.
 
-    `used` is how many it has open, `limit` how many it may, `needed` how many more it takes.
+    `used` is the number of its open files, `limit` its limit, `needed` the number that another
+    sandbox takes.
     """
 
     def __init__(self, used: int, limit: int, needed: int) -> None:
@@ -193,11 +193,11 @@ class CacheWarning(UserWarning):
 
 
 class GuestStopped(WasmKernelError):
-    """The guest did not come back from a turn: its instance is gone.
+    """The guest did not return from a turn: its instance is gone.
 
-    `kept` says what the session still has, and is filled in by the room that knows it. `setting`
-    names the policy field, or the argument of the call, to change; it is empty if none would help.
-    `str()` has the advice for a program; `text` has that for any door.
+    `kept` says what the session still has; the room that knows it fills it in. `setting` names the
+    policy field, or the argument of the call, to change; it is empty if none would help. `str()`
+    has the advice for a program; `text` has the advice for any door.
     """
 
     setting = ""
@@ -208,7 +208,7 @@ class GuestStopped(WasmKernelError):
         self.kept = kept
 
     def advice(self, door: Door) -> str:
-        """Returns what the user can do now, as a sentence; empty if there is nothing to do."""
+        """Returns a sentence on what the user can do now; empty if there is nothing to do."""
         return door.raising(self.setting)
 
     def text(self, door: Door) -> str:
@@ -220,7 +220,7 @@ class GuestStopped(WasmKernelError):
 
 
 class OutOfFuel(GuestStopped):
-    """The turn used up its fuel. `budget` is the fuel it had."""
+    """The turn used up its fuel; `budget` is the fuel that it had."""
 
     setting = "fuel_budget"
 
@@ -232,7 +232,7 @@ class OutOfFuel(GuestStopped):
 class CellTimeout(GuestStopped):
     """The turn ran past its deadline.
 
-    `seconds` is the limit it had; `own` is True if the cell had lowered it itself.
+    `seconds` is its limit; `own` is True if the cell lowered the limit itself.
     """
 
     setting = "cell_timeout"
@@ -243,15 +243,16 @@ class CellTimeout(GuestStopped):
         self.own = own
 
     def advice(self, door: Door) -> str:
-        """Returns what the user can do now."""
+        """Returns a sentence on what the user can do now."""
         return "The cell set this limit itself, with %%limit." if self.own else super().advice(door)
 
 
 class OutOfMemory(GuestStopped):
     """The turn used up the guest's memory.
 
-    `limit` is the most that the guest may have, `free` what of that was free when the turn began,
-    both in bytes. `trace` are the lines of the guest's own traceback, without the error itself.
+    `limit` is the most memory that the guest may have, `free` the part that was free when the turn
+    began, both in bytes. `trace` are the lines of the guest's own traceback, without the error
+    itself.
     """
 
     setting = "memory_bytes"
@@ -282,7 +283,7 @@ class StackExhausted(GuestStopped):
 
 
 class GuestCrashed(GuestStopped):
-    """The interpreter itself crashed. `trap` is wasmtime's name for how."""
+    """The interpreter itself crashed; `trap` is wasmtime's name of the trap."""
 
     def __init__(self, trap: str) -> None:
         super().__init__(f"The interpreter in the sandbox crashed ({trap}).")
@@ -290,7 +291,7 @@ class GuestCrashed(GuestStopped):
 
 
 class GuestExited(GuestStopped):
-    """The guest ended its own process. `code` is its exit status."""
+    """The guest ended its own process; `code` is its exit status."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"The cell ended the interpreter's process with status {code}.")
@@ -298,7 +299,7 @@ class GuestExited(GuestStopped):
 
 
 class GuestClosed(GuestStopped):
-    """The cell ran while its sandbox was closed."""
+    """The cell was stopped because its sandbox was closed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -308,17 +309,17 @@ class GuestClosed(GuestStopped):
 
 
 class WorkerLost(GuestStopped):
-    """The process that the session's guest ran in is gone; the next call gets another one."""
+    """The process of the session's guest is gone; the next call gets another one."""
 
     def __init__(self, why: str, kept: str = "") -> None:
         super().__init__(f"The process of this session {why}.", kept)
 
 
 class LimitReached(WasmKernelError):
-    """A service may not do this, as one of its limits would be passed; nothing was changed.
+    """A call would exceed one of its service's limits; nothing was changed.
 
-    `limit` is the field of `ServiceLimits`; `happened` says how it was met, and `advice` what the
-    program that has the service can do.
+    `limit` is the field of `ServiceLimits`; `happened` says how the limit was met, and `advice`
+    what the program that has the service can do.
     """
 
     def __init__(self, limit: str, happened: str, advice: str) -> None:
@@ -328,7 +329,7 @@ class LimitReached(WasmKernelError):
 
 
 class Interrupted(GuestStopped):
-    """The cell did not answer an interrupt within its grace time, and was stopped the hard way.
+    """The cell did not react to an interrupt within its grace time, and its guest was stopped.
 
     `grace` is that time in seconds.
     """
@@ -342,7 +343,7 @@ class Interrupted(GuestStopped):
         self.grace = grace
 
     def advice(self, door: Door) -> str:
-        """Returns what the user can do now."""
+        """Returns a sentence on what the user can do now."""
         return door.raising(self.setting, purpose="to give cells more time to clean up")
 
 
@@ -351,7 +352,7 @@ def _duration(seconds: float) -> str:
 
 
 def describe(problem: Exception) -> str:
-    """Returns a problem in words, for people. An `OSError` is named without its path."""
+    """Returns a problem in words, for people; that of an `OSError` has no path."""
     text = problem.strerror if isinstance(problem, OSError) else ""
     silent = "no memory is left" if isinstance(problem, MemoryError) else type(problem).__name__
     return text or str(problem) or silent

@@ -1,7 +1,7 @@
 """Events for the application's log: `SandboxLogger`, and the name of every event.
 
-Each name stands here once, with the fields that come with it. Nothing is written anywhere until the
-application either hands over a logger or configures structlog itself.
+Each name stands here once, with its fields. No event is written until the application either passes
+a logger or configures structlog itself.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MEMORY_CHECKPOINT = "memory.checkpoint"  # name, cell, session_id
 MEMORY_UNDO = "memory.undo"  # to_cell, cells, session_id
 MEMORY_REDO = "memory.redo"  # to_cell, cells, session_id
 MEMORY_RESTORE = "memory.restore"  # to_cell, cells, session_id
-MEMORY_RESUME = "memory.resume"  # cell, crashed, session_id: on from what a process left
-MEMORY_NAMED = "memory.named"  # names, session_id: so many outlived the variables
+MEMORY_RESUME = "memory.resume"  # cell, crashed, session_id: from an earlier process's state
+MEMORY_NAMED = "memory.named"  # names, session_id: the number that outlived the variables
 MEMORY_TROUBLE = "memory.trouble"  # error, session_id: a state is lost, or can't be kept
 
 SESSION_CREATED = "session.created"  # session_id, workspace_path
@@ -80,18 +80,18 @@ class EventLogger(Protocol):
         """An ordinary event."""
 
     def warning(self, event: str, /, *args: Any, **fields: Any) -> Any:
-        """An event that somebody should look at."""
+        """An event that an operator should look at."""
 
 
 class SandboxLogger:
     """Sends events to a logger; immutable, so every thread may use it.
 
-    Without a logger of its own it speaks through structlog once the application has configured
-    that, and is silent before. A logger that raises loses the event and stops nothing; the logger
+    Without a logger of its own it uses structlog once the application has configured it, and is
+    silent before. If a logger raises, the event is lost and the call goes on; the logger
     `wasm_kernel` of the `logging` module reports it.
 
     Args:
-        logger: A structlog logger, anything with its `info` and `warning`, or a logger of the
+        logger: A structlog logger, any object with its `info` and `warning`, or a logger of the
             `logging` module, whose records get the attributes `event` and `fields`.
         fields: Fields that every event carries, such as `session_id`.
 
@@ -155,7 +155,7 @@ class SandboxLogger:
     def log_execution_complete(
         self, runtime: str, result: SandboxResult, session_id: str | None = None
     ) -> None:
-        """Sends the result of a cell; of an error its class, never its text."""
+        """Sends the result of a cell, with an error's class, but never its text."""
         self.log_event(
             EXECUTION_COMPLETE,
             runtime=runtime,
@@ -172,12 +172,12 @@ class SandboxLogger:
 class Notices:
     """The news of a sandbox: events for the application's log, sentences for its user.
 
-    A sentence waits for the next cell that somebody sees. Any thread may add one.
+    A sentence waits for the next cell that a user sees. Any thread may add one.
 
     Attributes:
         logger: Gets the events.
-        quiet: True if a session that goes on as it was left is not worth a sentence.
-        page: Takes sentences that are shown beside what cells print; None if nothing shows them.
+        quiet: True if a session that resumes unchanged needs no sentence.
+        page: Takes sentences to show beside the output of cells; None if no page shows them.
     """
 
     def __init__(self, logger: SandboxLogger, *, quiet: bool = False) -> None:
@@ -187,20 +187,20 @@ class Notices:
         self._unseen: deque[str] = deque()
 
     def log(self, event: str, **fields: Any) -> None:
-        """Sends an event, without a word to the user."""
+        """Sends an event, without a sentence for the user."""
         self.logger.log_event(event, **fields)
 
     def tell(self, text: str, event: str = MEMORY_TROUBLE, **fields: Any) -> None:
-        """Sends an event with fields, which hold nothing of a cell's text, and keeps a user's
-        sentence.
+        """Keeps a sentence for the user, and sends an event with fields.
 
-        By default it is the event that a state is lost or can't be kept.
+        No field may hold a part of a cell's text. By default the event says that a state is lost
+        or can't be kept.
         """
         self._unseen.append(text)
         self.log(event, **fields)
 
     def note(self, text: str, event: str, **fields: Any) -> None:
-        """Sends an event, and has the page show a user's sentence that no cell is to print."""
+        """Sends an event, and has the page show the user a sentence, outside of a cell's output."""
         if self.page is not None:
             self.page(text)
         self.log(event, **fields)
@@ -208,7 +208,7 @@ class Notices:
     def take(self) -> list[str]:
         """Returns the sentences that the user has not seen yet, and forgets them."""
         taken: list[str] = []
-        while self._unseen:  # one by one: other threads tell more meanwhile
+        while self._unseen:  # one by one: other threads may add more
             taken.append(self._unseen.popleft())
         return taken
 
@@ -222,7 +222,7 @@ class EventFileError(WasmKernelError):
 
 
 class EventFile:
-    """A file that gets every event, one JSON object a line.
+    """A file that gets every event, one JSON object per line.
 
     It is for an application without a log of its own, such as a kernel. Any thread and any number
     of processes may write to one file, which its owner alone can read. A line that can't be written
@@ -230,7 +230,7 @@ class EventFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, and makes it if missing; `EventFileError` if it can't be opened."""
+        """Opens the file, and makes it if missing. Raises `EventFileError` if that fails."""
         try:
             self._descriptor = os.open(path, _APPEND, _OWNER_ONLY)
         except OSError as problem:
@@ -280,7 +280,7 @@ class EventFile:
 
 def _send(logger: EventLogger, event: str, fields: dict[str, Any]) -> None:
     send = logger.warning if event in WARNINGS else logger.info
-    logging = sys.modules.get("logging")  # who has one of its loggers has imported it
+    logging = sys.modules.get("logging")  # an application with one of its loggers imported it
     if logging is not None and isinstance(logger, logging.Logger | logging.LoggerAdapter):
         text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
         send("%s", text, extra={"event": event, "fields": fields})
@@ -298,7 +298,7 @@ def _lost(event: str, problem: Exception) -> None:
 
 
 def _session(session_id: str | None) -> dict[str, str]:
-    """No field if no session is named, so that a bound one keeps its value."""
+    """Returns the field `session_id`; none if no session is named, so that a bound one stays."""
     return {} if session_id is None else {"session_id": session_id}
 
 
@@ -309,8 +309,8 @@ def _plain(value: Any) -> Any:
 
 
 def _configured_logger() -> EventLogger | None:
-    # An application that configured structlog has imported it. Importing it here, only to find
-    # that nobody did, would cost every kernel 50 ms of its start.
+    # An application that configured structlog has imported it. Importing it here, only to find it
+    # unconfigured, would cost every kernel 50 ms of its start.
     structlog = sys.modules.get("structlog")
     if structlog is None or not structlog.is_configured():
         return None

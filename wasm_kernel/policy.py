@@ -16,7 +16,7 @@ from wasm_kernel.errors import Door, PolicyError
 
 MIB = 1024 * 1024
 WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
-MAX_MOUNTS = 8  # the guest has so many descriptors set aside for them
+MAX_MOUNTS = 8  # the number of descriptors that the guest has set aside for them
 MEMORY_MIN = 512 * MIB  # the booted guest with pandas and matplotlib fits, and little else
 _MOUNT_KEYS = {"host": str, "guest": str, "writable": bool}
 RESERVED_MOUNTS = ("/app", "/notebook", "/tmp", "/usr")  # noqa: S108 - the guest's paths
@@ -30,10 +30,10 @@ class RuntimeType(str, Enum):
 
     @classmethod
     def checked(cls, runtime: RuntimeType | str) -> RuntimeType:
-        """Returns the language of a name.
+        """Returns a language by name.
 
         Raises:
-            ValueError: No sandbox runs it; the text names those that exist.
+            ValueError: No sandbox runs it; the text lists the languages.
         """
         try:
             return cls(runtime)
@@ -145,18 +145,18 @@ class ExecutionPolicy:
         query_seconds: Seconds that a completion or an inspection may take.
         stdout_bytes: Bytes of standard output a cell may write; the rest is cut with a notice.
         stderr_bytes: The same for standard error.
-        display_bytes: Bytes of rich output (displays, results, errors) a cell may send, or those
-            that it takes in the host's memory if they are more: a text takes one, two or four
-            bytes a character, as its widest one needs, and a value of JSON takes 30 to 250. This,
-            four times `stdout_bytes` and `stderr_bytes`, and 512 MiB while a single output is
-            read, checked and sent are the most that a cell's output takes in the host (by default
-            896 MiB). It is given back after the cell.
+        display_bytes: Bytes of rich output (displays, results, errors) a cell may send, or the
+            bytes that it takes in the host's memory if they are more: a text takes one, two or
+            four bytes per character, as its widest one needs, and a value of JSON takes 30 to 250.
+            A cell's output takes in the host at most the sum of this, four times `stdout_bytes`
+            and `stderr_bytes`, and 512 MiB while a single output is read, checked and sent (by
+            default 896 MiB). This memory is freed after the cell.
         display_count: How many rich outputs a cell may send.
         output_bytes: Bytes that a single rich output may have.
         session_output_bytes: Bytes of text and rich output that a session may show in all, as long
             as its kernel lives.
         text_file_bytes: If above 0, text that a cell writes beyond `stdout_bytes` or `stderr_bytes`
-            is not lost: the whole text, up to so many bytes of each stream, goes to a file in
+            is not lost: the whole text, up to this many bytes of each stream, goes to a file in
             `/app`.
         comm_seconds: Seconds that a widget's callback may take; it is then interrupted.
         comm_count: How many messages a cell, or a callback, may send to widgets in the page.
@@ -181,11 +181,11 @@ class ExecutionPolicy:
         mounts: Further host folders that the guest sees, each a `Mount` or a text such as
             `HOST:GUEST` or `HOST:GUEST:rw`.
         env: Environment variables of the guest.
-        deterministic: Whether sessions that run the same cells compute the same: random numbers
-            are those of every such session, folders are listed in order, and the clock begins with
-            the year 2000, moves by a millisecond at each look, and past each sleep at once.
-        door: The way in that the sandbox is used through: its texts advise what the user of that
-            can do. It is not a limit, and no file or trait sets it.
+        deterministic: Whether sessions that run the same cells compute the same: all of them get
+            the same random numbers, folders are listed in order, and the clock begins with the
+            year 2000, moves by a millisecond at each reading, and skips sleeps without waiting.
+        door: The interface that the sandbox is used through, which decides the advice in its
+            texts. It is not a limit, and no file or trait sets it.
     """
 
     fuel_budget: int | None = None
@@ -326,7 +326,7 @@ def field_meanings() -> dict[str, str]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the values in a TOML file, unchecked; `PolicyError` if it is none."""
+    """Returns the values in a TOML file, unchecked. Raises `PolicyError` if it can't be read."""
     import tomllib
 
     try:
@@ -338,7 +338,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _line_of(key: str, path: Path) -> str:
-    """Returns where a key stands in a TOML file, as ", line 3"; empty if that is not to be seen."""
+    """Returns the line of a key in a TOML file, as ", line 3"; empty if it is not found."""
     pattern = re.compile(rf"""\[*\s*["']?{re.escape(key)}["']?\s*[=\].]""")
     lines = path.read_text(encoding="utf-8").splitlines()
     found = (number for number, line in enumerate(lines, 1) if pattern.match(line.strip()))

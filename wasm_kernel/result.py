@@ -1,5 +1,5 @@
-"""Plain values that rooms hand each other and callers get: results of cells, of travelling in a
-session's history, and the messages of widgets.
+"""Plain values that rooms pass to each other and to callers: results of cells and of travelling in
+a session's history, and the messages of widgets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DATA_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"),
     *(".wav", ".mp3", ".ogg", ".flac", ".mp4", ".webm"),
 )
-"""The suffixes of files that hold data, and that no program runs or obeys, but by a whole name."""
+"""The suffixes of data files: no program runs or obeys such a file because of its suffix."""
 
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -59,7 +59,7 @@ class Output:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """The result of one `execute`, whatever the code did.
+    """The result of one `execute`, also if the code failed.
 
     Attributes:
         success: True if the code ended without an error.
@@ -101,16 +101,16 @@ class Checkpoint:
     """A state that memory can be brought back to.
 
     Attributes:
-        name: Its name, empty if nobody gave it one.
-        cell: The execution count of the cell it stands after; 0 for the beginning, and for a cell
-            of an earlier run.
+        name: Its name, empty if it has none.
+        cell: The execution count of the cell after which it was taken; 0 for the beginning, and
+            for a cell of an earlier run.
         label: That cell's first line.
-        time: When it was taken, in seconds since 1970.
-        bytes: What it takes, in bytes.
+        time: The time at which it was taken, in seconds since 1970.
+        bytes: The space that it takes, in bytes.
         here: True if memory is at this state now.
         id: Its number in the history.
-        parent: The number of the state that its cell began at, 0 for the beginning. Going back and
-            running other cells makes branches.
+        parent: The number of the state at which its cell began, 0 for the beginning. Going back
+            and running other cells makes branches.
     """
 
     name: str
@@ -130,9 +130,10 @@ class Travelled:
     Attributes:
         cells: The first lines of the cells whose effects are gone, or are there again, oldest
             first.
-        files_back: Paths of files in the workspace that are there again, or hold what they held.
-        files_removed: Paths of files that had not been there.
-        files_missed: Paths of files that could not be brought back, and why.
+        files_back: Paths of files in the workspace that are there again, or have their old content
+            again.
+        files_removed: Paths of files that were removed, as they did not exist before.
+        files_missed: Paths of files that could not be brought back, each with the reason.
     """
 
     cells: tuple[str, ...] = ()
@@ -142,7 +143,7 @@ class Travelled:
 
 
 COMMS_MOST = 50_000
-"""The comms that may be open at once in a session; a widget has three."""
+"""The number of comms that may be open at once in a session; a widget has three."""
 
 
 CommKind = Literal["open", "msg", "close"]
@@ -156,8 +157,8 @@ class CommMessage(Struct, frozen=True):
     Attributes:
         kind: `open`, `msg` or `close`.
         comm_id: The comm's name, which both ends know.
-        data: What is said, as JSON.
-        target_name: Who is to answer at the other end; only with `open`.
+        data: The content, as JSON.
+        target_name: The target that answers at the other end; only with `open`.
         target_module: A page's module to load the target from; only with `open`.
         metadata: The message's metadata.
         buffers: Binary content, which `data` refers to by position.
