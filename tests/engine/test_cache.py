@@ -1,4 +1,4 @@
-"""The cache (ATTACKS 36): what is not trusted is never read, is replaced, and is warned of."""
+"""The cache (ATTACKS 36): an untrusted file is never read, and is replaced, with a warning."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_who_waits_for_a_lock_is_told(cache: Cache) -> None:
 
 
 Later = Callable[[float], None]
-"""Moves the cache's clock so many days on."""
+"""Moves the cache's clock on by a number of days."""
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def test_sweeping_leaves_what_was_used_lately_whatever_times_somebody_has_set(
     cache: Cache, later: Later
 ) -> None:
     for name in (NAME, f"{NAME}.json"):
-        os.utime(cache.path(name), (1, 1))  # as code that has taken over a worker can
+        os.utime(cache.path(name), (1, 1))  # an attacker in a worker can do this
     later(29)
     cache.sweep()
     assert cache.path(NAME).exists()
@@ -344,7 +344,7 @@ def test_using_a_file_keeps_it_from_the_sweep_also_where_no_time_is_set_by_a_pat
 
     monkeypatch.setattr(os, "utime", of_what_is_open)
     later(2)
-    time.sleep(0.01)  # times of files go by ticks
+    time.sleep(0.01)  # file times have steps
     assert cache.trusted(NAME) is not None
     assert note.stat().st_ctime_ns > before
 

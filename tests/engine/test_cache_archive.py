@@ -1,4 +1,4 @@
-"""Archives of the cache: native code from elsewhere is taken by hand and by its digest only."""
+"""Archives of the cache: native code is only imported by a user's command, with its digest."""
 
 from __future__ import annotations
 

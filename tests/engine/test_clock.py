@@ -74,7 +74,7 @@ def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Noted, a
 
 
 def overdue(clock: Clock) -> bool:
-    """Whether the guest is stopped within the ticks that it gets."""
+    """Returns whether the guest is stopped within this number of ticks."""
     return any(clock.on_epoch() for _ in range(25))
 
 
@@ -387,7 +387,7 @@ def test_a_guest_that_sleeps_on_after_an_interrupt_is_stopped(clock: Clock, sign
     clock.arm(signals, None, 0.05)
     clock.interrupt()
     clock.wait(None)
-    clock.wait(None)  # the interpreter slept again without a look at its signals
+    clock.wait(None)  # the interpreter slept again without a check of its signals
     assert clock.reason == StopReason("grace", 0.05)
 
 
@@ -436,7 +436,7 @@ def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     clock.on_epoch()
-    signals.is_pending = False  # the agent took it, and took it for a stale one
+    signals.is_pending = False  # the agent took it as a stale one
     clock.request_taken()
     clock.on_epoch()
     assert (signals.raised, signals.pending()) == (2, True)

@@ -1,4 +1,4 @@
-"""Compiled modules: made once for all processes, kept, and made anew where they do not fit."""
+"""Compiled modules: made once for all processes, kept, and made anew if they do not fit."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def described(path: Path, digest: str = DIGEST) -> GuestBinary:
 
 
 def silent(text: str) -> None:
-    """Nobody listens."""
+    """Ignores the progress."""
 
 
 def answer_of(cache: Cache, binary: Path, flavour: Flavour = EPOCH) -> int:
-    """What the module answers, as a new process would get it."""
+    """The module's answer in a new process."""
     compiled = Compiler(cache).module(described(binary), flavour, silent)
     store = wasmtime.Store(compiled.engine)
     store.set_epoch_deadline(10**6)

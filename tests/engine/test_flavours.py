@@ -1,4 +1,4 @@
-"""Which code a process may run, and how the one that may be killed stops what has no epochs."""
+"""The flavours that a process may run, and the kill of a process whose guest has no epochs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_such_a_process_chooses_what_it_can_stop(metered: bool) -> None:
 
 
 def run(flavour: str, *scenes: str) -> tuple[list[str], int]:
-    """What a process that may be killed prints, and its status."""
+    """The output and status of a process that may be killed."""
     command = [sys.executable, "-m", "tests.engine.without_epochs", flavour, *scenes]
     root = Path(__file__).parents[2]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""The guest's sleeping, which ends on time or earlier where it must; its clock over instances."""
+"""The guest's sleep, which ends on time or earlier if it must; its clock across instances."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def file(kind: int, fd: int = 0, user: int = 8) -> bytes:
 
 
 def poll(guest: Guest, *subscriptions: bytes) -> tuple[int, list[int]]:
-    """The error number and the userdata of what is ready."""
+    """The error number and the userdata of ready subscriptions."""
     guest.instance.memory.write(IN, b"".join(subscriptions))
     errno = guest.call("poll_oneoff", IN, OUT, len(subscriptions), COUNT)
     count = guest.instance.memory.read_word(COUNT)
@@ -81,7 +81,7 @@ def test_an_interrupt_ends_a_sleep(guest: Guest, nanoseconds: int) -> None:
     signals, ended = Taken(), threading.Event()
 
     def interrupt() -> None:
-        while not ended.wait(0.05):  # one before the sleep may be taken by then
+        while not ended.wait(0.05):  # an interrupt before the sleep may be taken by then
             guest.clock.interrupt()
 
     guest.clock.arm(signals, None, PATIENCE)
@@ -169,7 +169,7 @@ def test_clocks_of_processor_time_are_not_there(tmp_path: Path, clock: int, befo
 
 @pytest.mark.parametrize("before", [0, HOUR])
 def test_the_guest_sees_the_time_that_is_saved(tmp_path: Path, before: int) -> None:
-    """What is saved is never less than what the guest saw, and no more than a moment later."""
+    """The saved time is never earlier than the guest's, and at most a moment later."""
     guest = guest_after(tmp_path, before)
     for _ in range(5):
         seen = now_of(guest, MONOTONIC)

@@ -47,7 +47,7 @@ def test_memory_that_grew_is_in_reach(guest: Guest) -> None:
 
 
 def test_each_guest_has_its_own_host_whichever_was_closed_before(tmp_path: Path) -> None:
-    """The next guest gets what a closed one had of the host; one that lives shares it with none."""
+    """The next guest reuses a closed one's dispatcher; a living guest shares its own with none."""
     made = {}
     for name in ("first", "second", "third", "fourth"):
         (tmp_path / name).mkdir()

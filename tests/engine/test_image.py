@@ -1,4 +1,4 @@
-"""Base images: memory saved, and given to a new instance, mapped or read."""
+"""Base images: memory saved and attached to a new instance, mapped or read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Making = Callable[..., Guest]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Making]:
-    """Makes guests, and closes them in the end."""
+    """Makes guests, and closes them at the end."""
     made: list[Guest] = []
 
     def one(**options: int) -> Guest:
@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Iterator[Making]:
 
 @pytest.fixture
 def saved(make: Making, tmp_path: Path) -> image.BaseImage:
-    """The image of a guest with something in its memory, also in what it grew by."""
+    """The image of a guest with data in its memory, also in the part that it grew by."""
     guest = make()
     guest.call("grow", 32)
     guest.instance.memory.write(200_000, b"remembered")

@@ -1,4 +1,4 @@
-"""One live guest: how it ends, who may call it, what it may grow to."""
+"""One live guest: its ends, the thread that may call it, its limit of memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KNOWN = {
 
 
 def on_guest_thread(job: Callable[[], Any]) -> Any:
-    """What `job` gives on a thread with a big stack."""
+    """The result of `job` on a thread with a big stack."""
     thread = GuestThread("test")
     try:
         return thread.submit(job).result(PATIENCE)

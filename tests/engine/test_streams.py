@@ -24,7 +24,7 @@ Overflowing = Callable[..., OutputStreams]
 
 
 class Heard(list[tuple[str, str]]):
-    """What a sink heard, in order."""
+    """The texts that a sink got, in order."""
 
     def __call__(self, name: str, text: str) -> None:
         self.append((name, text))

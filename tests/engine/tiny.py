@@ -1,7 +1,7 @@
-"""A guest of a few lines of WAT that makes one WASI call a turn, as its test tells it to.
+"""A guest of a few lines of WAT that makes one WASI call per turn, which its test chooses.
 
-The source of a turn is not Python here but a number of an operation and its arguments, eight bytes
-each. So a test says `guest.call("path_open", ...)` and sees what a guest would see.
+The source of a turn is an operation's number and its arguments, eight bytes each. So a test calls
+`guest.call("path_open", ...)` and gets a guest's answer.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _arm(name: str, body: str) -> str:
 
 @cache
 def compiled(flavour: Flavour = EPOCH, pages: int = 8) -> Compiled:
-    """The tiny guest, compiled once a run and flavour."""
+    """The tiny guest, compiled once per run and flavour."""
     engine = Compiler(Cache(Path("unused"))).engine(flavour, 8 * MIB)
     return Compiled(engine, wasmtime.Module(engine, text(pages)), flavour)
 
@@ -175,7 +175,7 @@ class Guest:
         return set(found.created), set(found.modified), set(found.deleted)
 
     def call(self, name: str, *args: int, fuel: int | None = None) -> int:
-        """One call of the guest: WASI's error number, or what the special operation answers."""
+        """Makes one call of the guest; returns its error number or a special operation's answer."""
         source = struct.pack(f"<{len(args) + 1}Q", _number(name), *args)
         self._text_at = _TEXT_AT
         self.files.begin_turn()
@@ -185,7 +185,7 @@ class Guest:
             return self.instance.call("turn", at, len(source))
 
     def text(self, words: str | bytes) -> tuple[int, int]:
-        """Put text into guest memory: address and length."""
+        """Puts text into guest memory; returns address and length."""
         data = words.encode() if isinstance(words, str) else words
         at = self._text_at
         self._text_at += len(data)
@@ -205,7 +205,7 @@ class Guest:
         return errno, self.instance.memory.read_word(_ANSWER_AT)
 
     def make(self, path: str, data: bytes = b"") -> int:
-        """Create a file the guest's way: the error number."""
+        """Creates a file by the guest's calls; returns the error number."""
         errno, fd = self.open(path, abi.O_CREAT)
         if errno == abi.SUCCESS:
             if data:
@@ -235,7 +235,7 @@ class Guest:
         return self.call(name, fd, *self.text(path))
 
     def answer(self, length_at: int) -> bytes:
-        """What a call put into the buffer."""
+        """The content of the buffer after a call."""
         return self.instance.memory.read(_BUFFER_AT, self.instance.memory.read_word(length_at))
 
     def readlink(self, path: str) -> int:
@@ -248,7 +248,7 @@ class Guest:
         return errno, self.instance.memory.read(_BUFFER_AT, used)
 
     def names(self, fd: int, room: int = 4096) -> list[str]:
-        """A folder's names, read as a C library reads them: whole entries, then on from there."""
+        """A folder's names, read as a C library does: whole entries, then from the next one on."""
         names: list[str] = []
         cookie = 0
         for _ in range(10_000):

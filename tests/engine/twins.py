@@ -1,8 +1,8 @@
 """The same file operations twice: by a guest in its workspace, and by this process in a copy of it
-that has none of the host's own name.
+without the host's own names.
 
-What the guest is refused must have changed nothing, so it is not done in the copy; what it may do
-must come to the same in both. Then both trees are equal in the end.
+An operation that the guest is refused must change nothing, so it is skipped in the copy; the others
+must have the same results in both. So both trees are equal at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
-OLD = 1_000_000_000 * 10**9  # when every file was touched last, before a sequence
+OLD = 1_000_000_000 * 10**9  # every file's time of change before a sequence
 READ, WRITE = 2 | 1 << 14, abi.RIGHT_WRITE
 SLOTS = 3
 
@@ -29,7 +29,7 @@ Answer = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Open:
-    """Open into a slot; a path begins at the folder that is open in `slot`, or in `/app`."""
+    """Opens into a slot; a path begins at the folder that is open in `slot`, or in `/app`."""
 
     into: int
     slot: int | None
@@ -69,7 +69,7 @@ class Symlink:
 
 @dataclass(frozen=True)
 class OnOpen:
-    """write, pwrite, truncate, seek, read, close or list, with what is open in a slot."""
+    """write, pwrite, truncate, seek, read, close or list, on the open file of a slot."""
 
     what: str
     slot: int
@@ -188,7 +188,7 @@ class NativeSide:
             return "error", problem.errno
 
     def empty(self, slot: int) -> None:
-        """Close what is open in a slot."""
+        """Closes a slot."""
         if slot in self.slots:
             os.close(self.slots.pop(slot))
 
@@ -270,7 +270,7 @@ class NativeSide:
 
 
 def paths_of(op: Operation) -> list[str]:
-    """Every path in an operation, also the one that a link is to hold."""
+    """Every path in an operation, also a new link's text."""
     match op:
         case OnTwo():
             return [op.path, op.new]
@@ -329,7 +329,7 @@ def shape(root: Path) -> dict[str, tuple[str, bytes, tuple[str, ...]]]:
 
 
 def compared(before: Snapshot, after: Snapshot) -> tuple[set[str], set[str], set[str]]:
-    """What was created, modified and deleted, as two looks at the whole tree tell."""
+    """The created, modified and deleted files, by comparing two snapshots of the whole tree."""
     created, deleted = set(after) - set(before), set(before) - set(after)
     modified = {path for path in set(before) & set(after) if before[path][:2] != after[path][:2]}
     modified |= {path for path in created if after[path][2] == "file" and after[path][3]}
@@ -337,7 +337,7 @@ def compared(before: Snapshot, after: Snapshot) -> tuple[set[str], set[str], set
 
 
 def build(root: Path, *, hidden: bool) -> None:
-    """A small tree in an emptied folder; `hidden` names with it where asked for."""
+    """Makes a small tree in an emptied folder, with `hidden` names if asked for."""
     for path in root.iterdir():
         remove(path)
     plant(root)
@@ -358,13 +358,13 @@ def plant(root: Path) -> None:
 
 
 def age(root: Path) -> None:
-    """Every file was touched last long ago: what is touched from now on tells so."""
+    """Sets an old time of change for every file, so that later changes show."""
     for path in _below(root):
         os.utime(path, ns=(OLD, OLD), follow_symlinks=False)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with everything in it."""
+    """Removes a file, or a folder with everything in it."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
     else:

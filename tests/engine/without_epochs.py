@@ -1,6 +1,6 @@
 """A process that may be killed, with tiny guests that have no epochs: `test_flavours.py` runs it.
 
-Each scene is a function here; what it prints are facts for the test.
+Each scene is a function here, which prints facts for the test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Owner:
 
 
 def once_it_spins(job: Callable[[], object]) -> None:
-    """Does a job when this process has computed for so long that its guest has begun to spin."""
+    """Does a job when this process has used so much processor time that its guest must spin."""
 
     def wait() -> None:
         begun = time.process_time()
@@ -48,7 +48,7 @@ def once_it_spins(job: Callable[[], object]) -> None:
 
 
 class Scenes:
-    """What a guest does, and what comes of it."""
+    """A guest's turn, and its result."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
@@ -81,12 +81,12 @@ class Scenes:
         self._ends("poll_oneoff", 1024, 2048, 1, 4096)
 
     def asking(self) -> None:
-        """A guest whose time ends while the host works for it ends as that is done."""
+        """A guest whose time ends while the host works for it ends when that work is done."""
         self._guest.clock.arm(self._signals, 0.05, 60.0)
         self._ends("host_call", 1024, 0, 2048, 2052)
 
     def output(self) -> None:
-        """What was printed is handed on while the guest computes."""
+        """Printed text is handed on while the guest computes."""
         handed = threading.Event()
         self._guest.streams.begin(lambda *said: handed.set(), self._guest.limits)
         self._guest.clock.arm(self._signals, None, 60.0)

@@ -1,4 +1,4 @@
-"""What a sandbox outside of sessions hides of the sessions in its workspace (case 39)."""
+"""A sandbox outside of sessions hides the sessions in its workspace (case 39)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIDDEN = SessionFoldersHidden()
 
 
 def hides(path: Path, depth: int, hidden: SessionFoldersHidden = HIDDEN) -> bool:
-    """Whether a folder is hidden: opened to be read, and as a bare name for one."""
+    """Returns whether a folder is hidden, opened for reading and opened as a path only."""
     answers = set()
     for flags in (os.O_RDONLY, os.O_PATH):
         fd = os.open(path, flags | os.O_DIRECTORY)

@@ -1,4 +1,4 @@
-"""The lock that tells that a session is in use, and what a keeper of a history leaves word of."""
+"""The lock that marks a session as in use, and the record of the last keeper of a history."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_users_share_a_session_and_only_a_lone_one_is_the_only_one(
 
 
 def test_nobody_has_a_session_alone_while_its_users_ask(private: Folder, use: Using) -> None:
-    """To ask, a lock is lost and taken again: not even for that instant is the session free."""
+    """A check loses the lock and takes it again: even in that instant the session is not free."""
     users, over, wrong = [use(), use()], threading.Event(), list[PresenceLock]()
 
     def ask(user: PresenceLock) -> None:

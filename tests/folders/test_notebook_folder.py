@@ -1,4 +1,4 @@
-"""Whether the folder that a kernel was started in is shown to its cells, and what is hidden."""
+"""The folder that a kernel was started in: whether its cells see it, and which files are hidden."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def why(folder: Path, tmp_path: Path, private_root: Path | None = None) -> str:
-    """Why a folder is not shown; empty if it is."""
+    """The reason why a folder is not shown; empty if it is shown."""
     with Folder.open(folder) as opened:
         try:
             secret = tmp_path / "runtime" / "kernel.json"

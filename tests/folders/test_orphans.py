@@ -1,4 +1,4 @@
-"""Private folders whose workspaces are gone; where private folders lie; nothing is left behind."""
+"""Private folders whose workspaces are gone, the places of private folders, and their removal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def a_session(root: Path, name: str = "one", *, hours: float = 0) -> Path:
-    """A session's private folder; its workspace is missed since some hours ago."""
+    """A session's private folder, whose workspace has been missed for some hours."""
     Session(SessionsRoot(root), name).closed()
     private = private_of(root / name)
     if hours:
@@ -86,7 +86,7 @@ def test_what_rm_leaves_is_removed_a_week_later(root: Path, gone: Callable[[Path
 
 
 def test_what_may_merely_be_out_of_reach_is_kept_far_longer(root: Path, tmp_path: Path) -> None:
-    """A disk that is not mounted: nothing of the way to the workspace is as it was."""
+    """Simulates an unmounted disk: no folder on the way to the workspace is the same."""
     private = a_session(root, hours=24 * 89)
     (tmp_path / "project").rename(tmp_path / "unmounted")
     for _ in range(2):
@@ -204,7 +204,7 @@ def test_a_named_place_is_used_and_found_again_without_being_named(
 
 
 def _far(*folders: Path) -> Callable[[Folder, Folder], bool]:
-    """As if these folders lay on another disk than all else."""
+    """Simulates another disk for these folders."""
 
     def linked(one: Folder, other: Folder) -> bool:
         ways = [Path(f"/proc/self/fd/{each.fd}").readlink() for each in (one, other)]

@@ -16,12 +16,12 @@ needs_walls = pytest.mark.skipif(
 
 
 def said_by(code: str, *arguments: object) -> list[str]:
-    """What a new process printed, line by line."""
+    """The output of a new process, line by line."""
     return run(code, *arguments).stdout.splitlines()
 
 
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A new process that has come to its end, and succeeded."""
+    """Runs a new process to its end; it must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,

@@ -1,8 +1,7 @@
 """A real kernel with a traitor in its process: `python -m tests.linux.probed_kernel -f FILE`.
 
-Once a cell makes the file `probe` in the session's folder, native code of this very process tries
-what an escaped guest would, on a thread that was there from the start, and writes down what came
-of it.
+Once a cell makes the file `probe` in the session's folder, native code of this process tries the
+attacks of an escaped guest, on a thread that ran from the start, and writes down the results.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _tried(what: Callable[[], object]) -> str:
 
 
 def watch(workspace: Path) -> None:
-    """Waits for the file `probe`, tries everything, and writes down what came of it."""
+    """Waits for the file `probe`, tries everything, and writes down the results."""
     while not (workspace / "probe").exists():
         time.sleep(0.02)
     tries = TRIES | (OF_FORKED if "PROBE_FORKER" in os.environ else {})
@@ -98,7 +97,7 @@ def probed(
     resume: Resume,
     broker: Broker,
 ) -> LocalSandbox:
-    """The real sandbox, beside a thread that watches for the order."""
+    """The real sandbox, beside a thread that waits for the file."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
     return create(runtime, session, policy, resume, broker)
 

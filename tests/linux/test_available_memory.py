@@ -1,4 +1,4 @@
-"""How much memory is left, as the system and its control groups tell."""
+"""The available memory, by the system and its control groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker handles requests outside the walls, and ends with whoever spawned it."""
+"""The broker handles requests outside the walls, and ends with the process that spawned it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_request_that_nobody_handles_is_refused(tmp_path: Path) -> None:
 def test_an_accident_is_logged_once_with_its_traceback_where_it_happened(
     tmp_path: Path, broker: str, here: int
 ) -> None:
-    """What is outside of the walls stays there: a traceback names the host's files."""
+    """The caller gets no traceback, as that names the host's files."""
     shown = "record.name, int(record.process == inside), record.getMessage()"
     code = f"""{_HANDLERS}
 import logging
@@ -188,7 +188,7 @@ except ZeroDivisionError:
 
 @pytest.mark.parametrize("request_", ["", "Wait", "Deaf", "Compute"])
 def test_it_ends_soon_after_the_one_inside(tmp_path: Path, request_: str) -> None:
-    """F25, whatever it is doing: nothing, heeding that it must stop, not heeding it, computing."""
+    """F25: idle, in a handler that heeds cancelling, in one that does not, or computing."""
     code = f"""{_HANDLERS}
 watch, alive = os.pipe()  # its other end closes once all who have it are gone
 inside = os.fork()

@@ -1,4 +1,4 @@
-"""A second name for a file, also while others replace it."""
+"""A second name for a file, also while other processes replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from wasm_kernel.linux.files import link_or_copy
 
 BLOCK = 10_000
-ROUNDS = 20_000  # where nothing is done about it, some in a thousand fail
+ROUNDS = 20_000  # without a defence, some in a thousand fail
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_shared_file_is_the_very_file(folder: int, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_path: Path) -> None:
-    """As an old commit is, when those before it become a part of it while a fork is made."""
+    """Like an old commit that is replaced by a folded one while a fork is made."""
     file, aside, target = (tmp_path / name for name in ("file", "aside", "target"))
     file.write_bytes(b"a" * BLOCK)
     done = threading.Event()

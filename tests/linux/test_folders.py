@@ -1,4 +1,4 @@
-"""`Folder`: what lies in a folder is reached by name and never through a link."""
+"""`Folder`: files in a folder are reached by name and never through a link."""
 
 from __future__ import annotations
 

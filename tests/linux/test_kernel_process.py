@@ -1,4 +1,4 @@
-"""What code that got out of the sandbox would find in the kernel's own process: nothing."""
+"""Code that escapes from the sandbox can reach nothing in the kernel's own process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Probed:
         self.client.start_channels()
 
     def run(self, code: str) -> str:
-        """What a cell printed."""
+        """The text that a cell printed."""
         said: list[str] = []
 
         def hear(message: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class Probed:
         return "".join(said)
 
     def found(self) -> dict[str, str]:
-        """What the probe came to, by what it tried."""
+        """The probe's results, by attack."""
         self.run("open('/app/probe', 'w').close()")
         (session,) = (path for path in self.sessions.iterdir() if not path.name.startswith("."))
         while not (session / "found").exists():
@@ -103,7 +103,7 @@ class Probed:
 
 @pytest.fixture
 def start(warm: None, tmp_path: Path) -> Iterator[Start]:
-    """Starts a probed kernel; somebody listens on a port of this machine meanwhile."""
+    """Starts a probed kernel, while a server listens on a port of this machine."""
     started: list[Probed] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

@@ -1,4 +1,4 @@
-"""Files and connections that are given up are gone, in this thread and in later ones."""
+"""A process can't use files and connections that it gave up, in this thread and in later ones."""
 
 from __future__ import annotations
 

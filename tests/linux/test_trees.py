@@ -23,7 +23,7 @@ DEEP = 600
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
-    """A folder to copy; it is removed the safe way, as pytest's own can't go so deep."""
+    """A folder to copy; `remove_tree` removes it, as pytest's own removal can't go so deep."""
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     yield tmp_path / "here"
@@ -41,7 +41,7 @@ def copied(here: Path, there: Path) -> list[trees.LeftOut]:
 
 
 def down(folder: Path, levels: int) -> FolderWalk:
-    """Stand so many folders deep, making them where they are missing."""
+    """Enters this many folders, and makes the missing ones."""
     way = FolderWalk(folder)
     for _ in range(levels):
         try:
@@ -99,7 +99,7 @@ def test_permissions_and_times_are_kept(here: Path, there: Path) -> None:
     (here / "closed").chmod(0o500)
     os.utime(here / "tool", ns=(1, 2_000_000_003))
     copied(here, there)
-    assert stat.S_IMODE((there / "tool").stat().st_mode) == 0o751  # nobody becomes another user
+    assert stat.S_IMODE((there / "tool").stat().st_mode) == 0o751  # no process becomes another user
     assert (there / "tool").stat().st_mtime_ns == 2_000_000_003
     assert stat.S_IMODE((there / "closed").stat().st_mode) == 0o500
     assert (there / "closed" / "inside").exists()

@@ -148,7 +148,7 @@ def test_two_may_empty_a_folder_at_once(here: Path) -> None:
         left = walks.entries(first, force=True)
         next(left)
         trees.remove_contents(second)
-        for entry in left:  # what it has listed already is gone
+        for entry in left:  # the entries that it has listed are gone
             assert not entry.is_folder or entry.name
 
 

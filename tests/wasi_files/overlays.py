@@ -1,4 +1,4 @@
-"""A guest whose workspace lies over a folder of the host's, and its calls by path."""
+"""A guest whose workspace lies over a folder of the host, and its calls by path."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Overlaid:
         return self.guest.instance.memory.read(_AT + 64, used)
 
     def read(self, path: str) -> bytes | int:
-        """What a file holds, or the error number."""
+        """A file's content, or the error number."""
         errno, fd = self.open(path)
         if errno:
             return errno
@@ -85,7 +85,7 @@ class Overlaid:
             self.guest.call("fd_close", fd)
 
     def names(self, path: str = ".") -> list[str] | int:
-        """What a folder holds, sorted, or the error number."""
+        """A folder's names, sorted, or the error number."""
         errno, fd = self.open(path, abi.O_DIRECTORY, RIGHTS & ~0x42)
         if errno:
             return errno
@@ -95,7 +95,7 @@ class Overlaid:
             self.guest.call("fd_close", fd)
 
     def stat(self, path: str, follow: int = 1) -> int:
-        """The error number of looking."""
+        """The error number of a status call."""
         return self.guest.stat(f"notebook/{path}", fd=ROOT, follow=follow)
 
     def rename(self, old: str, new: str) -> int:
@@ -131,7 +131,7 @@ class Overlaid:
 
 
 def host_tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Everything below a folder of the host's, with what would tell that it was changed."""
+    """Everything below a folder of the host, with the facts that would show a change."""
     found = {}
     for path in [folder, *folder.rglob("*")]:
         status = path.lstat()

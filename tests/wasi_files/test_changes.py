@@ -1,4 +1,4 @@
-"""What a cell created, changed and deleted, as its own calls tell."""
+"""The files that a cell created, changed and deleted, by its own calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guest sees of the disk: hidden names, read-only folders, mounts, descriptors."""
+"""The guest's view of the disk: hidden names, read-only folders, mounts, descriptors."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def deep(guest: Guest, name: str, levels: int, fd: int = APP) -> int:
 
 
 def test_no_link_too_deep_for_the_host_leads_to_a_hidden_name(secret: Guest) -> None:
-    """The host can't read a link whose path is longer than PATH_MAX; the guest gets there by parts
+    """The host can't read a link whose path is longer than PATH_MAX; the guest reaches it by parts
     that are shorter.
     """
     name = "L" * 250
@@ -392,7 +392,7 @@ def test_many_levels_are_fine(guest: Guest) -> None:
     assert guest.stat(path) == abi.SUCCESS
     assert guest.rename("d", "e") == abi.SUCCESS
     assert guest.told[0] == {"e" + path[1:]}
-    trees.remove_tree(guest.app / "e")  # what pytest removes folders with gives up at 1,000 levels
+    trees.remove_tree(guest.app / "e")  # pytest's removal of folders gives up at 1,000 levels
 
 
 SPECIAL = ["pipe", "socket", "device"]
@@ -400,7 +400,7 @@ SPECIAL = ["pipe", "socket", "device"]
 
 @pytest.fixture(params=SPECIAL)
 def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Path], None]]:
-    """Makes something that is neither file nor folder nor link."""
+    """Makes a special file: neither file nor folder nor link."""
     found: list[socket.socket] = []
 
     def make(path: Path) -> None:
@@ -427,7 +427,7 @@ def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
 def test_what_is_no_file_is_refused_at_once(
     guest: Guest, special: Callable[[Path], None], rights: int, name: str, folder: int
 ) -> None:
-    """Opening a pipe would hold the host until somebody else opens its other end."""
+    """Opening a pipe would block the host until another process opens its other end."""
     host = guest.app.parent / {APP: "app", OTHER: "other", READ_ONLY: "ro"}[folder]
     (host / "sub").mkdir()
     special(host / "it")

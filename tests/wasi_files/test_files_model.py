@@ -1,5 +1,5 @@
 """Any sequence of file calls: the hidden names and the outside stay unread and unwritten, the rest
-goes as on any file system, and the files of the result are what two looks at the tree tell.
+works as on any file system, and the result's files are those that changed in the tree.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def kept(guest: Guest) -> list[tuple[str, bytes, int, int]]:
 
 
 def may_differ(op: twins.Operation, links: set[str]) -> bool:
-    """Whether the guest may be refused what another process is not: by way of `..` or a link that
-    may have one, or of a hidden name.
+    """Returns whether the guest may be refused a call that another process may make: for `..`, a
+    link that may have one, or a hidden name.
     """
     if isinstance(op, OnOpen) and op.what == "seek":
         return True  # WASI has no position in a folder

@@ -1,4 +1,4 @@
-"""`fd_readdir` without the hidden names, whatever room the guest gives it."""
+"""`fd_readdir` without the hidden names, for any size of the guest's buffer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_listing_begins_anew_at_the_beginning(guest: Guest) -> None:
 
 
 def test_a_listing_that_is_under_way_is_of_one_moment(guest: Guest) -> None:
-    """Files that come and go meanwhile neither hide others nor show them twice."""
+    """Files that come and go during a listing neither hide others nor show them twice."""
     names = [f"f{i}" for i in range(20)]
     for name in names:
         (guest.app / name).touch()
@@ -176,7 +176,7 @@ def test_a_listing_that_is_read_piece_by_piece_is_whole(
             (real.lower if merged and number % 2 else guest.app).joinpath(name).touch()
         fd = real.open(".", abi.O_DIRECTORY, RIGHTS & ~0x42)[1] if merged else APP
         assert sorted(guest.names(fd, 500)) == names
-        first = entries_of(guest.read_folder(fd, 500, 3)[1])  # it was let go
+        first = entries_of(guest.read_folder(fd, 500, 3)[1])  # it was dropped
         guest.read_folder(fd, 500, 200)
         assert entries_of(guest.read_folder(fd, 500, 3)[1]) == first
         guest.is_to_stop = True

@@ -1,4 +1,4 @@
-"""Which names are hidden, and where a path leads: against the file system's own answer."""
+"""Hidden names, and the places that paths lead to, compared with the file system's own answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATHS = st.lists(PARTS, min_size=1, max_size=7).map("/".join)
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Path]:
-    """Folders with links every which way, some of which end at the hidden names."""
+    """Folders with links in every direction, some of which end at the hidden names."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve() / "app"
         (root / "a" / "deep").mkdir(parents=True)
@@ -60,7 +60,7 @@ def tree() -> Iterator[Path]:
 def resolve(
     root: Path, start: tuple[str, ...], path: str, *, follow: bool, guarded: bool
 ) -> tuple[str, ...] | None:
-    """The parts of the place that a path leads to; None where it leaves the root."""
+    """The parts of the place that a path leads to; None if it leaves the root."""
     hidden = METADATA_HIDDEN if guarded else NOTHING_HIDDEN
     how = Follow.ALWAYS if follow else Follow.BEFORE_SLASH
     with Folder.open(root) as folder, Folder.open(root.joinpath(*start)) as below:
@@ -74,7 +74,7 @@ def resolve(
 
 
 def true_place(root: Path, path: str, *, follow: bool) -> str | None:
-    """Where the file system itself leads a path that exists; None where it does not."""
+    """The file system's own answer for a path; None if it does not exist."""
     whole = f"{root}/{path}"
     name = path.rpartition("/")[2]
     ends_at_link = not follow and name not in ("", ".", "..")
@@ -104,7 +104,7 @@ def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: 
     true = true_place(tree, path, follow=follow)
     found = found_place(tree, path, follow=follow)
     if true is None or path.startswith("/") or found is None:
-        return  # what is absolute and what leaves the folder on its way is refused
+        return  # absolute paths, and those that leave the folder on the way, are refused
     parts = tuple(part for part in os.path.relpath(true, tree).split("/") if part != ".")
     if parts and parts[0] == METADATA:
         assert found == "hidden"

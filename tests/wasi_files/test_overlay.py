@@ -1,5 +1,5 @@
-"""The notebook's folder beneath the workspace: what shows through, what does not, and that nothing
-ever changes in it.
+"""The notebook's folder beneath the workspace: some files show through, some do not, and the folder
+never changes.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ def test_the_files_limit_holds_for_covers(tmp_path: Path) -> None:
 
 
 def swaps(lower: Path, outside: Path, stop: threading.Event) -> None:
-    """What somebody else does to the folder meanwhile: files, folders and links change places."""
+    """Another process's changes to the folder: files, folders and links swap places."""
     turn = 0
     while not stop.is_set():
         turn += 1
@@ -523,7 +523,7 @@ def test_links_that_take_long_to_follow_hold_nobody_up(
     try:
         began = time.process_time()
         assert real.read("l0") == b"x"
-        assert time.process_time() - began < 3  # each link is followed twice, not once a link
+        assert time.process_time() - began < 3  # each link is followed twice, not once per link
         _, fd = real.open("out", abi.O_DIRECTORY, RIGHTS & ~0x42)
         assert real.guest.read_folder(fd, 4096)[0] == abi.SUCCESS
         monkeypatch.setattr(Clock, "interrupted", property(lambda _: True))

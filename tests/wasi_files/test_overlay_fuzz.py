@@ -1,5 +1,5 @@
-"""Any calls through any door, also by open folders: the folder beneath never changes, and what is
-hidden in it is never read.
+"""Any calls by any path, also by open folders: the folder beneath never changes, and its hidden
+files are never read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOW = [0, abi.O_CREAT, abi.O_CREAT | abi.O_TRUNC, abi.O_TRUNC, abi.O_CREAT | abi
 
 
 class Anything:
-    """A guest that tries whatever comes."""
+    """A guest that tries random calls."""
 
     def __init__(self, real: Overlaid, dice: random.Random) -> None:
         self.real, self.guest, self.dice = real, real.guest, dice

@@ -1,8 +1,8 @@
-"""Any sequence of calls on an overlay does what it does to a plain dictionary, and never changes
-the folder beneath.
+"""Any sequence of calls has the same results on an overlay as on a plain dictionary, and never
+changes the folder beneath.
 
-The dictionary has files by path, None for folders; a file with two names is there twice. It knows
-nothing of two layers, but for one rule: a folder that was there first can't be renamed.
+The dictionary has files by path, None for folders; a file with two names is there twice. It has no
+layers, and one rule for them: a folder that was there first can't be renamed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tree = dict[str, "File | None"]
 
 
 class File:
-    """A file, whatever its names."""
+    """A file with any number of names."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -56,7 +56,7 @@ class Plain:
         self.first = {path for path, content in tree.items() if content is None}
 
     def way(self, path: str) -> bool:
-        """Whether the folder is there that a path lies in."""
+        """Returns whether a path's folder exists."""
         return not above(path) or (above(path) in self.tree and self.tree[above(path)] is None)
 
     def write(self, path: str, data: bytes) -> bool:
@@ -192,7 +192,7 @@ class Overlays(RuleBasedStateMachine):
 
 
 def merge(lower: Path, upper: Path, into: Tree, path: str = "") -> None:
-    """What the two folders hold together."""
+    """The content of both folders together."""
     layers = [each / path for each in (upper, lower) if (each / path).is_dir()]
     for name in sorted({each.name for layer in layers for each in layer.iterdir()}):
         below = f"{path}/{name}".lstrip("/")

@@ -1,4 +1,4 @@
-"""The quota inside the guest's own calls: what counts, what is refused, what gives space back."""
+"""The quota in the guest's own calls: the files that count, refusals, space given back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(guest: Guest, name: str, how: int = abi.O_CREAT, *, fd: int = APP) ->
 
 
 def written(guest: Guest, fd: int, size: int) -> int:
-    """How many of so many bytes a write takes; a negative error number where it takes none."""
+    """The number of bytes that a write of this size takes; a negative error number if none."""
     errno = guest.write(fd, b"x" * size)
     return -errno if errno else guest.instance.memory.read_word(96)
 
@@ -162,7 +162,7 @@ def test_an_open_file_takes_its_space_until_it_is_closed(limited: Making) -> Non
     assert written(guest, one, 6 * KB) == 6 * KB
     guest.one_path("path_unlink_file", "a")
     assert written(guest, opened(guest, "b"), 6 * KB) == 4 * KB
-    assert written(guest, two, 7 * KB) == 6 * KB  # over what is there, and no further
+    assert written(guest, two, 7 * KB) == 6 * KB  # up to the existing length, and no further
     guest.call("fd_close", one)
     assert written(guest, opened(guest, "c"), 1) == -abi.ENOSPC
     guest.call("fd_close", two)
@@ -300,7 +300,7 @@ def test_what_the_host_puts_there_between_turns_counts(limited: Making) -> None:
     fd = opened(guest, "a")
     assert written(guest, fd, KB) == KB
     (guest.app / "b").write_bytes(bytes(9 * KB))
-    time.sleep(0.2)  # where the machine was so busy that the first look took long
+    time.sleep(0.2)  # on a machine so busy that the first count took long
     assert written(guest, fd, KB) == -abi.ENOSPC
     (guest.app / "b").unlink()
     assert written(guest, fd, KB) == KB
@@ -334,21 +334,21 @@ def test_a_renumbered_file_is_still_counted(limited: Making) -> None:
 
 @pytest.mark.parametrize("fixed", [0, 1, 2, APP, OTHER])
 def test_the_guests_folders_and_streams_are_not_renumbered(guest: Guest, fixed: int) -> None:
-    """Otherwise what the host knows of a descriptor would not be true of it any more."""
+    """Otherwise the host's record of a descriptor would be wrong."""
     fd = opened(guest, "a")
     assert guest.call("fd_renumber", fixed, fd) == abi.EBADF
     assert guest.call("fd_renumber", fd, fixed) == abi.EBADF
 
 
 class Measured:
-    """A workspace with a quota over it, and a clock that a test turns."""
+    """A workspace with a quota, and a clock that a test moves."""
 
     def __init__(self, path: Path, most_bytes: int = 10 * KB, most_files: int = 10) -> None:
         self.path, self.time, self.looks = path, 0.0, 0
         self.quota = Quota([workspace_at(path)], most_bytes, most_files, self.now)
 
     def now(self) -> float:
-        """Looking takes a second: two readings of the clock."""
+        """Counting takes a second: two readings of the clock."""
         self.looks += 1
         self.time += 1
         return self.time

@@ -38,7 +38,7 @@ def restored(make: Making, guest: Guest) -> tuple[Guest, list[str | None]]:
 
 
 def read(guest: Guest, fd: int, length: int = 100) -> bytes | int:
-    """What a descriptor gives, or the error number."""
+    """The bytes read from a descriptor, or the error number."""
     reach = guest.instance.memory
     reach.write(64, struct.pack("<II", 65_536, length))
     errno = guest.call("fd_read", fd, 64, 1, 96)
@@ -147,7 +147,7 @@ def test_a_missing_file_is_not_made_again(make: Making) -> None:
 
 
 def test_a_lost_file_is_not_lost_twice(make: Making) -> None:
-    """What stands in for it is itself kept open, and fails still."""
+    """Its placeholder stays open, and using it still fails."""
     guest = make()
     fd = opened(guest, "f", abi.O_CREAT)
     (guest.app / "f").unlink()

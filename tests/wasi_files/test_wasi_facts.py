@@ -1,4 +1,4 @@
-"""What WASI's own tests say of the file calls, seen through our shadows.
+"""The facts that WASI's own tests state about file calls, checked on our handlers.
 
 The facts are those of wasmtime's `p1_*` test programs and of cap-std's tests of paths; a test is
 named after the program that states it. Where systems differ, so do the answers that are allowed.
@@ -403,7 +403,7 @@ def test_p1_unlink_file_trailing_slashes(facts: Facts) -> None:
 def test_cap_std_a_chain_of_links_is_followed_as_far_as_the_system_does(
     facts: Facts, links: int
 ) -> None:
-    """Where we give up before wasmtime does, or after it, one of both would be wrong."""
+    """The guest gets the system's limit: giving up before or after it would be wrong."""
     facts.file("0")
     for i in range(links):
         assert facts.symlink(str(i), str(i + 1)) == OK
