@@ -104,13 +104,31 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     assert says(sandbox, "print(x)") == "41"
+    number = sandbox.next_count
     cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
     wait_for((sandbox.workspace / "begun").exists)
     os.kill(process_of(sandbox), signal.SIGKILL)
-    error = cell.result(60).error
-    assert error is not None
-    assert "has ended, or was killed" in error.evalue
-    assert says(sandbox, "print(x)") == "41"
+    lost = cell.result(60)
+    assert lost.error is not None
+    assert "has ended, or was killed" in lost.error.evalue
+    result = sandbox.execute("print(x)")
+    assert result.stdout == "41\n"
+    numbers = [each.reply["execution_count"] for each in (lost, result)]  # each is used once
+    assert numbers == [number, number + 1]
+    sandbox.close()
+    assert make(resume="always").execute("1").reply["execution_count"] == number + 2
+
+
+def test_a_cell_that_is_the_first_of_its_process_and_is_lost_has_its_number(make: Making) -> None:
+    first = make()
+    says(first, "x = 1; print(x)")
+    first.close()
+    sandbox = make(resume="always")
+    cell = sandbox.submit("open('begun', 'w').close(); import time; time.sleep(3600)")
+    wait_for((sandbox.workspace / "begun").exists)
+    os.kill(process_of(sandbox), signal.SIGKILL)
+    assert cell.result(60).reply["execution_count"] == 2
+    assert sandbox.execute("x").reply["execution_count"] == 3
 
 
 def test_other_limits_mounts_and_packages_hold_from_the_next_cell_on(

@@ -100,7 +100,7 @@ def test_after_a_trap_everything_is_as_before_the_cell(sandbox: LocalSandbox) ->
     assert result.error is not None
     assert "variables are as they were before this cell" in result.error.evalue
     after = says(sandbox, "print(id(x), x is y, len(In))").split()
-    assert (after[0], after[1], int(after[2])) == (before[0], "True", int(before[2]) + 1)
+    assert (after[0], after[1], int(after[2])) == (before[0], "True", int(before[2]) + 2)
 
 
 def test_a_connection_made_before_a_trap_works(sandbox: LocalSandbox) -> None:
@@ -140,8 +140,22 @@ def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: LocalSandbox) ->
     for value in range(4):
         sandbox.execute(f"x = {value}")
     sandbox.undo(3)
-    sandbox.execute(TRAP)
-    assert sandbox.execute("x").reply["execution_count"] == 5
+    assert sandbox.execute(TRAP).reply["execution_count"] == 5
+    assert sandbox.execute("x").reply["execution_count"] == 6
+
+
+@pytest.mark.parametrize("lost", [TRAP, "%undo", "x = 2\n%undo"])
+def test_a_number_is_used_once_whatever_became_of_its_cell(opened: Opening, lost: str) -> None:
+    sandbox = opened()
+    numbers = [sandbox.execute(code).reply["execution_count"] for code in ("x = 1", lost)]
+    sandbox.close()
+    again = opened()
+    numbers += [again.execute(code).reply["execution_count"] for code in (lost, "x = 3", "x")]
+    assert numbers == [1, 2, 3, 4, 5]
+    assert "no kept cell '2'" in str(again.execute("%restore 2").error)
+    assert says(again, "print(In[3] != '')") == "True"
+    again.restore(4)
+    assert says(again, "print(x)") == "3"
 
 
 def test_undo_right_after_a_trap_is_of_the_cell_before(sandbox: LocalSandbox) -> None:

@@ -148,6 +148,10 @@ class OfferedMessage:
             return is_first
 
 
+NUMBERS_MOST = (1 << 31) - 1
+"""The highest number of a cell."""
+
+
 class Cell(Struct, frozen=True, kw_only=True):
     """A cell that is to be run; `BaseSandbox.submit` explains the fields."""
 

@@ -29,7 +29,7 @@ from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.descriptors import TO_START, make_room
-from wasm_kernel.execution.interfaces import Listener, NoListener
+from wasm_kernel.execution.interfaces import NUMBERS_MOST, Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.folders.folders import SandboxFolders
@@ -123,6 +123,8 @@ class GuestRunner:
         make_room(self.policy, TO_START)
         self.language.prepare(self._flavour, progress)
         self.state.open(self.language.images())
+        if self.next_count > self.state.tree.next_count:  # somebody knows of a cell that was lost
+            self.state.use_count(self.next_count)
         self._is_open = True
         self.start_guest()
 
@@ -326,6 +328,10 @@ class GuestRunner:
         restored = self.state.restore_files(travel, self.changes)
         self.start_guest()
         return restored
+
+    def use_number(self, number: int) -> None:
+        """Gives no later cell a number that was used."""
+        self.next_count = min(max(self.next_count, number + 1), NUMBERS_MOST)
 
     def keep_later(self, turn: Turn, cell: int) -> None:
         """Has `keep` make what a turn did to memory a commit: that of the cell of this number."""

@@ -90,6 +90,10 @@ class LocalSandbox(BaseSandbox):
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
         self._hooks.opened(self)
 
+    def count_from(self, count: int) -> None:
+        """Gives no cell a number below this one. Call it before `start`."""
+        self._runner.next_count = count
+
     def show_notes(self, page: Callable[[str], None]) -> None:
         """Has `page` shown the sentences that no cell is to print. Call it before `start`."""
         self._notices.page = page

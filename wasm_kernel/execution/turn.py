@@ -70,6 +70,7 @@ class Turn:
         is_comm: Whether the front end speaks on a comm, to code of the user's.
         is_visible: Whether it is a cell whose output somebody sees.
         code: The cell's source; empty if it is not a cell.
+        number: The cell's number; that of the one before if it is not counted.
         limits_met: The settings of the limits that it met.
         reply: The agent's reply, once there is one.
         stopped: How the guest was lost in it; None if it came back.
@@ -88,6 +89,7 @@ class Turn:
         self.is_comm = request.get("op") == "comm"
         self.is_visible = self.is_cell and not request.get("silent")
         self.code = str(request.get("code", "")) if self.is_cell else ""
+        self.number = int(request.get("execution_count", 0)) - (not self.is_counted)
         self.comms = TurnComms(listener, parts.policy, parts.comms)
         self._allowed = CellAllowance(parts.allowance)
         self._commands = TurnCommands(self, parts.commands, parts.clock, parts.policy.stdout_bytes)

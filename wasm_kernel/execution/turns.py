@@ -80,6 +80,7 @@ class GuestTurns:
         if turn.stopped is not None:
             turn.error = as_error(turn.stopped, runner.policy.door)
             listener.emit(turn.error)
+            self._count_alone(turn)
         turn.seconds = time.monotonic() - began
         return turn
 
@@ -106,7 +107,7 @@ class GuestTurns:
 
         The guest gets the cell with its next one, so that it has its text in `In`.
         """
-        clock, number = self._runner.clock, self._runner.next_count
+        clock = self._runner.clock
         self._runner.fuel.skip()
         clock.arm(NO_SIGNALS, None, 0.0, expected=True)
         interrupted = clock.interrupted
@@ -116,10 +117,18 @@ class GuestTurns:
             return
         refused = self._runner.commands.travel.run_from_text(travels, turn)
         ename = "UsageError" if refused else ""
-        turn.end(number - (not turn.is_counted), ename=ename, evalue=refused)
+        turn.end(turn.number, ename=ename, evalue=refused)
+
+    def _count_alone(self, turn: Turn) -> None:
+        """Uses up the number of a cell that left nothing in memory; the next guest gets its text.
+
+        On disk it says so at once: no commit does.
+        """
         if turn.is_counted:
             code = turn.code if len(turn.code) <= _MISSED_CHARACTERS else ""
-            self._missed.append((number, code))
+            self._missed.append((turn.number, code))
+            self._runner.use_number(turn.number)
+            self._runner.state.use_count(self._runner.next_count)
 
     def _end_unrun(self, turn: Turn) -> None:
         """Ends a cell that was interrupted before it ran."""
@@ -136,11 +145,11 @@ class GuestTurns:
         before.
         """
         runner, travel = self._runner, self._runner.commands.travel
-        cell = runner.next_count if turn.is_counted else runner.next_count - 1
-        if turn.count:
-            runner.next_count = turn.count + 1
-        if ran and (travel.target is None or travel.here):
-            runner.keep_later(turn, cell)
+        is_kept = ran and (travel.target is None or bool(travel.here))
+        if turn.is_counted:
+            runner.use_number(max(turn.count, turn.number))
+        if is_kept:
+            runner.keep_later(turn, turn.number)
         if runner.commands.wants_state and runner.keep():
             travel.give_names(travel.here, turn)
         runner.state.tell_files()
@@ -149,6 +158,8 @@ class GuestTurns:
         if travel.target is not None:
             texts.tell_restored(runner.travel(travel.target), turn.on_text)
             travel.give_names(travel.there, turn)
+        if not is_kept:
+            self._count_alone(turn)
         runner.commands.run_actions(turn, runner.clock)
         runner.commands.files_changed(runner.changes, turn, runner.clock)
         runner.commands.begin_cell(runner.next_count)
@@ -275,7 +286,7 @@ def result_of(turn: Turn, runner: GuestRunner, session_id: str | None) -> Sandbo
     """Returns the result of a cell's turn; `runner` knows what it used and changed."""
     reply: Mapping[str, Any] = turn.reply or {}
     if turn.stopped is not None:  # what a lost guest said of its end is no end
-        reply = {"status": "error", "execution_count": runner.next_count, "payload": []}
+        reply = {"status": "error", "execution_count": turn.number, "payload": []}
     error, files = _cell_error(turn, reply), runner.changes.compare()
     return SandboxResult(
         success=error is None,

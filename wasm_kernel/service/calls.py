@@ -116,6 +116,9 @@ class PendingCall:
         self._overdue_at = math.inf
         self._has_begun, self._interrupts = False, 0
 
+    is_counted = False
+    """True if it is a cell that gets a number."""
+
     @property
     def is_cell(self) -> bool:
         """True if it is a cell."""
@@ -204,8 +207,11 @@ class PendingCall:
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(problem)
 
-    def lost(self, problem: GuestStopped, *, began: bool) -> None:
-        """Ends it, as its worker is gone for this reason; `began` if it may have begun."""
+    def lost(self, problem: GuestStopped, *, began: bool, number: int = 0) -> None:
+        """Ends it, as its worker is gone for this reason; `began` if it may have begun.
+
+        A cell that has has a `number`, if it is counted.
+        """
         self.refuse(problem)
 
     def _finish(self, value: Any, figures: Figures) -> None:
@@ -217,7 +223,7 @@ class PendingCell(PendingCall):
     """A cell; its result holds what it showed, if its listener wants that.
 
     Its result is `nothing` if nothing is known of it. `timeout` is the limit in seconds that its
-    caller set, if any.
+    caller set, if any. It gets a number if it `is_counted`.
     """
 
     def __init__(
@@ -227,6 +233,8 @@ class PendingCell(PendingCall):
         policy: ExecutionPolicy,
         timeout: float | None,
         nothing: SandboxResult,
+        *,
+        is_counted: bool,
     ) -> None:
         limits = [limit for limit in (policy.cell_timeout, timeout) if limit]
         seconds = min(limits, default=math.inf)
@@ -237,6 +245,7 @@ class PendingCell(PendingCall):
         self._timeout = timeout
         self._door = policy.door
         self._nothing = nothing
+        self.is_counted = is_counted
 
     def _heard(self, report: Report) -> messages.Line | None:
         match report:
@@ -263,7 +272,7 @@ class PendingCell(PendingCall):
             fields["fuel_consumed"] = budget and min(value.fuel_consumed, budget)
         self._end(memory_used_bytes=figures.memory_bytes, **fields)
 
-    def lost(self, problem: GuestStopped, *, began: bool) -> None:
+    def lost(self, problem: GuestStopped, *, began: bool, number: int = 0) -> None:
         """Ends it with a result that says what is kept."""
         if isinstance(problem, CellTimeout) and problem.seconds == self._timeout:
             problem.setting = CALL_SECONDS
@@ -273,7 +282,8 @@ class PendingCell(PendingCall):
         except Exception as failure:
             log_failure("a listener", failure)
         error = CellError(shown.ename, shown.evalue, shown.traceback)
-        self._end(error=error)
+        counted = {"execution_count": number} if number else {}
+        self._end(error=error, reply={"status": "error", **counted, "payload": []})
 
     def _end(self, **fields: Any) -> None:
         fields |= {name: self._output.text(name) for name in ("stdout", "stderr")}

@@ -35,6 +35,7 @@ _LOG_CHARACTERS = 16 * 1024
 Json = Any
 Object = dict[str, Json]
 Files = tuple[str, ...]
+Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
 Short = Annotated[str, Meta(max_length=1000)]
 LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
 LogLevel = Annotated[int, Meta(ge=0, le=50)]  # `logging` remembers each that it was ever told
@@ -96,6 +97,8 @@ class Open(_Message, frozen=True, tag="open"):
         verified: What the session's last worker left, as `Closed` has it.
         notices: Sentences for the first cell.
         door: The way in that the sandbox is used through.
+        count: The least number of its next cell: a cell that was lost with its worker has the one
+            before, and only the service knows of it.
     """
 
     language: str
@@ -112,11 +115,12 @@ class Open(_Message, frozen=True, tag="open"):
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
     door: Door = Door.PROGRAM
+    count: Number = 1
 
     @property
     def again(self) -> "Open":
         """The same, once a worker had it: the next one goes on where that ended."""
-        return replace(self, resume="always", quiet=True, notices=())
+        return replace(self, resume="always", quiet=True, notices=(), count=1)
 
     @property
     def root(self) -> str:
@@ -290,7 +294,7 @@ class CellResult(Struct, frozen=True):
 class Figures(Struct, frozen=True):
     """The figures of a sandbox in each answer of its worker; fuel is a cell's, if counted."""
 
-    next_count: Annotated[int, Meta(ge=1, lt=2**31)] = 1
+    next_count: Number = 1
     memory_bytes: Annotated[int, Meta(ge=0, le=2**32)] = 0
     commits: Annotated[int, Meta(ge=0, lt=2**31)] = 0
     fuel: Count = 0
@@ -348,7 +352,12 @@ class Stuck(_Message, frozen=True, tag="stuck"):
 
 
 class Opened(_Message, frozen=True, tag="opened"):
-    """The guest is there: from now on calls are begun, and what is lost may be a call."""
+    """The guest is there: from now on calls are begun, and what is lost may be a call.
+
+    Its next cell has the number `count`.
+    """
+
+    count: Number = 1
 
 
 class Closed(_Message, frozen=True, tag="closed"):

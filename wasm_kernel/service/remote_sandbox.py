@@ -92,7 +92,14 @@ class WorkerSandbox(BaseSandbox):
         """
         sent, future = replace(cell, code=without_surrogates(cell.code)), RemoteCell(self.worker)
         nothing = never_ran(Path(self.worker.opened.workspace), self.session_id)
-        pending = PendingCell(future, listener, self.policy, cell.timeout_seconds, nothing)
+        pending = PendingCell(
+            future,
+            listener,
+            self.policy,
+            cell.timeout_seconds,
+            nothing,
+            is_counted=cell.store_history,
+        )
 
         def make(call: int) -> messages.Execute:
             future.call = call

@@ -28,6 +28,7 @@ from wasm_kernel.errors import (
     describe,
 )
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.interfaces import NUMBERS_MOST
 from wasm_kernel.guests.base import Fetched
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.policy import MIB
@@ -291,6 +292,7 @@ class SessionWorker:
                 raise stuck(report)
             case messages.Opened():
                 line.count(size)
+                self._count_on(report.count)
                 self._killed = 0
             case messages.Closed():
                 if self._leaving is None:
@@ -356,6 +358,8 @@ class SessionWorker:
             left = self._calls.take_until(
                 self._calls.last if leaving is None else leaving.last_call
             )
+            is_lost = isinstance(problem, GuestStopped)
+            count = self._use_number() if is_lost and left and left[0].is_counted else 0
             if not self._calls:
                 self._thread = None
             self._line = self._leaving = None
@@ -363,10 +367,22 @@ class SessionWorker:
             self._changed.notify_all()
         for number, pending in enumerate(left):
             if isinstance(problem, GuestStopped):
-                pending.lost(problem, began=number == 0)
+                pending.lost(problem, began=number == 0, number=0 if number else count)
             else:
                 pending.refuse(problem or SandboxClosed(self._why_closed or _RESET))
         return is_called
+
+    def _use_number(self) -> int:
+        """Returns the number of a cell that was lost; the next worker gives it to no other."""
+        number = self.usage.figures.next_count
+        self._count_on(number + 1)
+        self.opened = replace(self.opened, count=self.usage.figures.next_count)
+        return number
+
+    def _count_on(self, count: int) -> None:
+        """Notes the number of the next cell."""
+        count = min(count, NUMBERS_MOST)
+        self.usage.figures = replace(self.usage.figures, next_count=count)
 
     # -- sleeping, closing, looking after it
 

@@ -129,6 +129,7 @@ class _Worker:
             quiet=opened.quiet,
             pip=opened.pip,
         )
+        self._sandbox.count_from(opened.count)
         if isinstance(session, Session):
             own = fork_command(self._sandbox, session)
             may_fork = policy.door is not Door.AGENT  # whose tools would not find the session
@@ -153,7 +154,7 @@ class _Worker:
 
     def _tell_opened(self, started: Future[None]) -> None:
         if started.exception() is None:  # if there is one, each call says so
-            self._send(messages.Opened())
+            self._send(messages.Opened(self._sandbox.next_count))
 
     def _answer_pings(self) -> None:
         """Says that this process is well while it closes the session, which may take long."""

@@ -94,7 +94,7 @@ class History:
             tree = self.tree
             needed = {each.id for one in tree.names.values() for each in tree.lineage(one)}
             commits = {one: replace(commit, cell=0) for one, commit in tree.commits.items()}
-            self.tree = replace(tree, commits=commits, head=0, undone=())
+            self.tree = replace(tree, commits=commits, head=0, undone=(), count=0)
             gone = self.drop(commits.keys() - needed)
         self.remove_contents(gone)
 
@@ -277,6 +277,11 @@ class History:
         """Gives a commit a name, which keeps it from being folded away. Call `save`."""
         with self.lock:
             self.tree = replace(self.tree, names={**self.tree.names, name: commit_id})
+
+    def use_count(self, count: int) -> None:
+        """Notes which number comes after that of a cell that left no commit. Call `save`."""
+        with self.lock:
+            self.tree = replace(self.tree, count=count)
 
     def forget_undone(self) -> None:
         """Makes it impossible to go back to what was undone."""

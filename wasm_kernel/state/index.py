@@ -128,16 +128,17 @@ class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
     ids: tuple[Id, ...]
 
 
-class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True):
+class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True, omit_defaults=True):
     """The record of memory being at a commit (0 before the first) that is not the newest one.
 
     A commit newer than `after` is the head itself. Those `undone` were left for it and can be gone
-    back to, the latest last.
+    back to, the latest last. `count` is as in `Tree`.
     """
 
     at: Id = 0
     after: Id = 0
     undone: tuple[Id, ...] = ()
+    count: Count = 0
 
     def position(self, commits: Collection[int]) -> tuple[int, tuple[int, ...]]:
         """Returns the head and what was undone, if an index with these commits ends with this."""

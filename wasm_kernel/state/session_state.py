@@ -255,6 +255,11 @@ class SessionState:
         if self._recorder is not None:
             self._recorder.unwatch(keep=keep)
 
+    def use_count(self, count: int) -> None:
+        """Notes the number of the next cell, as the one before it leaves no commit that says so."""
+        self.history.use_count(count)
+        self._live().save()
+
     def drop_unreadable_commit(self, problem: Unreadable) -> None:
         """Drops a commit that can't be read; the head is the state before it now."""
         lost = self.tree.commits[problem.commit_id]

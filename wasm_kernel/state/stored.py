@@ -106,7 +106,7 @@ class StoredState(Struct, frozen=True):
         if origin is None:  # nobody knows what it said: no file of the parent's, and fresh seeds
             origin = Origin(last, reseed=True)
         at, undone = head.position(commits)
-        tree = Tree(commits, at, names, undone, last, origin)
+        tree = Tree(commits, at, names, undone, last, origin, head.count)
         closed = reading.entries[-1:] == (Closed(),)
         return cls(reading, tree, head, tuple(heads), frozenset(contents), certain, closed)
 

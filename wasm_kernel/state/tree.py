@@ -46,7 +46,7 @@ class Tree(Struct, frozen=True):
 
     The head is 0 before the first; those that were left by going back are `undone`, latest last;
     `last` is the highest number that a commit ever had; `origin` was inherited from another
-    session.
+    session; `count` is the execution count that comes after cells that left no commit.
     """
 
     commits: Mapping[int, Commit] = {}
@@ -55,6 +55,7 @@ class Tree(Struct, frozen=True):
     undone: tuple[int, ...] = ()
     last: int = 0
     origin: Origin = Origin()
+    count: int = 0
 
     def lineage(self, commit_id: int) -> list[Commit]:
         """Returns a commit and those it stands on, newest first."""
@@ -91,7 +92,7 @@ class Tree(Struct, frozen=True):
         """The execution count that comes after all that were used in this run, or in the head."""
         used = [commit.count for commit in self.commits.values() if commit.cell]
         head = self.commits.get(self.head)
-        return max([*used, 1 if head is None else head.count])
+        return max([*used, self.count, 1 if head is None else head.count])
 
     @property
     def has_parents_seeds(self) -> bool:
@@ -115,7 +116,7 @@ class Tree(Struct, frozen=True):
 
     def head_record(self) -> Head:
         """Returns the record of where memory is."""
-        return Head(self.head, self.last, self.undone)
+        return Head(self.head, self.last, self.undone, self.count)
 
     def records(self) -> tuple[Record, ...]:
         """Returns the records that say all of it, in the order of an index."""
@@ -132,7 +133,8 @@ class Tree(Struct, frozen=True):
         records: list[Record] = [Drop(dropped)] if dropped else []
         records += [c for one, c in self.commits.items() if before.commits.get(one) is not c]
         records += [Name(n, one) for n, one in self.names.items() if before.names.get(n) != one]
-        if head.position(self.commits) != (self.head, self.undone):
+        is_there = head.position(self.commits) == (self.head, self.undone)
+        if not is_there or head.count != self.count:
             records.append(self.head_record())
         return tuple(records)
 
