@@ -157,6 +157,9 @@ class FakeSandbox:
         self.start()
         return self._thread.submit(lambda: dict(self._namespace.get("open_comms", {})))
 
+    def show_notes(self, page: Callable[[str], None]) -> None:
+        """Nothing outlives its variables."""
+
     def offer_pip(self) -> None:
         """Nothing is installed here."""
 
