@@ -70,6 +70,22 @@ def test_one_display_cannot_be_shown_a_thousand_times_as_large(
     assert page.texts() == ["x"] * 20
 
 
+def test_outputs_hold_no_more_values_than_a_notebook_that_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes some 400 bytes of the run, and two of the file."""
+    monkeypatch.setattr(notebook_client, "MOST_VALUES", 1_000)
+    page = Page()
+    for kind in ("display_data", "update_display_data"):
+        page.show("[1, 2, {}]" * 1_000, kind=kind)
+    shown = {"data": {"application/json": [{"a": 1}] * 40}, "metadata": {}, "transient": {}}
+    page.tell("display_data", shown)
+    with pytest.raises(TooMuchKept, match="1,000 values"):
+        page.tell("execute_result", shown | {"execution_count": 1})
+        page.tell("display_data", shown)
+    assert len(page.book.cells[0].outputs) <= 3
+
+
 def test_widgets_that_are_none_end_no_run_and_many_take_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import output_from_msg
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.batch.notebooks import MOST_VALUES
 from wasm_kernel.policy import MIB
 
 COPIED_BYTES = 64 * MIB
@@ -29,6 +30,7 @@ COPIED_BYTES = 64 * MIB
 OUTPUT_SECONDS = 60
 """The seconds in which what a cell has shown must be read, once it has ended."""
 _ENTRY_BYTES = 200  # of something that holds nothing
+_CONTAINER_VALUES = 8  # that a list or an object counts as beside what it holds: it takes as much
 _LOG = logging.getLogger("wasm_kernel.batch")
 
 Told = dict[str, Any]
@@ -52,6 +54,7 @@ class CellClient(NotebookClient):
         self._shown_in: defaultdict[int, set[str]] = defaultdict(set)
         self._kept: dict[tuple[str, str], int] = {}
         self._left = COPIED_BYTES
+        self._values = 0
 
     def process_message(
         self, msg: Told, cell: NotebookNode, cell_index: int
@@ -80,6 +83,7 @@ class CellClient(NotebookClient):
         self, outs: list[NotebookNode], msg: Told, display_id: str | None, cell_index: int
     ) -> NotebookNode | None:
         """Adds an output to its cell."""
+        self._count_values(msg)
         made: NotebookNode | None = super().output(outs, msg, None, cell_index)
         if made is not None and display_id:
             self._shown[display_id][cell_index].append(made)
@@ -90,6 +94,7 @@ class CellClient(NotebookClient):
         there = [each for row in self._shown.get(display_id, {}).values() for each in row]
         if not there:
             return
+        self._count_values(msg)
         kind = {**msg["header"], "msg_type": "display_data"}
         new = output_from_msg({**msg, "msg_type": "display_data", "header": kind})
         if len(there) > 1:
@@ -114,6 +119,18 @@ class CellClient(NotebookClient):
             self._spend(size + _ENTRY_BYTES - self._kept.get(key, 0))
             self._kept[key] = size + _ENTRY_BYTES
         super().handle_comm_msg(outs, msg, cell_index)
+
+    def _count_values(self, msg: Told) -> None:
+        """Counts what an output holds: values take far more memory than their text."""
+        left: list[Any] = [msg["content"].get("data")]
+        while left and self._values <= MOST_VALUES:
+            value = left.pop()
+            self._values += 1
+            if isinstance(value, dict | list):
+                self._values += _CONTAINER_VALUES
+                left += value.values() if isinstance(value, dict) else value
+        if self._values > MOST_VALUES:
+            raise TooMuchKept(f"The outputs would hold more than {MOST_VALUES:,} values of JSON.")
 
     def _spend(self, size: int) -> None:
         self._left -= size
