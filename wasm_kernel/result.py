@@ -134,12 +134,15 @@ class Travelled:
             again.
         files_removed: Paths of files that were removed, as they did not exist before.
         files_missed: Paths of files that could not be brought back, each with the reason.
+        files_left: Paths of files that are not as they were then and stay as they are, as files did
+            not go along; `rollback(files=True)` takes that back, too.
     """
 
     cells: tuple[str, ...] = ()
     files_back: tuple[str, ...] = ()
     files_removed: tuple[str, ...] = ()
     files_missed: Mapping[str, str] = field(default_factory=dict)
+    files_left: tuple[str, ...] = ()
 
 
 COMMS_MOST = 50_000

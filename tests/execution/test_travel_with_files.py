@@ -48,6 +48,20 @@ def state(sandbox: LocalSandbox) -> dict[str, str]:
     return {str(p.relative_to(sandbox.workspace)): p.read_text() for p in files if p.is_file()}
 
 
+def test_an_undo_without_files_says_which_stay_and_how_they_go(sandbox: LocalSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('old'); _ = open('b', 'w').write('b'); x = 1")
+    says(sandbox, "_ = open('a', 'w').write('new'); os.remove('b'); os.mkdir('d'); open('d/c','x')")
+    assert sandbox.undo().files_left == ("a", "b", "d/c")
+    assert sandbox.redo().files_left == ()  # they are as they were then
+    said = sandbox.execute("%undo").stdout
+    assert "Files in /app stay as they are: a, b, d/c. %restore --files takes that" in said
+    assert sandbox.execute("%restore --files").success
+    assert state(sandbox) == {"a": "old", "b": "b"}
+    says(sandbox, "y = 1")
+    assert sandbox.undo().files_left == ()
+    assert says(sandbox, "print(x)") == "1"
+
+
 def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: LocalSandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('old'); _ = open('b', 'w').write('b')")
     says(
@@ -65,7 +79,7 @@ def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: LocalSandbox) -> N
 def test_without_files_an_undo_leaves_them(sandbox: LocalSandbox) -> None:
     says(sandbox, "x = 1")
     says(sandbox, "_ = open('a', 'w').write('new')")
-    assert "Files" not in says(sandbox, "%undo")
+    assert "Files in /app stay as they are: a." in says(sandbox, "%undo")
     assert state(sandbox) == {"a": "new"}
 
 

@@ -91,8 +91,11 @@ def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
     stdio.says("n = 1")
     stdio.call("checkpoint", name="one")
     stdio.says("n = 2")
-    stdio.says("n = 3")
-    assert "n = 3" in stdio.call("undo").text
+    stdio.says("n = 3; open('three', 'w').close()")
+    undone = stdio.call("undo").text
+    assert "n = 3" in undone
+    assert "Files that stay as they are: three. The cell %restore --files takes that" in undone
+    assert "1 removed (three)" in stdio.call("execute_code", code="%restore --files").text
     refused = stdio.call("execute_code", code="new = %fork")
     assert "fork_session" in refused.text  # it would be a session that no tool finds
     assert stdio.says("n") == "2"

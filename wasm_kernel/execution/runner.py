@@ -48,6 +48,7 @@ from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.preopens import covered_by
 from wasm_kernel.wasi_files.quota import Quota
 
 _LOG = logging.getLogger("wasm_kernel.execution")
@@ -313,15 +314,16 @@ class GuestRunner:
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
         """Brings memory elsewhere, as `SessionState.plan` says, or raises `TravelError`."""
         travel = self.state.plan(how, cells, name, files=files)
-        restored = self.travel(travel) or RestoredFiles()
+        restored = self.travel(travel)
         labels = tuple(commit.label for commit in travel.cells)
         missed = texts.reasons(restored)
-        return Travelled(labels, tuple(restored.back), tuple(restored.removed), missed)
+        left = tuple(covered_by(path) or path for path in restored.left or ())
+        return Travelled(labels, tuple(restored.back), tuple(restored.removed), missed, left)
 
-    def travel(self, travel: Travel) -> RestoredFiles | None:
+    def travel(self, travel: Travel) -> RestoredFiles:
         """Brings memory elsewhere in the history; execution counts go on upwards.
 
-        Returns what was done to files, if they went along.
+        Returns what was done to files, or which stay.
         """
         self.state.travel(travel)
         self.close_guest(keep=True)

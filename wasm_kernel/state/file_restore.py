@@ -41,12 +41,13 @@ Changing = Callable[[str, os.stat_result | None], None]
 
 class RestoredFiles(Struct):
     """The outcome, as paths in the workspace: what is there again or holds what it held, what is
-    gone, and what could not be brought back.
+    gone, and what could not be brought back. If files did not go along: what is `left` as it is.
     """
 
     back: list[str] = []
     removed: list[str] = []
     missed: list[tuple[str, NotKept]] = []
+    left: list[str] | None = None
 
 
 def restore_files(
@@ -60,6 +61,31 @@ def restore_files(
     kept = (was.kept for was in state.values() if isinstance(was, KeptFile))
     with versions.hold(kept), versions.lookup() as lookup:
         return _FileRestore(versions, changing, opened).run(state, lookup)
+
+
+def left_files(versions: FileVersions, commit: int) -> list[str]:
+    """Returns the files that are not as they were at a commit, as far as that is known."""
+    if not versions.keeps or commit < versions.ledger.known_from:
+        return []
+    state = versions.state(commit)
+    with versions.lookup() as lookup:
+        return [path for path in sorted(state) if _differs(path, state[path], lookup)]
+
+
+def _differs(path: str, was: PreImage, lookup: Lookup) -> bool:
+    """Returns whether a file is not what it was, by its size and time; of folders files count."""
+    try:
+        folder, name = lookup.parent(path)
+        found = _found(name, folder)
+        if found is None or isinstance(was, KeptFolder) or stat.S_ISDIR(found.st_mode):
+            return found is None and isinstance(was, KeptFile | KeptLink)
+        if isinstance(was, KeptLink):
+            is_link = stat.S_ISLNK(found.st_mode)
+            return not is_link or os.readlink(name, dir_fd=folder) != was.text
+        now = (found.st_size, found.st_mtime_ns)
+        return not isinstance(was, KeptFile) or now != (was.size, was.mtime)
+    except OSError:  # the folder that it lay in is gone
+        return isinstance(was, KeptFile | KeptLink)
 
 
 def as_at_commit(versions: FileVersions, file: OpenFile, commit: int) -> OpenFile:

@@ -24,7 +24,12 @@ from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import folding, texts
 from wasm_kernel.state.commits import Unreadable
-from wasm_kernel.state.file_restore import RestoredFiles, as_at_commit, restore_files
+from wasm_kernel.state.file_restore import (
+    RestoredFiles,
+    as_at_commit,
+    left_files,
+    restore_files,
+)
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.history import History
@@ -406,10 +411,10 @@ class SessionState:
         if self.head is not None:
             self._notices.log(events.MEMORY_ROLLBACK, to_cell=self._cell)
 
-    def restore_files(self, travel: Travel, changes: FileChanges) -> RestoredFiles | None:
-        """Brings files where a travel leads, while no guest lives; None if the files stay."""
+    def restore_files(self, travel: Travel, changes: FileChanges) -> RestoredFiles:
+        """Brings files where a travel leads, while no guest lives, or finds out which stay."""
         if travel.files is None:
-            return None
+            return RestoredFiles(left=left_files(self.files, travel.target))
 
         def changing(path: str, found: os.stat_result | None) -> None:
             changes.touch(path, None if found is None else key_of(found))

@@ -18,7 +18,7 @@ KEPT = (
     "The variables are as they were before this cell, without what it imported; the files in /app "
     "are as the cell left them."
 )
-TAKE_BACK = " %restore --files takes that back."
+TAKE_BACK = " %restore --files takes that back, too."
 KEPT_OF_CALLBACK = (
     "The variables are as they were before this callback; the files in /app are as it left them."
 )
@@ -259,9 +259,11 @@ def keeps_no_files(problem: OSError) -> str:
     )
 
 
-def tell_restored(found: RestoredFiles | None, write: Callable[[str, str], None]) -> None:
-    """Says what was done to files, and what could not be; nothing if they stayed."""
-    if found is None:
+def tell_restored(found: RestoredFiles, write: Callable[[str, str], None]) -> None:
+    """Says what was done to files, and what could not be, or which stay."""
+    if found.left is not None:
+        if names := [ascii(covered_by(path) or path)[1:-1] for path in found.left]:
+            write("stdout", f"Files in /app stay as they are: {_some(names)}.{TAKE_BACK}\n")
         return
     groups = (
         ("brought back", [path for path in found.back if not covered_by(path)]),

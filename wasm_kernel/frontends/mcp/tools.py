@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import posixpath
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -58,6 +58,7 @@ _TOO_LATE = (
     "holds."
 )
 _TRAVEL_CHARACTERS = 2_000
+_NAMED = 20  # files, of those that stay
 
 Blocks = list[ContentBlock]
 
@@ -202,7 +203,7 @@ class CellTools:
         return [text_block(listing(self._sessions.all(), usage) or "There is no session.")]
 
     async def reset_session(self, language: Language = None, session: Handle = None) -> Blocks:
-        """Begin anew: all variables and the history go; files and named checkpoints stay."""
+        """Begin anew: variables go; files and named checkpoints stay."""
         found = await self._sessions.of(self._caller(), session, guest_of(language))
         await found.sandbox.reset()
         found.begin_anew()
@@ -301,6 +302,13 @@ def guest_of(language: str | None) -> str | None:
     return RuntimeType.JAVASCRIPT.value if language == "typescript" else language
 
 
+def _left(paths: Sequence[str]) -> str:
+    """Returns the names of files that did not go along, and how they do; empty if all did."""
+    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+    names = ", ".join(paths[:_NAMED]) + more
+    return f"{names}. The cell %restore --files takes that back, too." if paths else ""
+
+
 def _travelled(session: AgentSession, what: str, done: str, travelled: Travelled) -> Blocks:
     session.travelled(what)
     missed = [f"{path}: {why}" for path, why in travelled.files_missed.items()]
@@ -310,6 +318,7 @@ def _travelled(session: AgentSession, what: str, done: str, travelled: Travelled
         "Files that are back: ": ", ".join(travelled.files_back),
         "Files that are gone: ": ", ".join(travelled.files_removed),
         "Not brought back: ": "; ".join(missed),
+        "Files that stay as they are: ": _left(travelled.files_left),
     }
     text = "\n".join(head + rest for head, rest in rows.items() if rest)
     return said(session, cut(text.strip(), _TRAVEL_CHARACTERS, ""))
