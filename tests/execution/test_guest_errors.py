@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.local import LocalSandbox
+from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel.errors import Door
+from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import SandboxResult
 
 
@@ -31,6 +34,31 @@ def test_a_missing_file_says_how_files_come_in(module_sandbox: LocalSandbox, cod
     assert "No such file" in text
     assert "write_session_file" in text  # at a program's door; a kernel speaks of the notebook
     assert text.count("[wasm-kernel]") == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "bytearray(3 * 10**9)",
+        "'x'.ljust(3 * 10**9)",
+        "len(range(3 * 10**9))",
+        "import numpy; numpy.zeros(3 * 10**9)",
+        "import numpy; numpy.zeros((10**5, 10**5))",
+    ],
+)
+def test_what_is_larger_than_any_object_says_so(module_sandbox: LocalSandbox, code: str) -> None:
+    text = shown(module_sandbox.execute(code))
+    assert "one object has at most 2,147,483,647 bytes or items" in text
+
+
+@pytest.mark.usefixtures("warm")
+def test_an_error_of_memory_names_no_setting_to_an_agent(tmp_path: Path) -> None:
+    policy = ExecutionPolicy(memory_bytes=512 * MIB).at(Door.AGENT)
+    with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
+        for code in ("bytes(600_000_000)", "z = []\nwhile True: z.append(bytes(20_000_000))"):
+            text = shown(sandbox.execute(code))
+            assert "512 MiB" in text
+            assert not re.search("[Rr]aise|memory_bytes|WasmKernel", text)
 
 
 def test_the_hint_knows_nothing_of_the_host(module_sandbox: LocalSandbox) -> None:

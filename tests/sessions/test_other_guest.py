@@ -40,3 +40,19 @@ def test_variables_wait_for_the_guest_that_saved_them(
         assert "kept for that version" in found.stderr
         assert "The files in /app are all there" in found.stderr
     assert first_cell(root, "print(x)").stdout == "7\n"
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_session_of_the_other_language_is_not_called_another_version_alone(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "sessions"
+    for runtime, code in (("javascript", "x = 7"), ("python", "print('x' in dir())")):
+        sandbox = get_session_sandbox("analysis", runtime, workspace_root=root)
+        found = sandbox.execute(code)
+        sandbox.close()
+    assert found.stdout == "False\n"
+    assert "or by its other language" in found.stderr
+    again = get_session_sandbox("analysis", "javascript", workspace_root=root)
+    assert again.execute("x").outputs[0].data["text/plain"] == "7"
+    again.close()

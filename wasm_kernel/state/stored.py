@@ -35,10 +35,13 @@ from wasm_kernel.state.tree import Tree
 
 _UNUSED = "unused"
 _UNNAMED_MOST = 2  # contents that a killed process had written, and not yet their records
-OTHER_IMAGE = "they were saved by another version of the sandbox, or before its cache was made anew"
+OTHER_IMAGE = (
+    "they were saved by another version of the sandbox or by its other language, or before its "
+    "cache was made anew"
+)
 _OF_ANOTHER = (
-    f"{OTHER_IMAGE}. They are kept for that version, as long as history_bytes has room for them: "
-    "to carry values over, open the session with it and write them to files"
+    f"{OTHER_IMAGE}. They are kept for that version or language, as long as history_bytes has room "
+    "for them: to carry values over, open the session with it and write them to files"
 )
 _USELESS = "what was saved of them can't be used ({why})"
 

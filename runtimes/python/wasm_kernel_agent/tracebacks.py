@@ -90,6 +90,7 @@ _INTEGERS = {
             "cannot fit 'int' into an index-sized integer",
             "too large to convert to C ssize_t",
             "Maximum allowed dimension exceeded",
+            "is larger than the maximum possible size",
         ),
         "Sizes and positions have 32 bits here: one object has at most 2,147,483,647 bytes or "
         "items. Work in pieces.",
