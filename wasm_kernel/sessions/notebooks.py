@@ -303,7 +303,7 @@ class Opening:
     def tomorrow(self) -> str:
         """The words for people on what the next kernel will find."""
         if self.is_of_notebook:
-            return "the notebook's next kernel finds these files"
+            return "the notebook's next kernel finds these files and named checkpoints"
         why = self._refused if self.file is None else "as the notebook's are in another session"
         return f"other kernels do not find these files, {why}"
 
