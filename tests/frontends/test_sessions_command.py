@@ -276,7 +276,7 @@ def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(
         write_session_file(name, f"f{number}", b"", root)
     (tmp_path / "orders.ipynb").write_text("{}")
     bind(SessionsRoot(root), first, tmp_path / "orders.ipynb")
-    for text in (first, "1a2b0", "orders.ipynb", str(tmp_path / "orders.ipynb")):
+    for text in (first, "1a2b0", "orders.ipynb", "./orders.ipynb", str(tmp_path / "orders.ipynb")):
         assert good(command("files", text)) == "f0\n"
     assert good(command("files", "1a2b")) == "f2\n"  # an id goes before what begins with it
     assert good(command("files", "1a2c")) == "f1\n"
@@ -284,6 +284,7 @@ def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(
         said = failed(command(*words))
         assert f"1a2 may be one of 3 sessions (1a2b, {first}, {second}). Nothing was done" in said
     assert "no such session" in failed(command("show", "3"))
+    assert "No notebook other.ipynb has a session here" in failed(command("show", "other.ipynb"))
     good(command("delete", "1a2c", "--yes"))
     assert sorted(path.name for path in root.iterdir()) == ["1a2b", first]
 

@@ -103,11 +103,11 @@ def ids_named(root: SessionsRoot, text: str) -> list[str]:
     if ids.is_id(text) and root.target_of(text) in names:
         return [text]
     begun = [name for name in names if text and name.startswith(text) and _is_session(root, name)]
-    books = notebooks_of(root)
+    books, path = notebooks_of(root), os.path.realpath(text)
     named = [
         name
         for name in names
-        if (file := _notebook_of(root, name, books)) and text in (file.name, str(file))
+        if (file := _notebook_of(root, name, books)) and (text == file.name or path == str(file))
     ]
     return sorted({*begun, *named})
 

@@ -31,7 +31,7 @@ from wasm_kernel.frontends.cli.session_tables import (
     table,
 )
 from wasm_kernel.result import readable
-from wasm_kernel.sessions import overview
+from wasm_kernel.sessions import ids, overview
 from wasm_kernel.sessions.overview import Overview
 from wasm_kernel.sessions.pruning import hours_of
 from wasm_kernel.sessions.root import SessionsRoot
@@ -335,6 +335,11 @@ def _id_of(root: SessionsRoot, text: str) -> str:
         raise WasmKernelError(
             f"{printable(text)} may be one of {len(found)} sessions ({some}). Nothing was done. "
             "Name more of the id."
+        )
+    if not (found or ids.is_id(text)):
+        raise WasmKernelError(
+            f"No notebook {printable(text)} has a session here, and this is not a session id. "
+            "Nothing was done. wasm-kernel sessions list shows both."
         )
     return found[0] if found else text
 
