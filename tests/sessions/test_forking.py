@@ -25,8 +25,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.disk_use import DiskUse
-from wasm_kernel.sessions.family import ForkLimits
-from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
+from wasm_kernel.sessions.forking import Forked, ForkLimits, ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session

@@ -32,7 +32,6 @@ from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids, metadata
-from wasm_kernel.sessions.family import ForkLimits
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
@@ -379,8 +378,8 @@ class Service:
             name, policy, size = request.session_id, entry.sandbox.policy, self._size_of(entry)
             self._check_room(entry.owner, 1, size)
             is_free = name in self._asked_for and policy.door is not Door.AGENT
-            limits = None if is_free else ForkLimits.of(policy)
-            made = fork_session(self._sessions_root, entry.lineage, limits)(request, task)
+            bound = None if is_free else policy
+            made = fork_session(self._sessions_root, entry.lineage, bound)(request, task)
             own = entry.sandbox.worker.opened
             language = RuntimeType.checked(own.language)
             self._add(name, language, entry.owner, policy, pip=own.pip, made=True, disk_bytes=size)

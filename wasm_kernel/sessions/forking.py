@@ -25,13 +25,13 @@ from wasm_kernel.guests.base import (
 )
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import LocalSandbox
-    from wasm_kernel.sessions.family import ForkLimits
     from wasm_kernel.sessions.session import Session
 
 FORK = "fork"
@@ -66,18 +66,19 @@ class Forked(Struct, frozen=True):
 
 
 def fork_session(
-    root: SessionsRoot, lineage: Lineage, limits: ForkLimits | None = None
+    root: SessionsRoot, lineage: Lineage, policy: ExecutionPolicy | None = None
 ) -> Callable[[ForkSession, Task], Forked]:
     """Returns the handler of `ForkSession`.
 
     Whoever asks can have copies made of the session that `lineage_below` names as parent, and of no
-    other, within limits. None is for who may have as many as he likes.
+    other. All of its family together have the limits of one session of the policy; None is for who
+    may have as many as he likes.
     """
     parent = ids.checked(lineage.parent)
 
     def fork(request: ForkSession, task: Task) -> Forked:
         """Makes a session. It is made whole, or nothing of it is left."""
-        from wasm_kernel.sessions.family import room_for_fork
+        from wasm_kernel.sessions.family import ForkLimits, room_for_fork
         from wasm_kernel.sessions.staging import SessionExists, new_session
         from wasm_kernel.state import texts
         from wasm_kernel.state.fork import INTERRUPTED, fork_stored
@@ -92,7 +93,8 @@ def fork_session(
                 if own is None:
                     raise ForkError(NOT_SAVED)
                 held.callback(own.close)
-                if limits is not None:
+                if policy is not None:
+                    limits = ForkLimits.of(policy)
                     held.enter_context(room_for_fork(root, top, lineage, limits, task))
                 made = held.enter_context(new_session(root, name, lineage.fields))
                 left_out = fork_stored(own, made, reseed=request.reseed, task=task)

@@ -285,9 +285,7 @@ class WasmKernelApp(JupyterApp):
         if not self.settings.is_batch:
             handlers = {**handlers, PublishFiles: publish_files(place)}
         if self.settings.fork:
-            from wasm_kernel.sessions.family import ForkLimits
-
-            fork = fork_session(root, root.lineage_below(session_id), ForkLimits.of(policy))
+            fork = fork_session(root, root.lineage_below(session_id), policy)
             handlers = {**handlers, ForkSession: fork}
         if self.settings.writes_folder:
             from wasm_kernel.publishing.write_back import WritePlace
