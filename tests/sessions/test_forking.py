@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,9 +23,11 @@ from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.disk_use import DiskUse
-from wasm_kernel.sessions.forking import Forked, ForkLimits, ForkSession, fork_session
+from wasm_kernel.sessions.family import ForkLimits
+from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -81,7 +83,8 @@ def parent(tmp_path: Path) -> Path:
 def forking(parent: Path, limits: ForkLimits | None = None) -> Callable[..., Forked]:
     """What makes forks of a session."""
     root = SessionsRoot(parent.parent)
-    return fork_session(root, root.lineage_below(parent.name), limits)
+    policy = None if limits is None else cast("ExecutionPolicy", limits)
+    return fork_session(root, root.lineage_below(parent.name), policy)
 
 
 def fork(parent: Path, name: str = "fork", *, reseed: bool = True) -> Path:
@@ -303,6 +306,12 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
     request = ForkSession(ids.new(), reseed=True)
     told = forking(parent)(request, QUIET).notice
     assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets limits stand for a policy, whose could not be as small."""
+    monkeypatch.setattr(ForkLimits, "of", lambda limits: limits)
 
 
 def use_of(workspace: Path) -> DiskUse:
