@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import json
+import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ import anyio
 import pytest
 import uvicorn
 from mcp.server.mcpserver.utilities import func_metadata
+from mcp.shared.exceptions import MCPError
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
@@ -290,6 +293,30 @@ def test_updates_of_many_displays_take_time_in_proportion() -> None:
     assert looks < 10_000
 
 
+def test_a_resource_that_holds_up_all_clients_is_refused_or_sent_in_base64(
+    server: HttpServer, agents: Agents
+) -> None:
+    """One of 30 MB that JSON writes six times as long took 4 s of the loop, and 2 GB."""
+    eve = agents.http(server.url, EVE)
+    eve.says(
+        "open('large.txt', 'w').write('x' * 9_000_000); open('odd.txt', 'w').write('\\0a' * 9)"
+    )
+    handle = eve.call("list_sessions").handle
+    with pytest.raises(MCPError, match=r"8\.0 MiB.*read_file"):
+        eve.ask("read_resource", f"workspace://{handle}/large.txt")
+    (content,) = eve.ask("read_resource", f"workspace://{handle}/odd.txt").contents
+    assert base64.b64decode(content.blob) == b"\0a" * 9
+    eve.call("destroy_session")
+
+
+def test_the_images_of_a_reply_have_a_size_together() -> None:
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 9, 9)
+    data = base64.b64encode(png + bytes(2_500_000) + b"IEND\xae\x42\x60\x82").decode()
+    blocks, files = reply_to([{"image/png": data}] * 5)
+    assert len(files) == 5
+    assert sum(each.type == "image" for each in blocks) == 2
+
+
 class SessionOfFiles:
     """Stands for a session; it counts the files that are written."""
 
@@ -308,13 +335,16 @@ class SessionOfFiles:
         return []
 
 
-def reply_to(outputs: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """The text of the reply to a cell that shows this, and the files that were written."""
+def reply_to(outputs: list[dict[str, Any]]) -> tuple[list[Any], list[str]]:
+    """The reply to a cell that shows this, and the files that were written."""
     shown = tuple(Output("display", each, {}, {}) for each in outputs)
     session: Any = SessionOfFiles()
     result = SandboxResult(True, "", "", 0, None, None, 0, 0.0, (), (), (), Path(), shown)
-    blocks = asyncio.run(results.CellReply(session, result, 20_000).blocks())
-    return "\n".join(getattr(each, "text", "") for each in blocks), session.files
+    return asyncio.run(results.CellReply(session, result, 20_000).blocks()), session.files
+
+
+def text_of(blocks: list[Any]) -> str:
+    return "\n".join(getattr(each, "text", "") for each in blocks)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +352,8 @@ def reply_to(outputs: list[dict[str, Any]]) -> tuple[str, list[str]]:
 )
 def test_what_no_reply_shows_makes_few_files_and_lines(data: dict[str, Any]) -> None:
     """A cell of a third of a second had the host write files for 48 s, and a reply of 296 kB."""
-    text, files = reply_to([data] * 3_000)
+    blocks, files = reply_to([data] * 3_000)
+    text = text_of(blocks)
     assert len(files) <= 50
     assert len(text) < 10_000
     assert "2,950 more" in text
@@ -338,8 +369,8 @@ def test_values_are_made_texts_beside_the_loop_of_all_clients(
         return json.dumps(*arguments, **options)
 
     monkeypatch.setattr(results, "json", SimpleNamespace(dumps=dumps))
-    text, _ = reply_to([{"application/json": [1] * 50_000}] * 5)
-    assert "1, 1" in text
+    blocks, _ = reply_to([{"application/json": [1] * 50_000}] * 5)
+    assert "1, 1" in text_of(blocks)
     assert threads
     assert threading.main_thread() not in threads
 

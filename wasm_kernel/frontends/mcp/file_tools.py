@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+import errno
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -49,6 +50,13 @@ _FOLDER = "/app/"
 _ALL = ("", ".")  # as what is to be listed
 FILE_BYTES = 32 * MIB
 """The most bytes of a file that a call reads or writes."""
+RESOURCE_BYTES = 8 * MIB
+"""The most bytes of a file that is read as a resource, which the SDK sends whole."""
+_CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})  # that JSON writes six times as long
+_LARGE = (
+    "A resource may have {most}, and this file is larger: read it in parts, by read_file with "
+    'encoding="base64" and an offset.'
+)
 _URI_CHARACTERS = 20_000
 _NO_FILE = "There is no such file."
 _LISTED = 500
@@ -184,15 +192,17 @@ class FileTools:
             )
         return name
 
-    async def _content(self, session: AgentSession | None, path: str) -> bytes:
+    async def _content(
+        self, session: AgentSession | None, path: str, most: int = FILE_BYTES
+    ) -> bytes:
         """Returns the content of a file of a session, or of a mount.
 
         Raises `LimitReached` if too many large replies are under way.
         """
-        caller, read = self._caller(), partial(self._mounts.read, path, FILE_BYTES)
+        caller, read = self._caller(), partial(self._mounts.read, path, most)
         if session is not None:
             caller = session.caller
-            read = partial(session.sandbox.sync.read_file, path, max_bytes=FILE_BYTES)
+            read = partial(session.sandbox.sync.read_file, path, max_bytes=most)
         data = await self._sessions.host.work(caller, read)
         share = SHARE.get()
         if share is not None and not share.take(len(data)):
@@ -224,14 +234,17 @@ class FileTools:
             raise ResourceNotFoundError(f"Files are {TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:
             found = self._sessions.existing(self._caller(), handle)
-            data = await self._content(found, path)
+            data = await self._content(found, path, RESOURCE_BYTES)
         except FileNotFoundError:
             raise ResourceNotFoundError(f"There is no file {path[:200]!r}.") from None
         except (WasmKernelError, OSError) as problem:
-            raise ResourceError(describe(problem)) from None
+            is_large = isinstance(problem, OSError) and problem.errno == errno.EFBIG
+            words = _LARGE.format(most=readable(RESOURCE_BYTES)) if is_large else describe(problem)
+            raise ResourceError(words) from None
         mime_type = mime_type_of(path)
         try:
             is_text = mime_type.startswith("text/") or mime_type == "application/json"
+            is_text = is_text and len(data.translate(None, _CONTROLS)) == len(data)
             return [ReadResourceContents(data.decode() if is_text else data, mime_type)]
         except UnicodeDecodeError:
             return [ReadResourceContents(data, mime_type)]

@@ -24,6 +24,8 @@ EDGE = 1568
 """The longest edge of an image in a reply, in pixels: what is larger, clients make smaller."""
 IMAGE_BYTES = 3 * MIB
 """The most bytes of an image in a reply."""
+REPLY_IMAGE_BYTES = 6 * MIB
+"""The most bytes of all images in a reply."""
 _HEAD_BYTES = 64
 IMAGES: Mapping[str, tuple[re.Pattern[bytes], bytes]] = {
     "image/png": (re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR", re.DOTALL), b"IEND\xae\x42\x60\x82"),

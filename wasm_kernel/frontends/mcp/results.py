@@ -19,7 +19,14 @@ from urllib.parse import quote
 from mcp_types import ContentBlock, ResourceLink, TextContent
 
 from wasm_kernel.errors import WasmKernelError, describe
-from wasm_kernel.frontends.mcp.images import EDGE, Picture, fitting, image_block, picture_in
+from wasm_kernel.frontends.mcp.images import (
+    EDGE,
+    REPLY_IMAGE_BYTES,
+    Picture,
+    fitting,
+    image_block,
+    picture_in,
+)
 from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellError, Output, SandboxResult
@@ -118,6 +125,7 @@ class CellReply:
         self._number = count if isinstance(count, int) else 0
         self._blocks: list[ContentBlock] = []
         self._images = 0
+        self._image_bytes = REPLY_IMAGE_BYTES
         self._made = 0
         self._saved: list[str] = []
 
@@ -221,6 +229,10 @@ class CellReply:
         where = f"saved as {path}" if path else "not saved"
         if shown is None:
             self._say(f"[figure] can't be shown here, {where}")
+            return
+        self._image_bytes -= len(shown.data)
+        if self._image_bytes < 0:
+            self._say(f"[figure] one more, {where}")
             return
         scaled = "" if shown is picture else f", shown at {EDGE} pixels at most"
         self._say(f"[figure] {where}{scaled}")

@@ -144,7 +144,7 @@ class CellTools:
         language: Language = None,
         session: Handle = None,
     ) -> CallToolResult:
-        """Install packages, such as humanize==4.9.0: pure Python, or JavaScript from npm."""
+        """Install packages, such as humanize: pure Python, or JavaScript from npm."""
         found = await self._sessions.of(self._caller(), session, guest_of(language))
         texts = [packages] if isinstance(packages, str) else packages or []
         words = [word for text in texts for word in text.split()]
