@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +19,7 @@ from tests.private import private_of
 from tests.sampled import lasting, sampled
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
 from wasm_kernel.errors import HistoryError, TravelError
-from wasm_kernel.folders.locks import Holder, Resume
+from wasm_kernel.folders.locks import Holder, Resume, note_evicted
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
@@ -280,6 +281,21 @@ def test_names_outlive_variables(opened: Opening) -> None:
     assert says(third, "print(x)") == "2"
     third.close()
     assert says(opened(Resume.ALWAYS), "print(x)") == "2"
+
+
+def test_names_that_were_removed_for_room_are_told_of(opened: Opening, tmp_path: Path) -> None:
+    first = opened(Resume.NEVER)
+    says(first, "x = 1; print(x)")
+    first.checkpoint("clean")
+    first.close()
+    shutil.rmtree(state_of(tmp_path / "app"))
+    with Folder.open(private_of(tmp_path / "app")) as private:
+        note_evicted(private, "room")
+    notes: list[str] = []
+    second = opened(Resume.NEVER)
+    second.show_notes(notes.append)
+    assert second.execute("1").stderr == ""
+    assert "can't be restored: they were removed to make room" in "".join(notes)
 
 
 def test_what_has_no_name_does_not_outlive_variables(opened: Opening, tmp_path: Path) -> None:

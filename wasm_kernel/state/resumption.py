@@ -45,6 +45,9 @@ class Resumption:
         """Begins without the variables of an earlier run; what it has named can be restored."""
         if self._is_told:
             self._notices.tell(texts.FILES_ALONE, error="variables were not kept")
+        if why := self._lock.evicted:
+            gone = "what was saved is removed"
+            self._notices.note(texts.names_evicted(why), events.MEMORY_TROUBLE, error=gone)
         try:
             usable = history.load(crashed=self._lock.crashed) if self.wants_any else None
         except HistoryError as problem:

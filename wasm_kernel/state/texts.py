@@ -105,6 +105,11 @@ def names_lost(problem: Exception) -> str:
     return _notice(f"Named checkpoints of earlier runs can't be restored: {problem}.")
 
 
+def names_evicted(why: str) -> str:
+    """A quiet notice of named states that were removed while nobody used the session."""
+    return _notice(f"Saved variables of earlier runs can't be restored: {evicted(why)}.")
+
+
 def names_missing(usable: Usable) -> str:
     """A notice of damaged states, among which named ones may have been."""
     return _notice(
