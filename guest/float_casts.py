@@ -11,17 +11,21 @@ import re
 from collections.abc import Iterator
 
 from guest.assembler import (
+    END,
     F64,
     F64_ABS,
     F64_GE,
     F64_LT,
     F64_PROMOTE_F32,
     F64_SUB,
+    I32_EQZ,
     I32_TRUNC_SAT_F64_S,
     I32_WRAP_I64,
     I64_TRUNC_SAT_F64_S,
     I64_XOR,
+    IF,
     SELECT,
+    call,
     f64_const,
     i32_const,
     i64_const,
@@ -31,6 +35,7 @@ from guest.assembler import (
     trunc_sat,
 )
 from guest.float_errors import INVALID, note_unless
+from guest.position_casts import OVERFLOW_ERROR
 from guest.wasm_module import Edit, ModuleError, WasmModule
 
 _FROM, _TO = "c?(?:float|double)|half", "byte|short|int|long|longlong"
@@ -39,8 +44,13 @@ _WHY = "floats beyond an integer's range, and NaN"
 _LEAST_32, _LEAST_64 = -(2**31), -(2**63)
 
 
-def edits(module: WasmModule) -> Iterator[Edit]:
-    """Yields the edits of all of numpy's loops that cast floats to integers."""
+def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
+    """Yields the edits of all of numpy's loops that cast floats to integers.
+
+    Args:
+        module: The guest.
+        refuse: The function that says what does not fit positions.
+    """
     for function in module.functions_like(_CASTS):
         found = re.fullmatch(_CASTS, function)
         assert found is not None
@@ -49,6 +59,10 @@ def edits(module: WasmModule) -> Iterator[Edit]:
         old = trunc_sat(is_wide=is_wide, is_double=not is_single, is_unsigned=bool(unsigned))
         value, declared = module.further_locals(function, F64, _WHY)
         new = _cast(target, bool(unsigned), value)
+        if target == "long" and not unsigned:
+            checks_itself = source in {"float", "double"}  # `guest/position_casts.py` sees to it
+            new = _cast_to_position(value, b"" if checks_itself else call(refuse))
+            yield from () if checks_itself else _failing(module, function)
         if is_single:
             new = F64_PROMOTE_F32 + new
         places = [match.start() for match in re.finditer(re.escape(old), module.body(function))]
@@ -69,6 +83,23 @@ def _cast(target: str, unsigned: bool, value: int) -> bytes:
     fits = local_get(value) + F64_ABS + f64_const(2.0**31) + F64_LT
     cast = local_tee(value) + I32_TRUNC_SAT_F64_S + i32_const(_LEAST_32) + fits + SELECT
     return cast + fits + note_unless(INVALID)
+
+
+def _cast_to_position(value: int, refuse: bytes) -> bytes:
+    """The number on the stack, an f64, as a position; what does not fit is refused."""
+    fits = local_get(value) + F64_ABS + f64_const(2.0**31) + F64_LT
+    error = fits + I32_EQZ + IF + i32_const(0) + OVERFLOW_ERROR + refuse + END
+    return local_tee(value) + I32_TRUNC_SAT_F64_S + (error if refuse else b"")
+
+
+def _failing(module: WasmModule, function: str) -> Iterator[Edit]:
+    """Lets a loop say in the end that a number was refused: it gives its answer, 0, or -1."""
+    body = module.body(function)
+    answer = re.search(rb"(?<=\x0b\x0b)\x20.\x0b$", body, re.DOTALL)
+    if answer is None:
+        raise ModuleError(f"{function} does not end with its answer")
+    new = i32_const(-1) + answer[0][:2] + call(module.index("PyErr_Occurred")) + SELECT
+    yield Edit(function, answer.start(), answer[0][:2], new, _WHY)
 
 
 def _cast_wide(value: int) -> bytes:

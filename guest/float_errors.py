@@ -4,20 +4,19 @@ Processors note divisions by zero, overflows and invalid operations in flags. We
 such flags, and the guest's C library keeps flags in memory that only some functions set. Here the
 loops of the functions in which people meet such errors check their results: a NaN or an infinity
 from finite numbers sets the flag. Loops run in pieces, whose results are still in the processor's
-cache when they are checked. Sums, differences and products are left out: they are so quick that the
-check would cost more than they do.
+cache when they are checked. Arguments that results are written over, as in `a /= b`, are copied
+first. Sums, differences and products are left out: they are so quick that the check would cost more
+than they do.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from guest.assembler import (
     BLOCK,
     ELSE,
     END,
-    F32_DEMOTE_F64,
     F64,
     F64_ABS,
     F64_ADD,
@@ -33,10 +32,14 @@ from guest.assembler import (
     I32_GT_S,
     I32_LT_S,
     I32_MUL,
+    I32_NE,
     I32_OR,
     I32_SUB,
+    I64_LOAD,
+    I64_STORE,
     IF,
     LOOP,
+    MEMORY_COPY,
     RETURN,
     SELECT,
     V128,
@@ -57,12 +60,15 @@ from guest.assembler import (
     unsigned,
     vector,
 )
-from guest.wasm_module import START, Edit, Function, ModuleError, WasmModule
+from guest.wasm_module import START, Edit, Function, WasmModule
 
-_FLAGS = 27608152  # address of the C library's flags for floating-point errors, bits as in fenv.h
-INVALID, _DIVISION, _OVERFLOW = 1, 4, 8
+FLAGS = 27608152  # address of the C library's flags for floating-point errors, bits as in fenv.h
+INVALID, DIVISION, OVERFLOW = 1, 4, 8
 _STACK = 0  # the global variable that holds the stack's end
 _PIECE = 1024  # numbers
+_COUNT, _STEPS, _HERE, _COPIES = 16, 20, 32, 48  # in what lies on the stack
+_FRAME = _COPIES + 2 * 8 * _PIECE
+_HELPERS = 5  # functions that are added before the loops themselves
 
 # The error when finite numbers give an infinity: an overflow, or a division by zero: for a function
 # of one number always, for a function of two if the first or the second is 0.
@@ -85,17 +91,17 @@ _LOOPS = [
     for arguments, table in ((1, _ONE), (2, _TWO))
     for name, rule in table.items()
 ]
+ADDED = _HELPERS + len(_LOOPS)
 _WHY = "floating-point errors are found in results"
 _LOAD_DOUBLE, _LOAD_FLOAT = b"\x2b\x00\x00", b"\x2a\x00\x00"
-_STORES = (b"\x39", b"\x38", b"\x21", b"\x22")  # after a division: to memory, or to a variable
 _OR, _ANY = vector(80), vector(83)  # of all bits of vectors
 _VECTORS = 8  # vectors that one round checks
 
 
 def note_unless(flag: int) -> bytes:
     """Sets a flag if the number on the stack is 0."""
-    flags = i32_const(0) + i32_const(0) + i32_load_static(_FLAGS) + i32_const(flag) + I32_OR
-    return I32_EQZ + IF + flags + i32_store_static(_FLAGS) + END
+    flags = i32_const(0) + i32_const(0) + i32_load_static(FLAGS) + i32_const(flag) + I32_OR
+    return I32_EQZ + IF + flags + i32_store_static(FLAGS) + END
 
 
 def functions(module: WasmModule, first: int) -> Iterator[Function]:
@@ -110,70 +116,115 @@ def functions(module: WasmModule, first: int) -> Iterator[Function]:
     for size in _TYPES.values():
         variables = I32 * 4 + F64 + V128
         yield Function("PyUFunc_d_d", variables, _look(size, classify), "finds a NaN or infinity")
-    divide = module.new_index(first + 3)
-    yield Function("pow", F64, _divide(), "divides two numbers")
-    promoted = local_get(0) + F64_PROMOTE_F32 + local_get(1) + F64_PROMOTE_F32
-    yield Function("powf", b"", promoted + call(divide) + F32_DEMOTE_F64, "the same in float32")
+    for size in _TYPES.values():
+        yield Function("PyUFunc_d_d", b"", _gather(size), "copies what is written over")
     for name, _, _, _ in _LOOPS:
         yield Function(name, b"", b"", "the loop itself", module.body(name))
 
 
 def edits(module: WasmModule, first: int) -> Iterator[Edit]:
-    """Yields the edits of loops, and of the division of two numbers."""
-    look = {size: module.new_index(first + 1 + n) for n, size in enumerate(_TYPES.values())}
-    loops = first + 5
+    """Yields the edits of loops."""
+    look, gather = (
+        {size: module.new_index(first + at + n) for n, size in enumerate(_TYPES.values())}
+        for at in (1, 3)
+    )
     for number, (name, size, arguments, rule) in enumerate(_LOOPS):
         local, declared = module.further_locals(name, I32 * 3, _WHY)
         yield from declared
-        code = _in_pieces(local, arguments, rule, module.new_index(loops + number), look[size])
-        yield Edit(name, START, b"", code, _WHY)
-    for number, (name, division) in enumerate((("double", b"\xa3"), ("float", b"\x95"))):
-        function = f"{name}_true_divide"
-        places = [found.start() for found in re.finditer(division, module.body(function))]
-        divisions = [at for at in places if module.body(function)[at + 1 : at + 2] in _STORES]
-        if len(divisions) != 1:
-            raise ModuleError(f"{function} divides at {divisions}, and one place was expected")
-        yield Edit(
-            function, divisions[0], division, call(module.new_index(first + 3 + number)), _WHY
+        copied = b"".join(
+            _copied(local, n, arguments, size, gather[size]) for n in range(arguments)
         )
+        loop = module.new_index(first + _HELPERS + number)
+        code = _in_pieces(local, arguments, rule, copied + _call(local, loop), look[size])
+        yield Edit(name, START, b"", _reduced(arguments, loop) + code, _WHY)
 
 
-def _in_pieces(frame: int, arguments: int, rule: int, loop: int, look: int) -> bytes:
-    """Calls the loop itself for some numbers at a time, and checks their results.
+def _reduced(arguments: int, loop: int) -> bytes:
+    """Leaves reductions to the loop itself: their result is one number, and they have many."""
+    dims, steps = 1, 2
+    return (
+        local_get(steps) + i32_load(4 * arguments) + I32_EQZ
+        + local_get(dims) + i32_load(0) + i32_const(1) + I32_NE + I32_AND + IF
+        + b"".join(map(local_get, range(4))) + call(loop) + RETURN + END
+    )  # fmt: skip
 
-    The frame on the stack holds the addresses of arguments and result, and the count of numbers.
+
+def _in_pieces(frame: int, arguments: int, rule: int, work: bytes, look: int) -> bytes:
+    """Does the work for some numbers at a time, and checks the results.
+
+    The frame on the stack holds what a loop takes: the addresses of arguments and result, the count
+    of numbers, and the steps. Then come the addresses of this piece, and copies of arguments.
     """
     left, piece, pointers = frame + 1, frame + 2, arguments + 1
-    args, dims, steps, data = range(4)
-    reduces = local_get(steps) + i32_load(4 * arguments) + I32_EQZ
-    copy = b"".join(
-        local_get(frame) + local_get(args) + i32_load(4 * n) + i32_store(4 * n)
-        for n in range(pointers)
-    )
-    advance = b"".join(
-        local_get(frame) + local_get(frame) + i32_load(4 * n)
-        + local_get(piece) + local_get(steps) + i32_load(4 * n) + I32_MUL + I32_ADD
-        + i32_store(4 * n)
-        for n in range(pointers)
-    )  # fmt: skip
+    args, dims, steps = range(3)
+
+    def for_each(code: Callable[[int], bytes]) -> bytes:
+        return b"".join(local_get(frame) + code(n) for n in range(pointers))
+
     return (
-        reduces + IF
-        + b"".join(map(local_get, range(4))) + call(loop) + RETURN + END
-        + global_get(_STACK) + i32_const(32) + I32_SUB + local_tee(frame) + global_set(_STACK)
-        + copy + local_get(dims) + i32_load(0) + local_set(left)
+        global_get(_STACK) + i32_const(_FRAME) + I32_SUB + local_tee(frame) + global_set(_STACK)
+        + for_each(lambda n: local_get(args) + i32_load(4 * n) + i32_store(_HERE + 4 * n))
+        + for_each(lambda n: local_get(steps) + i32_load(4 * n) + i32_store(_STEPS + 4 * n))
+        + local_get(dims) + i32_load(0) + local_set(left)
         + BLOCK + LOOP
         + local_get(left) + i32_const(0) + I32_GT_S + I32_EQZ + br_if(1)
         + local_get(left) + i32_const(_PIECE) + local_get(left) + i32_const(_PIECE) + I32_LT_S
         + SELECT + local_set(piece)
-        + local_get(frame) + local_get(piece) + i32_store(16)
-        + local_get(frame) + local_get(frame) + i32_const(16) + I32_ADD
-        + local_get(steps) + local_get(data) + call(loop)
-        + local_get(frame) + local_get(frame) + i32_const(16) + I32_ADD
-        + local_get(steps) + i32_const(4 * arguments + rule * 16) + call(look)
-        + advance
+        + local_get(frame) + local_get(piece) + i32_store(_COUNT)
+        + for_each(lambda n: local_get(frame) + i32_load(_HERE + 4 * n) + i32_store(4 * n))
+        + work
+        + local_get(frame) + _at(frame, _COUNT) + _at(frame, _STEPS)
+        + i32_const(4 * arguments + rule * 16) + call(look)
+        + for_each(
+            lambda n: local_get(frame) + i32_load(_HERE + 4 * n)
+            + local_get(piece) + local_get(steps) + i32_load(4 * n) + I32_MUL + I32_ADD
+            + i32_store(_HERE + 4 * n)
+        )
         + local_get(left) + local_get(piece) + I32_SUB + local_set(left) + br(0)
         + END + END
-        + local_get(frame) + i32_const(32) + I32_ADD + global_set(_STACK) + RETURN
+        + local_get(frame) + i32_const(_FRAME) + I32_ADD + global_set(_STACK) + RETURN
+    )  # fmt: skip
+
+
+def _at(frame: int, offset: int) -> bytes:
+    return local_get(frame) + i32_const(offset) + I32_ADD
+
+
+def _call(frame: int, loop: int) -> bytes:
+    """Calls the loop itself for a piece."""
+    data = 3
+    given = local_get(frame) + _at(frame, _COUNT) + _at(frame, _STEPS) + local_get(data)
+    return given + call(loop)
+
+
+def _copied(frame: int, number: int, arguments: int, size: int, gather: int) -> bytes:
+    """Gives the loop a copy of an argument that its results are written over."""
+    args, piece, copy = 0, frame + 2, _COPIES + number * _PIECE * 8
+    return (
+        local_get(args) + i32_load(4 * number) + local_get(args) + i32_load(4 * arguments) + I32_EQ
+        + IF
+        + local_get(frame) + i32_load(4 * number) + _at(frame, copy)
+        + local_get(2) + i32_load(4 * number) + local_get(piece) + call(gather)
+        + local_get(frame) + _at(frame, copy) + i32_store(4 * number)
+        + local_get(frame) + i32_const(size) + i32_store(_STEPS + 4 * number) + END
+    )  # fmt: skip
+
+
+def _gather(size: int) -> bytes:
+    """Copies numbers that lie some bytes apart to a place where they lie side by side."""
+    source, target, step, number = range(4)
+    load, store = (I64_LOAD, I64_STORE) if size == 8 else (i32_load(0), i32_store(0))
+    return (
+        local_get(step) + i32_const(size) + I32_EQ + IF
+        + local_get(target) + local_get(source) + local_get(number) + i32_const(size) + I32_MUL
+        + MEMORY_COPY + RETURN + END
+        + BLOCK + LOOP
+        + local_get(number) + I32_EQZ + br_if(1)
+        + local_get(target) + local_get(source) + load + store
+        + local_get(source) + local_get(step) + I32_ADD + local_set(source)
+        + local_get(target) + i32_const(size) + I32_ADD + local_set(target)
+        + local_get(number) + i32_const(1) + I32_SUB + local_set(number) + br(0)
+        + END + END
     )  # fmt: skip
 
 
@@ -276,29 +327,9 @@ def _classify() -> bytes:
         + _is_nan(result) + IF + i32_const(INVALID) + set_flag + br(1) + END
         + _is_infinite(first) + _is_infinite(second) + I32_OR + br_if(0)
         + _is_infinite(result) + IF
-        + i32_const(_DIVISION) + i32_const(_OVERFLOW) + pole + SELECT + set_flag + END
+        + i32_const(DIVISION) + i32_const(OVERFLOW) + pole + SELECT + set_flag + END
         + br(0)
         + END + END
-        + i32_const(0) + i32_const(0) + i32_load_static(_FLAGS) + local_get(flags) + I32_OR
-        + i32_store_static(_FLAGS)
-    )  # fmt: skip
-
-
-def _divide() -> bytes:
-    """Divides two numbers, and sets flags as a processor does."""
-    first, second, result = range(3)
-    finite = [local_get(n) + local_get(n) + F64_SUB + f64_const(0.0) + F64_EQ for n in (0, 1)]
-    invalid = local_get(result) + local_get(result) + F64_NE
-    nans = [local_get(n) + local_get(n) + F64_EQ for n in (0, 1)]
-    flag = i32_const(0) + i32_const(0) + i32_load_static(_FLAGS)
-    return (
-        local_get(first) + local_get(second) + b"\xa3" + local_tee(result)
-        + local_get(result) + F64_SUB + f64_const(0.0) + F64_EQ + I32_EQZ + IF
-        + invalid + nans[0] + I32_AND + nans[1] + I32_AND + IF
-        + flag + i32_const(INVALID) + I32_OR + i32_store_static(_FLAGS) + END
-        + invalid + I32_EQZ + finite[0] + I32_AND + finite[1] + I32_AND + IF
-        + flag + i32_const(_DIVISION) + i32_const(_OVERFLOW)
-        + local_get(second) + f64_const(0.0) + F64_EQ + SELECT + I32_OR
-        + i32_store_static(_FLAGS) + END + END
-        + local_get(result)
+        + i32_const(0) + i32_const(0) + i32_load_static(FLAGS) + local_get(flags) + I32_OR
+        + i32_store_static(FLAGS)
     )  # fmt: skip

@@ -76,6 +76,7 @@ def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
     first, declared = module.further_locals(function, I32 * 4 + V128 * 4, why)
     yield from declared
     yield Edit(function, START, b"", _narrowed(first, refuse), why)
+    yield from _dates(module, refuse)
     for function in module.functions_like(f"_(?:aligned_)?(?:contig_)?cast_(?:{_SOURCES})_to_long"):
         body = module.body(function)
         yield Edit(function, only(body, re.escape(_CHECKS_IF), function), _CHECKS_IF, b"", why)
@@ -93,6 +94,35 @@ def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
                 if found is None:
                     raise ModuleError(f"{function} does not look for fractions")
                 yield Edit(function, found.start(), found[0], br(1), why)
+
+
+def _dates(module: WasmModule, refuse: int) -> Iterator[Edit]:
+    """Yields edits of casts of dates and differences, which have no check of their own."""
+    why = "what does not fit positions raises OverflowError"
+    source, left, number = 0, 2, b"\x29\0\0"  # i64.load
+    for function in ("DATETIME_to_LONG", "TIMEDELTA_to_LONG"):
+        first, declared = module.further_locals(function, I32 * 2, why)
+        at, count = first, first + 1
+        yield from declared
+        yield Edit(
+            function,
+            START,
+            b"",
+            local_get(source) + local_set(at) + local_get(left) + local_set(count)
+            + BLOCK + LOOP
+            + local_get(count) + I32_EQZ + br_if(1)
+            + local_get(at) + number + local_get(at) + i64_load_half(0) + I64_NE + IF
+            + i32_const(0) + OVERFLOW_ERROR + call(refuse) + RETURN + END
+            + local_get(at) + i32_const(8) + I32_ADD + local_set(at)
+            + local_get(count) + i32_const(-1) + I32_ADD + local_set(count) + br(0)
+            + END + END,
+            why,
+        )  # fmt: skip
+    why = "a cast of an array of dates says that it failed"
+    asked = local_get(4) + i32_load_byte(28)  # whether errors may occur
+    for function in ("_aligned_strided_to_strided_cast", "_aligned_contig_to_contig_cast"):
+        at = only(module.body(function), re.escape(asked), function)
+        yield Edit(function, at, asked, i32_const(1), why)
 
 
 def _narrowed(first: int, refuse: int) -> bytes:

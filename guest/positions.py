@@ -69,6 +69,7 @@ _ARRAY_DESCR, _DESCR_ORDER, _DESCR_NUMBER, _CLASS_DESCR = 28, 14, 16, 472
 _UFUNC_NIN, _UFUNC_NARGS, _UFUNC_ROWS, _UFUNC_TYPES = 8, 16, 32, 44
 _NATIVE, _SIGNED = ord("="), ord("I")
 _FORCE, _WRITE_BACK, _WRITABLE = 0x10, 0x2000, 1
+_SAME_KIND = 3  # NPY_SAME_KIND_CASTING
 _IMMORTAL = 0x3FFFFFFF
 HELPERS = (
     "keep",
@@ -81,6 +82,7 @@ HELPERS = (
     "wide_type_of",
     "bincount",
     "as_index",
+    "einsum",
 )
 
 
@@ -116,6 +118,7 @@ def functions(module: WasmModule) -> Iterator[Function]:
         "gives a reference back",
     )  # fmt: skip
     yield from _others(module, index)
+    yield from _wrappers(module, index)
 
 
 def _others(module: WasmModule, index: dict[str, int]) -> Iterator[Function]:
@@ -151,14 +154,32 @@ def _others(module: WasmModule, index: dict[str, int]) -> Iterator[Function]:
         + local_get(3),
         "as PyArray_DTypeFromObject, with int64 for positions",
     )  # fmt: skip
+
+
+def _wrappers(module: WasmModule, index: dict[str, int]) -> Iterator[Function]:
     yield Function("arr_bincount", b"", b"", "bincount itself", module.body("arr_bincount"))
     yield Function(
         "PyArray_ObjectType", I32, position_indexes.as_index(module, index), "an index's positions"
     )
+    einsum, answer = "PyArray_EinsteinSum", 7
+    yield Function(
+        einsum,
+        I32,
+        b"".join(map(local_get, range(answer))) + call(module.index(einsum)) + local_tee(answer)
+        + IF + call(module.index("PyErr_Occurred")) + IF
+        + local_get(answer) + call(index["drop"]) + i32_const(0) + local_set(answer) + END + END
+        + local_get(answer),
+        "einsum, which fails if a number did not fit its result",
+    )  # fmt: skip
 
 
 def _indexes(module: WasmModule) -> dict[str, int]:
-    return {name: module.new_index(number) for number, name in enumerate(HELPERS)}
+    return {name: index_of(module, name) for name in HELPERS}
+
+
+def index_of(module: WasmModule, name: str) -> int:
+    """Returns the index of a function that is added, by its name in `HELPERS`."""
+    return module.new_index(HELPERS.index(name))
 
 
 def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
@@ -195,7 +216,10 @@ def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
     function, why = "PyArray_EinsteinSum", "einsum of positions gives int64"
     first, declared = module.further_locals(function, I32 * 2, why)
     yield from declared
-    yield Edit(function, START, b"", _einsum(first, first + 1), why)
+    yield Edit(function, START, b"", _into_positions() + _einsum(first, first + 1), why)
+    old = b"\x10" + padded(module.index(function))
+    at = only(module.body("array_einsum"), re.escape(old), "array_einsum")
+    yield Edit("array_einsum", at, old, call(index["einsum"]), why)
 
 
 def _products(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
@@ -270,6 +294,16 @@ def _widened(local: Iterator[int], keep: int) -> bytes:
 
 def _is_positions(array: bytes) -> bytes:
     return array + i32_load(_ARRAY_DESCR) + i32_load(_DESCR_NUMBER) + i32_const(_LONG) + I32_EQ
+
+
+def _into_positions() -> bytes:
+    """Lets a result of int64 become positions, if it is put into an array of them."""
+    casting, result = 5, 6
+    return (
+        local_get(result) + IF
+        + _is_positions(local_get(result)) + local_get(casting) + i32_const(_SAME_KIND) + I32_LT_S
+        + I32_AND + IF + i32_const(_SAME_KIND) + local_set(casting) + END + END
+    )  # fmt: skip
 
 
 def _einsum(number: int, wide: int) -> bytes:

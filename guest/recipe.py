@@ -16,7 +16,15 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from guest import float_casts, float_errors, host_numpy, int64, matrix_products, positions
+from guest import (
+    float_casts,
+    float_errors,
+    host_numpy,
+    int64,
+    matrix_products,
+    positions,
+    scalar_errors,
+)
 from guest.pinned import (
     SUMS,
     GuestFilesError,
@@ -72,7 +80,19 @@ PATCHES = (
         find=lambda module: float_errors.edits(module, len(positions.HELPERS)),
         add=lambda module: float_errors.functions(module, len(positions.HELPERS)),
     ),
-    Patch("float_casts", "numpy's loops cast floats as on x86-64", find=float_casts.edits),
+    Patch(
+        "scalar_errors",
+        "numpy warns of floating-point errors of two numbers",
+        find=lambda module: scalar_errors.edits(
+            module, len(positions.HELPERS) + float_errors.ADDED
+        ),
+        add=scalar_errors.functions,
+    ),
+    Patch(
+        "float_casts",
+        "numpy's loops cast floats as on x86-64",
+        find=lambda module: float_casts.edits(module, positions.index_of(module, "refuse")),
+    ),
     Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),
     Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),
 )  # fmt: skip

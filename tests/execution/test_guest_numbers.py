@@ -121,6 +121,20 @@ ERRORS_OF_FLOATS = {
     "np.array([np.nan]).astype(int)": "invalid value encountered in cast",
     "np.array([1e20]).astype('i4')": "invalid value encountered in cast",
     "np.array([1, 0]) // 0": "divide by zero encountered in floor_divide",
+    "np.ones(2).__itruediv__(0)": "divide by zero encountered in divide",
+    "(lambda a: np.divide(a, a, out=a))(np.zeros((9, 9)).T)": "invalid value encountered in divide",
+    "(lambda a: np.log(a, out=a))(np.zeros(9000)[::3])": "divide by zero encountered in log",
+    "(lambda a: np.exp(a, out=a))(np.full(3000, 1000, 'f4'))": "overflow encountered in exp",
+    "np.log(np.float64(0))": "divide by zero encountered in log",
+    "np.float64(0) ** -1": "divide by zero encountered in scalar power",
+    "np.float64(-1) ** 0.5": "invalid value encountered in scalar power",
+    "np.float64(1e308) * 10": "overflow encountered in scalar multiply",
+    "np.float32(3e38) + np.float32(3e38)": "overflow encountered in scalar add",
+    "np.float64(np.inf) - np.float64(np.inf)": "invalid value encountered in scalar subtract",
+    "np.float64(1) // 0": "divide by zero encountered in scalar floor_divide",
+    "np.float32(1) % np.float32(0)": "invalid value encountered in scalar remainder",
+    "np.float16(1) / np.float16(0)": "divide by zero encountered in scalar divide",
+    "np.int64(1) / 0": "divide by zero encountered in scalar divide",
 }
 NO_ERRORS_OF_FLOATS = [
     "np.sqrt(np.array([1.0, np.nan, np.inf]))",
@@ -129,6 +143,10 @@ NO_ERRORS_OF_FLOATS = [
     "np.exp(np.linspace(-700, 700, 5000))",
     "np.array([1.5, -1.5]).astype('u1')",
     "pd.Series([1, 0]) / 0",
+    "np.array([np.inf, 0.0]).__itruediv__(2)",
+    "np.float64(np.inf) - 1",
+    "np.float64(-7) // 2",
+    "np.divide.reduce([8.0, 2.0])",
 ]
 
 
@@ -196,6 +214,11 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
         ("a = np.argsort([2, 1]); np.add.at(a, 0, 2**40)", "array.astype(np.int64)"),
         ("np.array([2**32]).astype(np.intp)", "array.astype(np.int64)"),
         ("np.array([3e9]).astype(np.intp)", "array.astype(np.int64)"),
+        ("np.array([2**40], 'm8[s]').astype(np.intp)", "array.astype(np.int64)"),
+        ("np.array([[2**40]] * 2, 'M8[s]').T.astype(np.intp)", "array.astype(np.int64)"),
+        ("np.array([2**40 + 1j]).astype(np.intp)", "array.astype(np.int64)"),
+        ("np.array([1, np.inf], 'f2').astype(np.intp)", "array.astype(np.int64)"),
+        ("np.einsum('i->', [2**40] * 9000, out=np.array(0, np.intp))", "array.astype(np.int64)"),
         ("np.zeros(3)[np.array([2**32])]", "it is out of bounds"),
         ("np.zeros(3).take(np.array([2**32]))", "it is out of bounds"),
     ],
@@ -206,6 +229,19 @@ def test_an_error_about_the_width_of_positions_says_what_to_do(
     error = put_back(module_sandbox).execute(IMPORT + code).error
     assert error is not None
     assert remedy in "\n".join(error.traceback)
+
+
+def test_results_are_put_into_positions(module_sandbox: LocalSandbox) -> None:
+    cell = (
+        "import numpy as np; held = np.argsort([2, 1, 0])\n"
+        "print([f(held.copy()).tolist() for f in (\n"
+        "    lambda a: np.einsum('i,i->i', a, a, out=a),\n"
+        "    lambda a: np.einsum('i,ij->j', held, np.eye(3, dtype=int), out=a, optimize=True),\n"
+        "    lambda a: np.add(a, 1, out=a),\n"
+        "    lambda a: np.cumsum(a, out=a),\n"
+        ")])"
+    )
+    assert says(put_back(module_sandbox), cell) == "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3]]"
 
 
 USES_OF_INDEXES = """

@@ -27,6 +27,8 @@ def install() -> None:
     printing._typelessdata[0] = numpy.int64  # the integers whose arrays are shown without `dtype=`
     printing._typelessdata.append(numpy.intp)
     _widen_arrays_like_positions()
+    for name in ("histogram", "digitize"):
+        setattr(numpy, name, _widening(getattr(numpy, name)))
     reading: Any = _iotools.StringConverter  # which tries types in turn, the narrowest first
     reading._mapper = [row for row in reading._mapper if row[0] is not numpy.intp]
 
@@ -53,6 +55,17 @@ def widen(values: Any) -> Any:
     if type(values) is numpy.ndarray and values.dtype.char == "l":
         return values.astype(numpy.int64)
     return values
+
+
+def _widening(original: Any) -> Any:
+    """Returns a function that gives counts as int64: no compiled code takes them from it."""
+
+    @functools.wraps(original)
+    def widening(*args: Any, **settings: Any) -> Any:
+        given = original(*args, **settings)
+        return tuple(map(widen, given)) if isinstance(given, tuple) else widen(given)
+
+    return widening
 
 
 def widen_argument(owner: Any, name: str, place: int = 0) -> None:
