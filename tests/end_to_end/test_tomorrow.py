@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -193,7 +194,9 @@ def command(words: str, folder: Path, typed: str = "") -> str:
 def test_what_a_fork_says_opens_it_in_one_step(server: NotebookServer) -> None:
     path = server.new()
     notebook = server.open(path)
+    server.save(path, *CELLS)
     said = notebook.run("x = [1]; open('made.csv', 'w').close()\n%fork")["stdout"]
+    assert "it gets this notebook's cells, as they were saved last" in said
     bind, console = (line.strip() for line in said.splitlines() if "wasm-kernel" in line)
 
     (server.work / "jupyter_console.py").write_text("raise SystemExit('a stranger ran')")
@@ -202,6 +205,8 @@ def test_what_a_fork_says_opens_it_in_one_step(server: NotebookServer) -> None:
 
     name = bind.split()[-1]
     assert command(bind, server.work).startswith(f"{name} has session")
+    cells = json.loads((server.work / name).read_text())["cells"]
+    assert tuple("".join(cell["source"]) for cell in cells) == CELLS
     fork = server.open(name)
     assert fork.run(LOOK)["stdout"] == "['made.csv'] False\n"  # the console has had the variables
     fork.close()

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from msgspec import Struct
 
 from wasm_kernel.errors import ForkError
+from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.linux.task import Cancelled, Task
@@ -24,7 +25,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import readable
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.disk_use import DiskUse
-from wasm_kernel.sessions.metadata import Lineage, MetadataCorrupted
+from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.root import SessionsRoot
 
 _STEP_SECONDS = 0.1
@@ -57,49 +58,41 @@ class ForkLimits(Struct, frozen=True):
 
 @contextmanager
 def room_for_fork(
-    root: SessionsRoot, top: Folder, lineage: Lineage, limits: ForkLimits, task: Task
+    root: SessionsRoot, parent: SandboxFolders, first: str, limits: ForkLimits, task: Task
 ) -> Iterator[None]:
     """Holds others off for a block that makes a fork of a session, and only if there is room.
 
-    The first fork of a family is always made. Raises `ForkError`, or `Cancelled`.
+    `first` is the first session of its line. The first fork of a family is always made. Raises
+    `ForkError`, or `Cancelled`.
     """
-    with top.enter() as turn:
-        _wait_turn(turn, task)
-        forks = [use for name in top.names() if (use := _of_fork(root, top, name, lineage, task))]
-        parent = _measured(root, top, lineage.parent)
-        if forks and parent is not None:
-            _check([*forks, parent], limits)
+    with Folder.open(root.path) as top:
+        _wait_turn(top, task)
+        forks = [use for name in top.names() if (use := _of_fork(root, top, name, first, task))]
+        if forks:
+            _check([*forks, DiskUse.measured(parent.workspace, parent.private)], limits)
         yield
 
 
-def _wait_turn(turn: Folder, task: Task) -> None:
+def _wait_turn(top: Folder, task: Task) -> None:
     with suppress(OSError):  # a file system without locks
         for _ in range(_WAITS_MOST):
-            if wait_lock(turn.fd, _STEP_SECONDS):
+            if wait_lock(top.fd, _STEP_SECONDS):
                 return
             if task.cancelled:
                 raise Cancelled
         raise ForkError(_BUSY, "Try again.")
 
 
-def _of_fork(
-    root: SessionsRoot, top: Folder, name: str, lineage: Lineage, task: Task
-) -> DiskUse | None:
-    """The disk space of a fork of the family; None if a name is none."""
+def _of_fork(root: SessionsRoot, top: Folder, name: str, first: str, task: Task) -> DiskUse | None:
+    """The disk space of a fork of the family; None for all else that has a name there."""
     if task.cancelled:
         raise Cancelled
-    with suppress(OSError, MetadataCorrupted):
-        if not ids.is_id(name):
+    if not ids.is_id(name):
+        return None
+    with suppress(OSError, MetadataCorrupted), top.enter(name) as workspace:
+        known = metadata.read(workspace, name)
+        if known is None or known.lineage is None or known.lineage.first != first:
             return None
-        with top.enter(name) as workspace:
-            known = metadata.read(workspace, name)
-        if known is not None and known.lineage is not None:
-            return _measured(root, top, name) if known.lineage.first == lineage.first else None
-    return None
-
-
-def _measured(root: SessionsRoot, top: Folder, name: str) -> DiskUse | None:
-    with suppress(OSError), top.enter(name) as workspace:
         private = root.privates.find(name, workspace)
         if private is not None:
             with private:

@@ -95,7 +95,7 @@ def fork_session(
                 held.callback(own.close)
                 if policy is not None:
                     limits = ForkLimits.of(policy)
-                    held.enter_context(room_for_fork(root, top, lineage, limits, task))
+                    held.enter_context(room_for_fork(root, own, lineage.first, limits, task))
                 made = held.enter_context(new_session(root, name, lineage.fields))
                 left_out = fork_stored(own, made, reseed=request.reseed, task=task)
         except Cancelled as problem:
