@@ -52,6 +52,24 @@ def test_case_05_every_other_depth_ends_with_an_error(victim: Victim, code: str)
     victim.says("import sys; sys.setrecursionlimit(3000)")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.setrecursionlimit(50_000)\ndef f(n): f(n + 1)\nf(0)",
+        "e = None\nfor _ in range(10**5):\n  n = OSError(); n.__context__ = e; e = n\ndel n\nraise e",
+        "e = OSError()\nfor _ in range(10**5): e = ExceptionGroup('g', [e])\nraise e",
+        "def g(n):\n  if n: yield from g(n - 1)\n  yield 1 / 0\n"
+        "import sys; sys.setrecursionlimit(50_000)\n[*g(45_000)]",
+    ],
+)
+def test_an_error_that_is_too_deep_is_none_of_the_next_cells(victim: Victim, code: str) -> None:
+    """The last error is kept, and what it holds is freed by the next cell that fails."""
+    victim.run(code)
+    assert victim.fails("1 / 0") == "ZeroDivisionError"
+    assert victim.fails("1 / 0") == "ZeroDivisionError"
+    victim.says("import sys; sys.setrecursionlimit(3000)")
+
+
 def test_case_05_the_end_of_a_two_million_deep_tuple_is_survived(victim: Victim) -> None:
     victim.says("mine = 5")
     victim.run(NESTED)

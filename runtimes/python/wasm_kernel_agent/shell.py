@@ -294,6 +294,7 @@ class GuestShell(_Base):  # type: ignore[misc]
         whole, (traceback, cut) = traceback, tracebacks.without_agent(traceback)
         if traceback is not whole:
             value.with_traceback(traceback)
+            sys.last_traceback = traceback
         tracebacks.shorten_causes(value)
         if cut:
             value.add_note(f"[wasm-kernel] {cut:,} frames of the traceback are not shown")

@@ -20,7 +20,7 @@ _AGENT = __name__.partition(".")[0]
 _MOST = 5_000  # a traceback of a million frames would take minutes to render
 _CAUSES = 50  # errors that led to an error; more of them are not looked at
 _NO_SOURCE = "Could not get source, probably due dynamically evaluated source code."
-_FIRST, _LAST = 50, 200  # frames that a cut traceback keeps
+_KEPT = 250  # frames that a cut traceback keeps
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
 _COLOURS = re.compile(_COLOUR)
 _EMPTY_FRAME = re.compile(r"File .+:\d+(?:, in [^=\n]+)?")
@@ -127,7 +127,7 @@ def hides_interrupt(error: BaseException | None) -> bool:
 def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     """Returns `trace` as a user should see it, and the number of frames that were cut out of it.
 
-    A deep recursion is cut. The agent's own frames are left out too, but not counted.
+    Of a deep recursion the outermost frames are kept. The agent's own frames are left out too, but not counted.
     """
     steps = []
     step = trace
@@ -137,8 +137,10 @@ def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, in
     kept = [each for each in steps if not _is_agents(each)]
     cut = 0
     if len(kept) > _MOST:
-        cut = len(kept) - _FIRST - _LAST
-        kept = kept[:_FIRST] + kept[-_LAST:]
+        # The innermost frames would hold all others, and tens of thousands overflow the stack when
+        # they are freed: now, which costs this cell, and not in the next cell that fails.
+        cut = len(kept) - _KEPT
+        kept = kept[:_KEPT]
     if len(kept) == len(steps):
         return trace, 0
     rebuilt: TracebackType | None = None
