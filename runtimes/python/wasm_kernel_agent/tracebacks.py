@@ -127,7 +127,8 @@ def hides_interrupt(error: BaseException | None) -> bool:
 def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     """Returns `trace` as a user should see it, and the number of frames that were cut out of it.
 
-    Of a deep recursion the outermost frames are kept. The agent's own frames are left out too, but not counted.
+    Of a deep recursion the outermost frames are kept. The agent's own frames are left out, too,
+    but not counted.
     """
     steps = []
     step = trace
