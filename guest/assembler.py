@@ -22,7 +22,7 @@ F64_PROMOTE_F32, F32_DEMOTE_F64 = b"\xbb", b"\xb6"
 I64_LOAD, I64_STORE = b"\x29\x00\x00", b"\x37\x00\x00"  # at an address of any alignment
 MEMORY_COPY = b"\xfc\x0a\x00\x00"
 SELECT = b"\x1b"
-I32, F64, V128 = b"\x7f", b"\x7c", b"\x7b"  # types
+I32, I64, F64, V128 = b"\x7f", b"\x7e", b"\x7c", b"\x7b"  # types
 BLOCK, LOOP, IF = b"\x02\x40", b"\x03\x40", b"\x04\x40"
 ELSE, END, RETURN, DROP = b"\x05", b"\x0b", b"\x0f", b"\x1a"
 

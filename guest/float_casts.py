@@ -18,6 +18,7 @@ from guest.assembler import (
     F64_LT,
     F64_PROMOTE_F32,
     F64_SUB,
+    I32_AND,
     I32_EQZ,
     I32_TRUNC_SAT_F64_S,
     I32_WRAP_I64,
@@ -35,7 +36,7 @@ from guest.assembler import (
     trunc_sat,
 )
 from guest.float_errors import INVALID, note_unless
-from guest.position_casts import OVERFLOW_ERROR
+from guest.position_casts import OVERFLOW_ERROR, padded
 from guest.wasm_module import Edit, ModuleError, WasmModule
 
 _FROM, _TO = "c?(?:float|double)|half", "byte|short|int|long|longlong"
@@ -44,13 +45,19 @@ _WHY = "floats beyond an integer's range, and NaN"
 _LEAST_32, _LEAST_64 = -(2**31), -(2**63)
 
 
-def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
+def edits(module: WasmModule, refuse: int, of_longdouble: int) -> Iterator[Edit]:
     """Yields the edits of all of numpy's loops that cast floats to integers.
 
     Args:
         module: The guest.
         refuse: The function that says what does not fit positions.
+        of_longdouble: The function that makes a position of a `longdouble`.
     """
+    cast = b"\x10" + padded(module.index("__fixtfsi"))
+    for function in module.functions_like("_(?:aligned_)?(?:contig_)?cast_c?longdouble_to_long"):
+        yield from _failing(module, function)
+        for place in re.finditer(re.escape(cast), module.body(function)):
+            yield Edit(function, place.start(), cast, call(of_longdouble), _WHY)
     for function in module.functions_like(_CASTS):
         found = re.fullmatch(_CASTS, function)
         assert found is not None
@@ -60,9 +67,8 @@ def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
         value, declared = module.further_locals(function, F64, _WHY)
         new = _cast(target, bool(unsigned), value)
         if target == "long" and not unsigned:
-            checks_itself = source in {"float", "double"}  # `guest/position_casts.py` sees to it
-            new = _cast_to_position(value, b"" if checks_itself else call(refuse))
-            yield from () if checks_itself else _failing(module, function)
+            new = _cast_to_position(value, refuse)
+            yield from _failing(module, function)
         if is_single:
             new = F64_PROMOTE_F32 + new
         places = [match.start() for match in re.finditer(re.escape(old), module.body(function))]
@@ -85,17 +91,22 @@ def _cast(target: str, unsigned: bool, value: int) -> bytes:
     return cast + fits + note_unless(INVALID)
 
 
-def _cast_to_position(value: int, refuse: bytes) -> bytes:
+def _cast_to_position(value: int, refuse: int) -> bytes:
     """The number on the stack, an f64, as a position; what does not fit is refused."""
-    fits = local_get(value) + F64_ABS + f64_const(2.0**31) + F64_LT
-    error = fits + I32_EQZ + IF + i32_const(0) + OVERFLOW_ERROR + refuse + END
-    return local_tee(value) + I32_TRUNC_SAT_F64_S + (error if refuse else b"")
+    below = local_get(value) + f64_const(2.0**31) + F64_LT
+    above = f64_const(_LEAST_32 - 1) + local_get(value) + F64_LT
+    return (
+        local_tee(value) + I32_TRUNC_SAT_F64_S
+        + below + above + I32_AND + I32_EQZ + IF
+        + i32_const(0) + OVERFLOW_ERROR + call(refuse) + END
+    )  # fmt: skip
 
 
 def _failing(module: WasmModule, function: str) -> Iterator[Edit]:
     """Lets a loop say in the end that a number was refused: it gives its answer, 0, or -1."""
     body = module.body(function)
-    answer = re.search(rb"(?<=\x0b\x0b)\x20.\x0b$", body, re.DOTALL)
+    before = rb"(?:(?<=\x0b\x0b)|(?<=\x24\x80\x80\x80\x80\x00))"  # an end, or the stack's
+    answer = re.search(before + rb"\x20.\x0b$", body, re.DOTALL)
     if answer is None:
         raise ModuleError(f"{function} does not end with its answer")
     new = i32_const(-1) + answer[0][:2] + call(module.index("PyErr_Occurred")) + SELECT

@@ -58,20 +58,17 @@ _OR, _XOR, _ANY, _SHIFT = (
     vector(172),
 )  # of vectors of 4 x 32 bits
 _CHECKS_IF = local_get(0) + i32_load_byte(16) + i32_const(1) + I32_AND + I32_EQZ + br_if(0)
-_FRACTION = {"float": b"\x8f\x5b", "double": b"\x9d\x61"}  # trunc, eq
-_SOURCES = "longlong|ulonglong|uint|ulong|float|double"
+_SOURCES = "longlong|ulonglong|uint|ulong"
 
 
 def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
     """Yields edits of the loops that cast to positions.
 
-    numpy has a check of its own in them, for `casting="same_value"`. It is always made here; floats
-    may have a fraction.
+    numpy has a check of its own in them, for `casting="same_value"`, which is always made here.
+    `guest/float_casts.py` sees to floats.
     """
-    why, overflow = (
-        "what does not fit positions raises OverflowError",
-        i32_const(0) + OVERFLOW_ERROR,
-    )
+    why = "what does not fit positions raises OverflowError"
+    overflow = i32_const(0) + OVERFLOW_ERROR
     function = "_aligned_contig_cast_longlong_to_long"  # of all indexes that are int64
     first, declared = module.further_locals(function, I32 * 4 + V128 * 4, why)
     yield from declared
@@ -88,12 +85,6 @@ def edits(module: WasmModule, refuse: int) -> Iterator[Edit]:
         old = re.compile(raising, re.DOTALL).match(body, at)
         assert old is not None
         yield Edit(function, at, old[0], overflow + call(refuse), why)
-        for source, opcodes in _FRACTION.items():
-            if f"cast_{source}_" in function:
-                found = re.search(b"\x20(.)\x20\\1" + re.escape(opcodes + br_if(1)), body)
-                if found is None:
-                    raise ModuleError(f"{function} does not look for fractions")
-                yield Edit(function, found.start(), found[0], br(1), why)
 
 
 def _dates(module: WasmModule, refuse: int) -> Iterator[Edit]:

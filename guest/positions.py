@@ -36,6 +36,10 @@ from guest.assembler import (
     I32_OR,
     I32_SHL,
     I32_SUB,
+    I32_WRAP_I64,
+    I64,
+    I64_EXTEND_I32_S,
+    I64_NE,
     IF,
     LOOP,
     RETURN,
@@ -64,7 +68,7 @@ _INT, _LONG, _LONGLONG = 5, 7, 9  # NPY_INT, NPY_LONG and NPY_LONGLONG
 _STACK = 0  # the global variable that holds the stack's end
 _INTP_CLASS, _LONGLONG_CLASS = i32_load_static(27642972), i32_load_static(27642932)
 _INT_SCALAR, _LONG_SCALAR, _LONGLONG_SCALAR = 26435228, 26435440, 26435652
-_NAME = 17395855  # where the text of an error lay that nothing raises any more
+_NAME = 17395630  # where the text of an error lay that nothing raises any more
 _ARRAY_DESCR, _DESCR_ORDER, _DESCR_NUMBER, _CLASS_DESCR = 28, 14, 16, 472
 _UFUNC_NIN, _UFUNC_NARGS, _UFUNC_ROWS, _UFUNC_TYPES = 8, 16, 32, 44
 _NATIVE, _SIGNED = ord("="), ord("I")
@@ -83,6 +87,7 @@ HELPERS = (
     "bincount",
     "as_index",
     "einsum",
+    "of_longdouble",
 )
 
 
@@ -170,6 +175,16 @@ def _wrappers(module: WasmModule, index: dict[str, int]) -> Iterator[Function]:
         + local_get(answer) + call(index["drop"]) + i32_const(0) + local_set(answer) + END + END
         + local_get(answer),
         "einsum, which fails if a number did not fit its result",
+    )  # fmt: skip
+    wide = 2
+    yield Function(
+        "__fixtfsi",
+        I64,
+        local_get(0) + local_get(1) + call(module.index("__fixtfdi")) + local_tee(wide)
+        + local_get(wide) + I32_WRAP_I64 + I64_EXTEND_I32_S + I64_NE + IF
+        + i32_const(0) + position_casts.OVERFLOW_ERROR + call(index["refuse"]) + END
+        + local_get(wide) + I32_WRAP_I64,
+        "the position that a longdouble is",
     )  # fmt: skip
 
 

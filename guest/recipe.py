@@ -91,7 +91,11 @@ PATCHES = (
     Patch(
         "float_casts",
         "numpy's loops cast floats as on x86-64",
-        find=lambda module: float_casts.edits(module, positions.index_of(module, "refuse")),
+        find=lambda module: float_casts.edits(
+            module,
+            positions.index_of(module, "refuse"),
+            positions.index_of(module, "of_longdouble"),
+        ),
     ),
     Patch("matrix_products", "faster products of matrices", find=matrix_products.edits),
     Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),

@@ -230,6 +230,7 @@ CHANGES: dict[str, Change] = {
     "numpy._core._type_aliases": name_int32,
     "joblib.numpy_pickle": widening("NumpyPickler.save", 1),
     "numpy.lib._format_impl": widening("write_array", 1),
+    "pandas.core.algorithms": widening("_ensure_data"),
     "pandas.core.construction": widening("sanitize_array"),
     "pandas.core.indexes.base": widening("Index._simple_new"),
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
