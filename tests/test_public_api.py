@@ -14,7 +14,7 @@ import pytest
 
 import wasm_kernel
 from wasm_kernel import errors
-from wasm_kernel.service.making import Isolation
+from wasm_kernel.service.sandbox_factory import Isolation
 
 NAMES = {
     *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume", "Listener", "NoListener", "Stream"),

@@ -15,7 +15,7 @@ from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 
 if TYPE_CHECKING:
-    import asyncio  # which takes long, and a program that awaits something has it
+    import asyncio  # slow to import; a program that awaits something has imported it
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +24,7 @@ Sync_co = TypeVar("Sync_co", covariant=True)
 
 
 class Async(Generic[Sync_co]):
-    """Something whose methods are awaited; `sync` is the same for programs without asyncio."""
+    """An object whose methods are awaited; `sync` is its counterpart without asyncio."""
 
     def __init__(self, sync: Sync_co) -> None:
         self.sync = sync
@@ -33,14 +33,14 @@ class Async(Generic[Sync_co]):
 def awaited(
     method: Callable[Concatenate[Sync_co, P], T],
 ) -> Callable[Concatenate[Async[Sync_co], P], Coroutine[Any, Any, T]]:
-    """Returns a method as one that is awaited; arguments, value and errors are the same."""
+    """Returns the awaited form of a method; arguments, value and errors are the same."""
     return awaited_as(lambda value: value, method)
 
 
 def awaited_as(
     make: Callable[[T], R], method: Callable[Concatenate[Sync_co, P], T]
 ) -> Callable[Concatenate[Async[Sync_co], P], Coroutine[Any, Any, R]]:
-    """Returns a method as one that is awaited, with the value that `make` makes of its own."""
+    """Returns the awaited form of a method, whose value is passed through `make`."""
 
     @wraps(method)
     async def call(own: Async[Sync_co], /, *args: P.args, **options: P.kwargs) -> R:
@@ -50,7 +50,7 @@ def awaited_as(
 
 
 def on_thread(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> asyncio.Future[T]:
-    """Has a thread of its own do something that may have to wait."""
+    """Runs `work`, which may wait, on a thread of its own."""
     import asyncio
 
     future: Future[T] = Future()
@@ -70,8 +70,8 @@ def on_thread(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> async
 class AsyncSession(Async[RemoteSandbox]):
     """A session of a service. `AsyncService` makes it; its event loop uses it.
 
-    Its methods are those of `RemoteSandbox`, to be awaited. Whoever cancels the await of a cell
-    interrupts it. Whatever else was begun is done, also if nobody waits for it any more.
+    Its methods are those of `RemoteSandbox`, awaited. Cancelling the await of a cell interrupts the
+    cell. Any other call is completed, even if its await is cancelled.
 
     Attributes:
         session_id: The session's id.
@@ -91,11 +91,11 @@ class AsyncSession(Async[RemoteSandbox]):
     ) -> SandboxResult:
         """Runs a cell, and returns its result, whatever the code does.
 
-        Cancelling it interrupts the cell and waits for its end, which may take `grace_seconds`.
+        Cancelling the await interrupts the cell and waits for its end, up to `grace_seconds`.
 
         Args:
             code: The cell's source, with its magics.
-            on_output: Called in the event loop with what the cell shows, as it happens.
+            on_output: Called in the event loop with each output of the cell, as it happens.
             options: Those of `RemoteSandbox.submit`, such as `timeout_seconds`.
 
         Raises:
@@ -116,10 +116,10 @@ class AsyncSession(Async[RemoteSandbox]):
         return await cell.ended()
 
     async def start(self, progress: Callable[[str], object] | None = None) -> None:
-        """Wakes the session, and comes back when its guest is ready.
+        """Wakes the session, and returns when its guest is ready.
 
         Args:
-            progress: Called in the event loop with plain sentences about what takes long.
+            progress: Called in the event loop with sentences about steps that take long.
 
         Raises:
             SandboxClosed, LimitReached: as `RemoteSandbox.start`.
@@ -159,7 +159,7 @@ class AsyncSession(Async[RemoteSandbox]):
 
 
 class _LoopListener(NoListener):
-    """Calls a function in an event loop with what a cell shows."""
+    """Calls a function in an event loop with each output of a cell."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_output: Callable[[Output], object]
@@ -168,7 +168,7 @@ class _LoopListener(NoListener):
         self._on_output = on_output
 
     def emit(self, output: Output) -> None:
-        """Has the function called; the loop calls it before it hears of the cell's end."""
+        """Schedules the function; the loop calls it before it hears of the cell's end."""
         self._loop.call_soon_threadsafe(self._on_output, output)
 
 

@@ -1,4 +1,4 @@
-"""`AwakeSessions`: the sessions that have a worker, within the memory that these may take."""
+"""`AwakeSessions`: the sessions that have a worker, within the workers' limit of memory."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
 from wasm_kernel.service.session_worker import SLOW_SECONDS, SessionWorker
 
-_WORKER_BYTES = 64 * MIB  # that a worker takes beside its guest's memory, at most
+_WORKER_BYTES = 64 * MIB  # the most that a worker takes beside its guest's memory
 _LOOK_SECONDS = 0.25
 
 
 class AwakeSessions:
-    """The sessions that are awake, whose workers take `most` bytes together. Any thread may use it.
+    """The sessions that are awake; their workers take at most `most` bytes. Any thread may use it.
 
-    A session that needs room waits on its own thread. No lock is held meanwhile, so one that takes
-    long to fall asleep holds up nobody who finds room elsewhere.
+    A session that needs room waits on its own thread, without a lock. So a session that is slow to
+    fall asleep does not delay others that find room elsewhere.
     """
 
     def __init__(self, most: int | None) -> None:
         self._most = most
         self._changed = threading.Condition()
         self._awake: dict[SessionWorker, int] = {}
-        self._waiting: dict[SessionWorker, int] = {}  # whoever came first is first
+        self._waiting: dict[SessionWorker, int] = {}  # in the order of arrival
 
     def admit(self, session: SessionWorker) -> None:
         """Makes room for a session's worker, if need be by putting idle sessions to sleep.
@@ -51,7 +51,7 @@ class AwakeSessions:
             self._changed.notify_all()
 
     def _missing(self, session: SessionWorker) -> int:
-        """The bytes that are missing for a session, and for those that waited before it."""
+        """The bytes that are missing for a session and for those that waited before it."""
         if self._most is None:
             return 0
         ahead = 0
@@ -62,7 +62,7 @@ class AwakeSessions:
         return sum(self._awake.values()) + ahead - self._most
 
     def _make_room(self, session: SessionWorker) -> bool:
-        """Puts sessions to sleep that nobody has used for longest; returns whether that will do."""
+        """Puts the least recently used sessions to sleep; returns whether that frees enough."""
         for each in self._awake:
             if each.leaving_seconds >= 0:
                 each.look_after()

@@ -1,4 +1,4 @@
-"""`CallQueue`: the calls of one session that are not answered yet, in their order."""
+"""`CallQueue`: the unanswered calls of one session, in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from wasm_kernel.service.calls import PendingCall
 
 
 class CallQueue:
-    """The calls that wait for a session's worker, and what is still to be sent to it.
+    """The calls that wait for a session's worker, and the messages that it was not sent yet.
 
-    The worker serves one after the other, so the first is the one that runs, while `most` cells may
-    wait. Whoever owns the queue has a lock over it.
+    The worker serves calls in order, so the first call is the running one. At most `most` cells may
+    wait. The queue's owner guards it with a lock.
     """
 
     def __init__(self, most: int) -> None:
@@ -24,12 +24,12 @@ class CallQueue:
         self._most = most
         self._calls: dict[int, PendingCall] = {}
         self._unsent: deque[Struct] = deque()
-        self._interrupted = 0  # the number of the call that was interrupted last
+        self._interrupted = 0  # the number of the last interrupted call
 
     # -- calls come
 
     def add(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
-        """Adds a call, whose message `make` makes of its number; returns the number.
+        """Adds a call and returns its number; `make` makes the message from the number.
 
         Raises `LimitReached` if too many cells wait.
         """
@@ -47,7 +47,7 @@ class CallQueue:
         return self.last
 
     def interrupt(self, number: int) -> bool:
-        """Has a call (0: the one that runs) interrupted; returns whether there is one."""
+        """Interrupts a call (0: the running one); returns whether there is one."""
         found = number or self._first
         if (pending := self._calls.get(found)) is None:
             return False
@@ -56,8 +56,7 @@ class CallQueue:
         self._unsent.append(messages.Interrupt(number))
         return True
 
-    # -- what is there
-
+    # -- state
     def __len__(self) -> int:
         return len(self._calls)
 
@@ -92,17 +91,18 @@ class CallQueue:
 
     @property
     def has_unsent(self) -> bool:
-        """True if something is still to be sent."""
+        """True if a message was not sent yet."""
         return bool(self._unsent)
 
     def next_unsent(self) -> Struct | None:
-        """Takes what is to be sent next; None if all is sent."""
+        """Takes the next message to send; None if all are sent."""
         return self._unsent.popleft() if self._unsent else None
 
     def send_again(self) -> bool:
         """Has all calls sent again, to another worker; returns whether there are any.
 
-        None is if one was interrupted: that may be one that waits, and it must end as interrupted.
+        Resends nothing after an interrupt: a waiting call may be the interrupted one, and must end
+        as interrupted.
         """
         if self._interrupted in self._calls:
             return False
@@ -110,22 +110,22 @@ class CallQueue:
         return self.has_unsent
 
     def forget_unsent(self) -> None:
-        """Gives up what is still to be sent: nobody hears it any more."""
+        """Drops the unsent messages, since no worker reads them any more."""
         self._unsent.clear()
 
     def begin(self, more: float = 0.0) -> None:
-        """Begins to count the time of the first call, with some seconds in addition."""
+        """Begins to count the time of the first call, which gets `more` seconds in addition."""
         if (running := self.running) is not None:
             running.begin(more)
 
     def remove(self, number: int) -> PendingCall | None:
-        """Removes a call, and returns it, if it is there; the next one begins."""
+        """Removes and returns a call, None if there is none; the next one begins."""
         found = self._calls.pop(number, None)
         self.begin()
         return found
 
     def take_until(self, last: int) -> list[PendingCall]:
-        """Removes the calls up to a number, and returns them in their order."""
+        """Removes the calls up to a number, and returns them in order."""
         taken = [call for number, call in self._calls.items() if number <= last]
         self._calls = {number: call for number, call in self._calls.items() if number > last}
         if not self._calls:

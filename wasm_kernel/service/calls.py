@@ -1,5 +1,5 @@
-"""The calls of a session that wait for their worker. Each has a time in which it must be answered:
-a worker that was taken over, or hangs, keeps nobody waiting.
+"""The calls of a session that wait for their worker. Each must be answered within a time limit, so
+that a worker that was taken over, or hangs, can't keep its caller waiting.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ LAST_KEPT = (
 )
 _ENDED = "ended before this cell began"
 _NOT_RUN = "The cell was not run; send it again."
-_MARGIN_BYTES = 128 * MIB  # of a call's messages, beyond what the policy lets a cell show
-_OVERHEAD = 4096  # bytes around an output that are not counted, as the worker has it
-_MARGIN_OUTPUTS = 2_000  # errors among them, which have a limit of their own
-_OWN_BYTES = 512 * MIB  # that a worker takes for itself and a single output, at most
-_CALL_SECONDS = 300.0  # for what is no cell: a state of some GiB may be read or written
-_LATE_SECONDS = 30.0  # for a worker to end a call whose time is over, beyond its grace
+_MARGIN_BYTES = 128 * MIB  # for a call's messages, beyond the policy's limits of output
+_OVERHEAD = 4096  # uncounted bytes around an output; the worker allows the same
+_MARGIN_OUTPUTS = 2_000  # for errors, which have a limit of their own
+_OWN_BYTES = 512 * MIB  # the most that a worker takes for itself and a single output
+_CALL_SECONDS = 300.0  # for calls that are not cells: some GiB of state may be read or written
+_LATE_SECONDS = 30.0  # for a worker to end an overdue call, beyond its grace
 START_SECONDS = 120.0
-"""Seconds that the first call of a worker has in addition, as the state is read."""
+"""Additional seconds for the first call of a worker, which reads the state."""
 
-_CHARACTER_BYTES = 6  # that a character takes in JSON
+_CHARACTER_BYTES = 6  # the most that a character takes in JSON
 
 
 def _most_bytes(policy: ExecutionPolicy) -> int:
-    """Returns what the messages of one call may have in all: a worker that sends more is lost."""
+    """Returns the most bytes of one call's messages; a worker that sends more is ended."""
     text = policy.stdout_bytes + policy.stderr_bytes
     return _MARGIN_BYTES + _CHARACTER_BYTES * text + 2 * (policy.display_bytes + policy.comm_bytes)
 
 
 def most_memory(policy: Mapping[str, Any]) -> int:
-    """Returns what a worker may take in all: one that takes more has lost count of it.
+    """Returns the most memory that a worker may take; one that takes more no longer keeps count.
 
-    Its guest's memory may be there three times for a moment: as it is, as it was before a
-    rollback, and as pages that are still to be written.
+    Its guest's memory may exist three times for a moment: the current one, the one before a
+    rollback, and the pages that are not written yet.
     """
     text = policy["stdout_bytes"] + policy["stderr_bytes"]
     return int(3 * policy["memory_bytes"] + policy["display_bytes"] + 4 * text + _OWN_BYTES)
@@ -79,16 +79,16 @@ class PendingCall:
     """A call that its worker has not answered yet. The session's thread ends it.
 
     Args:
-        future: Gets its value.
+        future: Gets the call's value.
         kind: The type of the value.
         policy: The limits of its session.
-        listener: Gets what the guest shows meanwhile.
+        listener: Gets what the guest shows during the call.
         progress: Gets sentences about a start that takes long.
-        seconds: The time that the worker keeps it within; None if it keeps no time.
+        seconds: The time limit that the worker enforces; None if there is none.
         forks: How many forks it makes.
 
     Attributes:
-        message: What is sent of it.
+        message: The message for the worker.
     """
 
     message: Struct
@@ -125,26 +125,26 @@ class PendingCall:
         return isinstance(self.future, CellFuture)
 
     def begin(self, more: float = 0.0) -> None:
-        """Begins to count its time, as no call is before it; it has some seconds in addition."""
+        """Begins to count its time, when it is the first call, with `more` additional seconds."""
         if not self._has_begun:
             self._has_begun = True
             limit = self._limit if self._interrupts < 2 else self._late
             self._overdue_at = time.monotonic() + limit + more
 
     def interrupted(self) -> None:
-        """Notes that it is interrupted: a second time no cell goes on for longer than its grace."""
+        """Notes an interrupt. After a second one, no cell may go on for longer than its grace."""
         self._interrupts += 1
         if self._has_begun and self._interrupts > 1:
             self._overdue_at = min(self._overdue_at, time.monotonic() + self._late)
 
     def is_overdue(self) -> bool:
-        """Returns whether it has gone on for longer than the worker should have let it."""
+        """Returns whether the worker should have ended it by now."""
         return time.monotonic() > self._overdue_at
 
     def take(self, report: Report, size: int) -> messages.Line | None:
-        """Takes a message about it, of so many bytes; returns the answer, if it is a question.
+        """Takes a message of `size` bytes about it; returns the answer, if it is a question.
 
-        Raises `FrameError` if it sends more than it may.
+        Raises `FrameError` if the worker sends more than it may.
         """
         self._left -= size
         if self._left < 0:
@@ -157,11 +157,11 @@ class PendingCall:
         except Exception as problem:  # the application's own code
             log_failure("a listener", problem)
             return None
-        finally:  # what its caller takes does not count
+        finally:  # the time that the caller's code takes does not count
             self._overdue_at += time.monotonic() - began
 
     def tell(self, text: str) -> None:
-        """Says that its worker's start takes long."""
+        """Passes on a sentence about the worker's start."""
         try:
             self._progress(text)
         except Exception as problem:  # the application's own code
@@ -195,7 +195,10 @@ class PendingCall:
         return messages.Line(number, line)
 
     def outcome(self, report: messages.Ended | messages.Failed) -> Callable[[], None]:
-        """Reads the worker's answer; returns what ends the call with it; or raises `FrameError`."""
+        """Reads the worker's answer, and returns a function that ends the call with it.
+
+        Raises `FrameError` if the answer is of another type.
+        """
         if isinstance(report, messages.Failed):
             error = messages.error_of(report)
             return lambda: self.refuse(error)
@@ -208,9 +211,9 @@ class PendingCall:
             self.future.set_exception(problem)
 
     def lost(self, problem: GuestStopped, *, began: bool, number: int = 0) -> None:
-        """Ends it, as its worker is gone for this reason; `began` if it may have begun.
+        """Ends it because its worker is gone, for the reason `problem`.
 
-        A cell that has has a `number`, if it is counted.
+        `began` is true if it may have begun. A counted cell that has begun has a `number`.
         """
         self.refuse(problem)
 
@@ -220,10 +223,10 @@ class PendingCall:
 
 
 class PendingCell(PendingCall):
-    """A cell; its result holds what it showed, if its listener wants that.
+    """A cell; its result holds its outputs, if its listener wants that.
 
-    Its result is `nothing` if nothing is known of it. `timeout` is the limit in seconds that its
-    caller set, if any. It gets a number if it `is_counted`.
+    `nothing` is the result of a cell of which nothing is known. `timeout` is the caller's limit in
+    seconds, if any. The cell gets a number if it `is_counted`.
     """
 
     def __init__(
@@ -257,7 +260,7 @@ class PendingCell(PendingCall):
         return super()._heard(report)
 
     def _count(self, output: messages.RichOutput) -> None:
-        """Counts an output as it is kept: few bytes of JSON may stand for many of memory."""
+        """Counts an output by its size in memory, which may be much more than that of its JSON."""
         self._outputs_left -= 1
         self._memory_left -= max(0, memory_size(astuple(output)) - _OVERHEAD)
         if min(self._outputs_left, self._memory_left) < 0:
@@ -265,7 +268,7 @@ class PendingCell(PendingCall):
 
     def _finish(self, value: CellResult, figures: Figures) -> None:
         fields = {name: getattr(value, name) for name in CellResult.__struct_fields__}
-        # what goes into the sums of a service is no more than it can be
+        # bounded, because the service adds them up and the worker may send any number
         fields["duration"] = min(value.duration, time.monotonic() - self._made)
         if value.fuel_consumed is not None:
             budget = self._fuel_budget
@@ -273,7 +276,7 @@ class PendingCell(PendingCall):
         self._end(memory_used_bytes=figures.memory_bytes, **fields)
 
     def lost(self, problem: GuestStopped, *, began: bool, number: int = 0) -> None:
-        """Ends it with a result that says what is kept."""
+        """Ends the cell with a result that says what is kept."""
         if isinstance(problem, CellTimeout) and problem.seconds == self._timeout:
             problem.setting = CALL_SECONDS
         shown = as_error(problem if began else WorkerLost(_ENDED, _NOT_RUN), self._door)

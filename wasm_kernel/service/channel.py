@@ -17,12 +17,12 @@ from wasm_kernel.guests.protocol import FRAME_BYTES, check_size
 from wasm_kernel.service.messages import SPARE
 
 _SIZE_BYTES = 4
-_PIECE = 1024 * 1024  # bytes that are read at once; no more than the system has at hand
+_PIECE = 1024 * 1024  # the most bytes that are read at once
 _TOO_LARGE = "a message is larger than any may be"
 
 
 class Channel:
-    """One end of the line, which is closed with it. One thread receives; any may send."""
+    """One end of the line; it owns the socket. One thread receives; any thread may send."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -37,11 +37,11 @@ class Channel:
             self._write(data)
 
     def send_at_once(self, message: Struct) -> bool:
-        """Sends a short message if that does not mean to wait; returns whether it did."""
+        """Sends a short message if that needs no wait; returns whether it was sent."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            if self._line.fileno() < 0:  # it was closed meanwhile
+            if self._line.fileno() < 0:  # another thread has closed it
                 return False
             poll = select.poll()
             poll.register(self._line, select.POLLOUT)
@@ -57,13 +57,13 @@ class Channel:
         for part in (size + data,) if len(data) < _PIECE else (size, data):
             left = memoryview(part)
             while left:
-                # to a worker that is gone: a program may have SIGPIPE end it
+                # the worker may be gone, and SIGPIPE would end a program that does not ignore it
                 left = left[self._line.send(left, socket.MSG_NOSIGNAL) :]
 
     def receive(self) -> bytes:
-        """Waits for a message, and returns it unread.
+        """Waits for a message, and returns its bytes.
 
-        Raises `EOFError` or `OSError` if there is none, `FrameError` if it is too large.
+        Raises `EOFError` or `OSError` if the line is closed, `FrameError` if it is too large.
         """
         size = int.from_bytes(self._read(_SIZE_BYTES))
         if size > FRAME_BYTES + SPARE:
@@ -71,7 +71,7 @@ class Channel:
         return self._read(size)
 
     def _read(self, size: int) -> bytes:
-        read = BytesIO()  # not a list: who sends it byte by byte must not have it take more
+        read = BytesIO()  # not a list: a message sent byte by byte must not take more memory
         while size > 0:
             piece = self._line.recv(min(size, _PIECE))
             if not piece:
@@ -80,12 +80,12 @@ class Channel:
         return read.getvalue()
 
     def is_quiet(self, seconds: float) -> bool:
-        """Waits until there is a message, or for so many seconds; returns whether there is none."""
+        """Waits up to `seconds` for a message; returns whether there is none."""
         poll = select.poll()
         poll.register(self._line, select.POLLIN)
         return not poll.poll(seconds * 1000)
 
     def close(self) -> None:
-        """Closes this end, when the other side is gone. Safe to call twice."""
-        with self._sending:  # the number of its descriptor may be another line's at once
+        """Closes this end, after the other side is gone. Safe to call twice."""
+        with self._sending:  # the descriptor's number may be reused at once
             self._line.close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # what is imported when the process that forks workers is on its way
+if TYPE_CHECKING:  # `create_sandbox` imports the rest once the fork server's process is starting
     from pathlib import Path
 
     from wasm_kernel.events import SandboxLogger
     from wasm_kernel.execution.base_sandbox import BaseSandbox
     from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-    from wasm_kernel.service.making import Isolation
+    from wasm_kernel.service.sandbox_factory import Isolation
 
 
 def create_sandbox(
@@ -37,7 +37,7 @@ def create_sandbox(
         logger: Gets events; silent by default.
         private_root: The folder that holds private state, such as variables; one of the user's by
             default. It lies outside of every workspace.
-        resume: Whether to go on with the variables that an earlier process left there, also as
+        resume: Whether to go on with the variables that an earlier process left there; also as
             text: `never`, `crash` or `always`. Named checkpoints are there in any case.
         pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
         isolation: Where the guest lives: `worker` or `in-process`.
@@ -51,8 +51,8 @@ def create_sandbox(
         PlantedLinkError: `workspace` is a relative path that leads through a link.
         OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
         PrivateFolderError: there is no place for private state.
-        OutOfDescriptors: this process may not open more files. Its soft limit is raised as far as
-            the hard one allows, before that happens.
+        OutOfDescriptors: this process may not open more files, even with its soft limit raised to
+            the hard one.
         OSError: the workspace can't be made.
     """
     if isolation == "worker":
@@ -62,8 +62,9 @@ def create_sandbox(
     from wasm_kernel.execution.create import open_workspace
     from wasm_kernel.execution.interfaces import NewSession, NoSession
     from wasm_kernel.folders.locks import Resume
-    from wasm_kernel.service.making import Making
+    from wasm_kernel.service.sandbox_factory import SandboxFactory
 
-    making, resumes = Making(runtime, policy, logger, pip, isolation), Resume.checked(resume)
-    folders = open_workspace(workspace, making.policy, private_root)
-    return making.sandbox_in(NewSession(folders, None, NoSession(folders)), resumes)
+    factory = SandboxFactory(runtime, policy, logger, pip, isolation)
+    resumes = Resume.checked(resume)
+    folders = open_workspace(workspace, factory.policy, private_root)
+    return factory.sandbox_in(NewSession(folders, None, NoSession(folders)), resumes)

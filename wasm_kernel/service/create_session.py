@@ -1,8 +1,8 @@
 """The session functions that make sandboxes.
 
-A session has a folder, `workspace_root/<session_id>/`, and a private one elsewhere. With its id,
-its files and variables can be had again, in this process or in a later one. In one process a
-session has one sandbox (`sessions/open_sandboxes.py` says who closes it).
+A session has a folder, `workspace_root/<session_id>/`, and a private one elsewhere. Its id gives
+access to its files and variables, in this process or in a later one. In one process a session has
+one sandbox (`sessions/open_sandboxes.py` says when it is closed).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.service.making import Isolation, Making
+from wasm_kernel.service.sandbox_factory import Isolation, SandboxFactory
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
@@ -53,12 +53,12 @@ def create_session_sandbox(
         WorkspaceError: the session's folder can't be made.
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
-    making = Making(runtime, policy, logger, pip, isolation)
+    factory = SandboxFactory(runtime, policy, logger, pip, isolation)
     root = SessionsRoot(workspace_root, private_root)
-    session = Session(root, ids.new(), making.logger, new=True, mounts=making.policy.mounts)
+    session = Session(root, ids.new(), factory.logger, new=True, mounts=factory.policy.mounts)
     orphans.sweep_now_and_then()
     try:
-        return session.id, _sandbox_of(session, making)
+        return session.id, _sandbox_of(session, factory)
     except BaseException:
         session.folders.discard()
         raise
@@ -77,13 +77,13 @@ def get_session_sandbox(
 ) -> BaseSandbox:
     """Returns the sandbox of a session, with the session's files and variables.
 
-    If the session is open in this process, this is the sandbox that is open. `policy` and `logger`
-    then apply to it from the next cell on, for everybody who has it; its variables stay. A session
-    that does not exist is made, empty.
+    If the session is open in this process, its open sandbox is returned. `policy` and `logger` then
+    apply to it from the next cell on, for all its users; its variables stay. A session that does
+    not exist is made, empty.
 
-    `close()` ends the sandbox for everybody who has it, a `with` block only if nobody else has it;
-    sandboxes that are still open are closed when the process ends. Nothing is lost in any case: the
-    next one who gets the session goes on with its files and variables.
+    `close()` ends the sandbox for all its users; a `with` block does so only if there is no other
+    user. Sandboxes that are still open are closed when the process ends. Nothing is lost in any
+    case: the session's next sandbox goes on with its files and variables.
 
     Args:
         session_id: Letters, digits and hyphens.
@@ -91,10 +91,10 @@ def get_session_sandbox(
         policy: The limits; by default those of the open sandbox, or limits that fit a notebook.
         workspace_root: The folder that holds the sessions' folders.
         logger: Gets the events, each with the session's id; by default that of the open sandbox, or
-            nobody.
+            none.
         private_root: The folder that holds private folders; one of the user's by default.
-        pip: Whether cells may install packages, as `offer_pip` says. An open sandbox where they
-            may goes on allowing it.
+        pip: Whether cells may install packages, as `offer_pip` says. An open sandbox that allows it
+            goes on allowing it.
         isolation: Where the guest lives, as `create_sandbox`. An open sandbox stays where it is.
 
     Raises:
@@ -104,29 +104,29 @@ def get_session_sandbox(
         WorkspaceError: the session's folder can't be made or opened.
     """
     asked = ids.checked(session_id)
-    making = Making(runtime, policy, logger, pip, isolation)
+    factory = SandboxFactory(runtime, policy, logger, pip, isolation)
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)
 
     def make() -> BaseSandbox:
-        session = Session(root, name, making.logger, mounts=making.policy.mounts)
-        return _sandbox_of(session, making)
+        session = Session(root, name, factory.logger, mounts=factory.policy.mounts)
+        return _sandbox_of(session, factory)
 
     def found(sandbox: BaseSandbox) -> None:
-        sandbox.adopt(policy, None if logger is None else making.logger)
+        sandbox.adopt(policy, None if logger is None else factory.logger)
         if pip:
             sandbox.offer_pip()
         path = root.path / name
-        making.logger.log_event(events.SESSION_RETRIEVED, session_id=name, workspace_path=path)
+        factory.logger.log_event(events.SESSION_RETRIEVED, session_id=name, workspace_path=path)
 
     return OPEN_SANDBOXES.get(root.path / name, make, found)
 
 
-def _sandbox_of(session: Session, making: Making) -> BaseSandbox:
-    """Returns the sandbox of a session, which is closed if there can't be one."""
+def _sandbox_of(session: Session, factory: SandboxFactory) -> BaseSandbox:
+    """Returns the sandbox of a session; closes the session if the sandbox can't be made."""
     try:
         new = NewSession(session.folders, session.id, session)
-        return making.sandbox_in(new, Resume.ALWAYS)
+        return factory.sandbox_in(new, Resume.ALWAYS)
     except BaseException:
         session.closed()
         raise

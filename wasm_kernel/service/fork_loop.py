@@ -1,9 +1,9 @@
-"""The process that workers are forked from: `fork_process.py` starts it, and `main` is run in it.
+"""The process that workers are forked from: `fork_process.py` starts it, and it runs `main`.
 
-It loads what each of them needs: imports, the compiled module, the base image. No guest ever runs
-in it and nothing is compiled, because wasmtime keeps threads for both, and a process with a second
-thread must not fork: the child hangs at locks that nobody gives back. It says so and ends, rather
-than fork such a child.
+It loads what each worker needs: imports, the compiled module, the base image. No guest runs in it
+and it compiles nothing, because wasmtime keeps threads for both, and a process with a second thread
+must not fork: the child would hang at locks that are never released. If it finds such a thread, it
+says so and ends instead of forking.
 
 It ends with its owner, and its workers end with it.
 """
@@ -36,11 +36,11 @@ from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
 from wasm_kernel.state.image import BaseImage
 
-_LEAVE_SECONDS = 2.0  # that workers have to close their sessions when the owner is gone
+_LEAVE_SECONDS = 2.0  # for workers to close their sessions when the owner is gone
 _NEEDED = ("wasm_kernel.engine.instance", "resource")
 """The modules that every guest needs; forked, all workers share one copy."""
 _LATER = "wasm_kernel.state.tables"
-"""The module that no first result needs: it is loaded when the first worker is on its way."""
+"""The module that no first result needs; it is loaded once the first worker was forked."""
 
 Reply = TypeVar("Reply", bound=Struct)
 
@@ -50,12 +50,12 @@ class _Unprepared(WasmKernelError):
 
 
 class _NoPreparing:
-    """The broker of a process that must not prepare anything, and of its workers."""
+    """The broker of a process, and its workers, that must not prepare anything."""
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
         """Refuses a request."""
         if isinstance(request, CompileInBackground):
-            return reply()  # whoever asks for the baseline compiler's code has seen to it
+            return reply()  # the sender of a request for baseline code has seen to it
         raise _Unprepared
 
     def close(self) -> None:
@@ -108,9 +108,9 @@ class ForkLoop:
             os.close(descriptor)
 
     def load(self, request: ForkRequest) -> tuple[GuestLanguage, BaseImage]:
-        """Returns the language of a request, with all that a guest of it needs, and its image.
+        """Returns the language of a request, ready for its guests, and its base image.
 
-        Raises `WasmKernelError` if something of it is not in the cache.
+        Raises `WasmKernelError` if the cache lacks something that the language needs.
         """
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._broker)
@@ -124,7 +124,7 @@ class ForkLoop:
 
     def _fork(self, request: ForkRequest, line: int) -> ForkReply:
         language, base = self.load(request)
-        is_first = request not in self._served  # it is waited for, and would gain less
+        is_first = request not in self._served  # its caller waits, and it gains less
         if not is_first:
             base.map_for_forks()
         self._served.add(request)
@@ -138,7 +138,7 @@ class ForkLoop:
             gc.enable()
             self._line.close()
             os.close(self._owner)
-            os.dup2(1, 2)  # what it logs goes through its line
+            os.dup2(1, 2)  # standard error is not needed: logs go through the line
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             if not is_first:
                 worker.get_ready()
@@ -152,17 +152,17 @@ class ForkLoop:
 def main(line: int, owner: int) -> NoReturn:
     """Serves the owner, a process, through the descriptor of the line to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system buries the dead
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for cells: one core
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended workers
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for cells, which get one core
     for name in _NEEDED:
         importlib.import_module(name)
     import_places(worker.PACKAGES)
     try:
         loop = ForkLoop(socket.socket(fileno=line), owner)
-    except ProcessLookupError:  # the owner has ended by now
+    except ProcessLookupError:  # the owner has ended
         os._exit(0)
     for flavour in (UNCHECKED, EPOCH):
-        with contextlib.suppress(WasmKernelError):  # whoever asks for a worker hears of it
+        with contextlib.suppress(WasmKernelError):  # the next request for a worker is told of it
             loop.load(ForkRequest(RuntimeType.PYTHON.value, flavour.name))
             break
     check_alone()

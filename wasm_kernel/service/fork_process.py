@@ -1,6 +1,6 @@
-"""Starting the process that workers are forked from, before anything else is imported.
+"""Starts the process that workers are forked from, before anything else is imported.
 
-It takes longer to load than the program that needs it, which imports the rest meanwhile.
+That process takes longer to load than the program, which imports the rest at the same time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from _socket import socket
 
 PROGRAM = "wasm_kernel.service.fork_loop"
-VARIABLES = (  # of the environment that workers get, by their beginnings
+VARIABLES = (  # prefixes of the environment variables that workers get
     *("HOME", "LANG", "LC_", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHON", "TMPDIR", "TZ"),
     *("OMP_", "OPENBLAS_", "USER", "VIRTUAL_ENV", "WASM_KERNEL_", "XDG_"),
 )
-_LINE = 3  # the descriptor of its end of the line to it
-# It has one thread and closes what it was handed: here, other threads open more meanwhile. What it
-# loads stays: there is nothing to collect, and looking for that takes long.
+_LINE = 3  # the descriptor of the process's end of its line
+# The new process closes inherited descriptors itself, as it has one thread: here, other threads may
+# open more at the same time. It collects no garbage: its modules stay, and collecting takes long.
 _BEGIN = (
     "import gc, os; gc.disable(); "
     f"os.closerange({_LINE + 1}, max(map(int, os.listdir('/proc/self/fd'))) + 1)"
@@ -53,7 +53,7 @@ def start() -> ForkProcess:
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             ],
-            setpgroup=0,  # a Ctrl-C is for the owner
+            setpgroup=0,  # Ctrl-C must reach the owner only
         )
     finally:
         theirs.close()
@@ -61,7 +61,7 @@ def start() -> ForkProcess:
 
 
 def _environment() -> dict[str, str]:
-    """The variables that workers need: others hold keys, and a worker may be taken over."""
+    """The variables that workers need. Others may hold keys, and a worker may be taken over."""
     return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
 
 
@@ -70,13 +70,13 @@ _started: list[ForkProcess] = []  # for the first sandbox of this process, until
 
 
 def start_early() -> None:
-    """Starts the process for the first sandbox of this program, unless there was one."""
+    """Starts the process for this program's first sandbox, unless there was such a sandbox."""
     with _guard:
         if "wasm_kernel.service.own_sandbox" not in sys.modules and not _started:
             _started.append(start())
 
 
 def take_early() -> ForkProcess | None:
-    """Returns the process that was started early, once; None if there is none of this program."""
+    """Returns the process that was started early, once; None if this program started none."""
     found = _started.pop() if _started else None
     return found if found is not None and found.owner == os.getpid() else None

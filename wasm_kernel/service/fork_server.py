@@ -1,6 +1,6 @@
 """The owner's side of the process that workers are forked from, and of each worker.
 
-`ForkLoop` (`fork_loop.py`) is what runs in that process.
+`ForkLoop` (`fork_loop.py`) runs in that process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest, Open
 
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
-_LOOK_SECONDS = 0.1  # then whoever waits looks whether it was stopped
+_LOOK_SECONDS = 0.1  # between two checks whether the awaited process was stopped
 _END_SECONDS = 10  # for the system to end a process
 _TRIES = 3
 _PREPARE = """
@@ -71,7 +71,7 @@ _TAKEN = ("RssAnon:", "RssShmem:", "VmSwap:")  # in a process's status
 class Process:
     """A process that this one has made, and may kill. Any thread may use it.
 
-    The descriptor stands for it: its number may be another process's once it is gone.
+    The descriptor identifies it, since its number may be reused once it is gone.
     """
 
     def __init__(self, process: int, descriptor: int) -> None:
@@ -84,7 +84,7 @@ class Process:
         self._send(signal.SIGKILL)
 
     def go_on(self) -> None:
-        """Has it go on, if somebody has stopped it."""
+        """Continues it (SIGCONT), if it was stopped."""
         self._send(signal.SIGCONT)
 
     def _send(self, number: int) -> None:
@@ -96,7 +96,7 @@ class Process:
         """Kills it, if it still runs, and waits for its end."""
         self.kill()
         self._ends(_END_SECONDS)
-        with contextlib.suppress(ChildProcessError):  # it is no child of this process
+        with contextlib.suppress(ChildProcessError):  # not a child of this process
             os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG)
         with self._guard:
             os.close(self._descriptor)
@@ -114,14 +114,14 @@ class Process:
 
     @property
     def is_stopped(self) -> bool:
-        """True if somebody has stopped it (SIGSTOP), and it is not a debugger."""
+        """True if a signal has stopped it (SIGSTOP), and not a debugger."""
         with contextlib.suppress(OSError):
             return ") T " in Path(f"/proc/{self.process}/stat").read_text()
         return False
 
 
 class Worker(Process):
-    """A worker, as the service's process sees it. Any thread may use it; one receives."""
+    """A worker, seen from the service's process. Any thread may use it; one thread receives."""
 
     def __init__(self, channel: Channel, process: int, descriptor: int) -> None:
         super().__init__(process, descriptor)
@@ -130,7 +130,7 @@ class Worker(Process):
     def close(self) -> None:
         """Kills it, if it still runs, and waits for its end; closes the line.
 
-        Its line ends a moment before its locks are free, and the next worker wants them.
+        The wait is needed because its locks, which the next worker takes, are freed after its line.
         """
         self.kill()
         self.channel.close()
@@ -147,7 +147,7 @@ class Worker(Process):
 
     @property
     def resident_bytes(self) -> int:
-        """The memory that it takes, shared or not, without files; 0 if it is gone. Quick."""
+        """The bytes of memory that it takes, shared or not, without files; 0 if gone. Quick."""
         try:
             lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
         except OSError:
@@ -156,7 +156,7 @@ class Worker(Process):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that it shares with nobody; 0 if it is gone."""
+        """The bytes of memory that it shares with no other process; 0 if it is gone."""
         try:
             lines = Path(f"/proc/{self.process}/smaps_rollup").read_text().splitlines()
         except OSError:
@@ -165,10 +165,10 @@ class Worker(Process):
 
 
 class ForkServer:
-    """The process that workers are forked from; it is started anew if it is gone. Any thread.
+    """The process that workers are forked from; restarted if it is gone. Any thread may use it.
 
-    When a second worker was asked for, and after each further one, another one like it is made for
-    the next session, which is there sooner by that.
+    From the second request for a worker on, each request is followed by a spare worker of the same
+    kind, so that the next session starts sooner.
     """
 
     def __init__(self, started: ForkProcess | None = None) -> None:
@@ -190,7 +190,7 @@ class ForkServer:
 
     @property
     def is_copy(self) -> bool:
-        """True in a process that was forked from the one that has made it."""
+        """True in a process that was forked from the one that made this object."""
         return os.getpid() != self._owner
 
     def check_process(self) -> None:
@@ -208,9 +208,8 @@ class ForkServer:
     ) -> Worker:
         """Returns a new worker for a guest of a language.
 
-        The first of `flavours` that is compiled is taken; if none is, the best one, which is the
-        first, is compiled, or what is used in place of it until it is. `progress` gets sentences
-        about that.
+        The first of `flavours` that is compiled is taken. If none is, the first and best one is
+        compiled, or its stand-in until that is done. `progress` gets sentences about it.
         """
         runtime = RuntimeType.checked(language)
         for _ in range(_TRIES):
@@ -218,19 +217,19 @@ class ForkServer:
             requests = [
                 ForkRequest(runtime.value, flavour.name)
                 for flavour in flavours
-                if prepared or flavour.until is None  # somebody has to compile the better one
+                if prepared or flavour.until is None  # `_prepare` begins to compile the better one
             ]
             try:
                 made = self._take_spare(requests) or self._first(requests)
-            except OSError:  # it was killed, or hangs: it was let go
+            except OSError:  # the process was killed, or hangs: it was dropped
                 continue
             if made is not None:
                 self._spawned += 1
-                if self._spawned > 1:  # many a program has one sandbox, and needs no spare
+                if self._spawned > 1:  # many programs have one sandbox, and need no spare
                     threading.Thread(target=self._make_spare, args=(requests,), daemon=True).start()
                 return made
             with self._preparing:
-                if self._prepared[runtime] == prepared:  # and nobody did it while this one waited
+                if self._prepared[runtime] == prepared:  # no other thread has prepared it
                     _prepare(runtime, flavours, progress)
                     self._prepared[runtime] += 1
         raise HostFailed("the process that starts sessions does not answer")
@@ -238,7 +237,7 @@ class ForkServer:
     def _take_spare(self, requests: list[ForkRequest]) -> Worker | None:
         with self._guard:
             if self._process is not None and self._process.has_ended:
-                self._drop()  # the spare is about to end with it
+                self._drop()  # the spare ends with the process
             if self._spare is None or self._spare[0] != requests:
                 return None
             (_, spare), self._spare = self._spare, None
@@ -248,7 +247,7 @@ class ForkServer:
         return None
 
     def _make_spare(self, requests: list[ForkRequest]) -> None:
-        """Has a worker forked for the next session; if it can't be, that one says so."""
+        """Forks a worker for the next session. An error is left to that session's own request."""
         try:
             made = self._first(requests)
         except (OSError, WasmKernelError):
@@ -264,7 +263,7 @@ class ForkServer:
             unused.close()
 
     def _first(self, requests: Sequence[ForkRequest]) -> Worker | None:
-        """Returns a worker of the first request for which all is prepared; None if none is.
+        """Returns a worker for the first request that is prepared; None if none is.
 
         Raises `ConnectionError` or `TimeoutError` if the process is gone, or does not answer.
         """
@@ -273,7 +272,7 @@ class ForkServer:
                 try:
                     reply, made = self._ask(self._ensure(), request)
                 except OSError:
-                    self._drop()  # before another thread has a worker of the next one
+                    self._drop()  # before another thread gets a worker of the next process
                     raise
             if made is not None:
                 return made
@@ -311,7 +310,7 @@ class ForkServer:
         return reply, Worker(channel, reply.process, descriptors[0])
 
     def _wait(self, line: socket.socket) -> None:
-        """Waits for an answer of the process, which is told to go on if somebody stopped it."""
+        """Waits for an answer of the process; continues the process if it was stopped."""
         assert self._process is not None
         answer, until = select.poll(), time.monotonic() + _SECONDS
         answer.register(line, select.POLLIN)
@@ -323,7 +322,7 @@ class ForkServer:
                 _LOG.warning(_STOPPED)
 
     def _drop(self) -> None:
-        """Lets the process go, with its workers; the next one that is asked for is another."""
+        """Ends the process and its workers; the next request starts another process."""
         if self._spare is not None:
             self._spare[1].close()
             self._spare = None
@@ -335,16 +334,16 @@ class ForkServer:
             self._process = None
 
     def close(self) -> None:
-        """Ends the process, and the workers that are left. Safe to call twice."""
+        """Ends the process and its remaining workers. Safe to call twice."""
         self._is_closed = True
         if (process := self._process) is not None:
-            process.kill()  # whoever waits for its answer, under the guard, hears of it
+            process.kill()  # a thread that waits for its answer, under the guard, returns
         with self._guard:
             self._drop()
 
 
 def flavours_of(opened: Open) -> Sequence[Flavour]:
-    """Returns the flavours that the guest of a session's worker may have, the best one first."""
+    """Returns the flavours that a session's guest may have, the best one first."""
     if opened.policy["fuel_budget"] is not None:
         return FUEL, FUEL_EPOCH
     walled = opened.confinement != OFF and possible().is_complete
@@ -356,7 +355,7 @@ def flavours_of(opened: Open) -> Sequence[Flavour]:
 def _prepare(
     runtime: RuntimeType, flavours: Sequence[Flavour], progress: Callable[[str], None]
 ) -> None:
-    """Has a process of its own compile the guest and build its base image."""
+    """Compiles the guest and builds its base image in a separate process."""
     import subprocess  # few processes need it
 
     names = [flavour.name for flavour in flavours if flavour.until is None]
@@ -382,10 +381,10 @@ def _prepare(
 
 
 class _Waiting:
-    """Tells whoever runs this program what it waits for, in a block.
+    """A context manager that tells the program's user what the program waits for.
 
     On a terminal it is one line of standard error, which says how much longer it takes and goes
-    with the block; elsewhere one warning in the log.
+    at the end of the block; elsewhere it is one warning in the log.
     """
 
     def __init__(self, what: str) -> None:
@@ -404,7 +403,7 @@ class _Waiting:
         self._write("\r")
 
     def tell(self, text: str) -> None:
-        """Shows how far it is."""
+        """Shows the progress."""
         self._write(f"[wasm-kernel] {text}"[: get_terminal_size().columns - 1])
 
     def _write(self, line: str) -> None:

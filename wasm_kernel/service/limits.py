@@ -1,4 +1,4 @@
-"""`ServiceLimits`: how many sessions a service takes, and what they may take together."""
+"""`ServiceLimits`: the limits of a service's sessions, in number and in resources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wasm_kernel.policy import MIB
 from wasm_kernel.result import readable
 
 _NEEDED = ("queue", "answer_seconds")
-_FREE_BYTES = 256 * MIB  # that no new session takes of a disk: those that are there go on
+_FREE_BYTES = 256 * MIB  # left on a disk for existing sessions; no new one is made in them
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
@@ -21,16 +21,16 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     Attributes:
         sessions: How many sessions it knows, asleep or awake.
         owner_sessions: How many of them may belong to one owner.
-        memory_bytes: What all workers together may take: for each, its policy's `memory_bytes` and
-            64 MiB. Sessions that are idle are put to sleep to make room.
-        disk_bytes: What all sessions together may take on disk; beyond it none is made or forked.
+        memory_bytes: The bytes of memory for all workers together: for each, its policy's
+            `memory_bytes` and 64 MiB. Idle sessions are put to sleep to make room.
+        disk_bytes: The bytes on disk for all sessions together; beyond it none is made or forked.
             Each is measured some time after its last cell, and a fork counts as its parent until
-            then. Nobody makes a session on a disk with less than 256 MiB left.
+            then. No session is made on a disk with less than 256 MiB left.
         queue: How many cells of one session may wait while another one runs.
-        idle_seconds: After so long without a call a session is put to sleep: its process ends, and
-            the next call wakes it.
-        expire_seconds: After so long without a call a session is deleted, with its files.
-        answer_seconds: A worker that says nothing for so long while somebody waits for it is ended.
+        idle_seconds: The time without a call after which a session is put to sleep: its process
+            ends, and the next call wakes it.
+        expire_seconds: The time without a call after which a session is deleted, with its files.
+        answer_seconds: The silence after which a worker is ended, if a call waits for it.
     """
 
     sessions: int | None = 10_000
@@ -54,7 +54,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     def check_sessions(self, known: int, own: int, more: int) -> None:
         """Raises `LimitReached` unless there may be `more` sessions.
 
-        All together are `known`, and those of the owner `own`.
+        `known` is the number of all sessions, `own` that of the owner's.
         """
         if self.sessions is not None and known + more > self.sessions:
             raise LimitReached(

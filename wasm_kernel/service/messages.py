@@ -1,11 +1,11 @@
 """The messages between a service and its workers.
 
-Both directions speak JSON. A worker is trusted until its guest gets out, and may then send
-anything: what it sends is bounded before it is read, as a guest's frames are
+Both directions use JSON. If a guest gets out of its sandbox, its worker may send anything. So a
+worker's messages are bounded before they are read, as a guest's frames are
 (`guests/protocol.py`), and checked field by field.
 """
 
-# Annotations are values here, not texts: msgspec would compile each of them at every start.
+# No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ Files = tuple[str, ...]
 Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
 Short = Annotated[str, Meta(max_length=1000)]
 LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
-LogLevel = Annotated[int, Meta(ge=0, le=50)]  # `logging` remembers each that it was ever told
+LogLevel = Annotated[int, Meta(ge=0, le=50)]  # `logging` remembers each level that it ever got
 Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
 Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
 Scalar = str | int | float | bool | None
@@ -49,7 +49,7 @@ class _Message(Struct, frozen=True, tag_field="kind"):
 
 
 class _Call(_Message, frozen=True):
-    """A request that is answered by an `Ended` or a `Failed` with its number."""
+    """A request, answered by an `Ended` or a `Failed` with its number."""
 
     call: int
 
@@ -60,7 +60,7 @@ PACKET = 64 * 1024
 
 
 class ForkRequest(Struct, frozen=True):
-    """A worker for a language and a flavour is to be forked; its line's descriptor comes along."""
+    """Asks for a worker of a language and a flavour; its line's descriptor comes with it."""
 
     language: str
     flavour: FlavourName
@@ -87,18 +87,18 @@ class Open(_Message, frozen=True, tag="open"):
         session_id: The session's id; empty outside of sessions.
         workspace: The real path of the folder that the guest sees as `/app`.
         private_root: The folder that holds private folders, if one is named.
-        policy: The limits, as `plain_policy` has them.
+        policy: The limits, as `plain_policy` returns them.
         confinement: `off`, `auto` or `required`.
-        state_home: The folder that has the user's state folder in it, as the service finds it.
-        resume: Whether it goes on with the variables that are there, and when.
+        state_home: The parent of the user's state folder, as the service finds it.
+        resume: When it goes on with the variables that are there, as a `Resume`.
         quiet: Whether the first cell says nothing of variables that are there.
         folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
-            alone makes forks. None for a service's; its worker looks for the folders.
-        verified: What the session's last worker left, as `Closed` has it.
+            only the program makes forks. None for a service's; its worker looks for the folders.
+        verified: The stamps of the session's last worker, from `Closed`.
         notices: Sentences for the first cell.
         door: The way in that the sandbox is used through.
-        count: The least number of its next cell: a cell that was lost with its worker has the one
-            before, and only the service knows of it.
+        count: The least number of its next cell. A cell that was lost with its worker may have the
+            number before, and only the service knows of it.
     """
 
     language: str
@@ -119,7 +119,7 @@ class Open(_Message, frozen=True, tag="open"):
 
     @property
     def again(self) -> "Open":
-        """The same, once a worker had it: the next one goes on where that ended."""
+        """The message for the next worker, which goes on where the first one ended."""
         return replace(self, resume="always", quiet=True, notices=(), count=1)
 
     @property
@@ -129,63 +129,63 @@ class Open(_Message, frozen=True, tag="open"):
 
 
 class Start(_Call, frozen=True, tag="start"):
-    """The guest is to be made ready."""
+    """Asks the worker to start the guest."""
 
 
 class Execute(_Call, frozen=True, tag="execute"):
-    """A cell is to be run."""
+    """Asks the worker to run a cell."""
 
     cell: Cell
 
 
 class Query(_Call, frozen=True, tag="query"):
-    """The guest is to be asked something."""
+    """Asks the worker to pass a query to the guest."""
 
     request: Object
 
 
 class Comm(_Call, frozen=True, tag="comm"):
-    """The guest is to get a message of the page."""
+    """Asks the worker to pass the page's comm message to the guest."""
 
     message: CommMessage
     parent: Mapping[str, str] = {}
 
 
 class Comms(_Call, frozen=True, tag="comms"):
-    """The open comms are asked for."""
+    """Asks for the open comms."""
 
 
 class Travel(_Call, frozen=True, tag="travel"):
-    """Memory is to be brought elsewhere in the history."""
+    """Asks the worker to move memory to another state of the history."""
 
     request: TravelRequest
 
 
 class Name(_Call, frozen=True, tag="name"):
-    """The state of memory is to get a name."""
+    """Asks the worker to name the current state of memory."""
 
     name: str
 
 
 class Checkpoints(_Call, frozen=True, tag="checkpoints"):
-    """The states that memory can be brought back to are asked for."""
+    """Asks for the states that memory can be brought back to."""
 
 
 class Fork(_Call, frozen=True, tag="fork"):
-    """The session is to be forked into new sessions of these ids."""
+    """Asks the worker to fork the session into new sessions of these ids."""
 
     ids: tuple[str, ...]
     reseed: bool
 
 
 class Interrupt(_Message, frozen=True, tag="interrupt"):
-    """A cell is to be interrupted, by the number of its call; 0 for the one that runs."""
+    """Interrupts a cell, by the number of its call; 0 for the running one."""
 
     call: int = 0
 
 
 class Line(_Message, frozen=True, tag="line"):
-    """The answer to the question of an `Asked`: a line, or why there is none."""
+    """The answer to the question of an `Asked`: a line, or the reason why there is none."""
 
     question: int
     text: str = ""
@@ -194,7 +194,7 @@ class Line(_Message, frozen=True, tag="line"):
 
 
 class Answer(_Message, frozen=True, tag="answer"):
-    """The reply to `Wanted`, or why there is none; or how far it is."""
+    """The reply to `Wanted`, the reason why there is none, or the progress."""
 
     number: int
     reply: Raw = Raw(b"null")
@@ -208,7 +208,7 @@ class Ping(_Message, frozen=True, tag="ping"):
 
 
 class Close(_Message, frozen=True, tag="close"):
-    """The session is to be closed; the worker ends."""
+    """Asks the worker to close the session, and to end."""
 
     anew: bool = False
 
@@ -257,7 +257,7 @@ class Shown(_Call, frozen=True, tag="shown"):
 
 
 class Said(_Call, frozen=True, tag="said"):
-    """The guest has said something on a comm."""
+    """The guest has sent a message on a comm."""
 
     message: CommMessage
 
@@ -265,7 +265,7 @@ class Said(_Call, frozen=True, tag="said"):
 class Asked(_Call, frozen=True, tag="asked"):
     """A cell asks its user for a line.
 
-    A worker's questions have numbers: a late answer to an interrupted one is none to the next.
+    Questions have numbers, so that a late answer to an interrupted one does not answer the next.
     """
 
     question: int
@@ -274,11 +274,11 @@ class Asked(_Call, frozen=True, tag="asked"):
 
 
 class Terminating(_Call, frozen=True, tag="terminating"):
-    """A cell has asked that its kernel end after it."""
+    """A cell has asked its kernel to end after it."""
 
 
 class CellResult(Struct, frozen=True):
-    """A cell's result but for what it showed, which came before; see `SandboxResult`."""
+    """A cell's result without its outputs, which were sent before; see `SandboxResult`."""
 
     success: bool
     exit_code: int
@@ -292,7 +292,7 @@ class CellResult(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """The figures of a sandbox in each answer of its worker; fuel is a cell's, if counted."""
+    """The figures of a sandbox in each answer of its worker; `fuel` is the cell's, if counted."""
 
     next_count: Number = 1
     memory_bytes: Annotated[int, Meta(ge=0, le=2**32)] = 0
@@ -308,10 +308,10 @@ class Ended(_Call, frozen=True, tag="ended"):
 
 
 class Failed(_Call, frozen=True, tag="failed"):
-    """A call's error; 0 for the session itself, which could not be opened.
+    """A call's error; for call 0, the session could not be opened.
 
-    `error` is the name of its class, one of `wasm_kernel.errors` or of a room's own; `fields` are
-    those of its attributes that are plain.
+    `error` is the name of its class, from `wasm_kernel.errors` or another module of the package;
+    `fields` are its attributes that are plain values.
     """
 
     error: Short
@@ -320,7 +320,7 @@ class Failed(_Call, frozen=True, tag="failed"):
 
 
 class Wanted(_Message, frozen=True, tag="wanted"):
-    """Something is to be done beyond the worker's walls."""
+    """A request for work beyond the worker's walls."""
 
     number: Count
     name: Short
@@ -328,7 +328,7 @@ class Wanted(_Message, frozen=True, tag="wanted"):
 
 
 class Unwanted(_Message, frozen=True, tag="unwanted"):
-    """It is not wanted any more."""
+    """Cancels a `Wanted`."""
 
     number: Count
 
@@ -341,7 +341,7 @@ class Event(_Message, frozen=True, tag="event"):
 
 
 class Stuck(_Message, frozen=True, tag="stuck"):
-    """The guest can't be stopped but by ending the worker, and must be for this reason.
+    """The guest must be stopped, for this reason, and only the end of the worker can stop it.
 
     Attributes:
         is_kept: Whether the state before the running cell is on disk.
@@ -352,7 +352,7 @@ class Stuck(_Message, frozen=True, tag="stuck"):
 
 
 class Opened(_Message, frozen=True, tag="opened"):
-    """The guest is there: from now on calls are begun, and what is lost may be a call.
+    """The guest has started: from now on, a worker's end may lose a call.
 
     Its next cell has the number `count`.
     """
@@ -361,17 +361,18 @@ class Opened(_Message, frozen=True, tag="opened"):
 
 
 class Closed(_Message, frozen=True, tag="closed"):
-    """The session is closed as it should be; the last message.
+    """The session was closed properly; the last message.
 
-    The stamps `verified` are of contents of its state that are known to be right: the next worker
-    need not read them all. It only concerns the session itself, so it is believed.
+    The stamps `verified` belong to contents of its state that are known to be right, so that the
+    next worker need not read them all. A lie would only harm the session itself, so they are
+    believed.
     """
 
     verified: Stamps
 
 
 class Logged(_Message, frozen=True, tag="logged"):
-    """A record that the worker logged for whoever looks after the service."""
+    """A record of the worker's log, for the service's."""
 
     level: LogLevel
     text: LogText
@@ -404,7 +405,7 @@ _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)
 
 
 def read_report(data: bytes) -> Report:
-    """Returns the message of a worker, checked as a stranger's, or raises `FrameError`."""
+    """Returns a worker's message, checked as untrusted input; or raises `FrameError`."""
     protocol.check_size(data, SPARE)
     report: Report = _read(_reports, data)
     match report:
@@ -417,7 +418,7 @@ def read_report(data: bytes) -> Report:
 
 
 def read_request(data: bytes) -> Request:
-    """Returns the message of a service."""
+    """Returns a service's message."""
     request: Request = _requests.decode(data)
     return request
 
@@ -442,7 +443,7 @@ def _read(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
         raise FrameError(str(problem)[:_LOG_CHARACTERS]) from None
 
 
-# -- values that cross as plain ones
+# -- values that are sent as plain ones
 
 
 def plain_policy(policy: ExecutionPolicy) -> Object:
@@ -453,7 +454,7 @@ def plain_policy(policy: ExecutionPolicy) -> Object:
 
 
 def failure(call: int, problem: BaseException) -> Failed:
-    """Returns the message of an error; what was not foreseen is logged, and told without detail."""
+    """Returns the message of an error. An unforeseen error is logged, and sent without details."""
     if not isinstance(problem, WasmKernelError):
         if isinstance(problem, Exception):
             log_failure("a worker", problem)
@@ -463,9 +464,9 @@ def failure(call: int, problem: BaseException) -> Failed:
 
 
 def error_of(failed: Failed) -> WasmKernelError:
-    """Returns the error that a worker tells of, of the same class if this process has loaded it.
+    """Returns the error of a worker's message, of the same class if this process has loaded it.
 
-    Raises `FrameError` if it lacks what its class needs, or is the service's own to tell.
+    Raises `FrameError` if it lacks fields that its class needs, or only the service may raise it.
     """
     kind = _family(WasmKernelError).get(failed.error, WasmKernelError)
     if issubclass(kind, LimitReached):  # front ends count them, by the limit's name

@@ -1,7 +1,7 @@
-"""`OutsideWork`: what a worker has asked to be done beyond its walls, such as a fork.
+"""`OutsideWork`: a worker's requests for work beyond its walls, such as a fork.
 
-A worker that was taken over may ask for anything, at any time: each request is checked by its
-handler as a stranger's, a few run at once, and a call may ask for so many and no more.
+A worker that was taken over may ask for anything, at any time. So each handler checks its request
+as untrusted input, few requests run at once, and each call has a limited number of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.service import messages
 from wasm_kernel.service.fork_server import Worker
 
-_MOST = 32  # from one answered call to the next: a cell asks with each `%pip` or `%fork`
+_MOST = 32  # from one answered call to the next; each `%pip` or `%fork` of a cell is one
 _AT_ONCE = 4
 _PROGRESS_CHARACTERS = 16 * 1024
 
 
 class _RemoteTask:
-    """A task whose owner waits in a worker, until it is `cancelled`."""
+    """A task whose caller waits in a worker, until it is `cancelled`."""
 
     def __init__(self, worker: Worker, number: int) -> None:
         self.cancelled = False
@@ -32,7 +32,7 @@ class _RemoteTask:
         self._number = number
 
     def tell(self, answer: messages.Answer) -> None:
-        """Sends an answer, if the worker is still there."""
+        """Sends an answer, unless the worker is gone."""
         with contextlib.suppress(OSError):
             self._worker.channel.send(answer)
 
@@ -41,7 +41,7 @@ class _RemoteTask:
 
 
 class OutsideWork:
-    """The requests of one session's worker, which `handlers` handle. Any thread may use it."""
+    """The requests of one session's worker, which `handlers` serve. Any thread may use it."""
 
     def __init__(self, handlers: Callable[[], Handlers]) -> None:
         self._handlers = handlers
@@ -50,15 +50,14 @@ class OutsideWork:
         self._asked = 0
 
     def renew(self) -> None:
-        """Notes that a call has ended: the next one may ask for as much."""
+        """Notes that a call has ended: the next one has the same number of requests."""
         with self._guard:
             self._asked = 0
 
     def begin(self, wanted: messages.Wanted, worker: Worker, more: int) -> None:
-        """Begins what a worker asks for, on a thread of its own; `FrameError` if it asks for too
-        much.
+        """Begins to serve a worker's request, on a thread of its own.
 
-        Its caller needs `more` requests beyond what a cell does.
+        Raises `FrameError` if the worker makes too many: more than a cell does, and `more`.
         """
         task = _RemoteTask(worker, wanted.number)
         with self._guard:
@@ -70,13 +69,13 @@ class OutsideWork:
         threading.Thread(target=lambda: self._handle(wanted, task), daemon=True).start()
 
     def cancel(self, number: int) -> None:
-        """Notes that a request is not wanted any more."""
+        """Cancels a request."""
         with self._guard:
             if (task := self._tasks.get(number)) is not None:
                 task.cancelled = True
 
     def cancel_all(self) -> None:
-        """Notes that the worker is gone."""
+        """Cancels all requests, when the worker is gone."""
         with self._guard:
             for task in self._tasks.values():
                 task.cancelled = True

@@ -1,7 +1,7 @@
 """`OwnSandbox`: a sandbox that a program makes for itself, with its guest in a worker.
 
-Its folders are open in this process, which tells others that they are in use; the worker opens
-them once more. All such sandboxes of a process have their workers from one fork server.
+This process has its folders open, which tells other processes that they are in use; the worker
+opens them again. One fork server makes the workers of all such sandboxes of a process.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ from wasm_kernel.sessions.forking import Forked, ForkSession
 
 _ROUND_SECONDS = 1.0
 _ANSWER_SECONDS = 60.0
-OF_WORKER = 16  # descriptors that such a sandbox takes of this process, or needs for a moment
+OF_WORKER = 16  # descriptors of this process that such a sandbox needs, if only for a moment
 _NOT_ASKED = "nobody has asked for it"
 
 
-class OwnWorkers:
-    """The workers of this process's own sandboxes, and who looks after them. Any thread."""
+class WorkerPool:
+    """The workers of this process's own sandboxes, and the thread that looks after them.
+
+    Any thread may use it.
+    """
 
     def __init__(self) -> None:
         self.fork_server = ForkServer(fork_process.take_early())
@@ -52,7 +55,7 @@ class OwnWorkers:
         self._rounds: threading.Thread | None = None
 
     def add(self, session: SessionWorker) -> None:
-        """Looks after a session from now on."""
+        """Begins to look after a session."""
         with self._guard:
             self._awake.add(session)
             if self._rounds is None:
@@ -62,7 +65,7 @@ class OwnWorkers:
                 self._rounds.start()
 
     def remove(self, session: SessionWorker) -> None:
-        """Looks after a session no more."""
+        """Stops looking after a session."""
         with self._guard:
             self._awake.discard(session)
 
@@ -74,11 +77,11 @@ class OwnWorkers:
             for session in awake:
                 try:
                     session.look_after()
-                except Exception as problem:  # the others are to be looked after, too
+                except Exception as problem:  # go on with the other sessions
                     log_failure("looking after sandboxes", problem)
 
     def close(self) -> None:
-        """Closes what is left at the end of the program, and ends the fork server."""
+        """Closes the remaining sessions at the end of the program, and ends the fork server."""
         with self._guard:
             left = [session for session in self._awake if session.sleep(CLOSED)]
         for session in left:
@@ -86,20 +89,20 @@ class OwnWorkers:
         self.fork_server.close()
 
 
-_OF_PROCESS = [OwnWorkers()]  # the last ones are this process's; a forked one has others
+_OF_PROCESS = [WorkerPool()]  # the last is this process's; a forked process appends its own
 
 
-def own_workers() -> OwnWorkers:
+def own_workers() -> WorkerPool:
     """Returns the workers of this process's own sandboxes."""
     return _OF_PROCESS[-1]
 
 
-os.register_at_fork(after_in_child=lambda: _OF_PROCESS.append(OwnWorkers()))
+os.register_at_fork(after_in_child=lambda: _OF_PROCESS.append(WorkerPool()))
 atexit.register(lambda: own_workers().close())
 
 
 class OwnHome:
-    """The `SandboxHome` of a sandbox of this process. Any thread."""
+    """The `SandboxHome` of a sandbox of this process. Any thread may use it."""
 
     def __init__(self, new: NewSession) -> None:
         self.new = new
@@ -117,7 +120,7 @@ class OwnHome:
         return self._workers.fork_server.spawn(opened.language, flavours_of(opened), progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
-        """Returns what is done for the session beyond its worker's walls."""
+        """Returns the handlers of the session's requests beyond its worker's walls."""
         handlers: Handlers = {ForkSession: self._fork}
         if session.opened.pip:
             private = self.new.folders.open_private
@@ -126,13 +129,13 @@ class OwnHome:
         return handlers
 
     def expecting(self, forks: Sequence[NewSession]) -> list[str]:
-        """Lets the worker ask for forks into these folders; returns what they are called."""
+        """Lets the worker ask for forks into these folders; returns the folders' names."""
         named = {fork.folders.real.name: fork.folders for fork in forks}
         self._forks.update(named)
         return [*named]
 
     def forget(self, fork: NewSession) -> None:
-        """Notes that nobody wants a fork any more; its folders go."""
+        """Gives up a fork, and deletes its folders."""
         self._forks.pop(fork.folders.real.name, None)
         fork.hooks.closed()
         fork.folders.discard()
@@ -151,7 +154,7 @@ class OwnHome:
 class OwnSandbox(WorkerSandbox):
     """A sandbox of a program's own, with its guest in a worker. `create_sandbox` makes it.
 
-    The folders of `new` are closed with it; `opened` is how its worker opens it.
+    The folders of `new` are closed with it; `opened` is the message that opens it in its worker.
     """
 
     def __init__(
@@ -176,7 +179,7 @@ class OwnSandbox(WorkerSandbox):
         resume: Resume,
         pip: bool,
     ) -> OwnSandbox:
-        """Returns the sandbox of folders that were opened; the options are `create_sandbox`'s."""
+        """Returns the sandbox in the open folders of `new`; the options are `create_sandbox`'s."""
         folders, state = new.folders, state_folder()
         opened = Open(
             language=RuntimeType.checked(runtime).value,
@@ -252,5 +255,5 @@ class OwnSandbox(WorkerSandbox):
             and worker.state != "asleep"
         ):
             warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
-            with suppress(WasmKernelError, RuntimeError):  # the interpreter may be at its end
+            with suppress(WasmKernelError, RuntimeError):  # the interpreter may be shutting down
                 worker.sleep(CLOSED)

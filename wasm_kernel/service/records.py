@@ -1,9 +1,9 @@
-"""`SessionRecords`: whom a session belongs to, kept with it, so that a later service knows.
+"""`SessionRecords`: the owner and language of each session, kept with it for later services.
 
 The record lies in the session's private folder, where a worker that was taken over can write. So it
-is signed with a key beside the private folders, which no worker can read: nobody gives a session to
-another owner, or takes the signature of one session for another. Limits, mounts and whether
-packages may be fetched are not kept: they are for the caller of `Service.get` to say.
+is signed with a key beside the private folders, which no worker can read: a session can't be given
+to another owner, and the signature of one session does not fit another. Limits, mounts and leave to
+fetch packages are not kept: the caller of `Service.get` gives them.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class SessionRecords:
         self._keys: dict[Path, bytes] = {}
 
     def write(self, session_id: str, record: SessionRecord) -> None:
-        """Notes whom a session belongs to."""
+        """Writes the record of a session."""
         with self._root.private_of(session_id)() as (private, path):
             signed = _Signed(record, self._signature(path, record))
             with private.replacing(SERVED) as file:
                 file.write(msgspec.json.encode(signed))
 
     def read(self, session_id: str) -> SessionRecord | None:
-        """Returns what was noted; None if no service has had the session.
+        """Returns the record of a session; None if no service has had the session.
 
-        Raises `SessionInUse` if it is not to be trusted.
+        Raises `SessionInUse` if its signature does not fit.
         """
         try:
             with self._root.private_of(session_id)() as (private, path):
@@ -77,7 +77,7 @@ class SessionRecords:
         return signed.record
 
     def _signature(self, private: Path, record: SessionRecord) -> str:
-        """The signature of a record in one private folder, whose name no other one ever has."""
+        """The signature of a record in one private folder, whose name is never used again."""
         if (key := self._keys.get(private.parent)) is None:
             key = self._keys[private.parent] = _key_in(private.parent)
         text = msgspec.json.encode([private.name, record.owner, record.language])

@@ -1,4 +1,4 @@
-"""The registry of a service: its sessions, what they come to, and those that it deleted."""
+"""The registry of a service: its sessions, their number and size, and those that it deleted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 
-_GONE_MOST = 10_000  # deleted sessions whose callers are told so
+_GONE_MOST = 10_000  # deleted sessions that are remembered, for the error text
 
 
 def check_owner(owner: str, asks: str) -> None:
-    """Raises `SessionInUse` if a session does not belong to whoever asks for it."""
+    """Raises `SessionInUse` if the caller, `asks`, is not the owner of a session."""
     if owner != asks:
         raise SessionInUse(
             "This session belongs to another owner. Nothing was changed. Name its owner, or "
@@ -32,8 +32,8 @@ def check_owner(owner: str, asks: str) -> None:
 class Entry(Struct):
     """A session of the registry, its sandbox and its owner.
 
-    Forks of it get `lineage`. It took `disk_bytes` when it was `measured` (0: never; then its
-    parent did). The registry counts it until its sandbox is closed.
+    Forks of it get `lineage`. `disk_bytes` was measured at the time `measured`; if that is 0, it is
+    the parent's. The registry counts a session until its sandbox is closed.
     """
 
     sandbox: RemoteSandbox
@@ -45,7 +45,7 @@ class Entry(Struct):
     is_counted: bool = False
 
     def measure(self, root: SessionsRoot) -> int:
-        """Returns what it takes on disk; measured anew if it was used since the last time."""
+        """Returns its bytes on disk; measures them anew if it was used since the last time."""
         session = self.sandbox.worker
         if session.last_used < self.measured and session.state != "busy":
             return self.disk_bytes
@@ -63,14 +63,14 @@ class Entry(Struct):
         return self.sandbox
 
     def info(self, disk_bytes: int | None = None) -> SessionInfo:
-        """Returns what is known of it; what it takes on disk is for the caller to measure."""
+        """Returns the facts about it; the caller measures the disk."""
         return SessionInfo.of(self.sandbox.worker, self.owner, self.created, disk_bytes)
 
 
 class Registry:
     """The sessions that a service knows in a root. Any thread may use it.
 
-    What they come to is kept as they come and go: nobody walks all of them for that.
+    Sums are updated as sessions come and go, so that no call has to add up all of them.
     """
 
     def __init__(self, root: SessionsRoot) -> None:
@@ -82,7 +82,7 @@ class Registry:
         self._owners = Counter[str]()
 
     def entries(self) -> list[Entry]:
-        """Returns all entries, also of sandboxes that were closed and are not asleep yet."""
+        """Returns all entries, also those of closed sandboxes that are not asleep yet."""
         with self._guard:
             return [*self._entries.values()]
 
@@ -113,7 +113,7 @@ class Registry:
     # -- sessions come and go
 
     def check_room(self, limits: ServiceLimits, owner: str, more: int, more_bytes: int) -> None:
-        """Raises `LimitReached` unless there may be more sessions, with so many bytes on disk."""
+        """Raises `LimitReached` unless `more` sessions fit, with `more_bytes` on disk."""
         with self._guard:
             self._check(limits, owner, more, more_bytes)
 
@@ -122,7 +122,10 @@ class Registry:
         limits.check_disk(self._disk_bytes, more_bytes, self._root.path)
 
     def add(self, entry: Entry, limits: ServiceLimits) -> Entry:
-        """Adds a session, or returns the entry of a thread that was faster; or `LimitReached`."""
+        """Adds a session, or returns the entry that another thread has added.
+
+        Raises `LimitReached` if there is no room.
+        """
         name = entry.sandbox.session_id
         with self._guard:
             if (known := self._open(name)) is not None:
@@ -146,7 +149,7 @@ class Registry:
             self._count_one(entry, -1)
 
     def closed(self, sandbox: RemoteSandbox) -> None:
-        """Notes that a sandbox was closed: its session counts no more."""
+        """Notes that a sandbox was closed: its session no longer counts."""
         with self._guard:
             entry = self._entries.get(sandbox.session_id)
             if entry is not None and entry.sandbox is sandbox:
@@ -166,7 +169,7 @@ class Registry:
     # -- the disk
 
     def measure(self, seconds: float) -> None:
-        """Measures what sessions take on disk that were used since the last time, for a moment."""
+        """Measures sessions on disk that were used since the last time; stops after `seconds`."""
         until = time.monotonic() + seconds
         for entry in sorted(self.entries(), key=lambda each: each.measured):
             if time.monotonic() > until:
@@ -174,7 +177,7 @@ class Registry:
             self.size_of(entry)
 
     def size_of(self, entry: Entry) -> int:
-        """Returns what a session takes on disk; measured if it was used since the last time."""
+        """Returns a session's bytes on disk; measures them if it was used since the last time."""
         now = entry.measure(self._root)
         with self._guard:
             if entry.is_counted:

@@ -1,5 +1,5 @@
-"""`WorkerSandbox`, whose guest lives in a worker, behind both walls, and `RemoteSandbox`, that of a
-session in a service.
+"""`WorkerSandbox`, whose guest lives in a worker, behind both walls, and `RemoteSandbox`, the
+sandbox of a session in a service.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class RemoteCell(CellFuture):
         self.call = 0
 
     def interrupt(self) -> bool:
-        """As `CellFuture` has it."""
+        """As `CellFuture`."""
         return self.call > 0 and self._session.interrupt(self.call)
 
 
 class WorkerSandbox(BaseSandbox):
     """A sandbox whose guest lives in a worker, behind both walls.
 
-    A worker is forked for it at its first call, and when a call finds it asleep. If the worker is
+    Its first call forks a worker for it, and so does a call that finds it asleep. If the worker is
     lost, the cell that ran says so (`WorkerLost`), and the next call goes on with the variables of
-    the last cell that was kept. Listeners are called on a thread of the session. The hooks are what
-    its session does for it in this process.
+    the last cell that was kept. Listeners are called on a thread of the session. The hooks connect
+    it to its session in this process.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class WorkerSandbox(BaseSandbox):
         self._sending = threading.RLock()
         self._changes: dict[str, Any] = {}
 
-    # -- cells, and what a front end asks
+    # -- cells, and the calls of a front end
 
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """As `BaseSandbox`; a session that sleeps is woken.
+        """As `BaseSandbox`; wakes a session that sleeps.
 
         As for all calls, the future ends with `LimitReached` if the service has no room to wake it.
         """
@@ -85,7 +85,7 @@ class WorkerSandbox(BaseSandbox):
         return future
 
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
-        """As `BaseSandbox`; a session that sleeps is woken.
+        """As `BaseSandbox`; wakes a session that sleeps.
 
         Raises:
             LimitReached: the queue is full.
@@ -125,7 +125,7 @@ class WorkerSandbox(BaseSandbox):
         return self._call(make, None, listener, seconds=self.policy.comm_seconds)
 
     def offer(self, offered: OfferedMessage) -> None:
-        """Leaves a message for its own turn: a cell in a worker takes none while it runs."""
+        """Does nothing: a running cell in a worker takes no messages; this one has its own turn."""
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """As `BaseSandbox`."""
@@ -160,16 +160,16 @@ class WorkerSandbox(BaseSandbox):
         return self._call(partial(messages.Travel, request=request), Travelled)
 
     def fork_into(self, names: Sequence[str], *, reseed: bool) -> list[str]:
-        """Has sessions of these ids made, which begin where this one is. For the service.
+        """Forks this session into new sessions of these ids. For the service.
 
-        Returns what the first cell of each has to say, such as which files were left out. Raises
+        Returns the notice for the first cell of each, such as which files were left out. Raises
         `ForkError`.
         """
         make = partial(messages.Fork, ids=tuple(names), reseed=reseed)
         notices: list[str] = self._call(make, list[str], forks=len(names)).result()
         return notices
 
-    # -- its life
+    # -- options, closing, resetting
 
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """As `BaseSandbox`; the next cell gets another worker, when the running one is over."""
@@ -188,7 +188,7 @@ class WorkerSandbox(BaseSandbox):
                 self._changes["pip"] = True
 
     def _send(self, make: Callable[[int], Any], pending: PendingCall) -> None:
-        """Sends a call to the worker; to another one, if it is to be opened otherwise."""
+        """Sends a call to the worker; if options have changed, to a new worker."""
         if self._is_copy:
             raise SandboxClosed(_COPY)
         with self._sending:
@@ -201,12 +201,12 @@ class WorkerSandbox(BaseSandbox):
 
     @property
     def _is_copy(self) -> bool:
-        """True in a process that was forked from the one whose sandbox it is."""
+        """True in a process that was forked from the sandbox's own."""
         return os.getpid() != self._process
 
     @property
     def closed(self) -> bool:
-        """As `BaseSandbox`; also if the service closed it."""
+        """As `BaseSandbox`; also true if the service closed it."""
         return bool(self.worker.why_closed)
 
     @property
@@ -230,7 +230,7 @@ class WorkerSandbox(BaseSandbox):
         """As `BaseSandbox`; files and variables stay.
 
         Raises:
-            WasmKernelError: with `anew`, the session can't be woken for that; it is as it was.
+            WasmKernelError: with `anew`, the session can't be woken for that; nothing has changed.
         """
         if not self._is_copy:
             if anew and not self.closed:
@@ -240,18 +240,19 @@ class WorkerSandbox(BaseSandbox):
         self._hooks.closed()
 
     def reset(self) -> None:
-        """Begins anew: variables go; files and named checkpoints stay. What runs or waits ends.
+        """Discards the variables; files and named checkpoints stay. Running and waiting calls end.
 
         Raises:
             SandboxClosed: the sandbox is closed.
-            WasmKernelError: the session can't be woken for that; it is as it was.
+            WasmKernelError: the session can't be woken for that; nothing has changed.
         """
         self._put_away_anew()
 
     def _put_away_anew(self, why: str = "") -> None:
-        """Has the next worker begin anew; one that falls asleep or dies meanwhile tells it nothing.
+        """Closes the worker so that the next one begins without variables.
 
-        With `why`, no further call is taken; otherwise the next one wakes the session.
+        Tries again if the worker falls asleep or dies before it has noted that. With `why`, no
+        further call is taken; otherwise the next one wakes the session.
         """
         resets = self.worker.resets
         for _ in range(_TRIES):
@@ -275,13 +276,13 @@ class WorkerSandbox(BaseSandbox):
 
 
 class SessionsOfService(Protocol):
-    """The service of a session, as the session's sandbox needs it."""
+    """The methods of a service that a session's sandbox calls."""
 
     def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> Sequence[RemoteSandbox]:
         """Makes forks of a session."""
 
     def info(self, session_id: str) -> SessionInfo:
-        """Returns what is known of a session."""
+        """Returns the facts about a session."""
 
     def closed(self, sandbox: RemoteSandbox) -> None:
         """Notes that a session's sandbox was closed."""
@@ -290,7 +291,7 @@ class SessionsOfService(Protocol):
 class RemoteSandbox(WorkerSandbox):
     """The sandbox of a session in a `Service`, which makes it.
 
-    When nobody has used it for some time, its session is put to sleep, and the next call wakes it.
+    After some time without a call its session is put to sleep, and the next call wakes it.
     """
 
     session_id: str
@@ -312,12 +313,12 @@ class RemoteSandbox(WorkerSandbox):
         return [*self._service.fork(self, at_least_one(n), reseed=not deterministic)]
 
     def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
-        """As `WorkerSandbox`; the service counts the session no more."""
+        """As `WorkerSandbox`; the service no longer counts the session."""
         super().close(anew=anew, why=why)
         self._service.closed(self)
 
     def info(self) -> SessionInfo:
-        """Returns what the service knows of it, with what it takes on disk.
+        """Returns the service's facts about it, with its bytes on disk.
 
         Raises:
             FileNotFoundError: it was deleted.

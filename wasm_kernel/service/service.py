@@ -39,9 +39,9 @@ from wasm_kernel.sessions.session import Session
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
-_MEASURE_SECONDS = 0.1  # of a round, for what sessions take on disk
-_SCAN_SECONDS = 60.0  # between two looks for sessions that earlier services left
-_DESCRIPTORS = 8  # that a worker takes of this process, or needs for a moment
+_MEASURE_SECONDS = 0.1  # of each round, to measure sessions on disk
+_SCAN_SECONDS = 60.0  # between two searches for sessions that earlier services left
+_DESCRIPTORS = 8  # of this process that a worker needs, if only for a moment
 _EXPIRED = (
     "This session was deleted, as nobody had used it for {seconds:g} seconds. Its variables and "
     "files are gone. Create another one."
@@ -51,14 +51,14 @@ _EXPIRED = (
 class Service:
     """Many sessions, each in a process of its own, behind both walls. Any thread may use it.
 
-    One process has everything loaded, and forks a worker for each session that is called. It ends,
-    and the workers with it, when the service is closed or its process ends in whatever way. A
-    process that is forked from this one can't use the service: it makes its own.
+    One process has everything loaded, and forks a worker for each session that is called. It and
+    its workers end when the service is closed or its process ends in any way. A process that is
+    forked from this one can't use the service; it can make its own.
 
     Args:
         workspace_root: The folder that holds the sessions' folders; `root` is its real path.
-        limits: Its limits.
-        policy: The limits of sandboxes whose creator names none.
+        limits: The service's limits.
+        policy: The policy of sandboxes whose creator names none.
         private_root: The folder that holds private folders; one of the user's by default.
         logger: Gets the events of all sessions, each with its id; silent by default.
         confinement: Whether workers close the second wall: `auto` as far as this machine can,
@@ -67,8 +67,8 @@ class Service:
     Raises:
         PlantedLinkError: the root's path is relative, and leads through a link.
         HostFailed: the process can't be started.
-        ValueError: `confinement` is something else.
-        TypeError: `limits`, `policy` or `logger` is.
+        ValueError: `confinement` is none of these.
+        TypeError: `limits`, `policy` or `logger` is of another type.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Service:
         logger: SandboxLogger | EventLogger | None = None,
         confinement: str = "auto",
     ) -> None:
-        if confinement not in (OFF, AUTO, REQUIRED):  # a slip would leave `required` out
+        if confinement not in (OFF, AUTO, REQUIRED):  # a typing error must not turn `required` off
             raise ValueError(f"confinement is 'auto', 'required' or 'off', not {confinement!r}")
         self.limits = ServiceLimits() if limits is None else limits
         self._policy = ExecutionPolicy() if policy is None else policy
@@ -97,7 +97,7 @@ class Service:
         self._awake = AwakeSessions(self.limits.memory_bytes)
         self._registry = Registry(self._sessions_root)
         self._why_closed = ""
-        self._asked_for: set[str] = set()  # forks that the program itself wants
+        self._asked_for: set[str] = set()  # ids of forks that the program itself asked for
         self._ending = threading.Event()
         self.fork_server = ForkServer(fork_process.take_early())
         self.fork_server.start()
@@ -121,16 +121,16 @@ class Service:
 
         Args:
             language: The guest's language, or its name.
-            owner: Whom it belongs to, for `ServiceLimits.owner_sessions` and `list`.
-            policy: Its limits; those of the service by default.
+            owner: Its owner, for `ServiceLimits.owner_sessions` and `list`.
+            policy: Its policy; the service's by default.
             pip: Whether its cells may install packages, as `offer_pip` says.
 
         Raises:
             LimitReached: the service takes no more sessions; none was made.
-            SandboxClosed: the service is closed, or this process was forked from the one that has
-                made it.
+            SandboxClosed: the service is closed, or this process was forked from the one that made
+                it.
             ValueError: there is no guest for `language`.
-            TypeError: `owner` is no text, or `policy` no policy.
+            TypeError: `owner` is not text, or `policy` is not a policy.
             WorkspaceError: the session's folder can't be made.
         """
         limits, name = self._limits(owner, policy), ids.new()
@@ -154,17 +154,17 @@ class Service:
     ) -> RemoteSandbox:
         """Returns the sandbox of a session, asleep or awake.
 
-        One that an earlier service, a kernel or a program made in the same folder is opened; its
-        variables are there if nobody else has it open. The options are for such a session: its
-        owner and its language are known if a service had it, its limits are not.
+        A session that an earlier service, a kernel or a program made in the same folder is opened;
+        its variables are there if it is not open elsewhere. The options are for such a session. Its
+        owner and its language are known if a service had it; its policy is not.
 
         Raises:
-            SessionInUse: it belongs to another owner, or that can't be told.
+            SessionInUse: it belongs to another owner, or its owner's record can't be trusted.
             FileNotFoundError: there is no such session.
             LimitReached: the service takes no more sessions.
             SandboxClosed: as for `create`.
             SessionIdError: `session_id` is not a session id (a `ValueError`).
-            TypeError: `owner` is no text, or `policy` no policy.
+            TypeError: `owner` is not text, or `policy` is not a policy.
         """
         self._check_open()
         limits = self._limits(owner, policy)
@@ -184,12 +184,12 @@ class Service:
         return sandbox
 
     def list(self, owner: str | None = None) -> list[SessionInfo]:
-        """Returns what is known of all sessions, or those of an owner; disks are not measured."""
+        """Returns the facts about all sessions, or an owner's; the disk is not measured."""
         entries = self._registry.entries()
         return [each.info() for each in entries if owner is None or each.owner == owner]
 
     def info(self, session_id: str) -> SessionInfo:
-        """Returns what is known of a session, with what it takes on disk.
+        """Returns the facts about a session, with its bytes on disk.
 
         Raises:
             FileNotFoundError: the service does not know it.
@@ -200,7 +200,7 @@ class Service:
         return entry.info(session_in(self._sessions_root, session_id).disk_bytes)
 
     def why_gone(self, session_id: str) -> str:
-        """Returns why a session was deleted, of the last 10,000; empty if that is not known."""
+        """Returns why one of the last 10,000 deleted sessions was deleted; empty if not known."""
         return self._registry.why_gone(session_id)
 
     def delete(self, session_id: str, why: str = "the service deleted this session") -> None:
@@ -211,7 +211,7 @@ class Service:
             why: The error text of later calls.
 
         Raises:
-            SessionInUse: another process uses it, too; it was closed, and nothing was deleted.
+            SessionInUse: another process uses it, too; it was closed here, and nothing was deleted.
             WorkspaceError: something in its folder can't be deleted.
         """
         from wasm_kernel.sessions.lifecycle import delete_session_workspace
@@ -223,9 +223,9 @@ class Service:
         delete_session_workspace(session_id, self.root, self._logger, private_root=private)
 
     def close(self) -> None:
-        """Stops what runs, and closes all sessions; they stay on disk. Safe to call twice.
+        """Stops running cells, and closes all sessions; they stay on disk. Safe to call twice.
 
-        Does nothing in a process that was forked from the one that has made it.
+        Does nothing in a process that was forked from the one that made the service.
         """
         if self.fork_server.is_copy:
             return
@@ -262,7 +262,7 @@ class Service:
     ) -> RemoteSandbox:
         """Adds a session to those that the service knows, or raises `LimitReached`.
 
-        If it was `made` just now, it is deleted if there is no room for it. It counts as
+        A session that was `made` just now is deleted if there is no room for it. It counts as
         `disk_bytes` until it is measured.
         """
         private = self._sessions_root.private_root
@@ -288,14 +288,14 @@ class Service:
             lineage = self._sessions_root.lineage_below(name)
             entry = Entry(sandbox, owner, time.time(), lineage, disk_bytes)
             return self._registry.add(entry, self.limits).sandbox_of(owner)
-        except LimitReached:  # others came first
+        except LimitReached:  # other threads have taken the room
             if made:
                 self.delete(name)
             raise
 
     def _limits(self, owner: str, policy: ExecutionPolicy | None) -> ExecutionPolicy:
-        """Returns a session's limits, once what its caller gave is checked."""
-        _check_type("owner", owner, str)  # another one could not be read back
+        """Checks the types of a caller's options; returns the session's policy."""
+        _check_type("owner", owner, str)  # the record would not be readable
         limits = self._policy if policy is None else policy
         _check_type("policy", limits, ExecutionPolicy)
         return limits
@@ -313,7 +313,7 @@ class Service:
             raise SandboxClosed(self._why_closed)
 
     def _check_room(self, owner: str, more: int = 1, more_bytes: int = 0) -> None:
-        """Raises `LimitReached` or `SandboxClosed` unless there may be so many more sessions."""
+        """Raises `LimitReached` or `SandboxClosed` unless there may be `more` sessions."""
         self._check_open()
         self._registry.check_room(self.limits, owner, more, more_bytes)
 
@@ -339,14 +339,14 @@ class Service:
                 fork.worker.tell(notice)
         return forks
 
-    # -- what a session needs of it
+    # -- the service as its sessions use it
 
     def closed(self, sandbox: RemoteSandbox) -> None:
-        """Takes note that a session's sandbox was closed."""
+        """Notes that a session's sandbox was closed."""
         self._registry.closed(sandbox)
 
     def release(self, session: SessionWorker) -> None:
-        """Takes note that a session is asleep."""
+        """Notes that a session is asleep."""
         self._awake.release(session)
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
@@ -357,7 +357,7 @@ class Service:
         return self.fork_server.spawn(opened.language, flavours_of(opened), progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
-        """Returns what is done for a session beyond its worker's walls."""
+        """Returns the handlers of a session's requests beyond its worker's walls."""
         opened = session.opened
         handlers: Handlers = {ForkSession: self._forking(opened.session_id)}
         if opened.pip:
@@ -369,7 +369,7 @@ class Service:
         return handlers
 
     def _size_of(self, entry: Entry) -> int:
-        """What a session takes on disk, if there is a limit that it counts for."""
+        """The bytes of a session on disk; 0 without a limit that they count for."""
         return 0 if self.limits.disk_bytes is None else self._registry.size_of(entry)
 
     def _forking(self, parent: str) -> Callable[[ForkSession, Task], Forked]:
@@ -397,17 +397,19 @@ class Service:
                 self._in_peace(self._look_at, entry)
 
     def _measure(self) -> None:
-        """Measures what sessions take on disk, until the service is closed.
+        """Measures sessions on disk, until the service is closed.
 
-        One of very many files takes long: it keeps no worker from being looked after.
+        It has its own thread, as a session of very many files takes long, and the workers must be
+        looked after.
         """
         while not self._ending.wait(_ROUND_SECONDS):
             self._in_peace(self._registry.measure, _MEASURE_SECONDS)
 
     def _delete_expired(self) -> None:
-        """Deletes sessions that nobody uses, until the service is closed.
+        """Deletes expired sessions, until the service is closed.
 
-        One of a million files takes minutes: it keeps no worker from being looked after.
+        It has its own thread, as a session of a million files takes minutes, and the workers must
+        be looked after.
         """
         scanned, most = -math.inf, self.limits.expire_seconds or math.inf
         while not self._ending.wait(_ROUND_SECONDS):
@@ -420,7 +422,7 @@ class Service:
                 scanned = time.monotonic()
 
     def _in_peace(self, work: Callable[..., None], *about: Any) -> None:
-        """Does what must not end the thread that looks after sessions."""
+        """Calls `work`, and logs its errors, which must not end the calling thread."""
         try:
             work(*about)
         except (WasmKernelError, OSError) as problem:
@@ -429,7 +431,7 @@ class Service:
             log_failure("looking after sessions", problem)
 
     def _expire_left(self) -> None:
-        """Deletes sessions that an earlier service left, and that nobody has used for too long."""
+        """Deletes expired sessions that an earlier service left."""
         if not self.root.is_dir():
             return
         with Folder.open(self.root) as root:
@@ -439,7 +441,7 @@ class Service:
                 self._in_peace(self._expire, name)
 
     def _has_expired(self, name: str) -> bool:
-        """Returns whether a session was made by a service, and its last cell is too long ago."""
+        """Returns whether a service made a session, and its last cell is too long ago."""
         try:
             with Folder.open(self.root) as root, root.enter(name) as folder:
                 found = metadata.read(folder, name)
@@ -473,7 +475,7 @@ def _check_type(name: str, given: object, kind: type) -> None:
 class AsyncService(Async[Service]):
     """A service for programs that use asyncio: `async with Service(...) as service`.
 
-    Its methods are those of `Service`, to be awaited; sessions are `AsyncSession`s.
+    Its methods are those of `Service`, awaited; sessions are `AsyncSession`s.
     """
 
     create = awaited_as(AsyncSession, Service.create)

@@ -1,4 +1,4 @@
-"""`SessionInfo`: what a service tells of a session."""
+"""`SessionInfo`: the facts that a service knows of a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SessionInfo(Struct, frozen=True):
         last_used: When a call of it began or ended last.
         state: `starting`, `idle`, `busy` or `asleep`.
         guest_bytes: The size of the guest's memory, as of the last cell.
-        host_bytes: The memory that its worker shares with nobody; 0 if it is asleep.
+        host_bytes: The memory that its worker shares with no other process; 0 if it is asleep.
         cpu_seconds: The processor time of its workers, as of the last call that ended.
         fuel: The fuel that its cells burnt, if it was counted.
         disk_bytes: What it takes on disk, files and history; None if that was not measured.
@@ -44,7 +44,7 @@ class SessionInfo(Struct, frozen=True):
     def of(
         cls, session: SessionWorker, owner: str, created: float, disk_bytes: int | None
     ) -> SessionInfo:
-        """Returns what is known of a session now."""
+        """Returns the current facts of a session."""
         worker, usage = session.worker, session.usage
         return cls(
             session_id=session.opened.session_id,

@@ -1,8 +1,8 @@
 """`SessionWorker`: the worker of one session, while it is awake, and the calls that wait for it.
 
-A session is asleep until a call wakes it: a thread has a worker forked, sends it what waits, and
-hears it. When nobody needs the session the worker is closed; memory is on disk by then. A worker
-that ends by itself is lost, and so is the cell that ran in it; the next call gets another one.
+A session is asleep until a call wakes it: a thread gets a forked worker, sends it the waiting
+calls, and reads its messages. An idle session's worker is closed; memory is on disk by then. A
+worker that ends by itself is lost, and so is the cell that ran in it; the next call gets another.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from wasm_kernel.service.worker_line import WorkerLine, own_fields
 State = Literal["starting", "idle", "busy", "asleep"]
 
 SLOW_SECONDS = 2.0
-"""A worker that falls asleep has to answer within so long, or it is ended."""
+"""Seconds of silence after which a worker that falls asleep is ended."""
 
 _LOG = logging.getLogger("wasm_kernel.service")
-_CLOSE_SECONDS = 10.0  # for a worker to close its session, beside its grace and its writing
-_DISK_SPEED = 16 * MIB  # a second; what is left to write is no more than the memory of its own
-_LEAVE_SECONDS = 5.0  # for a worker to be gone that was killed
+_CLOSE_SECONDS = 10.0  # for a worker to close its session, beside its grace and writing
+_DISK_SPEED = 16 * MIB  # bytes a second; the worker's own memory is the most that is left to write
+_LEAVE_SECONDS = 5.0  # for a killed worker to be gone
 _LOOK_SECONDS = 0.25
-_KILLED_MOST = 2  # workers in a row that were killed before they began a call
-_OF_NO_CALL = (messages.Pong, messages.Event, messages.Logged)  # said before there is a guest
-_VERIFIED_MOST = 2_000  # contents that are remembered of a session that sleeps
+_KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
+_OF_NO_CALL = (messages.Pong, messages.Event, messages.Logged)  # may come before there is a guest
+_VERIFIED_MOST = 2_000  # verified contents that are remembered of a sleeping session
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
 _SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
@@ -63,7 +63,7 @@ _RESET = "this session was put away before the call began; try again"
 
 
 class SandboxHome(Protocol):
-    """The duties of a service towards its sessions. Any thread may call it."""
+    """The methods of a service that a session's worker calls. Any thread may call them."""
 
     def release(self, session: SessionWorker) -> None:
         """Notes that a session is asleep."""
@@ -72,14 +72,15 @@ class SandboxHome(Protocol):
         """Returns a new worker, as soon as there is room for it."""
 
     def handlers(self, session: SessionWorker) -> Handlers:
-        """Returns what is done for a session beyond the walls; each checks its request."""
+        """Returns the handlers of requests beyond the walls; each checks its request."""
 
 
 class Usage(Struct):
     """The resources that a session has used since the service knows it.
 
-    `fuel` is that of cells, if counted. `ended_seconds` is the processor time of workers that have
-    ended, `cpu_seconds` that of all, as of the last call that ended. The figures came last.
+    `fuel` is the fuel of its cells, if counted. `ended_seconds` is the processor time of workers
+    that have ended, `cpu_seconds` that of all, as of the last call that ended. `figures` are the
+    worker's last ones.
     """
 
     cells: int = 0
@@ -90,7 +91,7 @@ class Usage(Struct):
 
 
 class _Leaving(Struct, frozen=True):
-    """A session that is falling asleep, since a monotonic time and for so many seconds at most.
+    """A session that is falling asleep, since a monotonic time, for at most `seconds`.
 
     Calls later than `last_call` wait for the next worker, which begins without variables if `anew`.
     """
@@ -102,10 +103,10 @@ class _Leaving(Struct, frozen=True):
 
 
 class SessionWorker:
-    """The worker of one session, if it is awake. Any thread may use it; nobody waits for a worker.
+    """The worker of one session, if it is awake. Any thread may use it; no call waits for a worker.
 
-    `queue` cells may wait, and it may be silent for `answer_seconds` while somebody waits. `resets`
-    counts how often a worker has left word that the next one is to begin anew.
+    `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
+    counts the resets that workers have acknowledged.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class SessionWorker:
         self._killed = 0  # workers in a row, before they had a guest
 
     def tell(self, notice: str) -> None:
-        """Has the first cell say something; for a session that no worker has opened yet."""
+        """Adds a notice to the first cell; for a session that no worker has opened yet."""
         self.opened = replace(self.opened, notices=(notice,))
 
     # -- calls
@@ -144,7 +145,7 @@ class SessionWorker:
     def call(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
         """Sends a call, whose message `make` makes, to the worker; returns its number.
 
-        A worker is forked if there is none; nobody waits for it. Raises `SandboxClosed` or
+        Forks a worker if there is none, without waiting for it. Raises `SandboxClosed` or
         `LimitReached`.
         """
         with self._changed:
@@ -162,7 +163,7 @@ class SessionWorker:
         return number
 
     def interrupt(self, call: int = 0) -> bool:
-        """Interrupts a cell by its call's number (0: the one that runs), if there is one."""
+        """Interrupts a cell by its call's number (0: the running one); returns whether it did."""
         with self._changed:
             if not self._calls.interrupt(call):
                 return False
@@ -176,7 +177,7 @@ class SessionWorker:
             return bool(self._why_closed) or self._calls.is_interrupted
 
     def _flush(self) -> None:
-        """Sends what waits, in its order; leaves it to another thread that does so already."""
+        """Sends the waiting messages, in order, unless another thread already does so."""
         while self._calls.has_unsent and self._sending.acquire(blocking=False):
             try:
                 while (found := self._next_unsent()) is not None:
@@ -184,7 +185,7 @@ class SessionWorker:
                 if self._line is None or self._leaving is not None:
                     return
             except OSError:
-                return  # the session's thread hears of it, too
+                return  # the session's thread gets the error, too
             finally:
                 self._sending.release()
 
@@ -200,7 +201,7 @@ class SessionWorker:
             worker.channel.send(message)
         except FrameError as problem:
             self._refuse(message, problem)
-        except (ValueError, TypeError, RecursionError) as problem:  # it is no JSON
+        except (ValueError, TypeError, RecursionError) as problem:  # not expressible in JSON
             self._refuse(message, FrameError(describe(problem)))
 
     def _refuse(self, message: Struct, problem: FrameError) -> None:
@@ -212,7 +213,7 @@ class SessionWorker:
     # -- the thread of a session that is awake
 
     def _live(self) -> None:
-        """Serves the session with one worker after the other, until nobody calls it any more."""
+        """Serves the session with one worker after the other, until no call is left."""
         is_called = True
         while is_called:
             try:
@@ -233,10 +234,10 @@ class SessionWorker:
         """Leaves the calls to another worker, if this one was killed before it began one of them.
 
         Returns:
-            Whether it does so; it does not if that happens all the time.
+            Whether it does so; it does not if too many workers in a row were killed.
         """
         if not isinstance(problem, WorkerLost) or line.has_guest or line.why_ended:
-            return False  # it has said why, or might have begun a call
+            return False  # the worker has a known reason, or might have begun a call
         self._killed += 1
         if self._killed > _KILLED_MOST:
             return False
@@ -249,7 +250,7 @@ class SessionWorker:
         return True
 
     def _serve(self, line: WorkerLine) -> WasmKernelError | None:
-        """Serves the session with a worker until that has ended; returns why, if it was lost."""
+        """Serves the session with a worker until it ends; returns the reason, if it was lost."""
         try:
             with self._sending:
                 with self._changed:
@@ -281,8 +282,8 @@ class SessionWorker:
     def _take(self, report: Report, size: int, line: WorkerLine) -> None:
         """Takes a message of the worker.
 
-        Raises `FrameError` if it breaks the protocol, `WasmKernelError` if it could not open the
-        session, or its guest can't be stopped.
+        Raises `FrameError` if the message breaks the protocol, `WasmKernelError` if the worker
+        could not open the session, or can't stop its guest.
         """
         line.has_guest = line.has_guest or not isinstance(report, _OF_NO_CALL)
         match report:
@@ -325,7 +326,7 @@ class SessionWorker:
         self.usage.cpu_seconds = self.usage.ended_seconds + line.worker.cpu_seconds
         if (pending := self._calls.find(report.call)) is None:
             raise FrameError("it answers what nobody asked")
-        end = pending.outcome(report)  # if it is rubbish, this call is lost with the worker
+        end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):
             self.usage.figures = report.figures
             self.opened = self.opened.again
@@ -347,9 +348,9 @@ class SessionWorker:
             self.logger.log_event(event.name, **fields)
 
     def _asleep(self, problem: WasmKernelError | None) -> bool:
-        """Ends the calls that the worker did not; returns whether others came as it was leaving.
+        """Ends the calls that the worker did not end; returns whether more came as it was closing.
 
-        The problem is why the worker is gone; None if it was closed.
+        `problem` is the reason why the worker is gone; None if it was closed.
         """
         self._home.release(self)
         self._outside.cancel_all()
@@ -373,7 +374,7 @@ class SessionWorker:
         return is_called
 
     def _use_number(self) -> int:
-        """Returns the number of a cell that was lost; the next worker gives it to no other."""
+        """Returns the number of a lost cell; the next worker does not use it again."""
         number = self.usage.figures.next_count
         self._count_on(number + 1)
         self.opened = replace(self.opened, count=self.usage.figures.next_count)
@@ -409,16 +410,16 @@ class SessionWorker:
 
     @property
     def leaving_seconds(self) -> float:
-        """The seconds for which it has been falling asleep; below 0 if it is not."""
+        """The seconds since it began to fall asleep; below 0 if it is not falling asleep."""
         leaving = self._leaving
         return -1.0 if leaving is None else time.monotonic() - leaving.since
 
     def sleep(self, why: str = "", *, anew: bool = False) -> bool:
         """Has the worker close the session, if no call waits for it; returns whether it does so.
 
-        Calls that come meanwhile wait for the next worker. With `why`, no further call is taken,
-        whatever waits. With `anew`, whoever opens it next begins without its variables, whatever
-        waits. Only a worker that is not falling asleep yet can leave word of that.
+        Later calls wait for the next worker. With `why`, no further call is taken, and waiting
+        calls do not prevent the close. With `anew` they do not either, and the session's next user
+        begins without its variables; a worker that is falling asleep already can't note that.
         """
         with self._changed:
             if anew and (self._thread is None or self._leaving is not None):
@@ -430,13 +431,13 @@ class SessionWorker:
             if self._leaving is not None:
                 return True
             line, seconds = self._line, _CLOSE_SECONDS
-            if line is not None:  # figures of the system: a worker may say anything
+            if line is not None:  # measured by the system: a worker may report any number
                 seconds += self.opened.policy["grace_seconds"]
                 seconds += line.worker.resident_bytes / _DISK_SPEED
             self._leaving = _Leaving(time.monotonic(), seconds, self._calls.last, anew)
             self._calls.forget_unsent()
             waiting = self._calls.take_until(self._calls.last) if line is None else []
-        if line is None:  # nobody else ends them soon
+        if line is None:  # no worker ends them
             for pending in waiting:
                 pending.refuse(SandboxClosed(why or _RESET))
             return True
@@ -449,9 +450,9 @@ class SessionWorker:
         return True
 
     def wait_asleep(self) -> None:
-        """Waits until the worker has ended, which is killed if it takes too long.
+        """Waits until the worker has ended; kills it if that takes too long.
 
-        A listener may close its own session: its thread waits for nothing.
+        Returns at once on the session's own thread, where a listener may close the session.
         """
         leaving = self._leaving
         end = time.monotonic() + _LEAVE_SECONDS + (0.0 if leaving is None else leaving.seconds)
@@ -463,7 +464,7 @@ class SessionWorker:
             self.look_after()
 
     def look_after(self) -> None:
-        """Ends a worker that does not answer, or goes on for too long; called every second."""
+        """Ends a worker that does not answer or takes too long; called every second."""
         with self._changed:
             line, leaving, running = self._line, self._leaving, self._calls.running
         if line is None:

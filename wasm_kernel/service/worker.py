@@ -1,7 +1,7 @@
-"""A worker: the process of one session, forked from one that has everything loaded.
+"""A worker: the process of one session, forked from a process that has everything loaded.
 
-It closes its walls before its guest begins, and serves the sandbox of its session until it is told
-to close it, or the service is gone.
+It closes its walls before its guest begins, and serves the sandbox of its session until the service
+closes the session or is gone.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session, session_paths
 
 PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
-"""The packages of which something may be imported behind the walls, wherever they lie."""
+"""The packages that may be imported from behind the walls, wherever they lie."""
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
-_QUIET_SECONDS = 2.0  # without a message, before memory that nobody uses is given back
+_QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
 _TOO_LARGE = "what the cell shows or says of its error is too large"
 _SHOW_LESS = "Show less at once: write what is long into a file."
 _FORK_BY_TOOL = (
@@ -84,7 +84,7 @@ def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
 
 
 def get_ready() -> None:
-    """Does some of what opens a session, to no effect: it takes less time when there is one.
+    """Does some steps of opening a session, without effect, so that they take less time later.
 
     A process that was just forked copies each page of memory when it first writes to it.
     """
@@ -98,7 +98,7 @@ def get_ready() -> None:
 
 
 class _Worker:
-    """The sandbox of one session, and what its service asks of it. The main thread's own."""
+    """The sandbox of one session, and the requests of its service. Only the main thread uses it."""
 
     def __init__(self, channel: Channel, language: GuestLanguage, opened: messages.Open) -> None:
         self._channel = channel
@@ -114,7 +114,7 @@ class _Worker:
         folders, session = _opened(opened, policy, logger)
         folders.verified |= opened.verified
         folders.notices += opened.notices
-        # no thread and no guest yet: what is given up now, no code of a cell ever has
+        # before any thread or guest: no code of a cell ever has the rights given up here
         walls.close_files(replace(session_paths(folders, policy), packages=PACKAGES))
         walls.close_calls()
         self._sandbox = create_local_sandbox(
@@ -132,13 +132,13 @@ class _Worker:
         self._sandbox.count_from(opened.count)
         if isinstance(session, Session):
             own = fork_command(self._sandbox, session)
-            may_fork = policy.door is not Door.AGENT  # whose tools would not find the session
+            may_fork = policy.door is not Door.AGENT  # an agent's tools would not find the fork
             self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
 
     def run(self) -> None:
-        """Does what the service asks for, until it closes the session or is gone."""
+        """Serves the service's requests, until the service closes the session or is gone."""
         anew = False
         self._sandbox.start().add_done_callback(self._tell_opened)
         try:
@@ -153,11 +153,11 @@ class _Worker:
             self._channel.send(messages.Closed(self._sandbox.folders.verified))
 
     def _tell_opened(self, started: Future[None]) -> None:
-        if started.exception() is None:  # if there is one, each call says so
+        if started.exception() is None:  # otherwise, each call gets the error
             self._send(messages.Opened(self._sandbox.next_count))
 
     def _answer_pings(self) -> None:
-        """Says that this process is well while it closes the session, which may take long."""
+        """Answers pings while this process closes the session, which may take long."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 if isinstance(messages.read_request(self._channel.receive()), messages.Ping):
@@ -193,7 +193,7 @@ class _Worker:
                 self._begin(message)
 
     def _begin(self, call: _Served) -> None:
-        """Begins what a call asks for; its end is told from the thread that it ends on."""
+        """Begins a call; the thread on which it ends sends its answer."""
         number, sandbox = call.call, self._sandbox
         try:
             match call:
@@ -231,7 +231,7 @@ class _Worker:
         return _Page(self._channel, call, self._questions, self._lines, self._sandbox)
 
     def _fork(self, call: messages.Fork) -> list[str]:
-        """Has forks made beyond the walls; returns what each one's first cell is to say."""
+        """Has forks made beyond the walls; returns the notice for each one's first cell."""
         with self._sandbox.frozen():
             requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
             return [self._broker.call(each, Forked).notice for each in requests]
@@ -260,7 +260,7 @@ class _Worker:
         return messages.Figures(self._sandbox.next_count, used, commits, fuel)
 
     def _send(self, message: Struct) -> None:
-        with contextlib.suppress(OSError):  # the service is gone: the main thread hears of it, too
+        with contextlib.suppress(OSError):  # the service is gone; the main thread notices, too
             self._channel.send(message)
 
 
@@ -280,12 +280,12 @@ _Served = (
 def _opened(
     opened: messages.Open, policy: ExecutionPolicy, logger: SandboxLogger
 ) -> tuple[SandboxFolders, LastUse | None]:
-    """Returns the folders of a sandbox, and its session if it is one's."""
+    """Returns the folders of a sandbox, and its session if it belongs to one."""
     if opened.folders is not None:
         folders, name = SandboxFolders.again(opened.folders), opened.session_id
         return folders, LastUse.of(name, folders, logger) if name else None
     root = SessionsRoot(opened.root, opened.private_root)
-    # it tells nobody of it; deleted meanwhile, it would come back empty
+    # `known`: the session logs nothing of it, and a deleted one does not come back empty
     session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
     session.logger_changed(logger)
     return session.folders, session
@@ -299,7 +299,7 @@ def _as_message(result: SandboxResult) -> messages.CellResult:
 class _Page:
     """The listener of a cell whose caller is beyond the walls. Used on the guest's thread."""
 
-    collects = False  # whoever called collects it
+    collects = False  # the caller's side collects the outputs
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ class _Page:
         self._sandbox = sandbox
 
     def emit(self, output: Output) -> None:
-        """Sends an output on; a long text in pieces."""
+        """Sends an output; splits a long text into pieces."""
         if not isinstance(output, Stream):
             self._send(messages.Shown(self._call, output))
             return
@@ -329,7 +329,7 @@ class _Page:
         self._send(messages.Said(self._call, message))
 
     def ask(self, prompt: str, password: bool) -> str:
-        """Has the caller asked, and waits for the line."""
+        """Asks the caller for a line, and waits for it."""
         number = next(self._questions)
         self._send(messages.Asked(self._call, number, prompt, password))
         while not self._sandbox.interrupted:
@@ -345,7 +345,7 @@ class _Page:
         raise InputInterrupted
 
     def terminate(self) -> None:
-        """Sends on that the cell asked for its kernel's end."""
+        """Tells the service that the cell asked for its kernel's end."""
         self._send(messages.Terminating(self._call))
 
     def _send(self, message: Struct) -> None:
@@ -394,7 +394,7 @@ class ServiceBroker:
                 task.report(answer.progress)
 
     def answered(self, answer: messages.Answer) -> None:
-        """Takes an answer of the service; the main thread calls it."""
+        """Takes an answer of the service; called on the main thread."""
         if (answers := self._waiting.get(answer.number)) is not None:
             answers.put(answer)
 
@@ -416,7 +416,7 @@ class _Events:
 
 
 class _LogHandler(logging.Handler):
-    """Sends what is logged for whoever looks after the service."""
+    """Sends log records to the service."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""`WorkerLine`: what a session hears from one worker, checked and counted; its silence is noticed.
+"""`WorkerLine`: the messages of one worker, checked and counted, and a watch on its silence.
 
-A worker may be taken over, and then sends whatever it likes: rubbish, too much, or nothing.
+A worker that was taken over may send anything: rubbish, too much, or nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wasm_kernel.service.messages import Report
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _STRAY_BYTES = 4 * MIB  # of messages that belong to no call, from one answer to the next
-_STRAY_LEAST = 256  # that each of them counts beyond its own bytes
+_STRAY_LEAST = 256  # added to the size of each of them
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
 )
@@ -30,11 +30,11 @@ SILENT = "did not answer for {seconds:g} seconds, and was ended"
 
 
 class WorkerLine:
-    """The line to one worker. The session's thread hears; any may look whether it is well.
+    """The line to one worker. The session's thread reads it; any thread may check on the worker.
 
-    `why_ended` says in words why the worker was ended; empty if it was not. It `has_guest` if the
-    worker may have begun a call. While it `is_hearing`, the session's thread waits for the worker,
-    and not for what it tells.
+    `why_ended` says in words why the worker was ended; empty if it was not. `has_guest` is true if
+    the worker may have begun a call. While it `is_hearing`, the session's thread waits for the
+    worker; otherwise that thread handles a message.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -44,13 +44,13 @@ class WorkerLine:
         self.has_guest = False
         self._silent_since: float | None = None
         self._guard = threading.Lock()
-        self._pings = 0  # that were not answered yet
+        self._pings = 0  # unanswered
         self._stray_left = _STRAY_BYTES
 
     def hear(self) -> tuple[Report, int]:
         """Waits for a message; returns it with its size.
 
-        Raises `EOFError` or `OSError` if the worker has ended, `FrameError` if nobody asked for it.
+        Raises `EOFError` or `OSError` if the worker has ended, `FrameError` if the message is bad.
         """
         self.is_hearing = True
         data = self.worker.channel.receive()
@@ -61,41 +61,41 @@ class WorkerLine:
         return report, len(data)
 
     def answer(self, message: Struct) -> None:
-        """Answers what was heard; the worker has to read it."""
+        """Sends an answer; from now on the worker's silence counts."""
         self.is_hearing = True
         self.worker.channel.send(message)
 
     def count(self, size: int) -> None:
-        """Counts a message of so many bytes that belongs to no call; `FrameError` if too many."""
+        """Counts a message of `size` bytes that belongs to no call; `FrameError` if too many."""
         self._stray_left -= size + _STRAY_LEAST
         if self._stray_left < 0:
             raise FrameError("it says more than anybody reads")
 
     def renew(self) -> None:
-        """Notes that a call has ended: what belongs to none is counted anew."""
+        """Notes that a call has ended: the count of messages without a call begins at 0."""
         self._stray_left = _STRAY_BYTES
 
     def look(self, seconds: float) -> None:
-        """Asks the worker whether it is well; ends it if it has been silent for so many seconds."""
+        """Sends the worker a ping; ends it if it has been silent for `seconds`."""
         if not self.is_hearing:
             return
         if self._silent_since is None:
             self._silent_since = time.monotonic()
             self._expect(1)
-            with contextlib.suppress(OSError):  # the session's thread hears of it
+            with contextlib.suppress(OSError):  # the session's thread gets the error
                 if not self.worker.channel.send_at_once(messages.Ping()):
                     self._expect(-1)
         elif time.monotonic() - self._silent_since > seconds:
             self.end(SILENT.format(seconds=seconds))
 
     def _expect(self, pongs: int) -> int:
-        """Expects more answers, or less; returns how many."""
+        """Changes the number of expected answers by `pongs`; returns the number."""
         with self._guard:
             self._pings += pongs
             return self._pings
 
     def end(self, why: str) -> None:
-        """Kills the worker; the session's thread hears of it.
+        """Kills the worker; the session's thread notices.
 
         `why` is the end of a sentence about the session's process.
         """
@@ -106,7 +106,7 @@ class WorkerLine:
 
 
 def own_fields(event: messages.Event) -> dict[str, Any] | None:
-    """Returns the fields of an event that a worker tells of; None if it is not one of ours."""
+    """Returns the fields of a worker's event; None if it is not one of ours."""
     if event.name not in _EVENTS or "event" in event.fields:
         return None
     return {name: value for name, value in event.fields.items() if name.isidentifier()}

@@ -1,4 +1,4 @@
-"""`Making`: the making of a sandbox, with its guest in a worker or in-process."""
+"""`SandboxFactory`: makes a sandbox, with its guest in a worker or in-process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Isolation = Literal["worker", "in-process"]
 _UNWALLED = "none: the guest lives in its program's own process (isolation='in-process')"
 
 
-class Making:
-    """The making of a sandbox, with the options and errors that all ways to make one have."""
+class SandboxFactory:
+    """Makes a sandbox. It checks the options that all functions for this share."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Making:
             from wasm_kernel.service.own_sandbox import OF_WORKER, own_workers
 
             make_room(None, OF_WORKER)
-            own_workers().fork_server.start()  # it loads while the folders are opened
+            own_workers().fork_server.start()  # the process loads while the folders are opened
 
     def sandbox_in(self, new: NewSession, resume: Resume) -> BaseSandbox:
-        """Returns a sandbox in folders that were opened for it."""
+        """Returns a sandbox in the folders of `new`, which are open."""
         logger = self.logger
         if new.session_id is not None:
             logger = logger.bind(session_id=new.session_id)
