@@ -1,1 +1,1 @@
-"""The guest's linear memory as a thing to save and to attach."""
+"""Saving a session's memory and files over time, and bringing them back."""

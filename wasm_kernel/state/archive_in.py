@@ -1,7 +1,7 @@
-"""Reading an archive of a session: checked as a stranger's, and put into folders of its own.
+"""Reading an untrusted archive of a session into the session's own folders.
 
-Everything is put there by descriptors and without following a link; links are made last. What comes
-out is bounded: in bytes, members, and steps from folder to folder.
+Everything is written through descriptors and without following a link; links are made last. The
+content is bounded: in bytes, members, and steps from folder to folder.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _LINKS_MOST_BYTES = 64 * 1024 * 1024  # they are kept in memory until the end
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, errno.EILSEQ}
 _TIME_MOST = 1 << 40
 _SHOWN = 200
-_BELOW = "x"  # any name: what is looked up is the folder above it
+_BELOW = "x"  # any name: only the folder above it is looked up
 _ARRIVING = "arriving"
-_BEGINNINGS_MOST = 64  # each is completed with what is different in the images
+_BEGINNINGS_MOST = 64  # each is completed with the pages that differ between the images
 OTHER_VERSION = (
     "The variables were not imported: they were saved by another version of the sandbox, or of a "
     "package in it. The files are all there."
@@ -78,8 +78,8 @@ _ELSEWHERE = (
 _DAMAGED = "The variables were not imported: {why}. The files are all there."
 
 LeadsOut = Callable[[int, str, Callable[[], None]], bool]
-"""A function that tells whether a link leads out of a folder: by the folder's descriptor, and the
-link's path in it. It calls the function at each step of the way; what that raises ends the walk."""
+"""Returns whether a link leads out of a folder. Takes the folder's descriptor, the link's path in
+it, and a function that is called at each step; an exception of that function ends the walk."""
 
 
 class _AnyManifest(Struct):
@@ -90,7 +90,7 @@ class _AnyManifest(Struct):
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Returns a manifest, or raises `ArchiveError` if it is not one, or of another version."""
+    """Reads a manifest; `ArchiveError` if it is not one or has another version."""
     try:
         raw = msgspec.json.decode(data, type=_AnyManifest)
         version = bytes(raw.version)
@@ -102,7 +102,7 @@ def read_manifest(data: bytes) -> Manifest:
                 f"this is version {VERSION}. Import it with the wasm-kernel that made it."
             )
         manifest = msgspec.json.decode(data, type=Manifest)
-        return replace(manifest, why_not="")  # nobody is shown a stranger's sentence
+        return replace(manifest, why_not="")  # users see no sentence that a stranger wrote
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
         what = problem if isinstance(problem, msgspec.ValidationError) else "it can't be read"
         raise ArchiveError(f"The archive's manifest says what can't be: {what}.") from None
@@ -113,10 +113,10 @@ class Imported:
     """The outcome of an import.
 
     Attributes:
-        session_id: The id of the session that is there now.
+        session_id: The id of the new session.
         files: How many files it has.
         states: How many states of its memory; with none, its variables begin fresh.
-        left_out: What of the archive is not in it, and why, by path.
+        left_out: Why parts of the archive were not imported, by path.
         note: Why the variables are not there, as a sentence; empty if they are.
     """
 
@@ -128,7 +128,7 @@ class Imported:
 
 
 class ArchiveReader:
-    """An archive of a session, with its `manifest`, that is being read; close it."""
+    """Reads an archive of a session, beginning with its `manifest`; close it."""
 
     def __init__(self, found: Iterator[Member], max_bytes: int) -> None:
         self._members = found
@@ -149,9 +149,9 @@ class ArchiveReader:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, source: BinaryIO, max_bytes: int) -> Iterator[Self]:
-        """Opens an archive, and reads its manifest; `ArchiveError` if it is damaged or none.
+        """Opens an archive and reads its manifest; `ArchiveError` if it is damaged or no archive.
 
-        At most `max_bytes` may come out of it, and it may take no more on disk.
+        Its uncompressed content may have at most `max_bytes`, and take no more on disk.
         """
         with members(source, max_bytes) as found:
             reader = cls(found, max_bytes)
@@ -171,8 +171,8 @@ class ArchiveReader:
         """Puts everything into a session's empty folders; `ArchiveError` if a member is refused.
 
         `image` is the base image of this machine; None if the variables fit no image here.
-        `library` are the guest's names of folders whose files are the same everywhere. Links that
-        `leads_out` tells are taken away again.
+        `library` are the guest's names of folders whose files are the same everywhere. Links for
+        which `leads_out` returns True are removed again.
         """
         memory, note = self.manifest.memory, "It holds no variables."
         if memory is not None:
@@ -241,7 +241,7 @@ class ArchiveReader:
                 os.utime(descriptor, (info.mtime, info.mtime))
 
     def _make_links(self, leads_out: LeadsOut) -> dict[str, str]:
-        """Makes the links, last of all; returns those that lead out and were taken away again."""
+        """Makes the links; returns those that were removed again, as they lead out, and why."""
         for part, path, target in self._links:
             with _refused(f"{part}/{path}"):
                 self._budget.take_bytes()
@@ -261,7 +261,7 @@ class ArchiveReader:
         return self._lookups[part].parent(path, make=True)
 
     def close(self) -> None:
-        """Closes what is open. Safe to call twice."""
+        """Closes all descriptors. Safe to call twice."""
         for lookup in self._lookups.values():
             lookup.close()
         if self._memory is not None:
@@ -274,7 +274,7 @@ def _shown(name: str) -> str:
 
 @contextlib.contextmanager
 def _refused(name: str) -> Iterator[None]:
-    """Makes what the file system refuses of a member the archive's fault: an `ArchiveError`."""
+    """Raises `ArchiveError` if the file system refuses a member for the archive's fault."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as problem:
@@ -296,7 +296,7 @@ def _why_unfit(memory: ArchivedMemory, image: BaseImage | None) -> str:
 
 
 class _MemoryReader:
-    """The memory in an archive, which becomes a session's history; close it. One thread's own."""
+    """Makes the memory in an archive a session's history; close it. Used by one thread."""
 
     def __init__(
         self,
@@ -324,7 +324,7 @@ class _MemoryReader:
         if content is None or name not in self._expected:
             raise ArchiveError("The archive holds something in its memory that it does not name.")
         self._expected.discard(name)
-        self._budget.take_bytes(info.size)  # holes, too: all of it is going to be read
+        self._budget.take_bytes(info.size)  # holes count, too: they are read later
         with closing_fd(
             self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
         ) as descriptor:
@@ -350,7 +350,7 @@ class _MemoryReader:
         self._expected |= {commit.content for commit in self._commits} - {""}
 
     def finish(self) -> str:
-        """Makes the session's history of what arrived; returns why that can't be, as a sentence."""
+        """Writes the session's history; returns why it could not, as a sentence, or nothing."""
         if self._expected and not self._problem:
             raise ArchiveError("The archive lacks a part of the memory that it names.")
         memory = self._memory
@@ -402,7 +402,7 @@ class _MemoryReader:
 
 @contextlib.contextmanager
 def _mapped(descriptor: int) -> Iterator[memoryview]:
-    """The bytes of a file, read as they are needed; the descriptor is closed afterwards."""
+    """Maps a file's bytes into memory; closes the descriptor afterwards."""
     with os.fdopen(descriptor, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise HistoryError("its base image is empty")

@@ -1,8 +1,8 @@
-"""Writing a session into one file: its files and its variables, to go on with them elsewhere.
+"""Writing a session's files and variables into one archive, so that it can go on elsewhere.
 
 The archive is a tar file that any tar can read: `manifest.json`, `files/` as in `/app`, `tmp/`,
 `packages/` and, if there are variables, `memory/` with the base image that they lie over, the
-records of the states, and what they hold. `archive_in.py` reads it.
+records of the states, and their pages. `archive_in.py` reads it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from wasm_kernel.wasi_files.preopens import is_hidden_name
 MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 2
 FILES, SCRATCH, PACKAGES = "files", "tmp", "packages"
 PARTS = (FILES, SCRATCH, PACKAGES)
-"""The archive's folders, for the session's."""
+"""The archive's folders for the session's own files."""
 
 MEMORY, IMAGE, STATES = "memory", "image", "states.jsonl"
-"""The folder of the variables; in it the base image, and the record of each state, one a line."""
+"""The folder of the variables, its base image, and its file of states: one record a line."""
 
 STATES_MOST = 50_000
 STATES_MOST_BYTES = 16 * 1024 * 1024  # it takes some ten times as much of this process's memory
@@ -62,19 +62,19 @@ _TOO_MANY_PIECES = (
 )
 
 OpenPaths = Annotated[dict[str, tuple[str, str]], Meta(max_length=_OPEN_FILES_MOST)]
-"""The guest's folder and the path in it of each file that states had open, by what they call it."""
+"""The guest's folder and the path in it of each file that states had open, by its identity."""
 
 
 class ArchivedMemory(Struct, frozen=True):
     """The manifest's part about the variables.
 
     Attributes:
-        artifact: Names the guest, the agent and all else that memory depends on.
-        image: Names the very base image that the states were saved over; `facts` describe it.
+        artifact: The name of the guest, the agent and all else that memory depends on.
+        image: The id of the base image that the states were saved over; `facts` describe it.
         states: The numbers of the states, ascending.
-        at: The state that memory is at; `after` is the newest one when it was left there.
+        at: The state that memory is at; `after` is the highest number given so far.
         undone: States that were left by going back, the latest last.
-        open_files: Where files lie that states had open.
+        open_files: The places of the files that states had open.
     """
 
     artifact: str
@@ -88,7 +88,7 @@ class ArchivedMemory(Struct, frozen=True):
     open_files: OpenPaths = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks that they fit together; `ValueError` if they don't."""
+        """Raises `ValueError` if the fields do not fit together."""
         known, named = set(self.states), [self.at, *self.undone, *self.names.values()]
         if not known or sorted(known) != list(self.states):
             raise ValueError("it names no proper states")
@@ -105,7 +105,7 @@ class ArchivedMemory(Struct, frozen=True):
             raise ValueError(str(problem)) from None
 
     def known(self) -> ImageRecord | None:
-        """Returns what is known of the image; None if that is nothing."""
+        """Returns the record of the image; None if `facts` can't be read."""
         try:
             return ImageRecord.load(self.facts)
         except ImageError:
@@ -113,7 +113,7 @@ class ArchivedMemory(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """The first member of an archive: what it says of itself.
+    """The first member of an archive, which describes the others.
 
     Without variables, `why_not` is a sentence. `kind` and `version` are those of the format.
     """
@@ -132,8 +132,8 @@ class NoVariables(WasmKernelError):
 class Variables(Struct, frozen=True):
     """The variables of a session that are going to be archived, with the manifest's part.
 
-    `records` is one line a state, `contents` names the files with their pages. `note` says what is
-    missing of them, as a sentence.
+    `records` is one line a state, `contents` names the files with their pages. `note` is a sentence
+    about missing states; empty if none is missing.
     """
 
     memory: ArchivedMemory
@@ -144,10 +144,9 @@ class Variables(Struct, frozen=True):
 
 
 def variables_of(folders: SandboxFolders | None, images: Sequence[BaseImage]) -> Variables:
-    """Returns the variables of a session, as they can be archived, or raises `NoVariables`.
+    """Returns a session's variables for an archive, or raises `NoVariables`.
 
-    Nobody uses the folders meanwhile. `images` are the base images of this machine, of all
-    languages.
+    The folders must not be in use. `images` are this machine's base images of all languages.
     """
     if folders is None or begins_anew(folders.private):
         raise NoVariables(_NO_VARIABLES)
@@ -198,7 +197,7 @@ def _variables(folders: SandboxFolders, state: Folder, images: Sequence[BaseImag
 
 
 def _unreadable(state: Folder, commits: Collection[Commit]) -> set[int]:
-    """Returns the states whose pages are not there, or not as they were written."""
+    """Returns the states whose pages are missing or damaged."""
     with state.enter(CONTENTS) as contents:
         gone = missing_in(contents, commits)
         for commit in commits:
@@ -217,8 +216,8 @@ def _open_files(
 ) -> dict[str, tuple[str, str]]:
     """Returns the files that were open at any commit and are still where they were.
 
-    A state names a file by what the system calls it, which is another name on every disk. So the
-    archive says where each of them lies in it.
+    A state names a file by its identity, which differs on every disk. So the archive notes the
+    path of each of these files.
     """
     paths: dict[str, tuple[str, str]] = {}
     length = 0
@@ -240,7 +239,7 @@ def _open_files(
 def identities_here(
     folders: SandboxFolders, open_files: Mapping[str, tuple[str, str]]
 ) -> dict[str, str]:
-    """Returns what files that states had open are called in another session, if they are there."""
+    """Returns the identities in this session, by those in the archive, of files that exist here."""
     here = {one: identity_in(folders, *where) for one, where in open_files.items()}
     return {one: identity for one, identity in here.items() if identity}
 
@@ -253,7 +252,7 @@ class Exported:
         session_id: The session.
         files: How many files are in it.
         states: How many states of the memory.
-        left_out: What is not in it, and why, by path.
+        left_out: Why files are not in it, by path.
         note: Why the variables or a part of their states are not in it, as a sentence; empty if
             all are.
     """
@@ -294,7 +293,7 @@ def write_archive(
 
 
 class _ArchivedFiles:
-    """The files that are in an archive by now."""
+    """Adds files to an archive, and counts them."""
 
     def __init__(self, writer: ArchiveWriter) -> None:
         self._writer = writer
@@ -329,7 +328,7 @@ class _ArchivedFiles:
             else:
                 self.left_out[path] = "it is neither a file nor a folder"
         except FileNotFoundError:
-            return  # somebody removed it meanwhile
+            return  # it was removed during the export
         except PermissionError as problem:
             self.left_out[path] = problem.strerror or "it can't be read"
         except OSError as problem:
@@ -347,7 +346,7 @@ class _ArchivedFiles:
 
 
 def _add_memory(writer: ArchiveWriter, private: Folder, variables: Variables) -> None:
-    """Adds the base image, the records of the states, and what they hold."""
+    """Adds the base image, the records of the states, and their pages."""
 
     def add(name: str, descriptor: int) -> None:
         try:

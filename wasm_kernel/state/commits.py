@@ -1,10 +1,10 @@
-"""The contents of a session's commits: in memory until it is written, on disk from then on.
+"""The contents of a session's commits: in memory until they are written, then on disk.
 
-The pages of a commit are one file, `contents/SHA-256`, which is written aside, gets its name as a
-whole and is never written again. **A page is used only after the digest of its file was found to
-be the commit's**, through the descriptor that is then read or mapped. No two sessions have one
-file: a process that was taken over can write to all that its session has, and a memory that is
-mapped from it would change. What can't be written (a full disk), or has no folder to be written to,
+The pages of a commit are one file, `contents/SHA-256`. It is written under a temporary name, then
+renamed, and never written again. **A page is used only after the digest of its file was found to
+be the commit's**, through the descriptor that is then read or mapped. Sessions never share such a
+file: a process that an attacker took over can write to all files of its session, and memory mapped
+from a shared file would change. A content that can't be written (a full disk), or has no folder,
 stays in memory.
 """
 
@@ -35,9 +35,9 @@ from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
 CONTENTS = "contents"
 """The folder of the contents, beside the index."""
 
-STEP = 1024 * 1024  # other threads of this interpreter wait for the length of one
+STEP = 1024 * 1024  # bytes; other threads of this interpreter wait for one step
 _BLOCK = 4 * 1024 * 1024
-_SCRATCH = memoryview(bytearray(8 * PAGE))  # for pages read in vain: a call less is worth eight
+_SCRATCH = memoryview(bytearray(8 * PAGE))  # to read 8 unneeded pages costs less than a call
 
 _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
 _DAMAGED = "a commit is damaged"
@@ -47,7 +47,7 @@ Part = bytes | bytearray | memoryview
 """A part of a content."""
 
 Stamp = tuple[int, ...]
-"""Tells whether somebody touched a file since."""
+"""Identifies the state of a file: another stamp means that the file was touched."""
 Stamps = dict[str, Stamp]
 """The stamps of contents whose digest was found right, by name."""
 
@@ -120,12 +120,12 @@ class ContentFile(OpenDescriptor):
             done += got
 
     def map(self, address: int, size: int, at: int) -> bool:
-        """Maps a part of the file over memory; False if it is to be read instead."""
+        """Maps a part of the file over memory; False if the caller must read it instead."""
         if size < _MAP_PAGES * PAGE:
             return False
         try:
             memory.map_file(address, size, self.fd, at)
-        except OSError:  # such as too many mappings: that says nothing of the file
+        except OSError:  # such as too many mappings: the file may be fine
             return False
         return True
 
@@ -136,8 +136,8 @@ Source = ContentFile | HeldContent
 class GuestPages:
     """The memory of an instance, over which commits are laid, from the newest to the oldest.
 
-    Each page is laid once. The guest's thread owns it. Files were `mapped` into some ranges; those
-    that are `cleared` hold zeros and take no memory.
+    Each page is laid once. The guest's thread owns it. Ranges that are `mapped` come from files;
+    ranges that are `cleared` hold zeros and take no memory.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class GuestPages:
     ) -> None:
         """Begins with memory that holds the base image, or pages that need not be laid.
 
-        Ranges not `used` hold zeros. Only the ranges `only` are to be laid; None for all.
+        Ranges outside `used` hold zeros. Only the ranges `only` must be laid; None means all.
         """
         size = instance.memory.size
         self._used = PageSet(size // PAGE, used)
@@ -161,7 +161,7 @@ class GuestPages:
 
     def lay(self, commit: Commit, source: Source) -> None:
         """Lays the pages of a commit; `HistoryError` if they don't fit, or its file is cut off."""
-        begun = done = 0  # what lies side by side in the file, or nearly so, is read at once
+        begun = done = 0  # neighbours in the file, or near ones, are read at once
         targets: list[memoryview] = []
         for start, end, before in self._laid.take(commit.runs):
             begin, size = before * PAGE, (end - start) * PAGE
@@ -179,7 +179,7 @@ class GuestPages:
         self.clear((start * PAGE, end * PAGE) for start, end, _ in self._laid.take(commit.zeros))
 
     def clear(self, ranges: Iterable[Range]) -> None:
-        """Has ranges hold zeros, which takes no memory where they are long or were never used."""
+        """Fills ranges with zeros; long ranges, and unused ones, then take no memory."""
         for start, end in ranges:
             used = self._used.take([(start // PAGE, (end - start) // PAGE)])
             emptied = [self._take_back(first * PAGE, last * PAGE) for first, last, _ in used]
@@ -187,7 +187,7 @@ class GuestPages:
                 self.cleared.append((start, end))
 
     def _take_back(self, start: int, end: int) -> bool:
-        """Clears a range; returns whether it takes no memory any more."""
+        """Clears a range; returns True if it takes no memory any more."""
         if end - start >= _MAP_PAGES * PAGE:
             with contextlib.suppress(OSError):  # such as too many mappings
                 memory.clear(self._address + start, end - start, mapped=True)
@@ -197,7 +197,7 @@ class GuestPages:
 
 
 def _stamp(status: os.stat_result) -> Stamp:
-    # whoever writes can set the time of the last write back, but not that of the last change
+    # a program can set the time of a file's last write back, but not that of its last change
     what = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     return (*what, status.st_ctime_ns)
 
@@ -248,7 +248,7 @@ class CommitStore:
     def __init__(self, folder: Folder | None = None, verified: Stamps | None = None) -> None:
         """Takes over the folder of the contents, or keeps all in memory.
 
-        `verified` is what is known to be right; the store keeps it up to date.
+        `verified` are contents known to be right; the store keeps the table up to date.
         """
         self.folder = folder
         self.held: dict[int, tuple[Commit, Content]] = {}
@@ -266,7 +266,10 @@ class CommitStore:
         return replace(commit, content=name)
 
     def remove(self, contents: Collection[str]) -> None:
-        """Removes contents that no commit has any more; all that can be, before it raises."""
+        """Removes contents that no commit has any more.
+
+        Tries all of them, then raises `OSError` if one could not be removed.
+        """
         failed: OSError | None = None
         for name in contents:
             self._verified.pop(name, None)
@@ -280,7 +283,7 @@ class CommitStore:
 
     @contextlib.contextmanager
     def source_of(self, commit: Commit) -> Iterator[Source]:
-        """Opens the content of a commit, in memory or on disk, once its digest was found right.
+        """Opens the content of a commit, in memory or on disk, after checking its digest.
 
         Raises `HistoryError` if it is damaged, `OSError` if it can't be opened.
         """
@@ -288,7 +291,7 @@ class CommitStore:
         if held is not None or not commit.runs:
             yield HeldContent(bytearray() if held is None else held[1])
             return
-        if not commit.content:  # it was in memory, and was dropped meanwhile
+        if not commit.content:  # it was in memory, and has been dropped since
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with ContentFile(self._place(), commit) as file:
             if self._verified.get(commit.content) != file.stamp:
@@ -297,22 +300,22 @@ class CommitStore:
             yield file
 
     def copied_bytes(self, commit: Commit) -> int:
-        """Returns how much of a commit's pages can't be mapped, at least."""
+        """Returns the bytes of a commit's pages that can't be mapped, at least."""
         if commit.id in self.held:
             return commit.page_bytes
         return sum(pages for _, pages in commit.runs if pages < _MAP_PAGES) * PAGE
 
     def is_untouched(self, commit: Commit) -> bool:
-        """Returns whether a commit's content is as it was when its digest was found right."""
+        """Returns whether a commit's content is unchanged since its digest was checked."""
         if commit.id in self.held or not commit.runs or self.folder is None:
             return True
         status = self.folder.status(commit.content)
         return status is not None and self._verified.get(commit.content) == _stamp(status)
 
     def fold(self, line: Sequence[Commit]) -> tuple[Commit, Content | None]:
-        """Merges commits, newest first, into the first of them; all others are there still.
+        """Merges commits, newest first, into the first of them; the others still exist.
 
-        Returns what comes of it, and its content if the first one is in memory, not on disk.
+        Returns the merged commit, and its content if the first one is in memory, not on disk.
         """
         with contextlib.ExitStack() as opened:
             sources = {one.id: opened.enter_context(self.source_of(one)) for one in line}
@@ -341,7 +344,7 @@ class CommitStore:
                         other._verified[name] = _stamp(os.fstat(target))
 
     def sync(self, contents: Iterable[str]) -> None:
-        """Waits until contents are on the disk itself, and their names."""
+        """Flushes contents and their names to the disk itself."""
         folder = self._place()
         for name in contents:
             gone = contextlib.suppress(FileNotFoundError)
@@ -361,7 +364,7 @@ class CommitStore:
 
 
 def missing_in(folder: Folder, commits: Iterable[Commit]) -> set[int]:
-    """Returns the commits whose content is not in a folder, or not as long as it should be."""
+    """Returns the commits whose content is not in a folder, or has the wrong length."""
     found: set[int] = set()
     for commit in commits:
         if commit.runs or commit.content:
@@ -389,9 +392,9 @@ class Piece(Struct, frozen=True):
 
 
 def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
-    """Returns a commit with the pages of those before it below its own, on the oldest's parent.
+    """Returns the newest commit with the pages of the others below its own, on the oldest's parent.
 
-    `line` has the newest first. The second value says which bytes make up the content, in order.
+    `line` has the newest first. The second value lists the pieces that make up its content.
     """
     runs: list[Run] = []
     zeros: list[Run] = []
@@ -408,7 +411,7 @@ def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
 
 
 def _content(pieces: Iterable[Piece], sources: Mapping[int, Source]) -> Iterator[memoryview]:
-    """Yields the bytes of all pieces, in steps; each is good until the next."""
+    """Yields the bytes of all pieces, in steps; each is valid until the next."""
     buffer = memoryview(bytearray(STEP))
     for piece in pieces:
         for at in range(0, piece.length, STEP):

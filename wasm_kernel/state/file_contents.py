@@ -1,11 +1,11 @@
-"""Files in the session's private folder: contents as they were earlier, and unlinked files.
+"""Files in the session's private folder: earlier contents of files, and unlinked files.
 
-A file whose name goes away is kept by another name, which costs nothing. One that stays where it
-is, and is about to be changed in place, is cloned if the file system can, and copied otherwise.
-A content may have a name in the workspace, too, as long as nobody writes to it there: `shared`.
+A file that loses its name is kept under another name, which costs nothing. A file that is about to
+be changed in place is cloned if the file system can, and copied otherwise. A content may also have
+a name in the workspace as long as the file there is not written to: it is `shared`.
 
-What lies in the workspace is named by an open folder and a name in it, and is taken only if it is
-still the file that was looked at.
+A file in the workspace is given by an open folder and a name in it. It is taken only if it is still
+the file that was looked at.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PUT = ".put"
 
 
 class TooLarge(Exception):
-    """A content is larger than may be copied."""
+    """The error of a content that is too large to be copied."""
 
 
 class Changed(Exception):
-    """A content is not as it was kept."""
+    """The error of a content that changed after it was kept."""
 
 
 class _NumberedFiles:
@@ -67,11 +67,11 @@ class _NumberedFiles:
 
 
 class FileContents(_NumberedFiles):
-    """Contents of files as they were earlier, by number, in the folder `name` of a private one.
+    """Earlier contents of files, by number, in the folder `name` of the private folder.
 
-    The workspace's guest can't see what is written aside at its top. Files of more than
-    `copy_bytes` are cloned or not kept. `shared` are numbers of contents that have a name in the
-    workspace, too.
+    Temporary files at the top of the workspace are hidden from its guest. Files of more than
+    `copy_bytes` are cloned or not kept. `shared` are numbers of contents that also have a name in
+    the workspace.
     """
 
     def __init__(self, private: Folder, name: str, workspace: Folder, copy_bytes: int) -> None:
@@ -82,7 +82,7 @@ class FileContents(_NumberedFiles):
         self.shared: dict[Key, int] = {}
 
     def prepare(self, needed: Collection[int]) -> list[int]:
-        """Removes contents that nobody needs; returns the needed ones that are not there."""
+        """Removes contents that are not needed; returns the needed ones that are missing."""
         folder = self._folder(make=True)
         there: set[int] = set()
         for name in folder.names():
@@ -99,16 +99,17 @@ class FileContents(_NumberedFiles):
         return [number for number in needed if number not in there]
 
     def has_later(self, number: int) -> bool:
-        """Returns whether contents lie here that are later than all that are known.
+        """Returns whether more than one content here is newer than the newest known one.
 
-        A process that was killed may have kept one, and could not note it any more.
+        One newer content is no sign of loss: a killed process may have kept it without a record.
         """
         return sum(other > number for other in self._numbers()) > 1
 
     def keep_by_link(self, folder: int, name: str, found: os.stat_result) -> KeptFile:
-        """Keeps a file by a name of ours; it must not be written to while it has others.
+        """Keeps a file under a name of ours; it must not be written to while it has other names.
 
-        `OSError` if the file system can't, or it is another file by now than `found`; copy it.
+        Raises `OSError` if the file system has no links, or if the file is not `found` any more;
+        then copy it.
         """
         number = self._next()
         link_same_file(folder, name, found, self._folder(), str(number))
@@ -117,7 +118,7 @@ class FileContents(_NumberedFiles):
             return _kept_file(number, found, kept)
 
     def keep_by_copy(self, source: int) -> KeptFile:
-        """Keeps a clone or a copy of an open file; `TooLarge` if it would have to be copied."""
+        """Keeps a clone or a copy of an open file; `TooLarge` if it is too large to be copied."""
         found, number = os.fstat(source), self._next()
         checksum = self._copy(source, self._folder(), str(number))
         return _kept_file(number, found, source, checksum)
@@ -139,7 +140,7 @@ class FileContents(_NumberedFiles):
         return closing_fd(self._folder().open_regular(str(number)))
 
     def unshare(self, number: int) -> None:
-        """Gives a shared content a file of its own, as the other is about to be written to.
+        """Gives a shared content a file of its own, as the workspace's is about to be written to.
 
         If that fails (`OSError`, `TooLarge`), the content must be dropped.
         """
@@ -150,7 +151,7 @@ class FileContents(_NumberedFiles):
         folder.rename(aside, str(number))
 
     def _copy(self, source: int, folder: Folder, name: str, *, always: bool = False) -> int | None:
-        """Copies a file, `always` or if not too large; returns its checksum if that is quick."""
+        """Copies a file, `always` or if not too large; returns its checksum; None if cloned."""
         found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -179,7 +180,7 @@ class FileContents(_NumberedFiles):
         return checksum_of(target, size)
 
     def check(self, was: KeptFile) -> None:
-        """Checks that a content is as it was kept; raises `Changed` if not."""
+        """Raises `Changed` if a content changed after it was kept."""
         with self._reading(was.kept) as source:
             found = os.fstat(source)
             if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
@@ -189,15 +190,15 @@ class FileContents(_NumberedFiles):
                 raise Changed
 
     def put(self, was: KeptFile, name: str, folder: int) -> None:
-        """Gives a content a name in a folder, in the place of whatever file has it now.
+        """Puts a content into a folder under a name, in place of any file with that name.
 
-        It is a copy, or the content itself if that would be too much to copy.
+        It is a copy, or the content itself if that is too large to copy.
         """
 
         def make(here: Folder, aside: str) -> None:
             with self._reading(was.kept) as source:
                 found = os.fstat(source)
-                # nobody may write to what is kept here, and lies in a workspace, too
+                # a kept file that also has a name in a workspace must not be written to
                 always = found.st_nlink > 1 or here is self._workspace
                 try:
                     self._copy(source, here, aside, always=always)
@@ -211,13 +212,13 @@ class FileContents(_NumberedFiles):
         self._put(make, name, folder)
 
     def put_link(self, text: str, name: str, folder: int) -> None:
-        """Makes a symbolic link in a folder, in the place of whatever file has its name now."""
+        """Makes a symbolic link in a folder, in place of any file with that name."""
         self._put(lambda here, aside: os.symlink(text, aside, dir_fd=here.fd), name, folder)
 
     def _put(self, make: Callable[[Folder, str], None], name: str, folder: int) -> None:
-        """Puts a file in a folder, over whatever file has its name there: as a whole or not at all.
+        """Puts a file in a folder, over any file with that name: as a whole or not at all.
 
-        It is made aside: in the private folder, or in the workspace if that is another file system.
+        It is made in the private folder first, or in the workspace if that is another file system.
         """
         workspace = (self._workspace, f".metadata.json~{os.getpid()}")
         for here, aside in ((self._folder(), _PUT), workspace):
@@ -233,7 +234,7 @@ class FileContents(_NumberedFiles):
                 here.remove(aside)
 
     def has_a_name_elsewhere(self, number: int) -> bool:
-        """Returns whether a content lies in the workspace, too, so that it takes no room here."""
+        """Returns whether a content also lies in the workspace, so that it takes no extra room."""
         found = self._folder().status(str(number))
         return found is not None and found.st_nlink > 1
 
@@ -258,9 +259,9 @@ class FileContents(_NumberedFiles):
 class UnlinkedFiles(_NumberedFiles):
     """Files that lost their last name while the guest had them open: temporary files, mostly.
 
-    Such a file gets a name in private state, so that memory that speaks of it finds it again in a
-    new guest and in another process. It is known by an unlinked name (`FileHistory`). No commit
-    knows those that are `fresh` yet.
+    Such a file gets a name in private state, so that a new guest or another process can open it
+    again for memory that refers to it. It is known by an unlinked name (`FileHistory`). No commit
+    refers to the `fresh` files yet.
     """
 
     def __init__(self, private: Folder, name: str) -> None:
@@ -287,7 +288,7 @@ class UnlinkedFiles(_NumberedFiles):
         return self._folder(), unlinked[1:]
 
     def remove(self, unlinked: str) -> None:
-        """Removes a file that is of no more use."""
+        """Removes a file that is not needed any more."""
         self.fresh.discard(unlinked)
         with contextlib.suppress(OSError):
             self._folder().remove(unlinked[1:])
@@ -297,7 +298,7 @@ class UnlinkedFiles(_NumberedFiles):
         return [f"/{number}" for number in self._numbers() if f"/{number}" not in needed]
 
     def excess(self, opened: Collection[str], most_bytes: int) -> list[str]:
-        """Returns the oldest that are not open, so that the others take at most so many bytes."""
+        """Returns the oldest files, but no open ones; the rest take at most `most_bytes`."""
         excess, left = [], most_bytes
         for unlinked in (f"/{number}" for number in sorted(self._numbers(), reverse=True)):
             if unlinked in opened or unlinked in self.fresh:

@@ -1,10 +1,10 @@
-"""The journal of earlier files: what paths held before they changed, as records on disk.
+"""The journal of earlier files: records on disk of what paths held before they changed.
 
-It only grows, and is written anew now and then. Each line is a digest, a space, and a JSON object.
-The digest is BLAKE2b with 128 bits over the object's text, keyed by the digest of the line before,
-so a line that was changed, taken out, moved or comes from elsewhere does not fit. A last line that
-is cut off speaks of something that did not happen; any other damage means that nobody knows what is
-missing.
+Records are appended; now and then the journal is rewritten. Each line is a digest, a space, and a
+JSON object. The digest is BLAKE2b with 128 bits over the object's text, keyed by the digest of the
+line before, so a line that was changed, removed, moved or copied from elsewhere does not fit. If
+the last line is cut off, its change did not happen. After any other damage, it is unknown which
+records are missing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
 
 class _PreImage(Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """A record of what stood at a path of the workspace before it changed."""
+    """A record of what a path of the workspace held before it changed."""
 
 
 class Absent(_PreImage, frozen=True, tag="nothing"):
@@ -58,7 +58,7 @@ class KeptLink(_PreImage, frozen=True, tag="link"):
 class KeptFile(_PreImage, frozen=True, tag="file"):
     """A file, whose content is kept (`FileContents`) under the number `kept`.
 
-    It was changed at `mtime`, in nanoseconds since 1970. `identity` named the file itself. The
+    It was last written at `mtime`, in nanoseconds since 1970. `identity` named the file itself. The
     checksum is a CRC-32; None if it was kept without being read.
     """
 
@@ -71,7 +71,7 @@ class KeptFile(_PreImage, frozen=True, tag="file"):
 
 
 class NotKept(_PreImage, frozen=True, tag="unkept"):
-    """Something that could not be kept, or not be brought back."""
+    """A file that could not be kept, or can't be brought back."""
 
     why: Reason
     size: Natural = 0
@@ -81,7 +81,7 @@ PreImage = Absent | KeptFolder | KeptLink | KeptFile | NotKept
 
 
 class FileChanged(Struct, frozen=True, tag_field="record", tag="file"):
-    """A path, relative to the workspace, that first changed after a commit, and what it held."""
+    """A path, relative to the workspace, whose first change after a commit replaced `was`."""
 
     since: Natural
     path: str
@@ -89,28 +89,28 @@ class FileChanged(Struct, frozen=True, tag_field="record", tag="file"):
 
 
 class ContentLost(Struct, frozen=True, tag_field="record", tag="lost"):
-    """A kept content does not exist any more, and why."""
+    """The reason why a kept content does not exist any more."""
 
     kept: Natural
     why: Reason
 
 
 class SameFile(Struct, frozen=True, tag_field="record", tag="same"):
-    """Two identities that name one and the same file to the guest."""
+    """Two identities that name the same file to the guest."""
 
     one: str
     other: str
 
 
 class Closed(Struct, frozen=True, tag_field="record", tag="closed"):
-    """The journal's holder ended well: nothing follows, and nothing is missing."""
+    """The last record if the journal's holder ended in order: nothing is missing."""
 
 
 class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
     """The first record of a journal.
 
-    Everything is known of commits since `known_from`. `boot` is that of the machine, empty if
-    unknown; `salt` tells this journal from every other one.
+    The journal is complete for commits since `known_from`. `boot` is the machine's boot id, empty
+    if unknown; `salt` makes this journal differ from every other one.
     """
 
     version: int
@@ -123,7 +123,7 @@ FileRecord = FileChanged | ContentLost | SameFile | Closed
 
 
 class FileJournal(OpenDescriptor):
-    """The file of records, open for writing; close it. Once `is_written`, it is appended to."""
+    """The file of records; close it. Records can be appended once it `is_written`."""
 
     def __init__(self, private: Folder, name: str) -> None:
         self._private = private
@@ -138,7 +138,7 @@ class FileJournal(OpenDescriptor):
             return folder.read(JOURNAL, JOURNAL_MOST_BYTES)
 
     def write(self, known_from: int, records: Iterable[FileRecord]) -> None:
-        """Writes it anew, or leaves it as it was."""
+        """Replaces the journal, or leaves it unchanged."""
         digest, beginning = b"", Beginning(VERSION, known_from, boot_id(), os.urandom(16).hex())
         with self._private.enter(self._name, make=True) as folder:
             with folder.replacing(JOURNAL) as file:
@@ -186,7 +186,7 @@ def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
 
 
 def _is_possible(record: FileChanged) -> bool:
-    """Returns whether a path stays in the workspace, and the system can have it and a link."""
+    """Returns whether a path stays in the workspace, and the system accepts it and a link."""
     text = record.was.text if isinstance(record.was, KeptLink) else ""
     try:
         os.fsencode(record.path + text)
@@ -197,7 +197,7 @@ def _is_possible(record: FileChanged) -> bool:
 
 
 def _line(record: FileRecord | Beginning, before: bytes) -> tuple[bytes, bytes]:
-    """Returns the line of a record, and its digest, by the digest of the line before."""
+    """Returns the line of a record and its digest, keyed by the digest of the line before."""
     # msgspec's own encoder refuses names that are not UTF-8, which `json` escapes
     text = json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode()
     digest = _digest(text, before)

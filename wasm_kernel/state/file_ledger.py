@@ -1,8 +1,8 @@
 """The earlier contents of the workspace's paths: a ledger in memory, and its journal on disk.
 
-Commits are numbered as time goes on, also when memory went back between two of them, and files
-have one past only. What a path held when a commit was taken is what it held when it first changed
-after that; if it did not change, it holds it still.
+Commits are numbered as time goes on, even if memory went back between two of them: files have only
+one past. At a commit, a path held what it held when it first changed after that commit; if it did
+not change, it still holds that.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from wasm_kernel.state.file_journal import (
     read_journal,
 )
 
-_DEAD_MOST = 1000  # records of the journal that need not be there
+_DEAD_MOST = 1000  # useless records of the journal
 
 
 class FileLedger:
     """The ledger of one workspace: what paths held. The guest's thread owns it; close it.
 
-    A record is on disk before what it speaks of happens.
+    A record is on disk before the change that it announces.
 
     Attributes:
-        at_commit: The last commit: what changes now changes after it.
-        known_from: The first commit of which everything is known.
+        at_commit: The last commit: changes from now on come after it.
+        known_from: The first commit for which the ledger is complete.
         last_content: The highest number of a content in the journal that was read.
-        trouble: Why the journal can't be written, until it can again. The next process knows
-            nothing of what changed by then.
+        trouble: Why the journal can't be written, or None. The next process will not know of
+            changes made while it is set.
     """
 
     def __init__(self, private: Folder, name: str) -> None:
@@ -55,7 +55,7 @@ class FileLedger:
         self.begin(0)
 
     def __iter__(self) -> Iterator[FileChanged]:
-        """Every entry, oldest first."""
+        """Yields every entry, oldest first."""
         entries = [entry for entries in self._by_path.values() for entry in entries]
         return iter(sorted(map(self._current, entries), key=lambda entry: entry.since))
 
@@ -70,9 +70,9 @@ class FileLedger:
         self.at_commit, self.known_from = last, last if known else last + 1
 
     def load(self, last: int, *, crashed: bool) -> bool:
-        """Goes on with the journal on disk, up to the last commit; returns whether it is whole.
+        """Loads the journal on disk, up to the last commit; returns whether it is whole.
 
-        If the last holder did not crash, the journal says that it ends.
+        If the last holder did not crash, the journal must end with `Closed`.
         """
         self.begin(last, known=False)
         try:
@@ -90,7 +90,7 @@ class FileLedger:
             match record:
                 case FileChanged(was=was):
                     self._add(replace(record, since=min(record.since, last)))
-                    if isinstance(was, KeptFile):  # also if a lost commit's, and of no use now
+                    if isinstance(was, KeptFile):  # even if a lost commit made it useless
                         self.last_content = max(self.last_content, was.kept)
                 case ContentLost(kept=kept, why=why):
                     self._lost[kept] = why
@@ -99,7 +99,7 @@ class FileLedger:
         return True
 
     def write(self) -> None:
-        """Writes the journal anew; if that fails, `trouble` says so."""
+        """Rewrites the journal; if that fails, `trouble` has the error."""
         entries = list(self)
         self._by_path, self._lost, self._dead = {}, {}, 0
         for entry in entries:
@@ -120,8 +120,8 @@ class FileLedger:
     def close(self) -> bool:
         """Closes the journal. Safe to call twice.
 
-        Returns False if it can't say that it ends so: it must count as left by a crash then. After
-        `trouble` it is of no use, and must not.
+        Returns False if `Closed` could not be appended: the journal then counts as left by a crash.
+        After `trouble` there is no journal to end, and the result is True.
         """
         ended = True
         if self.trouble is None and self._journal.is_written:
@@ -146,18 +146,18 @@ class FileLedger:
             self._journal.remove()
 
     def knows(self, path: str) -> bool:
-        """Returns whether what a path held at the last commit is known already."""
+        """Returns whether the ledger already has what a path held at the last commit."""
         entries = self._by_path.get(path)
         return entries is not None and entries[-1].since >= self.at_commit
 
     def add(self, path: str, was: PreImage) -> None:
-        """Notes what a path holds that is about to change, unless that is known already."""
+        """Notes what a path holds before it changes; the first note after a commit counts."""
         entry = FileChanged(self.at_commit, path, was)
         self._append(entry)
         self._add(entry)
 
     def _add(self, entry: FileChanged) -> None:
-        """Adds an entry, unless its path has one since that commit: what was there first counts."""
+        """Adds an entry, unless its path has one since that commit: the first one counts."""
         entries = self._by_path.setdefault(entry.path, [])
         if not entries or entries[-1].since < entry.since:
             entries.append(entry)
@@ -168,7 +168,7 @@ class FileLedger:
         self._append(ContentLost(number, why))
 
     def _current(self, entry: FileChanged) -> FileChanged:
-        """An entry, by what is known of its content now."""
+        """Returns an entry, as `NotKept` if its content was lost."""
         was = entry.was
         if isinstance(was, KeptFile) and was.kept in self._lost:
             return replace(entry, was=NotKept(self._lost[was.kept], was.size))
@@ -177,8 +177,8 @@ class FileLedger:
     def forget_absence(self, path: str) -> None:
         """Forgets that a path held nothing at the last commit, as it holds nothing now.
 
-        Its record goes when the journal is written anew: at the latest once there are more of that
-        kind than others.
+        Its record is removed when the journal is rewritten: at the latest once there are more such
+        records than others.
         """
         entries = self._by_path.get(path)
         if not entries or not self.knows(path) or not isinstance(entries[-1].was, Absent):
@@ -195,7 +195,7 @@ class FileLedger:
         self._by_path.pop(path, None)
 
     def fold(self, commits: Collection[int]) -> None:
-        """Writes the journal anew without what no commit of these needs."""
+        """Rewrites the journal with only the entries that these commits need."""
         known, entries = sorted(commits), list(self)
         self._by_path = {}
         for entry in entries:
@@ -204,10 +204,10 @@ class FileLedger:
         self.write()
 
     def inherit(self, parent: FileLedger, names: Mapping[str, str]) -> None:
-        """Writes a journal of what the parent knows, for copies of its files.
+        """Writes a journal with the parent's entries, for copies of its files.
 
-        If that knows nothing, the copies' past begins now. `names` has the identities of files that
-        were open at commits, and those of the copies.
+        If the parent's ledger is not complete for any commit, the copies' past begins now. `names`
+        maps identities of files that were open at commits to those of the copies.
         """
         self.begin(parent.at_commit)
         if parent.known_from <= parent.at_commit:
@@ -220,13 +220,13 @@ class FileLedger:
         self.write()
 
     def at(self, path: str, commit: int) -> PreImage | None:
-        """Returns what a path held at a commit; None for what it holds now."""
+        """Returns what a path held at a commit; None if it has not changed since."""
         entries = self._by_path.get(path, [])
         index = bisect_left(entries, commit, key=lambda entry: entry.since)
         return self._current(entries[index]).was if index < len(entries) else None
 
     def state(self, commit: int) -> dict[str, PreImage]:
-        """Returns paths that may hold something else than at a commit, with what they held."""
+        """Returns the paths that may have changed since a commit, with what they held."""
         held = ((path, self.at(path, commit)) for path in self._by_path)
         return {path: was for path, was in held if was is not None}
 
@@ -246,7 +246,7 @@ class FileLedger:
         self._same[self.first_identity(other)] = self.first_identity(one)
 
     def first_identity(self, identity: str) -> str:
-        """Returns one and the same identity for all that name the same file."""
+        """Returns the first of all identities that name the same file."""
         seen = set()
         while identity in self._same and identity not in seen:
             seen.add(identity)

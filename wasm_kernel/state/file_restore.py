@@ -1,8 +1,8 @@
 """Bringing the workspace's files back to what they were at a commit, one by one.
 
-Each file is the old one or the new one at every moment: it is made aside and renamed. Nothing is
-followed out of the workspace; what is replaced is kept like anything that changes, so that going
-back again is possible.
+Each file is the old one or the new one at every moment: the new one gets a temporary name and is
+renamed. No link is followed out of the workspace. Replaced files are kept like any that change, so
+that the user can go back again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ from wasm_kernel.wasi_files.quota import key_of
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Changing = Callable[[str, os.stat_result | None], None]
-"""Called with each path that is about to hold another file or none, and what is there."""
+"""Called with each path that is about to hold another file or none, and its current status."""
 
 
 class RestoredFiles(Struct):
-    """The outcome, as paths in the workspace: what is there again or holds what it held, what is
-    gone, and what could not be brought back. If files did not go along: what is `left` as it is.
+    """The outcome, as paths in the workspace.
+
+    `back` were brought back, `removed` were removed, `missed` could not be brought back. If files
+    were not restored, `left` are those that differ from the commit's.
     """
 
     back: list[str] = []
@@ -53,9 +55,9 @@ class RestoredFiles(Struct):
 def restore_files(
     versions: FileVersions, commit: int, changing: Changing, opened: Collection[str]
 ) -> RestoredFiles:
-    """Brings all files back to what they were at a commit, about which everything is known.
+    """Brings all files back to what they were at a commit since which the ledger is complete.
 
-    `changing` hears what changes; `opened` are the identities of files open at any commit.
+    `changing` is called before each change; `opened` are identities of files open at any commit.
     """
     state = versions.state(commit)
     kept = (was.kept for was in state.values() if isinstance(was, KeptFile))
@@ -64,7 +66,7 @@ def restore_files(
 
 
 def left_files(versions: FileVersions, commit: int) -> list[str]:
-    """Returns the files that are not as they were at a commit, as far as that is known."""
+    """Returns the files that differ from those at a commit, as far as that is known."""
     if not versions.keeps or commit < versions.ledger.known_from:
         return []
     state = versions.state(commit)
@@ -73,7 +75,7 @@ def left_files(versions: FileVersions, commit: int) -> list[str]:
 
 
 def _differs(path: str, was: PreImage, lookup: Lookup) -> bool:
-    """Returns whether a file is not what it was, by its size and time; of folders files count."""
+    """Returns whether a file changed, by its size and time; folders do not count."""
     try:
         folder, name = lookup.parent(path)
         found = _found(name, folder)
@@ -84,12 +86,12 @@ def _differs(path: str, was: PreImage, lookup: Lookup) -> bool:
             return not is_link or os.readlink(name, dir_fd=folder) != was.text
         now = (found.st_size, found.st_mtime_ns)
         return not isinstance(was, KeptFile) or now != (was.size, was.mtime)
-    except OSError:  # the folder that it lay in is gone
+    except OSError:  # its folder is gone
         return isinstance(was, KeptFile | KeptLink)
 
 
 def as_at_commit(versions: FileVersions, file: OpenFile, commit: int) -> OpenFile:
-    """Returns what was open at a commit; an unlinked file is made what it was then."""
+    """Returns a file that was open at a commit; restores its content if it is unlinked."""
     unlinked = file.path is not None and is_unlinked_name(file.path)
     if unlinked and not _restore_unlinked(versions, file.path or "", commit):
         return replace(file, identity=GONE)
@@ -97,7 +99,7 @@ def as_at_commit(versions: FileVersions, file: OpenFile, commit: int) -> OpenFil
 
 
 def _restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
-    """Makes an unlinked file what it was at a commit; returns False if it can't be."""
+    """Restores an unlinked file to its content at a commit; returns False if it can't be."""
     if commit < versions.ledger.known_from:
         return False
     was = versions.ledger.at(name, commit)
@@ -114,7 +116,7 @@ def _restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
 
 
 class _FileRestore:
-    """The steps; each can be repeated without harm."""
+    """The steps of a restore; each can be repeated without harm."""
 
     def __init__(self, versions: FileVersions, changing: Changing, opened: Collection[str]) -> None:
         self._versions = versions
@@ -124,7 +126,7 @@ class _FileRestore:
         self._restored = RestoredFiles()
 
     def run(self, state: dict[str, PreImage], lookup: Lookup) -> RestoredFiles:
-        """Brings every path back to what it held."""
+        """Restores every path."""
         deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
         folders = [path for path in deepest_first if isinstance(state[path], KeptFolder)]
         files = [path for path in sorted(state) if isinstance(state[path], KeptFile | KeptLink)]
@@ -151,7 +153,7 @@ class _FileRestore:
         self._restored.missed.append((path, why))
 
     def clear(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        """Removes what can't stay."""
+        """Removes a file or folder that can't stay."""
         if isinstance(was, NotKept):
             self._miss(path, was)
             return
@@ -160,7 +162,7 @@ class _FileRestore:
         if isinstance(was, KeptFolder) and is_folder:
             return
         if isinstance(was, KeptFile | KeptLink) and not is_folder:
-            return  # it is replaced when the other is ready
+            return  # `put` replaces it
         if isinstance(was, KeptFile):
             self._versions.contents.check(was)
         self._change(path, name, folder, found)
@@ -196,7 +198,7 @@ class _FileRestore:
             self._versions.ledger.note_same_file(was.identity, file_identity(name, folder))
 
     def _is_there(self, was: KeptFile, name: str, folder: int, found: os.stat_result) -> bool:
-        """Returns whether a file is the very one that was there, or holds the same."""
+        """Returns whether a file is the same as at the commit, or has the same content."""
         if self._versions.contents.shared.get(key_of(found)) == was.kept:
             return True  # it is the content itself
         if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):

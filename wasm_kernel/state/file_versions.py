@@ -1,8 +1,8 @@
-"""Keeping what the workspace holds before a cell changes it.
+"""Keeping earlier versions of the workspace's files before a cell changes them.
 
-The guest's own calls tell what is about to change (`FileHistory`); the first time that a path
-changes after a commit, what it held is noted here. A cell that changes no file costs nothing. What
-happens between a call's look and its act is never lost: a record is on disk before the change.
+The guest's own calls announce each change (`FileHistory`). When a path first changes after a
+commit, its content is kept here. A cell that changes no file costs nothing. A crash in the middle
+of a change loses nothing: the record is on disk before the change.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class FileVersions(FileHistory):
     """The earlier versions of one workspace's files. The guest's thread owns them; close them.
 
     Nothing is kept before `begin_anew` or `load`, nor if `most_bytes` is 0. Files of more than
-    `copy_bytes` are cloned or not kept. `not_kept` says which paths, and why; whoever tells the
-    user takes them away.
+    `copy_bytes` are cloned or not kept. `not_kept` has the paths that could not be kept, and why,
+    until a caller takes them for a notice.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FileVersions(FileHistory):
 
     @property
     def keeps(self) -> bool:
-        """True if anything is kept at all."""
+        """True if earlier versions are kept."""
         return self._is_begun and self._most_bytes > 0
 
     def adopt_limits(self, *, most_bytes: int, copy_bytes: int) -> None:
@@ -77,9 +77,9 @@ class FileVersions(FileHistory):
         self._begin()
 
     def load(self, last: int, *, crashed: bool = True) -> bool:
-        """Goes on with what an earlier process kept; returns whether that is whole.
+        """Loads the versions that an earlier process kept; returns whether they are whole.
 
-        If it is not, only what changes after the next commit can be brought back.
+        If they are not, files can be brought back only to the next commit and later ones.
         """
         whole = self.ledger.load(last, crashed=crashed)
         if whole and self.contents.has_later(self.ledger.last_content):
@@ -111,9 +111,9 @@ class FileVersions(FileHistory):
         self._own_bytes = sum(self._own.values())
 
     def commit(self, last: int, commits: Collection[int]) -> bool:
-        """Notes that commit `last` was taken; all that are kept are `commits`.
+        """Notes that commit `last` was taken; `commits` are all that exist.
 
-        Returns whether what none of them needs was removed, as is done now and then.
+        Now and then removes versions that none of them needs; returns whether it did.
         """
         self.ledger.at_commit = last
         self.unlinked.fresh.clear()
@@ -127,7 +127,7 @@ class FileVersions(FileHistory):
         return due
 
     def fold(self, commits: Collection[int]) -> None:
-        """Removes what no commit needs, and the oldest if all is too much."""
+        """Removes versions that no commit needs, and the oldest if all together are too large."""
         before, self._commits = self._files, 0
         self.ledger.fold(commits)
         self._weigh()
@@ -137,14 +137,14 @@ class FileVersions(FileHistory):
                 self.contents.remove(number)
 
     def sweep(self, needed: Collection[str]) -> None:
-        """Removes unlinked files, but for those that are needed."""
+        """Removes the unlinked files that are not needed."""
         self._remove_unlinked(self.unlinked.unneeded(needed))
 
     def trim(self, opened: Collection[str]) -> None:
-        """Removes the oldest unlinked files if those that only commits know are too much.
+        """Removes the oldest unlinked files that are not open, if these take too much room.
 
-        They take as much as all else that is kept may, at most: a file that is deleted while it is
-        open, cell for cell, would fill the disk.
+        They may take as much as all other versions together. Without a limit, cells that each
+        delete an open file would fill the disk.
         """
         self._remove_unlinked(self.unlinked.excess(opened, self._most_bytes))
 
@@ -155,7 +155,7 @@ class FileVersions(FileHistory):
 
     @contextlib.contextmanager
     def hold(self, contents: Iterable[int]) -> Iterator[None]:
-        """Keeps these contents from making room for others."""
+        """Keeps these contents from being removed to make room for others."""
         self._held = frozenset(contents)
         try:
             yield
@@ -163,9 +163,10 @@ class FileVersions(FileHistory):
             self._held = frozenset()
 
     def _make_room(self, size: int) -> None:
-        """Removes the oldest contents until there is room for so many bytes.
+        """Removes the oldest contents until there is room for `size` bytes.
 
-        Raises `TooLarge` if it is more than may be kept at all.
+        Raises `TooLarge` if that is more than may be kept at all, `OSError` if the contents on hold
+        leave too little room.
         """
         if size > self._most_bytes:
             raise TooLarge
@@ -232,7 +233,7 @@ class FileVersions(FileHistory):
 
     @contextlib.contextmanager
     def place_of(self, path: str) -> Iterator[tuple[int, str]]:
-        """The folder that a path of the workspace or an unlinked file lies in, and its name there.
+        """Yields the folder of a path of the workspace or of an unlinked file, and its name there.
 
         No link is followed.
         """
@@ -248,7 +249,7 @@ class FileVersions(FileHistory):
         return Lookup(self._workspace.fd)
 
     def _unshare(self, key: Key) -> None:
-        """Parts a content from a file that is about to be written to, if they are one file."""
+        """Separates a content from a file that is about to be written to, if they are one file."""
         number = self.contents.shared.pop(key, 0)
         if not number:
             return
@@ -284,7 +285,7 @@ class FileVersions(FileHistory):
     def _content(
         self, name: str, folder: int | None, found: os.stat_result, change: Change
     ) -> KeptFile:
-        """Keeps what a file holds; without a folder, the name is that of an open file.
+        """Keeps a file's content; without a folder, the name is that of an open file.
 
         Raises `TooLarge` or `OSError` if it can't be kept.
         """
@@ -330,12 +331,15 @@ class FileVersions(FileHistory):
         return self.ledger.first_identity(one) == self.ledger.first_identity(other)
 
     def state(self, commit: int) -> dict[str, PreImage]:
-        """Returns what paths held at a commit that may hold something else now."""
+        """Returns the paths that may have changed since a commit, with what they held."""
         state = self.ledger.state(commit)
         return {path: was for path, was in state.items() if not is_unlinked_name(path)}
 
     def close(self) -> bool:
-        """Closes the folders and the journal; returns as `FileLedger.close`. Safe to call twice."""
+        """Closes the folders and the journal; returns what `FileLedger.close` does.
+
+        Safe to call twice.
+        """
         ended = self.ledger.close()
         self.contents.close()
         self.unlinked.close()

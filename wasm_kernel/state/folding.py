@@ -1,9 +1,9 @@
-"""Folding old commits away: a commit that nobody will go back to becomes a part of the next one.
+"""Folding old commits away: a commit that is not needed any more becomes a part of the next one.
 
-The plan is pure. Carrying it out writes a commit anew, with the pages of those before it below its
-own, and only then removes those: at every moment the tree on disk is whole. It is the recorder's
-thread's work, and nobody waits for it: memory may be filled meanwhile, from a commit before or
-after others became a part of it.
+The plan is pure. Folding rewrites a commit, with the pages of those before it below its own, and
+only then removes those: the tree on disk is whole at every moment. The recorder's thread folds
+without blocking the guest's thread, which may fill memory at the same time from a commit before or
+after its merge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wasm_kernel.state.index import Commit
 
 HEAVY_BYTES = 64 * 1024 * 1024
 _FAR = 4
-_AT_ONCE = 100  # each is an open file meanwhile
+_AT_ONCE = 100  # commits; each is an open file while they are merged
 
 Commits = Mapping[int, Commit]
 
@@ -25,11 +25,11 @@ Commits = Mapping[int, Commit]
 def plan(
     commits: Commits, head: int, kept: Collection[int], keep: int
 ) -> list[tuple[int, int | None]]:
-    """Returns what to fold away: a commit and the child it becomes a part of each, oldest first.
+    """Returns pairs of a commit to fold and the child that absorbs it, oldest first.
 
-    The head, `keep` cells before it and what is `kept` stay. A commit without a child that nobody
-    keeps is dropped: its pair has None. One with several children stays. Of a row of commits that
-    are no cells' (`cells` is 0) only the last one counts.
+    The head, the states `keep` cells before it and the commits `kept` stay. Of the others, a commit
+    without a child is dropped: its pair has None. One with several children stays. Of consecutive
+    commits that belong to no cell (`cells` is 0), only the last one stays.
     """
     stay = set(kept) | {head} | _last_states(commits, head, keep)
     children: dict[int, list[int]] = {}
@@ -48,7 +48,7 @@ def plan(
 
 
 def _last_states(commits: Commits, head: int, keep: int) -> set[int]:
-    """Returns the states that so many cells before the head can be undone to."""
+    """Returns the states to which the last `keep` cells before the head can be undone."""
     states: set[int] = set()
     at, left = head, keep
     while at and left > 0:
@@ -60,9 +60,9 @@ def _last_states(commits: Commits, head: int, keep: int) -> set[int]:
 
 
 def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int]]:
-    """Returns a plan's steps by the commit that they become a part of in the end, oldest first.
+    """Groups a plan's steps by the commit that absorbs them in the end, oldest first.
 
-    Under None is what is dropped. So each commit that stays is written once.
+    Dropped commits are under None. So each commit that stays is written only once.
     """
     found: dict[int | None, list[int]] = {}
     for one, child in steps:
@@ -72,9 +72,9 @@ def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int
 
 
 def can_fit(history: History, kept: Collection[int], most: int) -> bool:
-    """Returns whether all takes `most` bytes, once all but the head and `kept` is folded.
+    """Returns whether the history has at most `most` bytes with all but the head and `kept` folded.
 
-    What is set aside counts as well.
+    Files that were set aside count as well.
     """
     if history.disk_bytes <= most:
         return True
@@ -89,10 +89,10 @@ def can_fit(history: History, kept: Collection[int], most: int) -> bool:
 
 
 def spared(commits: Commits, chain: list[int], child: int) -> list[int]:
-    """Returns what of a chain is worth folding: not its oldest, if far larger than the rest.
+    """Returns a chain without its oldest commits that are far larger than the rest.
 
-    Folding writes everything anew. A large state that many small ones stand on waits until those
-    have become a good part of it.
+    Folding rewrites all pages of a chain. A large state is folded only when the small ones that
+    stand on it have grown to a good part of its size.
     """
     sizes = [commits[one].page_bytes for one in (*chain, child)]
     at, rest = 0, sum(sizes[1:])
@@ -103,7 +103,7 @@ def spared(commits: Commits, chain: list[int], child: int) -> list[int]:
 
 
 def _saves_much(commits: Commits, chain: list[int], child: int) -> bool:
-    """Returns whether a good part of a chain would vanish, as there are newer versions of pages."""
+    """Returns whether folding a chain would drop many pages that have newer versions."""
     line = [commits[one] for one in (child, *reversed(chain))]
     whole, _ = merge(line)
     return _FAR * (sum(commit.page_bytes for commit in line) - whole.page_bytes) > whole.page_bytes
@@ -112,11 +112,12 @@ def _saves_much(commits: Commits, chain: list[int], child: int) -> bool:
 def fold(
     history: History, keep: int, kept: Collection[int] = (), *, all_of_it: bool = False
 ) -> None:
-    """Folds away what lies more than `keep` cells behind the head, and has no name and no pin.
+    """Folds commits more than `keep` cells behind the head that have no name and no pin.
 
-    What is in `kept` stays as well, and what is far larger than all that it would become a part of,
-    unless `all_of_it` is to be folded that makes the whole smaller. What fails stays; all others
-    are folded.
+    The commits `kept` stay as well. A commit far larger than those that would absorb it stays, too;
+    with `all_of_it` it is folded if that makes the history smaller. Commits whose folding fails
+    stay, all others are folded, and the first error (`OSError` or `HistoryError`) is raised at the
+    end.
     """
     failed: Exception | None = None
     with history.lock:
@@ -146,7 +147,7 @@ def _fold_chain(history: History, chain: list[int], child: int) -> None:
     waiting = history.waiting
     written = [one for one in chain if one not in waiting] if child in waiting else []
     _merge(history, [one for one in chain if one not in written], child)
-    if written:  # a crash must find them on disk, as long as the child is not there
+    if written:  # while the child is not on disk, a crash must find these there
         _merge(history, written[:-1], written[-1])
 
 
@@ -159,7 +160,7 @@ def _merge(history: History, chain: list[int], child: int) -> None:
     except FileNotFoundError:
         if history.has(line):
             raise
-        return  # dropped meanwhile
+        return  # another call dropped one
     gone = [merged]
     try:
         with history.lock:
@@ -178,7 +179,7 @@ def _drop(history: History, chain: list[int]) -> None:
 
 
 def _is_free(history: History, chain: Collection[int], child: int | None) -> bool:
-    """Returns whether a chain can go still: nobody needs it but those among it, and the child."""
+    """Returns whether a chain can still go: only its own commits and the child stand on it."""
     commits = history.tree.commits
     below = {c.parent for c in commits.values() if c.id not in (*chain, child)}
     return (below | history.needed).isdisjoint(chain) and (child is None or child in commits)

@@ -1,12 +1,12 @@
 """Forking a session: another session's folders get its files, and its states as they are.
 
-Files and the contents of states are cloned if the file system can do that, and copied otherwise: no
-file belongs to two sessions, as the process of either may be taken over, and can write to all of
-its own.
+Files and the contents of states are cloned if the file system can do that, and copied otherwise. No
+file belongs to two sessions: if an attacker took over one session's process, it could write to
+files of the other session.
 
 A kernel's process is confined to its own session's folders. So it asks for a fork, and waits with
-everything on disk. Somebody who may write beside those folders makes it (`fork_stored`), and reads
-what lies there as a stranger's.
+everything on disk. A process outside the confinement makes the fork (`fork_stored`), and does not
+trust what it reads in the session's folders.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from wasm_kernel.wasi_files.preopens import is_hidden_name
 INTERRUPTED = "it was interrupted"
 _COPIED_MOST = 64 * 1024 * 1024
 _OWN = (APP, TMP)
-"""The guest's folders whose files a session has for itself, and may change."""
+"""The guest's folders whose files belong to one session, which may change them."""
 
 
 class Fork(Struct, frozen=True):
-    """The beginning of a fork: its open history, and by path why files could not be copied."""
+    """The open history of a new fork, and the reasons why files could not be copied, by path."""
 
     history: History
     left_out: Mapping[str, str]
@@ -48,10 +48,10 @@ class Fork(Struct, frozen=True):
 def fork_stored(
     source: SandboxFolders, target: SandboxFolders, *, reseed: bool, task: Task = QUIET
 ) -> Mapping[str, str]:
-    """Makes a fork, in empty folders, of what a session that waits has on disk.
+    """Makes a fork, in empty folders, of a session that waits with everything on disk.
 
-    The guest there draws other random numbers with `reseed`. Returns files that could not be
-    copied, by path, and why. After a `ForkError`, discard the folders.
+    With `reseed`, the fork's guest draws other random numbers. Returns the reasons why files could
+    not be copied, by path. After a `ForkError`, discard the folders.
     """
     try:
         with source.private.enter(STATE) as state, contextlib.closing(_stored(state)) as own:
@@ -64,7 +64,7 @@ def fork_stored(
 
 
 def _stored(folder: Folder) -> History:
-    """Returns a history as it is on disk, to branch it off; nothing is changed there."""
+    """Returns the history on disk, for a branch; changes nothing there."""
     stored = StoredState.read(folder)
     with folder.enter(CONTENTS) as contents:
         missing = missing_in(contents, stored.tree.commits.values())
@@ -83,9 +83,9 @@ def fork_history(
     reseed: bool,
     task: Task = QUIET,
 ) -> Fork:
-    """Makes a fork of a session whose history this process has; as `fork_stored`.
+    """Makes a fork, like `fork_stored`, of a session whose history this process has open.
 
-    States that are in memory only, as they have no place on disk, are handed over in memory.
+    States that are only in memory are handed over in memory.
     """
     try:
         left_out = _copy_files(source, target, task)
@@ -93,7 +93,7 @@ def fork_history(
         if history.contents.folder is not None:
             ledger.load(history.tree.last, crashed=True)
         names = _names_in(target, source, history, ledger)
-        with contextlib.suppress(OSError):  # what can't be had is not known there
+        with contextlib.suppress(OSError):  # the fork then knows fewer earlier versions
             _copy_earlier(ledger, source, target, names)
         note_forked(target.private)
         folder = target.private.enter(STATE, make=True)
@@ -106,7 +106,7 @@ def fork_history(
 
 
 def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> dict[str, str]:
-    """Copies all files of a session that its guest knows; returns what could not be copied."""
+    """Copies all files that a session's guest knows; returns why some could not be copied."""
     left_out: dict[str, str] = {}
 
     def copy(
@@ -130,10 +130,10 @@ def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> d
 def _names_in(
     target: SandboxFolders, source: SandboxFolders, history: History, ledger: FileLedger
 ) -> Mapping[str, str]:
-    """Returns what the copies of files are called that were open at any commit (`Origin`).
+    """Returns the copies' identities, by those of the files open at any commit (`Origin`).
 
-    A file is looked up where it was open. One that is not there any more, or another by now, is not
-    in the copy either. Mounted folders are the same for both, and not named here.
+    A file is looked up at the path where it was open. If it is gone or replaced by another, the
+    copy has no such file either (`GONE`). Mounted folders are the same for both, and left out.
     """
     names: dict[str, str] = {}
     tree = history.tree
@@ -149,10 +149,10 @@ def _names_in(
 
 
 def identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
-    """Returns what the system calls a file of a session's own; empty if it does not exist.
+    """Returns the identity of a session's own file; empty if it does not exist.
 
-    `path` in the guest's folder, or an unlinked name, may be a stranger's word: only a file that is
-    reached by its plain path, without a link and past the session's own names, is looked at.
+    `path`, in the guest's folder or an unlinked name, may come from a stranger: the lookup follows
+    no link, and finds none of the hidden names.
     """
     if guest not in _OWN or (guest == APP and is_hidden_name(path.partition("/")[0])):
         return ""

@@ -1,11 +1,11 @@
-"""A session's memory over time: a tree of commits, kept on disk, given back to a new instance.
+"""A session's memory over time: a tree of commits on disk, from which new instances are filled.
 
-The state at a commit is the base image with the pages of its ancestors and its own laid over it,
-the newest version of each page winning.
+The state at a commit is the base image with the pages of its ancestors and its own laid over it;
+the newest version of each page wins.
 
-The guest's thread owns a `History`; the recorder's thread writes it behind. One lock is over what
-the tree, the index and the tables of the contents say together. It is never held while a content is
-written.
+The guest's thread owns a `History`; the recorder's thread writes it in the background. One lock
+keeps the tree, the index and the tables of the contents consistent. It is never held while a
+content is written.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class History:
 
     Attributes:
         tree: The commits. Any thread may read it; it is replaced as a whole.
-        contents: What they hold.
+        contents: The contents of the commits.
         pinned: Commits that must stay, besides the head, named ones and those that were undone.
         place: The folder, which belongs to the history; None if all is in memory.
-        lock: Keeps the tree as it is while somebody holds it.
+        lock: Keeps the tree unchanged while a thread holds it.
     """
 
     def __init__(self, folder: Folder | None, image: str, verified: Stamps | None = None) -> None:
@@ -56,13 +56,14 @@ class History:
         self.tree = tree
         self.pinned: frozenset[int] = frozenset()
         self._written, self._written_head = Tree(), Head()  # what the index says
-        self._unsynced: set[str] = set()  # contents that may not have come to the disk itself
+        self._unsynced: set[str] = set()  # contents that may not be on the disk itself yet
 
     def load(self, *, crashed: bool = False) -> Usable | None:
-        """Goes on with the commits on disk; what is damaged, or stands on that, is set aside.
+        """Loads the commits on disk; damaged ones, and those that stand on them, are set aside.
 
-        Returns None if nothing was stored. If the last holder did not crash, the index says so.
-        Raises `HistoryError` if there are some, and none can be used; they are where they were.
+        Returns None if nothing was stored. If the last holder did not crash (`crashed`), the index
+        must end with `Closed`. Raises `HistoryError` if there are commits and none can be used;
+        then they stay on disk.
         """
         if self.place is None or self._index is None:
             return None
@@ -82,11 +83,11 @@ class History:
         return usable
 
     def clear(self) -> None:
-        """Begins anew: what an earlier process left is removed."""
+        """Removes all commits, also those on disk, and begins anew."""
         self._begin_anew(StateFolder.clear)
 
     def keep_named(self) -> None:
-        """Goes before the first commit; of what was loaded, named states stay, and what they need.
+        """Goes before the first commit; keeps only the loaded named states and their ancestors.
 
         Their cells' numbers are free again.
         """
@@ -99,7 +100,7 @@ class History:
         self.remove_contents(gone)
 
     def set_aside(self) -> None:
-        """Begins anew: what is on disk stays there unused, as long as there is room for it."""
+        """Begins anew; the files on disk stay there unused, as long as there is room for them."""
         self._begin_anew(StateFolder.set_aside)
 
     def _begin_anew(self, empty: Callable[[StateFolder], None]) -> None:
@@ -117,10 +118,10 @@ class History:
     # -- the index
 
     def save(self) -> None:
-        """Adds to the index what it does not say yet.
+        """Appends the records that the index lacks.
 
-        A commit that is not on disk is not recorded, nor is a head at it: a crash leads to the
-        state before it. If it can't be written, a later call tries again.
+        A commit that is not on disk is not recorded, nor is a head at it: after a crash, memory is
+        at the state before it. If the index can't be written, a later call tries again.
         """
         with self.lock:
             if self._index is None:
@@ -139,7 +140,7 @@ class History:
                 self._written_head = records[-1]
 
     def rewrite(self) -> None:
-        """Writes the index anew, with what is needed and on disk, or leaves it as it was."""
+        """Rewrites the index with the commits that are on disk, or leaves it unchanged."""
         with self.lock:
             if self._index is not None:
                 tree = self.tree.without(self.waiting)
@@ -147,14 +148,14 @@ class History:
                 self._written, self._written_head = tree, tree.head_record()
 
     def tidy(self) -> None:
-        """Writes the index anew if much of it is of no use."""
+        """Rewrites the index if many of its records are useless."""
         needed = len(self.tree.commits) + len(self.tree.names)
         if self._index is not None and self._index.is_wasteful(needed):
             self.rewrite()
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
-        """Changes the tree in a block and saves it, or does neither."""
+        """Saves the changes that a block makes to the tree, or takes them back."""
         with self.lock:
             before = self.tree
             try:
@@ -165,7 +166,7 @@ class History:
                 raise
 
     def sync(self) -> None:
-        """Waits until all that is written is on the disk itself, should power be lost."""
+        """Flushes all that was written to the disk itself, in case power is lost."""
         if self._index is None:
             return
         with self.lock:
@@ -181,19 +182,19 @@ class History:
     # -- commits come
 
     def next_id(self) -> int:
-        """Returns the number of the next commit; none is given twice; `OSError` if none is left."""
+        """Returns a number that no commit has had; `OSError` if there are none left."""
         if self.tree.last >= ID_MOST:
             raise OSError(errno.EOVERFLOW, "this session has no numbers left for its states")
         return self.tree.last + 1
 
     def add(self, commit: Commit, content: Content) -> None:
-        """Adds a commit of the living memory, which becomes the head; it is not on disk yet."""
+        """Adds a commit of the living memory as the new head; it is in memory, not on disk yet."""
         self.contents.held[commit.id] = commit, content
         with self.lock:
             self._grow(commit)
 
     def add_written(self, commit: Commit, content: Iterable[memoryview]) -> None:
-        """Does the same, and puts it on disk at once, without a copy in memory, or does nothing."""
+        """Adds a commit as the new head, written to disk without a copy in memory, or nothing."""
         written = self.contents.write(commit, content)
         with self._saving():
             self._grow(written)
@@ -205,7 +206,7 @@ class History:
         self.tree = replace(tree, head=commit.id, last=commit.id, undone=undone)
 
     def squeeze(self, commit_id: int) -> None:
-        """Takes the pages of zeros out of a commit that is not on disk yet."""
+        """Removes the pages of zeros from a commit that is not on disk yet."""
         commit, content = self.contents.held.get(commit_id, (None, bytearray()))
         if commit is None:
             return
@@ -239,7 +240,7 @@ class History:
     def waiting(self) -> list[int]:
         """The commits that are in memory only and belong on disk, oldest first.
 
-        A commit on disk is of no use before all that it stands on are.
+        A commit on disk is useless until its ancestors are there, too.
         """
         return self.contents.waiting
 
@@ -251,7 +252,7 @@ class History:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Keeps all on disk as it is for a block, for a fork; `ForkError` if not all is there."""
+        """Keeps the history on disk unchanged during a fork; `ForkError` if it is not all there."""
         with self.lock:
             if self.waiting or not self.on_disk:
                 raise ForkError(NOT_SAVED)
@@ -264,9 +265,9 @@ class History:
     # -- memory goes back and forth
 
     def move(self, commit_id: int, undone: tuple[int, ...] = ()) -> None:
-        """Makes a commit the head, or none (0), having left others for it. Call `save`.
+        """Makes a commit the head, or none (0); `undone` can be redone from there. Call `save`.
 
-        Raises `HistoryError` if it was folded away meanwhile; nothing was changed.
+        Raises `HistoryError` if the commit was folded away; nothing was changed.
         """
         with self.lock:
             if commit_id and commit_id not in self.tree.commits:
@@ -279,17 +280,17 @@ class History:
             self.tree = replace(self.tree, names={**self.tree.names, name: commit_id})
 
     def use_count(self, count: int) -> None:
-        """Notes which number comes after that of a cell that left no commit. Call `save`."""
+        """Notes the next execution count after a cell that left no commit. Call `save`."""
         with self.lock:
             self.tree = replace(self.tree, count=count)
 
     def forget_undone(self) -> None:
-        """Makes it impossible to go back to what was undone."""
+        """Makes a redo of undone cells impossible."""
         with self.lock:
             self.tree = replace(self.tree, undone=())
 
     def pin(self, some: Collection[int]) -> None:
-        """Keeps these commits from being folded away, and no longer those before.
+        """Keeps these commits from being folded away, and releases those pinned before.
 
         Raises `HistoryError` if one was folded away already; nothing was changed.
         """
@@ -302,11 +303,11 @@ class History:
         """Lays the pages of the head over an instance that has the base image's memory.
 
         Returns:
-            What was laid.
+            The instance's memory, with the commits laid over it.
 
         Raises:
             Unreadable: a content is not there, or is not as it was written.
-            OSError: the system can't read one now, which says nothing of the commit.
+            OSError: the system can't read one now; the commit itself may be fine.
             MemoryError: the policy's memory limit is below the commit's size.
         """
         with self.lock:
@@ -319,7 +320,7 @@ class History:
             return pages
 
     def fills_quickly(self) -> bool:
-        """Returns whether to `fill` copies little: most of the head's pages can be mapped."""
+        """Returns whether `fill` copies little, as most of the head's pages can be mapped."""
         with self.lock:
             line = self.tree.lineage(self.tree.head)
             copied = sum(map(self.contents.copied_bytes, line))
@@ -335,9 +336,9 @@ class History:
                 raise Unreadable(commit.id, describe(problem)) from problem
 
     def forget(self, commit_id: int) -> int:
-        """Drops a commit that can't be read and what stands on it; returns how many are lost.
+        """Drops a commit that can't be read and those that stand on it; returns how many.
 
-        The head is before it now.
+        The head is now the commit's parent.
         """
         with self.lock:
             tree, gone = self.tree, self.tree.standing_on(commit_id)
@@ -369,7 +370,7 @@ class History:
         return gone
 
     def remove_contents(self, gone: Iterable[Commit]) -> None:
-        """Removes what commits held that are no more, and no other has."""
+        """Deletes the contents of dropped commits, unless another commit has them, too."""
         used = {commit.content for commit in self.tree.commits.values()}
         self.contents.remove({commit.content for commit in gone} - used - {""})
 
@@ -384,9 +385,9 @@ class History:
         return {tree.head, *tree.undone, *tree.names.values(), *self.pinned}
 
     def put_merged(self, merged: Commit, content: Content | None) -> Commit | None:
-        """Puts a commit with others folded into it in the place of the one of that number.
+        """Replaces the commit of this number by one with others folded into it.
 
-        Returns the one before; None if there is none any more, and nothing was changed.
+        Returns the replaced commit; None, with nothing changed, if it does not exist any more.
         """
         with self.lock:
             before = self.tree.commits.get(merged.id)
@@ -405,18 +406,17 @@ class History:
 
     @property
     def disk_bytes(self) -> int:
-        """The bytes of pages that all commits hold, and of what is set aside."""
+        """The bytes of all commits' pages, and of files that were set aside."""
         pages = sum(commit.page_bytes for commit in self.tree.commits.values())
         return pages + (0 if self.place is None else self.place.unused_bytes)
 
     def branch(
         self, folder: Folder, files: Mapping[str, str], *, reseed: bool, task: Task = QUIET
     ) -> History:
-        """Returns a history of its own, in an empty folder, which begins where this one is.
+        """Returns a new history, in an empty folder, with all commits of this one and its head.
 
-        It has all that can be gone back to here, and owns the folder. What is in memory only here
-        is so there, too. `files` says how those that were open at commits are called there
-        (`Origin`).
+        The new history owns the folder. Commits that are only in memory here are only in memory
+        there, too. `files` maps identities of files open at commits to those there (`Origin`).
         """
         other = History(folder, self.image)
         try:
@@ -433,12 +433,12 @@ class History:
         return other
 
     def close(self, *, sync: bool = False) -> bool:
-        """Closes its folder; returns whether all is on disk, and says so. Safe to call twice.
+        """Closes the folder; returns whether all is on disk and the index ends with `Closed`.
 
-        With `sync`, it is on the disk itself, should power be lost.
+        Safe to call twice. With `sync`, all is flushed to the disk itself, in case power is lost.
         """
         ended = self._index is None
-        with contextlib.suppress(OSError):  # the next process says that the end is missing
+        with contextlib.suppress(OSError):  # the next process finds the end missing, and says so
             if self._index is not None and not self.waiting:
                 self.save()
                 self._index.append(Closed())

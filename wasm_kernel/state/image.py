@@ -6,7 +6,7 @@ never changes. So a new instance plus the saved memory is the booted guest. The 
 copy-on-write over the instance's memory, which takes a millisecond and shares its pages between all
 kernels of this machine.
 
-The file is the memory, nothing else; zero pages are holes. What must be known besides stands in a
+The file is the memory, nothing else; zero pages are holes. Everything else about the image is in a
 second file, an `ImageRecord`.
 """
 
@@ -27,17 +27,17 @@ from wasm_kernel.wasi_files.open_files import OpenFile
 
 _BLOCK = 65_536
 FORMAT = "8"
-"""Changes with what is saved and how; a part of every image's name."""
+"""The version of the saved format; a part of every image's name."""
 
 
 class ImageRecord(msgspec.Struct, frozen=True):
-    """All that is known of an image besides its bytes.
+    """The description of an image: everything but its bytes.
 
     Attributes:
         size: The size of its memory in bytes.
-        build: Tells it from another that was built of the same things: no two are alike in their
-            bytes, and what is saved relative to one means nothing over the other.
-        extra: What the guest's language must know of it, as JSON. Nobody else reads it.
+        build: Distinguishes images that were built from the same parts: their bytes differ, and
+            memory saved relative to one image has no meaning over another.
+        extra: Facts that only the guest's language reads, as JSON.
     """
 
     size: int
@@ -46,12 +46,12 @@ class ImageRecord(msgspec.Struct, frozen=True):
     extra: Mapping[str, Any] = {}
 
     def dump(self) -> str:
-        """Returns it as JSON."""
+        """Returns the record as JSON."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def load(cls, text: str) -> ImageRecord:
-        """Reads it from JSON; `ImageError` if `dump` did not write it."""
+        """Reads a record from JSON; `ImageError` if `dump` did not write it."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as problem:
@@ -70,7 +70,7 @@ class BaseImage(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The name of this very image, which memory is saved relative to."""
+        """The name of this build of the image, to which saved memory is relative."""
         return f"{self.name}.{self.record.build}"
 
     @property
@@ -97,14 +97,14 @@ class BaseImage(msgspec.Struct, frozen=True):
             raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
 
     def map_for_forks(self) -> None:
-        """Maps it for the first instance of each process that is forked from this one."""
+        """Maps the image for the first instance of each process that is forked from this one."""
         if self.id in _mapped:
             return
-        with contextlib.suppress(OSError):  # such as an older Linux: they map it themselves
+        with contextlib.suppress(OSError):  # older Linux: then the forked processes map it
             _mapped[self.id] = memory.map_for_forks(self.record.size, self._kept_open())
 
     def _kept_open(self) -> int:
-        """Returns the file's descriptor: removed from the cache, it goes on for this process."""
+        """Returns the file's descriptor, which works even if the file is removed from the cache."""
         key = (self.path, self.id)
         if key not in _opened:
             _opened[key] = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The index of a session's state: one file of numbered records, which only grows.
+"""The index of a session's state: one file of numbered records, which are only appended.
 
-Every fact about the saved states is a record here: commits, what was dropped, where memory is,
-names of states, what a fork inherited. What pages hold lies in files beside it (`commits.py`).
+Every fact about the saved states is a record here: commits, dropped commits, the head, names of
+states, the origin of a fork. The pages lie in files beside the index (`commits.py`).
 Format 2:
 
     {"index": 2, "image": ID, "salt": 32 hexadecimal digits}
@@ -10,11 +10,11 @@ Format 2:
 
 Records are numbered from 1 without gaps; the first one is an `Origin`. DIGEST is BLAKE2b with 128
 bits over `NUMBER JSON`, keyed by the salt, so neither a changed record nor one of another index is
-believed. A last line without its end was never written as a whole, and what it announced had not
-begun. Anything else that does not fit is damage, and never "nothing happened".
+believed. A last line without its end was never written as a whole, and the change that it announced
+had not begun. Anything else that does not fit is damage, and never "nothing happened".
 """
 
-# Annotations are values here, not texts: msgspec would compile each of them at every start.
+# No `from __future__ import annotations`: msgspec would compile each text at every start.
 
 import contextlib
 import errno
@@ -36,7 +36,7 @@ from wasm_kernel.wasi_files.open_files import OpenFile
 
 NAME, VERSION = "index", 2
 DAMAGED = (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""The errors of reading JSON that somebody else wrote."""
+"""The errors of reading untrusted JSON."""
 
 ID_MOST = 1 << 31
 """The highest number of a commit; none gets a higher one, as it could not be read again."""
@@ -46,7 +46,7 @@ GONE = "gone"
 
 MOST_BYTES = 64 * 1024 * 1024  # reading it takes ten times as much memory
 RECORD_MOST_BYTES = 32 * 1024 * 1024
-_OBJECTS_MOST = 1 << 17  # in a record: one, and one for each open file
+_OBJECTS_MOST = 1 << 17  # in a record: one for itself, and one for each open file
 _HEADER_MOST = 4096
 _USELESS_MOST = 100  # records
 _TOO_LONG = "the record of the saved states is too long"
@@ -55,7 +55,7 @@ _FILES_MOST = 65_536  # a policy's most
 _DESCRIPTOR_LEAST, _DESCRIPTOR_MOST = 3, 1 << 17
 _OFFSET_MOST = 1 << 63
 _CLOCK_MOST = (1 << 63) - 1
-_TIME_MOST = 1 << 40  # seconds; beyond, they are no date that can be shown
+_TIME_MOST = 1 << 40  # seconds; a later time can't be shown as a date
 
 Id = Annotated[int, Meta(ge=0, le=ID_MOST)]
 Count = Annotated[int, Meta(ge=0, le=ID_MOST)]
@@ -63,25 +63,25 @@ Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
 
 
 class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields=True):
-    """The record of a commit: all that is known of it besides its pages.
+    """The record of a commit: everything but its pages.
 
-    A commit that is recorded again replaces the one before: others were folded into it.
+    A commit that is recorded again replaces the earlier record: others were folded into it.
 
     Attributes:
         id: Its number; later commits of a session have higher ones.
         parent: The commit it follows, or 0 for the base image.
-        cell: The execution count of the cell that it stands after, 0 before the first, or if that
-            cell ran before variables were last cleared: its number may be another's by now.
+        cell: The execution count of the cell before the commit. 0 if there is none, or if the cell
+            ran before variables were last cleared: another cell may have its number now.
         count: The execution count of the next cell.
         label: The cell's first line, for people.
         time: Seconds since 1970.
         size: The size of the memory in bytes.
         cells: How many cells' effects it holds: more than one if others were folded into it, 0 if
-            no cell ran that anybody would count, so that undoing goes past it.
+            no counted cell ran, so that an undo passes over it.
         clock: The guest's monotonic clock, in nanoseconds: it must not go back.
         runs: Pages with content, as pairs of first page and number of pages.
         zeros: Pages that hold zeros, in the same way.
-        files: What the guest had open.
+        files: The files that the guest had open.
         content: The SHA-256 of the pages of `runs`; empty if there are none, or not written yet.
     """
 
@@ -101,38 +101,38 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
 
     @cached_property
     def page_bytes(self) -> int:
-        """The bytes that its pages take on disk; asked of every commit after each cell."""
+        """The bytes that its pages take on disk; read for every commit after each cell."""
         return sum(pages for _, pages in self.runs) * PAGE
 
     @property
     def all_runs(self) -> Runs:
-        """The pages that it says anything of."""
+        """The runs of all its pages, with content or zeros."""
         return (*self.runs, *self.zeros)
 
     @property
     def ranges(self) -> Iterator[Range]:
-        """Yields the same in bytes."""
+        """The runs of all its pages, as ranges of bytes."""
         return ((first * PAGE, (first + pages) * PAGE) for first, pages in self.all_runs)
 
 
 def place_of(cell: int, label: str) -> str:
-    """Returns what people call the place of a commit in its session's course."""
+    """Returns the place of a commit in its session's course, in words for users."""
     if cell:
         return f"In[{cell}]"
     return "an earlier run" if label else "the beginning"
 
 
 class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
-    """The record of commits that are no more."""
+    """The record of dropped commits."""
 
     ids: tuple[Id, ...]
 
 
 class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True, omit_defaults=True):
-    """The record of memory being at a commit (0 before the first) that is not the newest one.
+    """The record of a head that is not the newest commit: memory is `at` it; 0 before the first.
 
-    A commit newer than `after` is the head itself. Those `undone` were left for it and can be gone
-    back to, the latest last. `count` is as in `Tree`.
+    A commit newer than `after` is the head instead. The commits `undone` were left by going back
+    and can be redone, the latest last. `count` is as in `Tree`.
     """
 
     at: Id = 0
@@ -141,28 +141,28 @@ class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True, omit_def
     count: Count = 0
 
     def position(self, commits: Collection[int]) -> tuple[int, tuple[int, ...]]:
-        """Returns the head and what was undone, if an index with these commits ends with this."""
+        """Returns the head and the undone commits of an index whose last head record is this."""
         newest = max(commits, default=0)
         return (newest, ()) if newest > self.after else (self.at, self.undone)
 
 
 class Name(Struct, frozen=True, tag="name", forbid_unknown_fields=True):
-    """The record of a state's name, which no other has from now on."""
+    """The record of a state's name; it takes the name from any other state."""
 
     name: str
     id: Id
 
 
 class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
-    """The record of a fork: what its history has from its parent's.
+    """The record of a fork: the part of its history that comes from its parent.
 
-    The commits that a fork has from its parent speak of the parent's files: which file was open is
-    told by what the system calls it (`linux/files.py`), and a copy is called otherwise.
+    Inherited commits refer to the parent's files: they name an open file by its identity
+    (`linux/files.py`), and a copy has another identity.
 
     Attributes:
-        last: The number of the last commit that is inherited; 0 if none is.
-        reseed: Whether guests at an inherited commit draw other random numbers than the parent's.
-        files: The inherited commits' identities of files, and those of the copies.
+        last: The number of the last inherited commit; 0 if there is none.
+        reseed: True if guests at an inherited commit draw other random numbers than the parent's.
+        files: The copies' identities, by the files' identities in inherited commits.
     """
 
     last: Id = 0
@@ -174,7 +174,7 @@ class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
         return commit.id <= self.last
 
     def files_of(self, commit: Commit) -> tuple[OpenFile, ...]:
-        """Returns the files that were open at a commit, as they are called here."""
+        """Returns the files that were open at a commit, with their identities in this session."""
         if not self.inherits(commit):
             return commit.files
         return tuple(
@@ -184,7 +184,7 @@ class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
 
 
 class Closed(Struct, frozen=True, tag="closed", forbid_unknown_fields=True):
-    """The last record of whoever ended as it should: nothing behind it was cut off."""
+    """The last record if the session's holder ended in order: no later record was cut off."""
 
 
 Record = Commit | Drop | Head | Name | Origin | Closed
@@ -192,7 +192,7 @@ _DECODER = msgspec.json.Decoder(Record)
 
 
 def decode(data: bytes) -> Record:
-    """Returns the record that JSON says, whoever wrote it; `HistoryError` if it can't be."""
+    """Returns the record in untrusted JSON; `HistoryError` if it is damaged or impossible."""
     if len(data) > RECORD_MOST_BYTES or data.count(b"{") > _OBJECTS_MOST:
         raise HistoryError("a record is too large")
     try:
@@ -205,7 +205,7 @@ def decode(data: bytes) -> Record:
 
 
 def _is_possible(commit: Commit) -> bool:
-    """Returns whether runs lie inside the memory and apart, and so many files can be open."""
+    """Returns whether the runs are separate and inside the memory, and the files possible."""
     at = 0
     for first, pages in sorted((*commit.runs, *commit.zeros)):
         if first < at or pages < 1 or first + pages > commit.size // PAGE:
@@ -235,10 +235,10 @@ class _Header(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """An index as it was read.
+    """The content of an index.
 
-    Among `entries`, None stands for one or more that are damaged or missing. `length` is that of
-    the file without a last line that was never finished. The salt is the key of the digests.
+    In `entries`, None stands for one or more damaged or missing records. `length` is the file's
+    without an unfinished last line. The salt is the key of the digests.
     """
 
     image: str
@@ -251,7 +251,7 @@ class Reading(Struct, frozen=True):
 def read_index(folder: Folder) -> Reading:
     """Reads the index in a folder, and changes nothing.
 
-    Raises `HistoryError` if nothing of it can be used, `FileNotFoundError` if there is none.
+    Raises `HistoryError` if no part of it can be used, `FileNotFoundError` if there is none.
     """
     try:
         data = folder.read(NAME, MOST_BYTES)
@@ -280,7 +280,7 @@ def read_index(folder: Folder) -> Reading:
 
 
 def stored_image(folder: Folder) -> str:
-    """Returns the base image that the index in a folder names; empty if it is not known."""
+    """Returns the base image that the index in a folder names; empty if it can't be read."""
     try:
         with os.fdopen(folder.open_regular(NAME), "rb") as file:
             return msgspec.json.decode(file.readline(_HEADER_MOST), type=_Header).image
@@ -319,12 +319,12 @@ class Index(OpenDescriptor):
         self._rewritten_bytes = 0
 
     def is_wasteful(self, needed: int) -> bool:
-        """Returns whether most of it is likely of no use, if so many records are needed."""
+        """Returns whether most of the index is likely useless; `needed` is how many records are."""
         wasted = self._next - 1 > 2 * needed + _USELESS_MOST
         return wasted or self._end > max(2 * self._rewritten_bytes, MOST_BYTES // 8)
 
     def go_on(self, reading: Reading) -> None:
-        """Appends to an index as it was read, from now on."""
+        """Opens an index that was read, so that records are appended to it."""
         self._open(reading.salt, reading.next_number, reading.length)
         os.ftruncate(self.fd, self._end)
 
@@ -342,7 +342,7 @@ class Index(OpenDescriptor):
         if self._end + len(data) > MOST_BYTES:
             raise RewriteNeeded(errno.EFBIG, _TOO_LONG)
         if os.fstat(self.fd).st_size != self._end:
-            os.ftruncate(self.fd, self._end)  # a part of what could not be added
+            os.ftruncate(self.fd, self._end)  # removes a record that was written in part
         try:
             if os.write(self.fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -367,14 +367,14 @@ class Index(OpenDescriptor):
         self._rewritten_bytes = end
 
     def sync(self) -> None:
-        """Waits until it is on the disk itself, and its name."""
+        """Flushes the index and its name to the disk itself."""
         if self.fd >= 0:
             os.fdatasync(self.fd)
             os.fsync(self._folder.fd)
 
 
 def _line(number: int, record: Record, salt: bytes) -> bytes:
-    """One line; `OSError` if the record is too large to be read again."""
+    """Returns the line of a record; `OSError` if it is too large to be read again."""
     encoded = msgspec.json.encode(record)
     if len(encoded) > RECORD_MOST_BYTES:
         raise OSError(errno.EFBIG, "its memory is in too many pieces")

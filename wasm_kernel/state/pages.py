@@ -54,31 +54,31 @@ class Tracker(Protocol):
     def changed(self, size: int) -> list[Range]:
         """Returns the ranges written since the last call, of memory that has `size` bytes now.
 
-        What lies beyond the size of the last call counts as written.
+        Memory beyond the size at the last call counts as written.
         """
 
     def cleared(self, ranges: Iterable[Range]) -> None:
-        """Notes that ranges were cleared, maybe by mapping others there: that is not a write."""
+        """Notes that ranges were cleared, maybe by mapping new pages there: that is no write."""
 
     def close(self) -> None:
         """Ends tracking. Safe to call twice."""
 
 
 class Heap(Protocol):
-    """Knows what of a guest's memory its allocator holds free, between two turns."""
+    """Finds the memory that a guest's allocator holds free, between two turns."""
 
     def free(self, least: int) -> list[Range]:
         """Returns sorted ranges of whole pages that may be cleared, inside the guest's memory.
 
-        They lie inside free pieces of so many bytes at least, a power of 2.
+        They lie inside free pieces of at least `least` bytes, a power of 2.
         """
 
 
 class PageSet:
-    """Pages of a memory that are covered already, if newer things are laid before older ones."""
+    """The pages of a memory that are covered already, as commits are laid newest first."""
 
     def __init__(self, pages: int, free: Sequence[Range] | None = None) -> None:
-        """Begins with no page covered, or all but those of ranges."""
+        """Begins with no page covered, or with all but those in the ranges `free`."""
         self._flags = bytearray(pages) if free is None else bytearray(b"\1") * pages
         for start, end in free or ():
             self._flags[start // PAGE : end // PAGE] = bytes((end - start) // PAGE)
@@ -88,10 +88,11 @@ class PageSet:
         return self._flags.find(b"\0", first, first + pages) >= 0
 
     def take(self, runs: Iterable[Run]) -> Iterator[tuple[int, int, int]]:
-        """Yields the stretches of runs that are not covered; afterwards they are.
+        """Yields the stretches of runs that are not covered yet, and covers them.
 
-        With start and end comes how many pages the runs have before it. `HistoryError` for a run
-        outside of the memory. Of an old commit's runs, nearly all are covered: they take one call.
+        Each has its start, its end, and the number of pages that the runs have before it. Raises
+        `HistoryError` for a run outside of the memory. Nearly all of an old commit's runs are
+        covered: such a run takes one call of `find`.
         """
         flags, before = self._flags, 0
         for first, pages in runs:
@@ -122,7 +123,7 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], gone: Sequence[Range]) -> list[Range]:
-    """Returns what of sorted ranges lies outside of others, which are sorted, too."""
+    """Returns the parts of sorted ranges that lie outside the sorted ranges `gone`."""
     left: list[Range] = []
     index = 0
     for start, end in ranges:
@@ -140,9 +141,9 @@ def without(ranges: Iterable[Range], gone: Sequence[Range]) -> list[Range]:
 
 
 def check_pages() -> None:
-    """Raises `ImageError` if this machine's pages are larger than those that memory is kept in.
+    """Raises `ImageError` if this machine's pages are not `PAGE` bytes large.
 
-    What is mapped and looked at here would be something else.
+    Mapping and tracking would then reach other memory than meant.
     """
     here = os.sysconf("SC_PAGE_SIZE")
     if here != PAGE:
@@ -164,7 +165,7 @@ def best(address: int, size: int) -> Tracker:
 
 
 def available() -> str:
-    """The name of the tracker that works here."""
+    """Returns the name of the best tracker that works here."""
     spot = ctypes.create_string_buffer(4 * PAGE)
     start = -(-ctypes.addressof(spot) // PAGE) * PAGE
     tracker = best(start, PAGE)
@@ -185,11 +186,11 @@ _FEATURES = (1 << 12) | (1 << 13) | (1 << 15)  # shared memory, unpopulated page
 _PAGEMAP_SCAN = _iowr(ord("f"), 16, 96)
 _WP_MATCHING, _CHECK_WPASYNC = 1, 2
 _PAGE_IS_WRITTEN = 1 << 1
-_VECTOR = 4096  # regions that one call tells; ctypes fills the room for them with zeros
+_VECTOR = 4096  # most regions that one call returns; ctypes fills the array with zeros
 
 
 class WriteProtect:
-    """Tracks through write-protection faults that the kernel resolves by itself."""
+    """Tracks writes by write-protection faults that Linux resolves by itself."""
 
     name = "write-protect"
 
@@ -214,17 +215,17 @@ class WriteProtect:
     def _watch(self, at: int, length: int) -> None:
         mode = struct.pack("<QQQQ", at, length, _REGISTER_MODE_WP, 0)
         _ioctl(self._faults, _UFFDIO_REGISTER, mode)
-        # without room for an answer it only protects, a quarter as long as UFFDIO_WRITEPROTECT
+        # without a vector the scan only protects: four times as fast as UFFDIO_WRITEPROTECT
         fields = (96, _WP_MATCHING | _CHECK_WPASYNC, at, at + length, *[0] * 5, _PAGE_IS_WRITTEN, 0)
         _ioctl(self._pagemap, _PAGEMAP_SCAN, struct.pack("<12Q", *fields, _PAGE_IS_WRITTEN))
 
     def cleared(self, ranges: Iterable[Range]) -> None:
-        """Protects what was cleared; the protection went with the pages."""
+        """Protects cleared ranges again: their pages lost the protection."""
         for start, end in ranges:
             self._watch(self._address + start, end - start)
 
     def changed(self, size: int) -> list[Range]:
-        """The ranges written since the last call."""
+        """Returns the ranges written since the last call."""
         before = self._size
         self._extend(size)
         ranges = self._scan(before)
@@ -248,7 +249,7 @@ class WriteProtect:
         return found
 
     def close(self) -> None:
-        """Gives the descriptor back; the memory is unprotected with it."""
+        """Closes the descriptor, which ends the protection of the memory."""
         faults, self._faults = self._faults, -1
         if faults >= 0:
             os.close(faults)
@@ -283,7 +284,7 @@ class Compare:
         return [(0, size)]
 
     def changed(self, size: int) -> list[Range]:
-        """The ranges that differ from the copy, which then follows."""
+        """Returns the ranges that differ from the copy, and updates the copy."""
         before = len(self._copy)
         if size > before:
             self._take(before, size)
@@ -320,7 +321,7 @@ class Compare:
 
 
 class Pagemap(Compare):
-    """Compares only the pages that a private file mapping has no longer in common with its file.
+    """Compares only the pages of a private file mapping that are no longer the file's.
 
     Source: Documentation/admin-guide/mm/pagemap: bit 63 present, bit 62 swapped, bit 61 still the
     file's. A page that was written since it was mapped is never the file's again.
@@ -340,11 +341,11 @@ class Pagemap(Compare):
                 yield index * PAGE, (index + 1) * PAGE
 
 
-_ZEROS_PAGES = 4  # looked at together; fewer are cheaper to keep than to name
+_ZEROS_PAGES = 4  # checked together; fewer zero pages are cheaper to store than to record
 
 
 def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, Content, Runs]:
-    """Returns runs without what holds zeros only, their content, and the runs of zeros."""
+    """Returns the runs without pages of zeros, their content, and the runs of zeros."""
     if not content:
         return tuple(runs), content, ()
     base = ctypes.addressof(ctypes.c_char.from_buffer(content))
@@ -363,7 +364,7 @@ def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, Content, R
 
 
 def sort_out(address: int, ranges: Iterable[Range]) -> tuple[Runs, Runs]:
-    """Returns the runs with content and those of zeros in ranges of this process's memory."""
+    """Splits ranges of this process's memory into runs with content and runs of zeros."""
     places = [(a // PAGE, (b - a) // PAGE, address + a) for a, b in ranges]
     kept, zeros = _sort_out(places)
     return joined((first, pages) for first, pages, _ in kept), zeros
@@ -384,7 +385,7 @@ def _sort_out(places: Iterable[Place]) -> tuple[list[Place], Runs]:
 
 
 def joined(runs: Iterable[Run]) -> Runs:
-    """Returns the same runs in the same order, those that follow each other as one."""
+    """Returns runs in the same order, with adjacent ones joined."""
     found: list[Run] = []
     for first, pages in runs:
         if found and sum(found[-1]) == first:

@@ -1,9 +1,9 @@
 """The memory of a guest that was closed, kept for the next guest of the session.
 
 After an undo, a restore or the loss of a guest, a new instance needs a memory that differs in few
-pages from the old one's. So that is moved over to the new instance, whatever its size, and only
-pages that differ between now and then are laid over it: those written since the last commit, and
-those that hold something else at the commit that is gone to.
+pages from the old one's. So the old memory is moved over to the new instance, whatever its size,
+and only the pages that differ are laid over it: those written since the last commit, and those that
+differ between that commit and the new head.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import merge, without
 
-_LONG = 256 * 1024  # bytes; a shorter range is overwritten as it is
+_LONG = 256 * 1024  # bytes; a shorter range is overwritten without being cleared first
 
 
 class NotMoved(HistoryError):
-    """The error of a memory that could be moved in part only; that instance is of no use."""
+    """The error of a memory that was moved only in part; its new instance must be discarded."""
 
 
 class ParkedMemory:
@@ -41,25 +41,25 @@ class ParkedMemory:
     ) -> None:
         """Takes the memory of an instance, which must be closed without being called again.
 
-        Memory stood `at` a commit; `changed` was written since. `mapped` and `cleared` are as in
-        `GuestPages`.
+        The memory was `at` a commit; the ranges `changed` were written since. `mapped` and
+        `cleared` are as in `GuestPages`.
         """
         self._at, self._changed = at, changed
         self._mapped, self._cleared = mapped, cleared
         self._moved = MovedMemory(instance.memory.address, instance.memory.size)
 
     def fill(self, history: History, instance: Instance) -> GuestPages | None:
-        """Gives this memory to an instance that has the base image's, and brings it to the head.
+        """Moves this memory to an instance that has the base image's, and brings it to the head.
 
-        Returns None, with nothing done, if this memory is of no use for it. After `NotMoved`, take
-        another instance, and do without this memory. Raises the errors of `History.fill`, too.
+        Returns None, with nothing done, if this memory can't be used for that. After `NotMoved`,
+        take another instance and discard this memory. Raises the errors of `History.fill`, too.
         """
         with history.lock:
             tree, contents = history.tree, history.contents
             line = tree.lineage(tree.head)
             if not line or self._at not in tree.commits:
                 return None
-            if not all(map(contents.is_untouched, line)):  # else something may be mapped from it
+            if not all(map(contents.is_untouched, line)):  # this memory may map a changed file
                 return None
             differing = self._differing(tree.lineage(self._at), line)
             held = merge(one for commit in line for one in commit.ranges)
@@ -78,7 +78,7 @@ class ParkedMemory:
     def _move(
         self, instance: Instance, size: int, differing: list[Range], bare: list[Range]
     ) -> GuestPages:
-        """Moves the memory over to an instance, whose base image comes back where it is bare."""
+        """Moves the memory to an instance; the ranges `bare` get the base image's content back."""
         image = instance.memory.size
         instance.grow_to(size)
         address = instance.memory.address
@@ -94,13 +94,13 @@ class ParkedMemory:
         anonymous = without(long, self._mapped)
         empty = merge(memory.clear_ranges(address, anonymous, without(long, anonymous)))
         pages = GuestPages(instance, without(used, empty), differing)
-        pages.mapped += without(self._mapped, empty)  # what is laid over a mapping leaves it there
+        pages.mapped += without(self._mapped, empty)  # laying pages over a mapping does not end it
         pages.cleared += without(self._cleared, differing)
         pages.clear(without(bare, own))
         return pages
 
     def close(self) -> None:
-        """Gives the memory back. Safe to call twice."""
+        """Frees the memory. Safe to call twice."""
         self._moved.close()
 
 

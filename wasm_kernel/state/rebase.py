@@ -1,13 +1,13 @@
-"""Commits that come from another machine: checked as a stranger's, and fitted to the image of here.
+"""Rebasing: checks untrusted commits of another machine, and fits them to the base image here.
 
-Commits hold what changed in a guest's memory since its base image, and no two base images are alike
-in their bytes, though they are built of the same things. So the first commit of a history is
-completed: it also gets every page in which the image it was made over differs from the one that it
-is to lie over from now on. All that follows stands on it and needs no change.
+Commits hold the pages of a guest's memory that differ from its base image, and the bytes of two
+base images always differ, even if they were built from the same parts. So the first commit of a
+history also gets every page in which its old image differs from the image here. The commits that
+stand on it need no change.
 
-A header is a stranger's word: how much memory, which pages, which files were open. What does not
-fit is refused; files of the session itself are other files here, and only those are opened again
-that are known to have come along.
+A header is untrusted: the size of memory, the pages, the open files. Commits that do not fit are
+refused. The session's own files have other identities here; only those are opened again that came
+with the archive.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _ZERO = bytes(PAGE)
 _THEIRS = -1
 
 Piece = tuple[int, int, int]
-"""First page, number of pages, and where they lie in the file; `_THEIRS` if in their image."""
+"""First page, number of pages, and their position in the file; `_THEIRS` if in their image."""
 
 
 @dataclass(frozen=True)
 class ImagePair:
-    """The base image that commits were made over, and the one that they are to lie over.
+    """The base image that commits were made over (`theirs`), and the one of this machine (`ours`).
 
     `readable` are the guest's names of folders whose files are the same everywhere; `open_files`
-    the session's own files that came along: folder and path, by identity there.
+    are folder and path of the session's own files that were imported, by their identity there.
     """
 
     theirs: memoryview
@@ -58,10 +58,10 @@ class ImagePair:
 def rebase_commit(
     commit: Commit, source: Folder, target: Folder, images: ImagePair, take: Callable[[int], None]
 ) -> Commit:
-    """Puts a commit of somebody else's into a history's folder, fitted to the image of here.
+    """Puts an untrusted commit into a history's folder, fitted to the base image here.
 
-    `take` hears how many bytes are going to be written, and raises if they are too many. Raises
-    `HistoryError` if the commit is damaged, or says what can't be.
+    `take` is called with the number of bytes before they are written, and raises if they are too
+    many. Raises `HistoryError` if the commit is damaged or impossible.
     """
     commit = _checked(commit)
     pages, empty = _differing(commit, images) if commit.parent == 0 else ([], [])
@@ -87,7 +87,7 @@ def rebase_commit(
 def _taken_over(
     commit: Commit, source: Folder, target: Folder, images: ImagePair, take: Callable[[int], None]
 ) -> Commit:
-    """Puts a commit into a history's folder whose content stays as it is: the very file."""
+    """Puts a commit into a history's folder with its content's file unchanged."""
     fitted = replace(commit, files=tuple(_file(each, images) for each in commit.files))
     take(len(msgspec.json.encode(fitted)))
     if commit.content:
@@ -105,8 +105,10 @@ def _checked(commit: Commit) -> Commit:
 
 
 def _file(file: OpenFile, images: ImagePair) -> OpenFile:
-    """Fits what was open: a file of the guest's library is opened again, to be read, and one of the
-    session's own that came along; of others the number is kept.
+    """Converts an open-file record.
+
+    Library files can be opened again for reading, and the session's own files that were imported as
+    before. Of others, only the number is kept.
     """
     path = file.path
     known = path is not None and len(path.encode("utf-8", "replace")) <= _PATH_MOST
@@ -126,7 +128,7 @@ def _file(file: OpenFile, images: ImagePair) -> OpenFile:
 
 
 def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]:
-    """Returns the pages that the commit lacks and the images have differently: full and empty."""
+    """Returns pages outside the commit that differ between the images: full and empty ones."""
     cover = PageSet(commit.size // PAGE)
     list(cover.take((*commit.runs, *commit.zeros)))
     full: list[Run] = []
@@ -146,14 +148,14 @@ def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]
 
 
 def _page(memory: memoryview, page: int) -> memoryview | bytes:
-    """Returns a page of an image's memory; beyond its end a guest's memory holds zeros."""
+    """Returns a page of an image's memory; zeros beyond its end, as in a guest's memory."""
     return memory[page * PAGE : (page + 1) * PAGE] if (page + 1) * PAGE <= len(memory) else _ZERO
 
 
 def _content(
     file: ContentFile | None, theirs: memoryview, pieces: Iterable[Piece]
 ) -> Iterator[memoryview | bytes]:
-    """Yields the content of pieces, in their order and in steps; each is good until the next."""
+    """Yields the content of pieces, in order and in steps; each is valid until the next."""
     buffer = memoryview(bytearray(_STEP_PAGES * PAGE))
     for first, pages, at in pieces:
         if at == _THEIRS:

@@ -1,13 +1,13 @@
-"""The recorder: takes a commit of the living memory after each cell, and has it written behind.
+"""The recorder: commits the living memory after each cell, and writes it in the background.
 
-Taking one is a look at which pages changed and a copy of those, before the next cell. Sorting
-out pages of zeros and writing happen on the recorder's own thread. How far that may be behind
-follows the memory that is left on this machine; a cell waits if it would be more. What is larger
-than that by itself is not copied, but written to disk from the guest's memory, before the next
-cell.
+To take a commit, the recorder finds the changed pages and copies them before the next cell. Its own
+thread then sorts out pages of zeros and writes the rest. The backlog of unwritten pages may take a
+share of this machine's free memory; if it would grow larger, the next cell waits. A commit that is
+larger than the backlog may be is not copied: it is written to disk from the guest's memory before
+the next cell.
 
-What the guest's allocator holds free after a cell goes back to the system, once it is a few
-megabytes: the commit says that zeros are there, so it is neither written nor read again.
+Memory that the guest's allocator holds free after a cell goes back to the system, once it is a few
+megabytes: the commit records it as zeros, so it is neither written nor read again.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 BACKLOG_BYTES = 256 * 1024 * 1024
-BACKLOG_SHARE = 8  # of the memory that is left, an eighth may be taken
+BACKLOG_SHARE = 8  # the backlog may take an eighth of the free memory
 _WAIT_SECONDS = 0.01
-PATIENCE_SECONDS = 30.0  # that a cell waits for the writer; then it writes by itself
+PATIENCE_SECONDS = 30.0  # a cell waits that long for the writer, then writes its commit itself
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
 _STEP = 4 * 1024 * 1024
-FREE_SMALL, FREE_LARGE = 64 * 1024, 1024 * 1024  # bytes of free pieces that are looked for
-FREE_WORTH = 4 * 1024 * 1024  # bytes, in all; to clear less costs more than to keep it
+FREE_SMALL, FREE_LARGE = 64 * 1024, 1024 * 1024  # bytes: the smallest free pieces that are cleared
+FREE_WORTH = 4 * 1024 * 1024  # bytes in all; clearing less costs more than keeping it
 
 _LOG = logging.getLogger("wasm_kernel.state")
 _UNEXPECTED = "an unexpected error, which the log describes"
 
 Trouble = Callable[[Exception], None]
-"""Hears, on the recorder's thread, that commits can't be written; once until all are again."""
+"""Called on the recorder's thread when commits can't be written; once until all are written."""
 
 Narrow = Callable[[int], None]
-"""Hears, on the recorder's thread, that the cap on disk leaves so few cells to undo."""
+"""Called on the recorder's thread with how few cells the cap on disk leaves to undo."""
 
 
 class Recorder:
@@ -82,7 +82,7 @@ class Recorder:
         self._thread.start()
 
     def adopt_limits(self, *, keep: int, cap: int) -> None:
-        """Keeps so many cells, and so many bytes of them, from now on."""
+        """Sets how many cells (`keep`) and how many bytes of them (`cap`) are kept."""
         self._keep = self._narrowed_to = keep
         self._cap = cap
 
@@ -106,9 +106,9 @@ class Recorder:
         heap: Heap | None = None,
         laid: GuestPages | None = None,
     ) -> None:
-        """Begins to track an instance: commits are of it, relative to its memory as it is now.
+        """Begins to track an instance; its commits are relative to its memory as it is now.
 
-        `heap` knows what of its memory is free; `laid` is what was laid over it.
+        `heap` finds its free memory; `laid` are the pages that were laid over it.
         """
         self.unwatch()
         self._missed, self._heap = [], heap
@@ -128,9 +128,9 @@ class Recorder:
         if tracker is None or instance is None:
             return
         if not keep or not isinstance(tracker, WriteProtect) or self.history.fills_quickly():
-            self._last_tracker = tracker  # with its memory gone, no page need be unprotected
+            self._last_tracker = tracker  # closed once the memory is gone: no page to unprotect
             return
-        with contextlib.suppress(OSError):  # then everything is laid
+        with contextlib.suppress(OSError):  # then all pages are laid again
             with contextlib.closing(tracker):
                 changed = tracker.changed(instance.memory.size)
             changed = pages.merge([*self._missed, *changed])
@@ -139,7 +139,7 @@ class Recorder:
             )
 
     def _close_last(self) -> None:
-        """Closes what is left of the instance before."""
+        """Closes the tracker and the memory that are left of the previous instance."""
         for last in (self._parked, self._last_tracker):
             if last is not None:
                 last.close()
@@ -148,7 +148,7 @@ class Recorder:
     def commit(
         self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
     ) -> Commit:
-        """Takes a commit of the watched instance; one that fails leaves its changes to the next."""
+        """Takes a commit of the watched instance. If that fails, the next one has the changes."""
         if self._tracker is None or self._files is None:
             raise RuntimeError("no instance is watched")
         address, size = instance.memory.address, instance.memory.size
@@ -176,9 +176,10 @@ class Recorder:
         return commit
 
     def _clear_free(self, address: int, size: int, changed: list[Range]) -> list[Range]:
-        """Clears free memory if it is worth it; returns what was cleared now.
+        """Clears free memory if it is worth it; returns the ranges that were cleared now.
 
-        Small pieces are looked for only if the cell wrote much: so it does to free many of them.
+        Small pieces are searched only after a cell that wrote much: to free many pieces, a cell
+        must write to all of them.
         """
         known = self._cleared = pages.without(self._cleared, changed)
         if self._heap is None or self._tracker is None:
@@ -190,7 +191,7 @@ class Recorder:
         mapped = [
             (start, end)
             for start, end in pages.without(free, anonymous)
-            if end - start >= FREE_LARGE  # as each becomes a mapping of its own
+            if end - start >= FREE_LARGE  # each becomes a mapping of its own
         ]
         if sum(end - start for start, end in (*anonymous, *mapped)) < FREE_WORTH:
             return []
@@ -198,7 +199,7 @@ class Recorder:
         cleared = pages.merge(memory.clear_ranges(address, anonymous, mapped))
         try:
             self._tracker.cleared(cleared)
-        except OSError:  # it can't tell any more what is written there
+        except OSError:  # the tracker does not notice writes there any more
             self._tracker.close()
             self._tracker = pages.best(address, size)
         self._mapped = pages.without(self._mapped, cleared)
@@ -206,7 +207,7 @@ class Recorder:
         return cleared
 
     def _written(self, commit: Commit, address: int, ranges: list[Range]) -> bool:
-        """Writes a large commit from the guest's memory; False if the disk does not take it."""
+        """Writes a large commit from the guest's memory; False if it can't be written to disk."""
         if not self.history.on_disk:
             return False
         runs, zeros = pages.sort_out(address, ranges)
@@ -216,13 +217,13 @@ class Recorder:
                 replace(commit, runs=runs, zeros=(*commit.zeros, *zeros)), content
             )
         except OSError:
-            return False  # the recorder's thread will find out, and say so
+            return False  # the recorder's thread will fail, too, and tell the user
         return True
 
     def _room(self, more: int) -> bool:
-        """Returns whether so many bytes more can be behind, now or after a wait for what is.
+        """Returns whether the backlog has room for `more` bytes, now or after a wait.
 
-        False if that is too much at any time, or if the writer makes no room for too long.
+        False if they never fit, or if the writer makes no room within `PATIENCE_SECONDS`.
         """
         if self.history.unwritten + more <= BACKLOG_BYTES:
             return True
@@ -242,14 +243,14 @@ class Recorder:
 
     @property
     def saves(self) -> bool:
-        """Returns whether commits come to disk: they have a place there, and it takes them."""
+        """True if commits have a place on disk, and can be written there."""
         return self.history.on_disk and not self._troubled
 
     @property
     def is_kept(self) -> bool:
-        """Returns whether the head on disk is all that the instance is.
+        """True if the head on disk has the instance's whole state.
 
-        What a question left behind does not count, unless other files are open since.
+        Changes by questions, such as completion, do not count unless they opened or closed files.
         """
         tree, files = self.history.tree, self._files
         head = tree.commits.get(tree.head)
@@ -259,18 +260,18 @@ class Recorder:
 
     @property
     def has_uncommitted_changes(self) -> bool:
-        """Returns whether a commit could not be taken: memory is not as the head has it."""
+        """True if a commit could not be taken, so that memory differs from the head."""
         return bool(self._missed)
 
     def flush(self) -> None:
-        """Waits until everything is written, or can't be."""
+        """Waits until everything is written, or has failed."""
         self._jobs.join()
 
     def wait_written(self, seconds: float) -> bool:
-        """Waits until the commits are on disk, but so long at most, and not if they can't be.
+        """Waits for the commits to be on disk, `seconds` at most, and not if writing fails.
 
         Returns:
-            Whether they are.
+            Whether they are on disk.
         """
         until = time.monotonic() + seconds
         while self.history.waiting and not self._troubled and time.monotonic() < until:
@@ -278,19 +279,19 @@ class Recorder:
         return self.saves and not self.history.waiting
 
     def save(self) -> None:
-        """Writes what the index does not say yet; if it can't be written, that is told."""
+        """Appends the records that the index lacks; an error goes to `trouble`."""
         try:
             self.history.save()
         except OSError as problem:
             self._trouble(problem)
 
     def sync(self) -> None:
-        """Has all that is written so far flushed to the disk itself, soon."""
+        """Asks the recorder's thread to flush all that was written to the disk itself."""
         self._sync_asked = True
         self._jobs.put(self.history.tree.last)
 
     def close(self) -> None:
-        """Writes what is left, also what could not be written before. Safe to call twice."""
+        """Writes all waiting commits, also those that failed before. Safe to call twice."""
         self.unwatch()
         self._close_last()
         if self._thread.is_alive():
@@ -316,9 +317,9 @@ class Recorder:
             self._troubled = False
 
     def _store(self, last: int) -> None:
-        """Writes what waits, oldest first; what stands on a commit that can't be written waits on.
+        """Writes waiting commits, oldest first, but none whose parent could not be written.
 
-        All are tried before the error is raised.
+        All are tried before the first error is raised.
         """
         self.history.squeeze(last)
         failed: dict[int, Exception] = {}
@@ -342,11 +343,11 @@ class Recorder:
             self.history.sync()
 
     def _fold(self) -> None:
-        """Folds old commits away, some cells at a time: each folding writes a commit anew.
+        """Folds old commits away, some cells at a time, as each folding rewrites a commit.
 
-        It waits for a pause between cells, but not for ever: there may be none, and no more than
-        twice the cap may be on disk. What is still to be written is left alone then: else a crash
-        would lose more the longer it goes on.
+        Folding waits for a pause between cells, but not for ever: there may be no pause, and at
+        most twice the cap may be on disk. Without a pause, commits that are not written yet are
+        left alone: otherwise a crash would lose more the longer it goes on.
         """
         history, keep, paused = self.history, self._keep, self._jobs.empty()
         commits, names = history.tree.commits, history.tree.names
@@ -368,7 +369,7 @@ class Recorder:
         self._narrowed_to = keep
 
     def _tried(self, work: Callable[[], None]) -> bool:
-        """Returns whether work succeeded; what goes wrong is told, and never ends the thread."""
+        """Returns whether work succeeded; an error goes to `trouble`, and never ends the thread."""
         try:
             work()
         except (OSError, HistoryError, MemoryError) as problem:
@@ -390,7 +391,7 @@ class Recorder:
 
 
 def _in_steps(view: memoryview, runs: Sequence[Run]) -> Iterator[memoryview]:
-    """Yields the content of runs of pages, one after the other, in parts."""
+    """Yields the content of runs of pages, in order and in steps."""
     for first, count in runs:
         end = (first + count) * PAGE
         for at in range(first * PAGE, end, _STEP):
@@ -402,12 +403,12 @@ def _runs_of(ranges: Iterable[Range]) -> Runs:
 
 
 def _plain(text: str) -> str:
-    """Returns text as UTF-8 can have it: a lone surrogate becomes a question mark."""
+    """Returns text that UTF-8 can encode: a lone surrogate becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _writable(file: OpenFile) -> OpenFile:
-    """Returns what was open; a path that UTF-8 can't have counts as lost."""
+    """Returns an open file's record; a path that UTF-8 can't encode counts as lost."""
     if file.path is None or _plain(file.path) == file.path:
         return file
     return OpenFile(file.fd, file.guest, None, 0, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What an earlier process left of a session's memory: it goes on or begins anew, and says so."""
+"""Resuming the memory that an earlier process left, or beginning anew, and telling the user."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wasm_kernel.state.stored import Usable, may_have_names
 
 
 class Resumption:
-    """Takes up a stored state: all of it, or what has a name. The guest's thread owns it.
+    """Resumes a stored state: all of it, or only named states. The guest's thread owns it.
 
-    It `wants_any` of what lies in the state's folder; otherwise that is removed. Where that stands
-    `is_untried` if no guest of this process ran in it yet.
+    `wants_any` is False if the state's folder will be emptied instead. The resumed state
+    `is_untried` if it may not be as a guest left it in order: no guest of this process ran in it.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class Resumption:
         self.is_untried = False
 
     def take_up(self, history: History) -> None:
-        """Loads what lies in the state's folder into its history, as far as it is wanted."""
+        """Loads the wanted part of the state's folder into its history."""
         if self._wants_all:
             self._go_on(history)
         else:
             self._begin_anew(history)
 
     def _begin_anew(self, history: History) -> None:
-        """Begins without the variables of an earlier run; what it has named can be restored."""
+        """Begins without the variables of an earlier run; its named states can be restored."""
         if self._is_told:
             self._notices.tell(texts.FILES_ALONE, error="variables were not kept")
         if why := self._lock.evicted:

@@ -1,4 +1,4 @@
-"""A session's memory and files over time: one commit a cell, and a guest that is at any of them."""
+"""A session's memory and files over time: one commit a cell, and a guest at one of them."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ _TRAVELLED = {
 
 
 class SessionState:
-    """The memory and files of one sandbox, from its first cell to its end; the guest's thread's.
+    """The memory and files of one sandbox, from its first cell to its end.
 
-    `files` are their earlier versions. It `is_untried` until a guest ran in what others left.
+    The guest's thread owns it. `files` are the earlier versions of files. `is_untried` is True
+    until a guest ran in the state that an earlier process left.
     """
 
     def __init__(
@@ -88,16 +89,17 @@ class SessionState:
         )
         self._recorder: Recorder | None = None
         self._image: BaseImage | None = None
-        self._not_kept: set[str] = set()  # the paths that were told
+        self._not_kept: set[str] = set()  # the paths that the user was told of
         self._files_troubled = self._removal_told = False
         self._is_wanted = folders.lasting  # after the end
 
     # -- beginning and end
 
     def open(self, images: Iterable[BaseImage]) -> None:
-        """Begins a history over a base image, or goes on; the notices tell the user.
+        """Begins a history over a base image, or resumes one; notices tell the user.
 
-        Of the guest's base images, the first is for what begins, and others for what began so.
+        `images` are the guest's base images: the first is for a new history, the others are for
+        histories that began over them.
         """
         if self._recorder is None:
             others = iter(images)
@@ -133,7 +135,7 @@ class SessionState:
                 self.is_untried = resumption.is_untried
             elif left := self._inherited.left_out:
                 self._notices.tell(texts.left_out(left), error=f"{len(left)} files were left out")
-            if history.place and history.place.has_come_back:  # the files kept are another's
+            if history.place and history.place.has_come_back:  # the kept files fit another history
                 self.files.begin_anew(history.tree.last, known=False)
             elif history.tree.commits:
                 self.files.load(history.tree.last, crashed=self._lock.crashed)
@@ -146,12 +148,12 @@ class SessionState:
         return history
 
     def _go_on_over(self, image: str, others: Iterator[BaseImage]) -> None:
-        """Takes the base image of this id, if there is one here."""
+        """Uses the base image with this id, if it is on this machine."""
         if self.image.id != image:
             self._image = next((one for one in others if one.id == image), self.image)
 
     def adopt(self, policy: ExecutionPolicy) -> None:
-        """Keeps as much as another policy says, from now on."""
+        """Applies another policy's history limits."""
         self._policy = policy
         self.files.adopt_limits(
             most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes
@@ -160,12 +162,12 @@ class SessionState:
             self._recorder.adopt_limits(keep=policy.history_cells, cap=policy.history_bytes)
 
     def forget_at_end(self) -> None:
-        """Has whoever opens the session next begin without these variables. Any thread."""
+        """Makes the next holder of the session begin without these variables. Any thread."""
         self._lock.begin_anew()
         self._is_wanted = False
 
     def close(self) -> None:
-        """Writes what is left. If that can't be, the log says so, and the next holder's user."""
+        """Writes all waiting commits. If that fails, the log says so, and the next holder."""
         ended = True
         try:
             if self._recorder is not None:
@@ -198,7 +200,7 @@ class SessionState:
 
     @property
     def image(self) -> BaseImage:
-        """The base image that memory is saved relative to."""
+        """The base image to which saved memory is relative."""
         if self._image is None:
             raise RuntimeError("this state is not open")
         return self._image
@@ -210,12 +212,12 @@ class SessionState:
 
     @property
     def saved(self) -> bool:
-        """Returns whether variables outlive a crash: commits come to disk."""
+        """True if variables outlive a crash, as commits are written to disk."""
         return self._live().saves
 
     @property
     def is_kept(self) -> bool:
-        """True if the head on disk is all that the guest is now."""
+        """True if the head on disk has the guest's whole state."""
         return self._live().is_kept
 
     @property
@@ -231,10 +233,12 @@ class SessionState:
     ) -> None:
         """Brings an instance that has the base image's memory to the head, and tracks it.
 
-        Files to `reopen` that are gone fail in the guest when it uses them.
+        With `reopen`, files open at the head are opened again; the guest's use of missing ones
+        fails.
 
         Raises:
-            Unreadable: the head can't be read; `drop_unreadable_commit`, and take another instance.
+            Unreadable: the head can't be read; call `drop_unreadable_commit`, then take another
+                instance.
             PolicyError: the policy's memory limit is below what the head needs.
         """
         recorder = self._live()
@@ -248,7 +252,7 @@ class SessionState:
         recorder.watch(instance, files, heap, pages)
 
     def _open_files(self) -> tuple[OpenFile, ...]:
-        """Returns what was open at the head; unlinked files are as they were then."""
+        """Returns the files open at the head; restores the contents of unlinked ones."""
         head, tree = self.head, self.tree
         if head is None:
             return self.image.files
@@ -256,35 +260,35 @@ class SessionState:
         return tuple(as_at_commit(self.files, one, head.id) for one in tree.origin.files_of(head))
 
     def detach(self, *, keep: bool = False) -> None:
-        """Ends tracking; the instance is about to be closed. The next may `keep` its memory."""
+        """Ends tracking; the instance is about to be closed. `keep` parks its memory."""
         if self._recorder is not None:
             self._recorder.unwatch(keep=keep)
 
     def use_count(self, count: int) -> None:
-        """Notes the number of the next cell, as the one before it leaves no commit that says so."""
+        """Notes the execution count of the next cell, after a cell that leaves no commit."""
         self.history.use_count(count)
         self._live().save()
 
     def drop_unreadable_commit(self, problem: Unreadable) -> None:
-        """Drops a commit that can't be read; the head is the state before it now."""
+        """Drops a commit that can't be read; the head is now its parent."""
         lost = self.tree.commits[problem.commit_id]
         count = self.history.forget(lost.id)
         self._notices.tell(texts.unreadable(lost, count, problem), error=describe(problem))
         self._live().save()
 
     def leave_unstartable_head(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
-        """Leaves a state of an earlier process, or of another session, in which no guest runs.
+        """Leaves a state of an earlier process, or of another session, in which no guest starts.
 
-        With `last`, no earlier state is to be tried.
+        With `last`, memory goes to the beginning without trying an earlier state.
         """
         begin = last or not head.parent or not self.is_untried
         self._notices.tell(texts.DEAD_LOST if begin else texts.dead(head), error=describe(problem))
         self.move_before_head(begin=begin)
 
     def move_before_head(self, *, begin: bool = False) -> bool:
-        """Goes back to the state before the head, which is of no use, or to the very beginning.
+        """Goes from an unusable head to the state before it, or (`begin`) to the very beginning.
 
-        `%redo` leads there again. The user is not told. Returns whether there is a state to be at.
+        `%redo` leads back to the head. Gives no notice. Returns False if memory is at no state now.
         """
         head, tree = self.head, self.tree
         target = 0 if begin or head is None else head.parent
@@ -296,7 +300,7 @@ class SessionState:
     def commit(
         self, instance: Instance, *, cell: int, count: int, code: str, counted: bool = True
     ) -> bool:
-        """Makes what the cell did to memory a commit; returns False if there was no room for it.
+        """Commits a cell's changes to memory; returns False if there was no room for them.
 
         `cell` and `count` are the execution counts of the cell and of the next one. An undo passes
         over a cell that is not `counted`.
@@ -305,7 +309,7 @@ class SessionState:
         return self._commit(instance, cell, count, label, int(counted))
 
     def commit_between(self, instance: Instance, *, reseeded: bool = False) -> bool:
-        """Commits what ran since the last cell; it is taken back together with that.
+        """Commits changes since the last cell; an undo of that cell takes them back, too.
 
         With fresh seeds (`reseeded`), the head is this session's own from now on.
         """
@@ -316,7 +320,7 @@ class SessionState:
         return self._commit(instance, head.cell, head.count, label, 0)
 
     def catch_up(self, instance: Instance) -> bool:
-        """Has the head be what memory is now; returns False if there is no room for it."""
+        """Commits changes that could not be committed before; returns False if that fails again."""
         return not self._live().has_uncommitted_changes or self.commit_between(instance)
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
@@ -337,7 +341,7 @@ class SessionState:
         return True
 
     def _note_files(self) -> None:
-        """Notes that files which change from now on change after this commit."""
+        """Notes that later changes of files come after this commit."""
         tree, files = self.tree, self.files
         if files.commit(tree.last, tree.commits.keys()):
             files.sweep(tree.unlinked_files)
@@ -345,7 +349,7 @@ class SessionState:
             files.trim(Tree({tree.last: tree.commits[tree.last]}).unlinked_files)
 
     def tell_files(self) -> None:
-        """Tells which files could not be kept as they were before the cell changed them."""
+        """Tells the user which files could not be kept before the cell changed them."""
         files = self.files
         not_kept, files.not_kept = files.not_kept, []
         new = {path: why for path, why in not_kept if path not in self._not_kept}
@@ -369,9 +373,9 @@ class SessionState:
         files: bool = False,
         after: Travel | None = None,
     ) -> Travel:
-        """Plans a travel (`Tree.plan`), and keeps its target until another one is planned.
+        """Plans a travel (`Tree.plan`), and pins its target until another one is planned.
 
-        The travel `after` is made before this one. Raises `TravelError`; nothing was changed.
+        The travel `after` will be made before this one. Raises `TravelError`, with nothing changed.
         """
         tree = self.tree if after is None else self.tree.after(after)
         travel = tree.plan(how, cells, name, files=files)
@@ -391,7 +395,7 @@ class SessionState:
     def travel(self, travel: Travel) -> None:
         """Makes the target of a travel the head; `attach` brings the next instance there.
 
-        Raises `HistoryError` if it leads nowhere any more; nothing was changed.
+        Raises `HistoryError`, with nothing changed, if the target is not kept any more.
         """
         self.history.move(travel.target, travel.undone)
         if travel.how not in _TRAVELLED:
@@ -406,13 +410,13 @@ class SessionState:
         return self.head.cell if self.head is not None else 0
 
     def roll_back(self) -> None:
-        """Gives up what a cell planned: the guest is lost, and memory is at the head again."""
+        """Cancels a planned travel: the guest is lost, and memory is at the head again."""
         self.history.pin(())
         if self.head is not None:
             self._notices.log(events.MEMORY_ROLLBACK, to_cell=self._cell)
 
     def restore_files(self, travel: Travel, changes: FileChanges) -> RestoredFiles:
-        """Brings files where a travel leads, while no guest lives, or finds out which stay."""
+        """Restores a travel's files, while no guest lives, or finds those that stay as they are."""
         if travel.files is None:
             return RestoredFiles(left=left_files(self.files, travel.target))
 
@@ -422,9 +426,9 @@ class SessionState:
         return restore_files(self.files, travel.files, changing, self.tree.open_files)
 
     def check_names(self, names: Collection[str]) -> None:
-        """Checks that a state like the head can be given names.
+        """Checks that the head can be given names.
 
-        Raises `TravelError` if there would be too many, or too much on disk.
+        Raises `TravelError` if there would be too many names, or too many bytes on disk.
         """
         history = self.history
         after = {**history.tree.names, **dict.fromkeys(names, history.tree.head)}
@@ -434,12 +438,15 @@ class SessionState:
             raise TravelError(texts.no_room_for_names(self._policy))
 
     def name(self, *names: str) -> None:
-        """Gives the head names; raises as `check_names`, or `HistoryError` if not yet on disk."""
+        """Gives the head names.
+
+        Raises the errors of `check_names`, and `HistoryError` if the head is not on disk yet.
+        """
         self.check_names(names)
         for name in names:
             self.history.name(name, self.tree.head)
             self._notices.log(events.MEMORY_CHECKPOINT, name=name, cell=self._cell)
-        self.wait_written(_SAVE_SECONDS)  # a name of what a crash has taken would go with it
+        self.wait_written(_SAVE_SECONDS)  # a crash would take an unwritten state's name, too
         self._live().save()
         self._live().sync()
         if self.history.on_disk and self.history.waiting:
@@ -448,10 +455,10 @@ class SessionState:
     # -- forks
 
     def wait_saved(self, instance: Instance, copies: int | None) -> None:
-        """Has the head be what memory is now, and waits for it to be on disk.
+        """Commits all changes of memory, and waits for the head to be on disk.
 
-        The wait takes no longer than copying memory for each of the forks (`copies`) would; None
-        waits as long as it takes, within reason. Raises `ForkError`.
+        Waits no longer than to copy memory for each of the forks (`copies`) would take; with None,
+        a minute at most. Raises `ForkError`.
         """
         if not self.catch_up(instance):
             raise ForkError(self._notices.take_last().removeprefix("[wasm-kernel] ").strip())
@@ -461,7 +468,7 @@ class SessionState:
         self.wait_written(_SAVE_SECONDS if copies is None else copied)
 
     def wait_written(self, seconds: float) -> bool:
-        """As `Recorder.wait_written`."""
+        """Waits as `Recorder.wait_written` does."""
         return self._live().wait_written(seconds)
 
     # -- notices

@@ -1,7 +1,7 @@
-"""A session's memory as it lies on disk: read strictly, looked at from outside, set aside.
+"""A session's memory on disk: strict reading, recovery, and setting unusable files aside.
 
-The folder holds the `index`, the folder `contents`, and in `unused` what can't be used and is kept
-as long as there is room for it.
+The folder holds the `index`, the folder `contents`, and the folder `unused` with files that can't
+be used, which are kept as long as there is room for them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wasm_kernel.state.index import (
 from wasm_kernel.state.tree import Tree
 
 _UNUSED = "unused"
-_UNNAMED_MOST = 2  # contents that a killed process had written, and not yet their records
+_UNNAMED_MOST = 2  # contents without records that a killed process can have left
 OTHER_IMAGE = (
     "they were saved by another version of the sandbox or by its other language, or before its "
     "cache was made anew"
@@ -47,10 +47,10 @@ _USELESS = "what was saved of them can't be used ({why})"
 
 
 class Usable(Struct, frozen=True):
-    """The part of a stored state that can be used: the whole commits, on whole ones.
+    """The usable part of a stored state: whole commits whose ancestors are whole, too.
 
-    `lost` is how many states are lost, as far as that is known. `is_certain` says that the session
-    was left at the tree's head, `is_damaged` that anything is damaged or missing.
+    `lost` is the known number of lost states. `is_certain` is True if the session was surely left
+    at the tree's head, `is_damaged` if anything is damaged or missing.
     """
 
     tree: Tree
@@ -60,15 +60,15 @@ class Usable(Struct, frozen=True):
 
 
 class StoredState(Struct, frozen=True):
-    """A session's memory as its index says. Nothing is believed whose digest does not fit.
+    """A session's memory as its index describes it; records with a wrong digest are ignored.
 
     Attributes:
-        tree: The commits that were not dropped, and the head as the last record says.
+        tree: The commits that were not dropped, and the head of the last record.
         head: The last record of a head.
-        heads: The commits that memory was at, as the records say one after the other.
+        heads: The commits that memory was at, in the order of the head records.
         contents: All contents that any record names.
-        is_certain: Whether the head follows everything that is damaged.
-        is_closed: Whether the last holder ended as it should.
+        is_certain: True if the head is recorded after all damaged records.
+        is_closed: True if the last holder ended in order.
     """
 
     reading: Reading
@@ -81,7 +81,7 @@ class StoredState(Struct, frozen=True):
 
     @classmethod
     def read(cls, folder: Folder) -> StoredState:
-        """Returns what the index in a folder says; nothing is changed. Raises as `read_index`."""
+        """Reads the index in a folder, and changes nothing. Raises the errors of `read_index`."""
         reading = read_index(folder)
         commits: dict[int, Commit] = {}
         names: dict[str, int] = {}
@@ -106,7 +106,7 @@ class StoredState(Struct, frozen=True):
                     names[name] = commit_id
                 case Origin():
                     origin = entry
-        if origin is None:  # nobody knows what it said: no file of the parent's, and fresh seeds
+        if origin is None:  # it was damaged: take no file of a parent's, and fresh seeds
             origin = Origin(last, reseed=True)
         at, undone = head.position(commits)
         tree = Tree(commits, at, names, undone, last, origin, head.count)
@@ -119,10 +119,10 @@ class StoredState(Struct, frozen=True):
         return self.reading.image
 
     def usable(self, missing: Collection[int], unnamed: int = 0, *, is_cut: bool = False) -> Usable:
-        """Returns what can be used; `HistoryError` if there are some, and none can be.
+        """Returns the usable part; `HistoryError` if something is damaged and no commit is usable.
 
-        The contents of the commits `missing` are not there; `unnamed` others lie there. The end of
-        the index is missing if it `is_cut`.
+        The contents of the commits `missing` do not exist; `unnamed` is the number of contents
+        without a record. The end of the index is missing if it `is_cut`.
         """
         tree, whole = self.tree, dict[int, Commit]()
         for commit_id, commit in sorted(tree.commits.items()):
@@ -145,9 +145,10 @@ class StoredState(Struct, frozen=True):
         return Usable(used, max(lost, int(broken)), certain and head == tree.head, damaged)
 
     def _usable_head(self, whole: Mapping[int, Commit]) -> int:
-        """Returns the commit that memory was at, or the nearest before it that is whole.
+        """Returns the commit that memory was at, or its nearest whole ancestor.
 
-        If nothing is known of what was before it, memory was last where an older record says.
+        If no ancestor is known, returns the latest whole head of older records, or the newest whole
+        commit.
         """
         tree, at = self.tree, self.tree.head
         while at and at not in whole:
@@ -158,7 +159,7 @@ class StoredState(Struct, frozen=True):
 
 
 def may_have_names(folder: Folder) -> bool:
-    """Returns whether a state in a folder has a name, or nobody can tell."""
+    """Returns whether a state in a folder has a name; True if that can't be read."""
     try:
         tree = StoredState.read(folder).tree
     except FileNotFoundError:
@@ -169,20 +170,21 @@ def may_have_names(folder: Folder) -> bool:
 
 
 class StateFolder:
-    """The folder on disk; close it. Whoever has the session's lock may change it.
+    """The folder of a state on disk; close it. Only the holder of the session's lock may change it.
 
-    `unused_bytes` are set aside. What was read `has_come_back` if it had been, for its base image.
+    `unused_bytes` is the size of the files set aside. `has_come_back` is True if the state that was
+    read had been set aside for its base image.
     """
 
     def __init__(self, folder: Folder) -> None:
         """Takes over the folder."""
         self._folder = folder
-        self._other = ""  # the base image that what lies here stands on, if it is not ours
+        self._other = ""  # the base image of the state that lies here, if it is not ours
         self.unused_bytes = 0
         self.has_come_back = False
 
     def read(self, image: str) -> StoredState | None:
-        """Returns what is stored; None if nothing is; `HistoryError` if it can't be used."""
+        """Returns the stored state; None if there is none; `HistoryError` if it can't be used."""
         self._weigh()
         stored = self._read()
         if stored is not None and stored.image != image:
@@ -205,7 +207,7 @@ class StateFolder:
             raise HistoryError(_USELESS.format(why=why)) from problem
 
     def _bring_back(self, image: str) -> bool:
-        """Puts in place what was set aside for a base image; returns False if nothing was."""
+        """Brings back the state set aside for a base image; returns False if there is none."""
         prefix = _prefix(image)
         if prefix + INDEX not in self._names(_UNUSED):
             return False
@@ -221,9 +223,9 @@ class StateFolder:
         return True
 
     def usable(self, stored: StoredState, *, is_cut: bool) -> Usable:
-        """Returns what can be used, and sets aside or removes the contents of all else.
+        """Returns the usable part, and sets aside or removes all other contents.
 
-        Raises `HistoryError` if none of the states can be used; they are where they were.
+        Raises `HistoryError` if no state can be used; then the files stay in place.
         """
         there = {name for name in self._names(CONTENTS) if not name.startswith(".")}
         unnamed = there - stored.contents
@@ -240,7 +242,7 @@ class StateFolder:
         return usable
 
     def contents(self) -> Folder:
-        """Opens the folder of the contents; what is no folder in its place is removed."""
+        """Opens the folder of the contents; removes anything in its place that is not a folder."""
         return self._inner(CONTENTS)
 
     def _inner(self, name: str) -> Folder:
@@ -250,7 +252,7 @@ class StateFolder:
             status = self._folder.status(name)
             if status is None or stat.S_ISDIR(status.st_mode):
                 raise
-        self._folder.remove(name)  # a link, a pipe: nothing that could hold a state
+        self._folder.remove(name)  # a link or a pipe, which can't hold a state
         return self._folder.enter(name, make=True)
 
     def _names(self, name: str) -> list[str]:
@@ -263,13 +265,13 @@ class StateFolder:
             raise
 
     def clear(self) -> None:
-        """Removes everything; the index goes first, so a part of it is never taken for all."""
+        """Removes everything; the index goes first, so that a part is never taken for the whole."""
         self._clear(".", [name for name in self._folder.names() if name not in (CONTENTS, _UNUSED)])
         self._clear(CONTENTS, self._names(CONTENTS))
         self.drop_unused()
 
     def _clear(self, where: str, names: Iterable[str]) -> None:
-        """Removes files; what can't be removed, such as a folder, is set aside."""
+        """Removes files; sets aside those that can't be removed, such as folders."""
         with self._folder.enter() if where == "." else self._inner(where) as folder:
             for name in names:
                 try:
@@ -278,25 +280,25 @@ class StateFolder:
                     self._move(folder, name)
 
     def set_aside(self) -> None:
-        """Gives everything names under which nobody looks for it: it may be wanted yet.
+        """Moves everything into the folder `unused`, as it may be needed later.
 
-        What stands on another base image comes back when that one is asked for.
+        The state of another base image comes back when `read` is called for that image.
         """
         if self._folder.status(INDEX) is not None:
             self._move(self._folder, INDEX)
         self.set_contents_aside(self._names(CONTENTS))
 
     def keep_index(self) -> None:
-        """Keeps the damaged index beside the one that takes its place.
+        """Keeps a copy of the damaged index before another one replaces it.
 
-        Until then it stays where it is: without any, nothing could be used.
+        The index itself stays until then: without one, no commit could be used.
         """
         with self._inner(_UNUSED) as unused:
             link_or_copy(self._folder.fd, INDEX, _free_name(unused, INDEX), unused.fd)
         self._weigh()
 
     def set_contents_aside(self, names: Iterable[str]) -> None:
-        """Sets the contents of states aside that can't be used."""
+        """Sets the contents of unusable states aside."""
         with self.contents() as folder:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
@@ -309,7 +311,7 @@ class StateFolder:
             folder.rename(name, new, unused)
 
     def drop_unused(self) -> None:
-        """Removes what was set aside; folders stay, they take no room that counts."""
+        """Removes the files that were set aside; folders stay, as they hardly take room."""
         with contextlib.suppress(OSError), self._folder.enter(_UNUSED) as unused:
             for name in unused.names():
                 with contextlib.suppress(OSError):
@@ -328,7 +330,7 @@ class StateFolder:
 
 
 def _prefix(image: str) -> str:
-    """The beginning of the names that are set aside for a base image."""
+    """Returns the prefix of the names of files set aside for a base image."""
     return f"{hashlib.sha256(image.encode()).hexdigest()[:16]}-"
 
 
@@ -340,6 +342,6 @@ def _free_name(unused: Folder, name: str) -> str:
 
 
 def write_state(folder: Folder, image: str, tree: Tree) -> None:
-    """Writes the index of a session, whose contents are there, that nobody has opened yet."""
+    """Writes the index of a new session that is not open yet, and whose contents exist."""
     with contextlib.closing(Index(folder, image)) as index:
         index.rewrite((*tree.records(), Closed()))

@@ -1,8 +1,8 @@
-"""The states of a session that can be gone back to, shown as a table and as a tree.
+"""The states that a session can restore, shown as a table and as a tree.
 
 A state is an object with `id`, `parent`, `name`, `cell`, `label`, `time`, `bytes` and `here`, as
-`Tree.rows` gives it. One with several names comes several times. Times are the guest's, which
-knows no time zone.
+`Tree.rows` returns it. A state with several names occurs once for each. Times are in UTC, as the
+guest has no time zone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wasm_kernel.state.index import place_of
 
 State = dict[str, Any]
 
-_DEPTH = 40  # branches of branches beyond are drawn beside each other
+_DEPTH = 40  # levels; deeper branches are drawn at this level
 _HEADINGS = ("checkpoint", "after cell", "first line", "time", "KiB", "")
 
 
@@ -25,7 +25,7 @@ def _place(state: State) -> str:
 
 
 def _time(state: State) -> str:
-    """The time of day, with the date if that is not today's."""
+    """Returns the time of day, with the date if it is not today."""
     then = time.gmtime(state["time"])
     today = then[:3] == time.gmtime()[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
@@ -56,11 +56,11 @@ class CheckpointTable:
         ]
 
     def text(self) -> str:
-        """The table in columns."""
+        """Returns the table in columns."""
         return _padded([_HEADINGS, *self._lines])
 
     def html(self) -> str:
-        """The table as HTML, labels escaped."""
+        """Returns the table as HTML, with labels escaped."""
 
         def row(cells: tuple[str, ...], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
@@ -70,9 +70,9 @@ class CheckpointTable:
 
 
 class HistoryTree:
-    """The states as they follow one another; after somebody went back, a branch begins.
+    """The states as a tree: a cell that ran after going back begins a branch.
 
-    The line that leads to where memory is goes straight down, the others hang off it.
+    The line to the current state goes straight down; other branches hang off it.
     """
 
     def __init__(self, states: list[State]) -> None:
@@ -85,16 +85,16 @@ class HistoryTree:
         for one, state in sorted(self._states.items()):
             parent = state["parent"] if state["parent"] in self._states else 0
             self._below.setdefault(parent, []).append(one)
-        self._line: set[int] = set()  # what leads to where memory is
+        self._line: set[int] = set()  # from the beginning to the current state
         at = next((one for one, state in self._states.items() if state["here"]), 0)
         while at in self._states:
             self._line.add(at)
             at = self._states[at]["parent"]
 
     def _walk(self) -> Iterator[tuple[int, int, bool]]:
-        """Every state, on how deep a branch it is, and whether that begins there.
+        """Yields every state, the depth of its branch, and True if the branch begins there.
 
-        A stack, as a hostile history has branches of any depth.
+        Uses a stack of its own, as a hostile history has branches of any depth.
         """
         waiting = [(top, 0, True) for top in reversed(self._below.get(0, []))]
         while waiting:
@@ -111,7 +111,7 @@ class HistoryTree:
         return str(state["label"]), names, _time(state), "<- here" if state["here"] else ""
 
     def text(self) -> str:
-        """The tree in characters."""
+        """Returns the tree in characters."""
         lines: list[tuple[str, ...]] = []
         for one, depth, begins in self._walk():
             before = "│ " * (depth - 1) + "├─" if begins and depth else "│ " * depth
@@ -119,7 +119,7 @@ class HistoryTree:
         return _padded(lines)
 
     def html(self) -> str:
-        """The tree as nested lists, labels escaped."""
+        """Returns the tree as nested HTML lists, with labels escaped."""
         parts: list[str] = []
         opened = 0  # lists
         for one, depth, begins in self._walk():

@@ -1,8 +1,8 @@
-"""Tar archives that keep holes, and that can be read if a stranger made them.
+"""Tar archives that keep holes, and can be read safely if a stranger made them.
 
 A sparse file is written in GNU tar's format 1.0 (tar(5) of GNU tar, "Sparse Formats"), which
-the standard library's reader and every GNU tar understand. Reading is bounded: in what one header
-may take, and in how much comes out of all the compression.
+the standard library's reader and every GNU tar understand. Reading is bounded: in the size of one
+header, and in the uncompressed size of the archive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import data_ranges
 from wasm_kernel.state.index import DAMAGED
 
-LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
+LEVEL = 1  # memory is large, and the lowest level gains most of what can be gained
 _CHUNK = 4 * 1024 * 1024
 _BLOCK = 512
 _DISK_BLOCK = 4096
@@ -31,7 +31,7 @@ NAME_MOST = 4096
 """The most bytes of a path; no guest can name a longer one."""
 
 _HEADER_MOST = 128 * 1024  # one part of a header
-_HEADERS_MOST = 2 * 1024 * 1024  # all that is said of a member
+_HEADERS_MOST = 2 * 1024 * 1024  # all headers of one member
 _LENGTH_MOST = 8  # digits of a record's length, and a blank
 _DIGITS = bytes(49 if 48 <= one <= 57 else 0 for one in range(256))
 _NUMBER = b"1" * 300  # longer than a name may be
@@ -41,10 +41,10 @@ _FOLLOWS = {
     tarfile.GNUTYPE_LONGNAME: "name",
     tarfile.GNUTYPE_LONGLINK: "name",
 }
-_RANGES_MOST = 50_000  # so many fit into that
+_RANGES_MOST = 50_000  # the map of so many ranges still fits into the headers
 _PERMISSIONS = 0o777
 _STEPS = 100_000
-_STEPS_EACH = 64  # for each member: a tree's order takes three, a link's way some dozens
+_STEPS_EACH = 64  # for each member: in a tree's order it takes three, a link some dozens
 
 
 class ArchiveError(WasmKernelError, ValueError):
@@ -52,7 +52,7 @@ class ArchiveError(WasmKernelError, ValueError):
 
 
 class ArchiveWriter:
-    """An archive that is being written; one thread's own."""
+    """Writes an archive; used by one thread."""
 
     def __init__(self, target: IO[bytes]) -> None:
         self._zip = gzip.GzipFile(fileobj=target, mode="wb", compresslevel=LEVEL, mtime=0)
@@ -68,13 +68,13 @@ class ArchiveWriter:
         self._add(_info(name, status, tarfile.DIRTYPE))
 
     def link(self, name: str, target: str, status: os.stat_result) -> None:
-        """Adds a link, as it is."""
+        """Adds a link with its target unchanged."""
         info = _info(name, status, tarfile.SYMTYPE)
         info.linkname = target
         self._add(info)
 
     def file(self, name: str, descriptor: int) -> None:
-        """Adds an open file, its holes as holes; as long as it was when this began."""
+        """Adds an open file, its holes as holes, with the size that it has at the call."""
         status = os.fstat(descriptor)
         info = _info(name, status, tarfile.REGTYPE)
         ranges = _joined(list(data_ranges(descriptor, status.st_size)))
@@ -95,7 +95,7 @@ class ArchiveWriter:
         self._zip.write(bytes(-info.size % _BLOCK))
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Writes the archive's end and the last compressed bytes."""
         self._zip.write(bytes(2 * _BLOCK))
         self._zip.close()
 
@@ -116,14 +116,14 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _map(ranges: list[tuple[int, int]]) -> bytes:
-    """Returns how a sparse file begins in an archive: where its data belongs."""
+    """Returns the beginning of a sparse file in an archive: the map of its data."""
     numbers = [len(ranges), *(number for start, end in ranges for number in (start, end - start))]
     text = "".join(f"{number}\n" for number in numbers).encode()
     return text + bytes(-len(text) % _BLOCK)
 
 
 def _read(descriptor: int, ranges: list[tuple[int, int]]) -> Iterator[bytes]:
-    """Yields what ranges of a file hold; zeros if it was cut off meanwhile."""
+    """Yields the bytes of a file's ranges; zeros if it was cut off during the export."""
     for start, end in ranges:
         for at in range(start, end, _CHUNK):
             wanted = min(_CHUNK, end - at)
@@ -133,9 +133,9 @@ def _read(descriptor: int, ranges: list[tuple[int, int]]) -> Iterator[bytes]:
 class ArchiveBudget:
     """The cost that an archive may still have: bytes on disk, and steps from folder to folder.
 
-    A name in it may be as deep as a path may be long, and there may be a million of them. So the
-    way to a member goes on from where the last one was put, as in an archive that was made in a
-    tree's order, and all ways together have an end.
+    A path in it may have thousands of folders, and there may be a million paths. So the walk to a
+    member starts in the last member's folder, which suits an archive in a tree's order, and the
+    steps of all walks are limited.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -155,9 +155,9 @@ class ArchiveBudget:
             )
 
     def take_bytes(self, size: int = 1) -> None:
-        """Counts what is going to be written, in whole blocks of the disk.
+        """Counts `size` bytes before they are written, in whole blocks of the disk.
 
-        Raises `ArchiveError` if it is more than what is left.
+        Raises `ArchiveError` if they are more than what is left.
         """
         self._bytes -= -(-size // _DISK_BLOCK) * _DISK_BLOCK
         if self._bytes < 0:
@@ -165,11 +165,11 @@ class ArchiveBudget:
 
 
 class _Bounded(io.RawIOBase):
-    """The bytes that the compression holds: so many in all, few at once, and only forwards.
+    """The uncompressed bytes of an archive: read only forwards, with limits in all and at once.
 
-    The standard library's reader takes a header's word for everything: it reads what is said to be
-    there at once, and searches it with expressions that take the square of its length. So all that
-    it reads of headers is bounded, and the words of an extended one are checked here first.
+    The standard library's reader trusts a header's sizes: it reads a part of any size at once, and
+    searches it with expressions that take the square of its length. So its reads of headers are
+    bounded, and the records of an extended header are checked here first.
     """
 
     def __init__(self, source: IO[bytes], most: int) -> None:
@@ -208,9 +208,9 @@ class _Bounded(io.RawIOBase):
             self._expected = _FOLLOWS.get(kind, "map")
 
     def drain(self) -> None:
-        """Reads what is left, which is nothing but zeros; the compression's own checksum is last.
+        """Reads the rest, so that the compression's checksum at its end is checked, too.
 
-        Raises `ArchiveError` if there is more.
+        Raises `ArchiveError` if the rest is anything but zeros.
         """
         self.begin_content()
         while data := self.read(_CHUNK):
@@ -235,7 +235,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _check_words(data: bytes) -> None:
-    """Checks that an extended header consists of its records, and has no endless number."""
+    """Checks that an extended header consists of whole records, and has no endless number."""
     at = 0
     while at < len(data) and data[at]:
         blank = data.find(b" ", at, at + _LENGTH_MOST)
@@ -253,10 +253,10 @@ Member = tuple[tarfile.TarInfo, IO[bytes] | None]
 
 @contextmanager
 def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
-    """The members of an archive in their order, each with its content if it is a file.
+    """Opens an archive; yields its members in order, each with its content if it is a file.
 
-    The archive may be compressed by gzip. Raises `ArchiveError` if more than `most` bytes come out
-    of it, or if it is damaged.
+    The archive may be compressed by gzip. Raises `ArchiveError` if it has more than `most`
+    uncompressed bytes, or if it is damaged.
     """
     try:
         compressed = source.read(2) == b"\x1f\x8b"
@@ -274,7 +274,7 @@ def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
 def _each(tar: tarfile.TarFile, source: _Bounded) -> Iterator[Member]:
     reader: Any = tar
     while (info := tar.next()) is not None:
-        reader.members = []  # it would keep them all
+        reader.members = []  # the reader would keep all members in memory
         if info.size < 0:
             raise ArchiveError("The archive holds a file that is shorter than nothing.")
         source.begin_content()
@@ -288,7 +288,7 @@ def unpack(
 ) -> None:
     """Writes a member's content into an empty file, holes as holes.
 
-    A budget counts what is written. `ArchiveError` if its stretches don't fit.
+    A budget counts the written bytes. Raises `ArchiveError` if the member's parts do not fit.
     """
     found: Any = getattr(info, "sparse", None)
     last = 0

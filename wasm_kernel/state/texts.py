@@ -76,7 +76,7 @@ _REASONS: Mapping[Reason, str] = {
 
 
 def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
-    """A notice of a session that goes on."""
+    """Returns the notice of a session that goes on."""
     after = _place(head)
     if forked:
         return (
@@ -92,7 +92,7 @@ def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
 
 
 def restorable(names: Collection[str]) -> str:
-    """A quiet notice of states that outlived the variables."""
+    """Returns the quiet notice of named states of earlier runs."""
     first, listed = next(iter(names)), _some([*names])
     return _notice(
         f"Named checkpoints of earlier runs: {listed}. `%restore {first}` brings the variables "
@@ -101,17 +101,17 @@ def restorable(names: Collection[str]) -> str:
 
 
 def names_lost(problem: Exception) -> str:
-    """A notice of named states that can't be had, or not with this version."""
+    """Returns the notice of named states that can't be restored, maybe only with this version."""
     return _notice(f"Named checkpoints of earlier runs can't be restored: {problem}.")
 
 
 def names_evicted(why: str) -> str:
-    """A quiet notice of named states that were removed while nobody used the session."""
+    """Returns the quiet notice of named states that were removed from an unused session."""
     return _notice(f"Saved variables of earlier runs can't be restored: {evicted(why)}.")
 
 
 def names_missing(usable: Usable) -> str:
-    """A notice of damaged states, among which named ones may have been."""
+    """Returns the notice of damaged states, among which named ones may have been."""
     return _notice(
         f"Saved states that were damaged or missing are left out: {usable.lost}. Named checkpoints "
         "of earlier runs may be missing."
@@ -119,12 +119,12 @@ def names_missing(usable: Usable) -> str:
 
 
 def lost(problem: Exception) -> str:
-    """A notice of variables that can't be had, or not with this version."""
+    """Returns the notice of variables that can't be restored, maybe only with this version."""
     return f"[wasm-kernel] The variables begin fresh: {problem}. The files in /app are all there.\n"
 
 
 def evicted(why: str) -> str:
-    """Returns why the variables were removed while nobody used the session (`Holder.evicted`)."""
+    """Returns why the variables of an unused session were removed (`Holder.evicted`)."""
     if not why:
         return "somebody has removed what was saved of them"
     if why == "age":
@@ -140,7 +140,7 @@ def evicted(why: str) -> str:
 
 
 def unsaved(problem: Exception) -> str:
-    """A notice of a disk that takes no states."""
+    """Returns the notice of states that can't be written to disk."""
     return (
         f"[wasm-kernel] This session's variables can't be saved to disk ({describe(problem)}). It "
         "goes on in memory; what is not saved is lost when this kernel or sandbox ends.\n"
@@ -148,9 +148,9 @@ def unsaved(problem: Exception) -> str:
 
 
 def left_behind(folder: str, head: Commit | None) -> str:
-    """A record of the session of a workspace folder that was closed without its last state.
+    """Returns the log line of a session, of a workspace folder, whose last state could not be kept.
 
-    It stands at a `head`.
+    `head` is the last commit that was kept.
     """
     where = "the beginning" if head is None else place_of(head.cell, head.label)
     return (
@@ -160,7 +160,7 @@ def left_behind(folder: str, head: Commit | None) -> str:
 
 
 def unwritten(names: Collection[str]) -> str:
-    """The error of checkpoints that are not on disk."""
+    """Returns the error of checkpoints that are not on disk yet."""
     return (
         f"Named, but not on disk yet: {', '.join(names)}. The names hold as long as this kernel or "
         "sandbox runs, and are saved when the disk takes them; a crash before that loses them. "
@@ -169,7 +169,7 @@ def unwritten(names: Collection[str]) -> str:
 
 
 def untaken(cell: int, label: str, problem: Exception) -> str:
-    """A notice of a state that could not be kept."""
+    """Returns the notice of a state that could not be kept."""
     return (
         f"[wasm-kernel] The state after In[{cell}] ({label}) could not be kept "
         f"({describe(problem)}); the variables themselves are all there. The next cell tries "
@@ -178,7 +178,7 @@ def untaken(cell: int, label: str, problem: Exception) -> str:
 
 
 def unreadable(commit: Commit, count: int, problem: Exception) -> str:
-    """A notice of a saved state that can't be read; `count` states are lost in all."""
+    """Returns the notice of a saved state that can't be read; `count` states are lost in all."""
     if not commit.parent:
         return lost(problem)
     also = f"; {count - 1} states that came later are lost, too" if count > 1 else ""
@@ -189,7 +189,7 @@ def unreadable(commit: Commit, count: int, problem: Exception) -> str:
 
 
 def dead(commit: Commit) -> str:
-    """A notice of a saved state that was left, as no guest runs in it."""
+    """Returns the notice of a saved state that was left, as no guest runs in it."""
     return (
         f"[wasm-kernel] No guest runs in the saved state after {_place(commit)}. The variables are "
         "as they were before that.\n"
@@ -197,7 +197,7 @@ def dead(commit: Commit) -> str:
 
 
 def damaged(usable: Usable, head: Commit) -> str:
-    """A notice of damaged states; the session goes on at one that is whole."""
+    """Returns the notice of damaged states; the session goes on at a whole one."""
     doubt = (
         ", the newest state that can be used; that may not be where the session was left, and "
         "names of checkpoints may be missing"
@@ -210,7 +210,7 @@ def damaged(usable: Usable, head: Commit) -> str:
 
 
 def narrowed(cells: int, policy: ExecutionPolicy) -> str:
-    """A notice of a cap on the history's size that leaves fewer cells to undo."""
+    """Returns the notice that the cap on the history's size leaves fewer cells to undo."""
     count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
     advice = policy.door.raising("history_bytes", purpose="to undo more")
     return _notice(
@@ -225,7 +225,7 @@ def _notice(text: str) -> str:
 
 
 def no_room_for_names(policy: ExecutionPolicy) -> str:
-    """The refusal of another named state, which would take too much room on disk."""
+    """Returns the refusal of another named state that would take too much room on disk."""
     advice = policy.door.raising("history_bytes", purpose="to name more")
     return (
         "The checkpoint was not made: named states stay on disk as long as the session, and with "
@@ -236,7 +236,7 @@ def no_room_for_names(policy: ExecutionPolicy) -> str:
 
 
 def left_out(reasons: Mapping[str, str]) -> str:
-    """A notice of files of the parent, by path, that were not copied into a fork."""
+    """Returns the notice of files that a fork lacks; `reasons` are by path."""
     named = [f"{path!a} ({reason})" for path, reason in list(reasons.items())[:_NAMED]]
     names = ", ".join([*named, "..."] if len(reasons) > _NAMED else named)
     return f"[wasm-kernel] {len(reasons)} of the parent's files are not in this fork: {names}.\n"
@@ -248,7 +248,7 @@ def _place(commit: Commit) -> str:
 
 
 def not_kept(files: Mapping[str, NotKept], door: Door) -> str:
-    """A notice of files, by path, that a cell changed and that could not be kept."""
+    """Returns the notice of files, by path, that a cell changed and that could not be kept."""
     advice = door.raising("file_copy_bytes", "files_history_bytes", purpose="to keep more")
     return _notice(
         f"{_each(files)} could not be kept as before this cell; %undo --files will leave the file "
@@ -257,7 +257,7 @@ def not_kept(files: Mapping[str, NotKept], door: Door) -> str:
 
 
 def keeps_no_files(problem: OSError) -> str:
-    """A notice of a record of earlier files that can't be written."""
+    """Returns the notice of a journal of earlier files that can't be written."""
     return (
         f"[wasm-kernel] Earlier versions of files can't be kept on disk ({describe(problem)}): "
         "after a crash of the kernel, %undo --files would not know them.\n"
@@ -265,7 +265,7 @@ def keeps_no_files(problem: OSError) -> str:
 
 
 def tell_restored(found: RestoredFiles, write: Callable[[str, str], None]) -> None:
-    """Says what was done to files, and what could not be, or which stay."""
+    """Writes which files were restored and which could not be, or which stay as they are."""
     if found.left is not None:
         if names := [ascii(covered_by(path) or path)[1:-1] for path in found.left]:
             write("stdout", f"Files in /app stay as they are: {_some(names)}.{TAKE_BACK}\n")

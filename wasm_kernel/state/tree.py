@@ -1,4 +1,4 @@
-"""The states of a session as a tree of commits, and where an undo, a redo or a restore leads. Pure.
+"""The states of a session as a tree of commits, and the targets of undo, redo and restore. Pure.
 
 Every cell leaves one commit, whose parent is the commit that the cell began at.
 """
@@ -17,7 +17,7 @@ from wasm_kernel.state.index import Commit, Drop, Head, Name, Origin, Record
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
 NAMES_MOST = 1000
-_UNDONE_MOST = 1000  # states that a redo can come back to, one after the other
+_UNDONE_MOST = 1000  # states that repeated redos can reach
 _NAME = r"[\w][\w .+-]{0,63}"
 _CELL = r"(?:In ?)?\[?(\d{1,10})\]?"
 
@@ -27,11 +27,11 @@ class Travel(Struct, frozen=True):
 
     Attributes:
         target: The commit that it leads to; 0 for before the first.
-        cells: The cells whose effects come or go with it, oldest first. What ran between two cells,
-            such as a widget's callback, comes and goes with the first of them.
+        cells: The cells whose effects come or go with it, oldest first. Code that ran between two
+            cells, such as a widget's callback, belongs to the first of them.
         undone: The commits that can be redone afterwards, latest last.
-        how: `undo`, `redo` or `restore`; `rollback` if nobody asked for it.
-        files: The commit whose files are to be brought back; None to leave them as they are.
+        how: `undo`, `redo` or `restore`; `rollback` if the user did not ask for it.
+        files: The commit whose files are brought back; None leaves the files as they are.
     """
 
     target: int
@@ -42,11 +42,11 @@ class Travel(Struct, frozen=True):
 
 
 class Tree(Struct, frozen=True):
-    """The commits of a session, and which of them memory is at.
+    """The commits of a session, and the head: the commit that memory is at, 0 before the first.
 
-    The head is 0 before the first; those that were left by going back are `undone`, latest last;
-    `last` is the highest number that a commit ever had; `origin` was inherited from another
-    session; `count` is the execution count that comes after cells that left no commit.
+    `undone` are the commits that were left by going back, latest last. `last` is the highest number
+    that a commit ever had. `origin` describes what was inherited from another session. `count` is
+    the execution count that comes after cells that left no commit.
     """
 
     commits: Mapping[int, Commit] = {}
@@ -58,7 +58,7 @@ class Tree(Struct, frozen=True):
     count: int = 0
 
     def lineage(self, commit_id: int) -> list[Commit]:
-        """Returns a commit and those it stands on, newest first."""
+        """Returns a commit and its ancestors, newest first."""
         line = []
         while commit_id:
             line.append(self.commits[commit_id])
@@ -66,7 +66,7 @@ class Tree(Struct, frozen=True):
         return line
 
     def standing_on(self, commit_id: int) -> set[int]:
-        """Returns a commit, and all those that stand on it."""
+        """Returns a commit and all its descendants."""
         found = {commit_id}
         for other in sorted(self.commits):
             if self.commits[other].parent in found:
@@ -74,11 +74,11 @@ class Tree(Struct, frozen=True):
         return found
 
     def with_commit(self, commit: Commit) -> Tree:
-        """Returns the same with another commit, or with another version of one."""
+        """Returns the tree with a new commit, or with a new version of one."""
         return replace(self, commits={**self.commits, commit.id: commit})
 
     def without(self, some: Collection[int]) -> Tree:
-        """Returns the same without some commits; the head goes to the nearest before it."""
+        """Returns the tree without some commits; the head goes to its nearest ancestor left."""
         if not some:
             return self
         head = self.head
@@ -89,20 +89,20 @@ class Tree(Struct, frozen=True):
 
     @property
     def next_count(self) -> int:
-        """The execution count that comes after all that were used in this run, or in the head."""
+        """The execution count after all that were used in this run or at the head."""
         used = [commit.count for commit in self.commits.values() if commit.cell]
         head = self.commits.get(self.head)
         return max([*used, self.count, 1 if head is None else head.count])
 
     @property
     def has_parents_seeds(self) -> bool:
-        """Returns whether the head is another session's, which goes on with the same seeds."""
+        """True if the head comes from the parent session, which goes on with the same seeds."""
         head = self.commits.get(self.head)
         return head is not None and self.origin.reseed and self.origin.inherits(head)
 
     @property
     def open_files(self) -> set[str]:
-        """The identities of the files that were open at any commit, as they are called here."""
+        """The identities, in this session, of the files that were open at any commit."""
         commits = self.commits.values()
         return {file.identity for commit in commits for file in self.origin.files_of(commit)}
 
@@ -115,19 +115,19 @@ class Tree(Struct, frozen=True):
     # -- as records
 
     def head_record(self) -> Head:
-        """Returns the record of where memory is."""
+        """Returns the record of the head."""
         return Head(self.head, self.last, self.undone, self.count)
 
     def records(self) -> tuple[Record, ...]:
-        """Returns the records that say all of it, in the order of an index."""
+        """Returns the records of the whole tree, in the order of an index."""
         ordered = [self.commits[one] for one in sorted(self.commits)]
         names = [Name(name, one) for name, one in self.names.items()]
         return (self.origin, *ordered, *names, self.head_record())
 
     def records_since(self, before: Tree, head: Head) -> tuple[Record, ...]:
-        """Returns the records to add to an index that says `before`, with `head` as its last head.
+        """Returns the records to append to an index of the tree `before` with the last head `head`.
 
-        A name is never taken back: whoever reads the index passes over those of dropped commits.
+        A name is never taken back: readers of the index ignore names of dropped commits.
         """
         dropped = tuple(sorted(before.commits.keys() - self.commits.keys()))
         records: list[Record] = [Drop(dropped)] if dropped else []
@@ -141,14 +141,14 @@ class Tree(Struct, frozen=True):
     # -- going back and forth
 
     def after(self, travel: Travel) -> Tree:
-        """Returns the same once a travel has been made."""
+        """Returns the tree after a travel."""
         return replace(self, head=travel.target, undone=travel.undone)
 
     def plan(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travel:
-        """Returns the travel that somebody asks for, without doing anything, or `TravelError`.
+        """Plans a travel, without making it; `TravelError` if it is impossible.
 
-        `name` is the checkpoint, or the number of the cell, to restore. To restore files without
-        naming a state is to have them as they were after the last cell that left one.
+        `name` is the checkpoint, or the number of the cell, to restore. With `files` and no name, a
+        restore brings only files back, as they were after the last cell that left a state.
         """
         if how == "undo":
             travel = self._undo(cells)
@@ -162,7 +162,7 @@ class Tree(Struct, frozen=True):
         return replace(travel, how=how, files=travel.target if files else None)
 
     def _undo(self, cells: int) -> Travel:
-        """Leads before the last so many cells; what ran uncounted after the first goes with it."""
+        """Plans an undo of the last `cells` cells, with all uncounted commits after the first."""
         if cells < 1:
             raise TravelError("%undo takes the number of cells to undo, at least 1.")
         left: list[Commit] = []
@@ -204,7 +204,7 @@ class Tree(Struct, frozen=True):
         return Travel(target, (), self.undone_after_leaving())
 
     def _after_cell(self, where: str) -> int:
-        """Returns the state after the cell of a number; 0 if there is none."""
+        """Returns the state after the cell with a number; 0 if there is none."""
         number = re.fullmatch(_CELL, where.strip())
         cell = int(number[1]) if number is not None else 0
         found = [c for c in self.commits.values() if c.cell == cell and cell]
@@ -215,17 +215,17 @@ class Tree(Struct, frozen=True):
         return next((commit.id for commit in self.lineage(self.head) if commit.cells), 0)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the states that can be gone back to, oldest first, as the guest shows them.
+        """Returns the states that can be restored, oldest first, as the guest shows them.
 
-        One with several names comes several times. States that no cell left are listed if they have
-        a name, or if memory is at them; the others are passed over as parents, too.
+        A state with several names occurs once for each. States that no cell left are included if
+        they have a name or are the head; the others are skipped, also as parents.
         """
         names: dict[int, list[str]] = {}
         for name, one in self.names.items():
             names.setdefault(one, []).append(name)
         shown = {c.id for c in self.commits.values() if c.cells or c.id in names} | {self.head}
         rows = []
-        above = {0: 0}  # by commit, itself or the nearest one above it that is shown
+        above = {0: 0}  # by commit: itself or its nearest ancestor that is shown
         for one, commit in sorted(self.commits.items()):
             above[one] = one if one in shown else above[commit.parent]
             state = {
