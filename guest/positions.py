@@ -415,6 +415,10 @@ def _strict(module: WasmModule) -> Iterator[Edit]:
         body = module.body(function)
         for found in re.finditer(number + rb"(?=\x41\x07[\x46\x47])", body, re.DOTALL):
             yield Edit(function, found.end(), i32_const(_LONG), i32_const(_INT), why)
+    why = "a number of int32 has the hash of the same int"
+    for kind in ("int", "uint"):
+        same = call(module.index(kind.replace("int", "long") + "_arrtype_hash"))
+        yield Edit(f"{kind}_arrtype_hash", START, b"", local_get(0) + same + RETURN, why)
     why = "the DType of int32 is called Int32DType, that of positions LongDType"
     int_name, int32_name, long_name = map(i32_const_address, (17535911, 17536795, 17536262))
     yield Edit("set_typeinfo", 1337, int_name + i32_const(0), int32_name + int_name, why)

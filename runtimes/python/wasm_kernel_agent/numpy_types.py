@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import numpy
-from numpy._core import arrayprint, numeric, numerictypes
+from numpy._core import _internal, arrayprint, numeric, numerictypes
 from numpy.lib import _iotools
 
 
@@ -27,6 +27,7 @@ def install() -> None:
     printing._typelessdata[0] = numpy.int64  # the integers whose arrays are shown without `dtype=`
     printing._typelessdata.append(numpy.intp)
     _widen_arrays_like_positions()
+    _keep_fields_of_positions()
     for name in ("histogram", "digitize"):
         setattr(numpy, name, _widening(getattr(numpy, name)))
     reading: Any = _iotools.StringConverter  # which tries types in turn, the narrowest first
@@ -44,6 +45,17 @@ def _widen_arrays_like_positions() -> None:
         return empty_like(prototype, dtype=dtype, **settings)
 
     numeric_.empty_like = wider  # as its module's functions see it; `np.empty_like` stays
+
+
+def _keep_fields_of_positions() -> None:
+    """Lets two equal fields of positions have that type in common, which compiled code asks for."""
+    internal: Any = _internal
+    promote_types = internal.promote_types
+
+    def promoted(one: Any, other: Any) -> Any:
+        return one if one.char == other.char == "l" else promote_types(one, other)
+
+    internal.promote_types = promoted
 
 
 def widen(values: Any) -> Any:
