@@ -1,5 +1,5 @@
-"""`BaseSandbox`: what each sandbox offers, whether its guest lives in this process (`LocalSandbox`)
-or in a worker (`WorkerSandbox`).
+"""`BaseSandbox`: the methods of every sandbox, with its guest in this process (`LocalSandbox`) or
+in a worker (`WorkerSandbox`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLOSED = "this sandbox is closed; make another one"
 
 
 class TravelRequest(Struct, frozen=True):
-    """A way back or forth in the history that is asked for; the methods explain the fields."""
+    """A request to go back or forth in the history; `undo` and its like explain the fields."""
 
     how: Literal["undo", "redo", "restore", "rollback"]
     cells: int = 1
@@ -31,7 +31,7 @@ class TravelRequest(Struct, frozen=True):
 
 
 def at_least_one(n: int) -> int:
-    """Returns how many forks are to be made; `ValueError` if less than 1."""
+    """Returns the number of forks to make; `ValueError` if it is less than 1."""
     if n < 1:
         raise ValueError(f"fork makes one sandbox or more, not {n}")
     return n
@@ -43,7 +43,7 @@ class BaseSandbox(Sandbox):
     Cells and questions are served one after another; `interrupt` and `close` act at once.
 
     Attributes:
-        workspace: The host folder that the guest sees as `/app`, by the path that was asked for.
+        workspace: The host folder that the guest sees as `/app`, by the path that the caller gave.
         policy: The limits.
         session_id: The session's id, or None outside of sessions.
     """
@@ -75,7 +75,7 @@ class BaseSandbox(Sandbox):
         listener: Listener | None = None,
         timeout_seconds: float | None = None,
     ) -> CellFuture:
-        """Queues a cell; its future ends with its result, whatever the code does.
+        """Queues a cell; its future ends with a result, whatever the code does.
 
         Cancelling the future, as `asyncio.wait_for` does, interrupts this cell and no other.
 
@@ -86,13 +86,14 @@ class BaseSandbox(Sandbox):
             allow_stdin: Whether `input()` may ask the listener.
             user_expressions: Expressions to evaluate afterwards, by name.
             cell_id: The front end's id of the cell, for tracebacks.
-            parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
+            parent: The fields of the carrying message that the guest may know: `msg_id`,
+                `msg_type`.
             listener: Gets its output while it runs.
             timeout_seconds: How long it may run, if `policy.cell_timeout` does not allow less.
 
         Raises:
             SandboxClosed: the sandbox is closed.
-            TypeError: `code` is no text.
+            TypeError: `code` is not a string.
             ValueError: `timeout_seconds` is not above 0.
         """
         if not isinstance(code, str):
@@ -113,15 +114,15 @@ class BaseSandbox(Sandbox):
 
     @abstractmethod
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
-        """Queues a cell that was checked, as `submit`."""
+        """Queues a cell that was checked already, like `submit`."""
 
     def execute(self, code: str, **options: Any) -> SandboxResult:
         """Runs a cell and waits for it; the options are those of `submit`.
 
-        Ctrl-C interrupts the cell, and its result says so.
+        Ctrl-C interrupts the cell, whose result then says so.
 
         Raises:
-            SandboxClosed, TypeError, ValueError: as `submit`.
+            SandboxClosed, TypeError, ValueError: as for `submit`.
             WasmKernelError: the guest could not be started.
         """
         return self.submit(code, **options).wait()
@@ -141,10 +142,10 @@ class BaseSandbox(Sandbox):
     # -- its history
 
     def checkpoint(self, name: str) -> None:
-        """Names the state that memory is in now; it is kept as long as the session.
+        """Names the current state of memory, which is kept as long as the session.
 
-        Comes back when the state is on disk; a kill right after it does not lose the name. This and
-        all that go back wait until the running cell is over.
+        Returns when the state is on disk; a kill right after that does not lose the name. This
+        method and those that go back wait until the running cell is over.
 
         Raises:
             TravelError: the name can't be used.
@@ -153,7 +154,7 @@ class BaseSandbox(Sandbox):
 
     @abstractmethod
     def naming(self, name: str) -> Future[None]:
-        """As `checkpoint`, without waiting for it."""
+        """Begins `checkpoint`, without waiting for it."""
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
@@ -161,17 +162,17 @@ class BaseSandbox(Sandbox):
 
     @abstractmethod
     def listing(self) -> Future[list[Checkpoint]]:
-        """As `checkpoints`, without waiting for it."""
+        """Begins `checkpoints`, without waiting for it."""
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
-        """Takes back what the last cells did to variables.
+        """Takes back the changes of the last cells to variables.
 
         Args:
-            cells: How many.
-            files: Whether the files in the workspace are to be as they were, too.
+            cells: The number of cells.
+            files: Whether to bring the files in the workspace back, too.
 
         Raises:
-            TravelError: there are not so many; nothing was changed.
+            TravelError: there are fewer cells to undo; nothing was changed.
         """
         return self.travel(TravelRequest("undo", cells, files=files)).result()
 
@@ -179,7 +180,7 @@ class BaseSandbox(Sandbox):
         """Takes back the last undo or restore, as long as no cell ran since.
 
         Args:
-            files: Whether the files in the workspace are to be as they were before it, too.
+            files: Whether to bring the files in the workspace back, too.
 
         Raises:
             TravelError: there is nothing to redo.
@@ -187,11 +188,11 @@ class BaseSandbox(Sandbox):
         return self.travel(TravelRequest("redo", files=files)).result()
 
     def restore(self, where: str | int, *, files: bool = False) -> Travelled:
-        """Brings variables back as they were at a named checkpoint, or after a cell's number.
+        """Brings variables back as they were at a named checkpoint, or after a cell.
 
         Args:
-            where: The name or the number.
-            files: Whether the files in the workspace are to be as they were, too.
+            where: The checkpoint's name or the cell's number.
+            files: Whether to bring the files in the workspace back, too.
 
         Raises:
             TravelError: there is no such state; nothing was changed.
@@ -202,56 +203,56 @@ class BaseSandbox(Sandbox):
         """Brings variables back as they were after the last cell, in a new guest.
 
         Args:
-            files: Whether the files in the workspace are to be as they were, too: those that a cell
-                that failed, or somebody else, has changed since.
+            files: Whether to bring the files in the workspace back, too, if a cell that failed or
+                another program has changed them since.
         """
         return self.travel(TravelRequest("rollback", files=files)).result()
 
     @abstractmethod
     def travel(self, request: TravelRequest) -> Future[Travelled]:
-        """As `undo` and its like, without waiting for it."""
+        """Begins `undo`, `redo`, `restore` or `rollback`, without waiting for it."""
 
     @abstractmethod
     def fork(self, n: int = 1, *, deterministic: bool = False) -> Sequence[BaseSandbox]:
         """Makes further sandboxes with the same variables and copies of the files.
 
-        Each fork of a session is a session with an id of its own; that of a sandbox outside of
-        sessions lives in a folder beside this one's, `NAME-fork-1` and so on. Both go their own
-        ways from here: no variable and no file of the one is seen by the other, but for mounted
+        Each fork of a session is a session with an id of its own. A fork of a sandbox outside of
+        sessions lives in a folder beside this one's: `NAME-fork-1` and so on. Sandbox and fork are
+        independent from here on: neither sees the other's variables or files, except in mounted
         folders. A fork has its parent's past, too: `undo`, `redo` and named checkpoints lead to the
         same states. Waits until the running cell is over.
 
         Args:
-            n: How many.
-            deterministic: Keep the state of every random generator. Otherwise all of them, seeded
-                or not, and what UUIDs and temporary names are made of begin anew in a fork, also if
-                it goes back to a state from before it was forked.
+            n: The number of forks.
+            deterministic: Keep the state of every random generator. Otherwise all generators,
+                seeded or not, and the sources of UUIDs and temporary names begin anew in a fork,
+                even if it goes back to a state from before it was forked.
 
         Returns:
-            The forks; close each. What could not be copied (a file without permission to read, a
-            socket) is named in the stderr of a fork's first cell.
+            The forks; close each. The stderr of a fork's first cell names the files that could not
+            be copied (a file without permission to read, a socket).
 
         Raises:
-            ForkError: a fork can't be made, such as for lack of disk space; none was.
+            ForkError: a fork can't be made, such as for lack of disk space; none was made.
             ValueError: `n` is less than 1.
-            WasmKernelError: a session can't be made, or a guest not be started.
+            WasmKernelError: a session can't be made, or a guest can't be started.
         """
 
     # -- its life
 
     @abstractmethod
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
-        """Takes other limits and another logger, which hold from the next cell on.
+        """Replaces the limits and the logger, from the next cell on.
 
-        The variables stay. None leaves what is there.
+        The variables stay. None leaves the current one.
 
         Raises:
-            PolicyError: a mount can't be had; nothing was changed.
+            PolicyError: a folder can't be mounted; nothing was changed.
         """
 
     @abstractmethod
     def offer_pip(self) -> None:
-        """Lets its cells install packages; see the function `offer_pip`."""
+        """Lets the sandbox's cells install packages; see the function `offer_pip`."""
 
     @property
     @abstractmethod
@@ -268,10 +269,10 @@ class BaseSandbox(Sandbox):
 
     @abstractmethod
     def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
-        """Stops what runs and frees the sandbox's resources. Safe to call twice, from any thread.
+        """Stops running code and frees the sandbox's resources. Safe to call twice, on any thread.
 
         Args:
-            anew: Whether whoever opens the session next begins without its variables, always.
+            anew: Whether the session always begins without its variables when it is opened next.
             why: The error text of later calls.
         """
 

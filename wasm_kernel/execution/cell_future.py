@@ -1,6 +1,7 @@
 """`CellFuture`: one cell of a sandbox, from its queue to its result.
 
-Also the parts of a result that need no guest: what a cell showed, and how it never ran.
+Also the parts of a result that need no guest: a cell's output, and the result of a cell that never
+ran.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ _NEVER_RAN = CellError("KeyboardInterrupt", "The cell was interrupted before it 
 
 
 class CellFuture(Future[SandboxResult]):
-    """The future of one cell. Cancelling it interrupts that cell, and no other. Any thread may."""
+    """The future of one cell. Any thread may cancel it, which interrupts that cell and no other."""
 
     def interrupt(self) -> bool:
-        """Interrupts the cell if it runs, or takes it out of the queue; False if it is over."""
+        """Interrupts the cell if it runs, or removes it from the queue; False if it is over."""
         raise NotImplementedError
 
     def cancel(self) -> bool:
         """Interrupts the cell and drops its result; False if there is a result already.
 
-        It does not wait: what runs after it in the sandbox begins when the cell has ended.
+        Does not wait for the cell's end. The sandbox's next job begins only after that.
         """
         is_cancelled = super().cancel()
         if is_cancelled:
@@ -39,7 +40,7 @@ class CellFuture(Future[SandboxResult]):
         return is_cancelled
 
     def wait(self) -> SandboxResult:
-        """Waits for the result. Ctrl-C interrupts the cell, and its result says so."""
+        """Waits for the result. Ctrl-C interrupts the cell, whose result then says so."""
         while True:
             try:
                 return self.result()
@@ -48,7 +49,7 @@ class CellFuture(Future[SandboxResult]):
                     raise
 
     async def ended(self) -> SandboxResult:
-        """Awaits the result. If it is cancelled, it interrupts the cell and waits until it ends."""
+        """Awaits the result. If this is cancelled, interrupts the cell and waits for its end."""
         import asyncio
 
         result, cancelled = asyncio.wrap_future(self), None
@@ -60,13 +61,13 @@ class CellFuture(Future[SandboxResult]):
                     self.interrupt()
                 cancelled = request
         if cancelled is not None:
-            result.exception()  # nobody else will ask
+            result.exception()  # marks it as retrieved: no caller reads it any more
             raise cancelled
         return result.result()
 
 
 class QueuedCell(CellFuture):
-    """A cell of a sandbox in this process; `never_ran` makes its result if it did not begin."""
+    """A cell of a sandbox in this process; `never_ran` makes the result if it does not begin."""
 
     def __init__(self, clock: Clock, never_ran: Callable[[], SandboxResult]) -> None:
         super().__init__()
@@ -98,10 +99,10 @@ class QueuedCell(CellFuture):
             with self._guard:
                 self._is_over = True
                 if self._is_interrupted:
-                    self._clock.forget_early_interrupt()  # the next cell is none of its business
+                    self._clock.forget_early_interrupt()  # it must not reach the next cell
 
     def interrupt(self) -> bool:
-        """As `CellFuture` has it."""
+        """Interrupts as `CellFuture` says."""
         job = self._job
         if job is not None and job.cancel():
             return True
@@ -111,7 +112,7 @@ class QueuedCell(CellFuture):
 
     def _finish(self, job: Future[SandboxResult]) -> None:
         with self._guard:
-            self._is_over, self._job = True, None  # a circle would keep the result
+            self._is_over, self._job = True, None  # a reference cycle would keep the result
         if job.cancelled():
             self._clock.expect(-1)
         if not self.set_running_or_notify_cancel():
@@ -127,11 +128,11 @@ class QueuedCell(CellFuture):
 class CellOutput:
     """The text and the rich outputs of one turn, for its result.
 
-    Text is kept as bytes until it is asked for: guest code decides how small its pieces are, and a
-    piece may be a text of a single wide character.
+    Text is kept as bytes until it is read: the guest decides how small its pieces are, and a piece
+    may be a string of a single wide character.
 
     Args:
-        wanted: Whether anybody will ask. A kernel has sent it all by then, and keeps nothing.
+        wanted: Whether to keep the output. A kernel has sent it already, and needs no copy.
     """
 
     def __init__(self, *, wanted: bool) -> None:
@@ -169,7 +170,7 @@ def _as_result(output: protocol.Output) -> result.Output:
 def never_ran(
     workspace: Path, session_id: str | None, error: CellError = _NEVER_RAN
 ) -> SandboxResult:
-    """Returns the result of a cell that did not run to its end. Any thread may ask."""
+    """Returns the result of a cell that did not run to its end. Any thread may call it."""
     return SandboxResult(
         success=False,
         stdout="",
@@ -188,7 +189,7 @@ def never_ran(
 
 
 def as_error(stopped: GuestStopped, door: Door) -> Error:
-    """Returns a lost guest in the shape of an error of the cell, for the user of a door."""
+    """Returns the loss of a guest as an error of the cell, in words for the user of a door."""
     name, text = type(stopped).__name__, stopped.text(door)
     trace = stopped.trace if isinstance(stopped, OutOfMemory) else ()
     return Error(name, text, (*trace, f"\x1b[31m{name}\x1b[39m: {text}"))

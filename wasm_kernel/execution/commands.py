@@ -1,14 +1,14 @@
-"""Host commands: what the host does for a cell, at once or when the cell is over.
+"""Host commands: actions of the host for a cell, at once or when the cell is over.
 
 Forking a session, fetching a package or pruning old sessions reaches beyond the guest. The host
-does such a thing only if the text of the cell, which it sent itself, asks for it: at top level,
-each command at most as often as it stands there, with the very words that stand there
-(`GuestLanguage.parse_cell`). Guest code that asks on its own, through a function, a file or a
-forged frame, is refused in words.
+runs such a command only if the text of the cell, which the host sent itself, contains it at top
+level: at most as often as it stands there, and with exactly the words that stand there
+(`GuestLanguage.parse_cell`). A command that guest code sends in another way, through a function, a
+file or a forged frame, is refused with a message.
 
 Commands that travel through the session's history may come from anywhere in a cell: they are
 planned while it runs, and done when it is over. They build on each other: a second `%undo` in one
-cell begins where the first one leads, and a checkpoint that is named after it names that state.
+cell begins at the target of the first one, and a checkpoint named after it names that state.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel, checked_name
 from wasm_kernel.wasi_files.changes import FileChanges
 
-_TEXT_MOST = 250_000  # characters: the reader takes some 2 us each, while the guest waits
+_TEXT_MOST = 250_000  # characters: the parser takes some 2 us each, while the guest waits
 
 LISTS = frozenset({"checkpoints", "history_tree"})
 TRAVELS = LISTS | {"undo", "redo", "restore", "checkpoint"}
-"""The commands that need no guest: a cell of nothing else is done by the host alone.
+"""The commands that need no guest: the host alone runs a cell of only such commands.
 
-So they work whatever an earlier cell did to the interpreter. An undo does not count such a cell.
+So they work even if an earlier cell broke the interpreter. An undo does not count such a cell.
 """
 
 _OF_KERNELS = {
@@ -59,7 +59,7 @@ _OF_KERNELS = {
 _FILES = r"(?:^|\s)--files(?!\S)"
 _CELLS_MOST = 2**31
 _DIGITS = 9
-_ASKED_MOST = 1_000  # in one cell: each costs the host some work, and a name a write to disk
+_ASKED_MOST = 1_000  # travels in one cell: each costs the host work, and a name a write to disk
 _TOO_MANY = f"A cell can ask this {_ASKED_MOST:,} times. Nothing was changed by this one."
 _NAMED = "Checkpoint {name!r}: %restore {name} comes back to the variables as they are now."
 _RESTORED = "Restored: the variables are {where}."
@@ -67,21 +67,20 @@ _DONE = {"undo": "Undone", "redo": "Done again"}
 
 
 class ChangedFiles(Protocol):
-    """Hears of cells that begin, and which files turns changed. Used on the guest's thread."""
+    """A listener for cells that begin and files that turns changed. Used on the guest's thread."""
 
     def cell_begins(self, context: ActionContext) -> None:
-        """Acts before a cell runs; it does not run if it is interrupted meanwhile."""
+        """Acts before a cell runs; an interrupt during this call keeps the cell from running."""
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
-        """Acts on paths of files that a turn made, changed or deleted, also if the guest was lost
-        in it.
+        """Acts on the paths of files that a turn made, changed or deleted; often there are none.
 
-        Often there are none.
+        Also called if the guest was lost in the turn.
         """
 
 
 class RunningTurn(Protocol):
-    """The turn that asks for commands: whether it is a cell, and its source."""
+    """The turn that sends commands: whether it is a cell, and its source."""
 
     is_cell: bool
     code: str
@@ -90,14 +89,15 @@ class RunningTurn(Protocol):
         """Prints on `stdout` or `stderr`."""
 
     def show(self, output: Output, size: int) -> None:
-        """Shows a rich output of so many bytes; raises `FrameError` if it is over a limit."""
+        """Shows a rich output of `size` bytes; raises `FrameError` if it is over a limit."""
 
 
 class HostCommands:
-    """The commands of a sandbox, and what its running cell has asked for.
+    """The commands of a sandbox, and the requests of its running cell.
 
-    Any thread may add a command, best before the first cell. The guest's thread does the rest. The
-    broker does what this process may not; the listener hears which files turns changed.
+    Any thread may add a command, best before the first cell. All else runs on the guest's thread.
+    The broker does work beyond this process's confinement; the listener gets the files that turns
+    changed.
     """
 
     def __init__(self, state: SessionState, language: GuestLanguage, broker: Broker) -> None:
@@ -110,10 +110,10 @@ class HostCommands:
         self._actions: list[AfterCellAction] = []
 
     def add(self, name: str, handler: CommandHandler, *, from_anywhere: bool = False) -> None:
-        """Has `handler` run if a cell says `%name`; it takes the place of an earlier one.
+        """Registers the handler that runs if a cell has `%name`; it replaces an earlier one.
 
-        `from_anywhere`: guest code may ask for it on its own, too, and as often as it likes: it
-        tells no more than the guest may know, and changes nothing.
+        With `from_anywhere`, guest code may send the command in any way, and as often as it likes.
+        Such a handler must return only facts that the guest may know, and change nothing.
         """
         others = self._from_anywhere - {name}
         self._from_anywhere = others | {name} if from_anywhere else others
@@ -121,15 +121,15 @@ class HostCommands:
 
     @property
     def names(self) -> frozenset[str]:
-        """The commands that there are."""
+        """The names of all commands."""
         return frozenset(self._handlers)
 
     def offered(self, handlers: Mapping[str, CommandHandler]) -> list[str]:
-        """Returns the names of those of `handlers` that were added."""
+        """Returns the names of the handlers in `handlers` that were added."""
         return [name for name in handlers if self._handlers.get(name) is handlers[name]]
 
     def handler(self, name: str) -> CommandHandler:
-        """Returns what the host does for a command, or raises `CommandRefused`."""
+        """Returns the handler of a command, or raises `CommandRefused`."""
         if name in self._handlers:
             return self._handlers[name]
         if name in _OF_KERNELS:
@@ -137,55 +137,55 @@ class HostCommands:
                 f"%{name} works in notebooks and consoles. Here, the program that runs this "
                 f"session {_OF_KERNELS[name]}."
             )
-        names = (each for each in self.names | TRAVELS if not each.startswith("_"))  # the agent's
+        names = (each for each in self.names | TRAVELS if not each.startswith("_"))  # ours
         known = ", ".join(f"%{each}" for each in sorted(names))
         raise CommandRefused(f"There is no command %{name[:80]} here. There are {known}.")
 
     def may_come_from_anywhere(self, name: str) -> bool:
-        """Returns whether guest code may ask for a command on its own."""
+        """Returns whether guest code may send a command that is not in the cell's text."""
         return name in self._from_anywhere
 
     def begin_cell(self, number: int) -> None:
-        """Forgets what an earlier cell asked for; checkpoints may be named by the number."""
+        """Forgets an earlier cell's requests; `number` is the default name of checkpoints."""
         self.travel.begin(number)
         self._actions = []
 
     def after_cell(self, action: AfterCellAction) -> None:
-        """Has an action run when the cell has finished."""
+        """Queues an action to run when the cell has finished."""
         self._actions.append(action)
 
     @property
     def wants_state(self) -> bool:
-        """True if something is to be done to the state that the cell leaves."""
+        """True if the cell asked for a travel, a checkpoint or an action on its final state."""
         return bool(self.travel.target or self.travel.here or self._actions)
 
     def run_actions(self, turn: RunningTurn, clock: Clock) -> None:
-        """Does what is to be done after the cell, when everything else was done.
+        """Runs the cell's actions, after everything else.
 
-        An interrupt, or the sandbox's end, is for the action that runs.
+        An interrupt, or the sandbox's end, cancels the action that runs.
         """
         if not self._actions:
             return
-        context = _Beside(turn, self.broker, clock)
+        context = _CellActionContext(turn, self.broker, clock)
         clock.arm(NO_SIGNALS, None, 0.0)
         try:
             for action in self._actions:
                 try:
                     action.run(context)
-                except Exception as problem:  # the cell has ended well, and its effects are kept
+                except Exception as problem:  # the cell has succeeded, and its effects are kept
                     log_failure(type(action).__name__, problem)
                     context.say(f"[wasm-kernel] {INTERNAL_ERROR}.\n", "stderr")
         finally:
             clock.disarm()
 
     def cell_begins(self, turn: RunningTurn, clock: Clock) -> bool:
-        """Tells the listener that a cell is about to run; returns whether it still is to."""
+        """Tells the listener that a cell is about to run; returns False if it was interrupted."""
         if self.listener is None:
             return True
         clock.arm(NO_SIGNALS, None, 0.0)
         try:
-            self.listener.cell_begins(_Beside(turn, self.broker, clock))
-        except Exception as problem:  # the cell runs without
+            self.listener.cell_begins(_CellActionContext(turn, self.broker, clock))
+        except Exception as problem:  # the cell runs all the same
             log_failure("looking at files before a cell", problem)
         finally:
             is_wanted = not clock.interrupted
@@ -193,10 +193,10 @@ class HostCommands:
         return is_wanted
 
     def files_changed(self, changes: FileChanges, turn: RunningTurn, clock: Clock) -> None:
-        """Tells the listener what the turn changed. An interrupt is for what it does."""
+        """Tells the listener which files the turn changed. An interrupt cancels its work."""
         if self.listener is None:
             return
-        context = _Beside(turn, self.broker, clock)
+        context = _CellActionContext(turn, self.broker, clock)
         clock.arm(NO_SIGNALS, None, 0.0)
         try:
             self.listener.files_changed(changes.paths(), context)
@@ -207,17 +207,17 @@ class HostCommands:
             clock.disarm()
 
     def cell_lost(self, turn: RunningTurn, clock: Clock) -> None:
-        """Drops what the cell asked for: the guest was lost in it."""
+        """Drops the cell's requests, as the guest was lost in it."""
         for action in self._actions:
             try:
-                action.cell_lost(_Beside(turn, self.broker, clock))
-            except Exception as problem:  # the guest must be started anew, whatever fails here
+                action.cell_lost(_CellActionContext(turn, self.broker, clock))
+            except Exception as problem:  # the guest must be restarted even if this fails
                 log_failure("dropping what a cell asked for", problem)
         self.begin_cell(1)
 
 
-class _Beside:
-    """An `ActionContext`: what is done for a cell before it begins, or when its end has come."""
+class _CellActionContext:
+    """An `ActionContext` for actions before a cell begins, or after its end."""
 
     def __init__(self, turn: RunningTurn, broker: Broker, clock: Clock) -> None:
         self._turn = turn
@@ -229,7 +229,7 @@ class _Beside:
         return self._clock.interrupted
 
     def report(self, text: str) -> None:
-        """Nobody waits for it."""
+        """Does nothing: progress is not shown outside of a running cell."""
 
     def say(self, text: str, stream: str = "stdout") -> None:
         if text:
@@ -237,9 +237,9 @@ class _Beside:
 
 
 class TurnCommands:
-    """The host commands of one turn; a `CommandContext` for each.
+    """The host commands of one turn, and the `CommandContext` of each.
 
-    It knows which commands the cell's text allows, and how many of each are left.
+    Counts how often each command of the cell's text may still run.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class TurnCommands:
         self._left: Counter[CommandLine] | None = None
 
     def answer(self, line: CommandLine) -> Mapping[str, Json]:
-        """Returns the answer to a command of the guest: a value, or why there is none."""
+        """Returns the answer to a command of the guest: a value, or the reason of a refusal."""
         try:
             value = self._run(line)
             json.dumps(value, allow_nan=False)
@@ -262,7 +262,7 @@ class TurnCommands:
             return {"interrupted": True}
         except WasmKernelError as refusal:
             return {"refused": str(refusal)}
-        except Exception as problem:  # nothing may pass from here into the guest's own stack
+        except Exception as problem:  # no exception may pass through the guest's stack
             log_failure(f"%{line.name}", problem)
             return {"refused": f"%{line.name}: {INTERNAL_ERROR}."}
         return {"value": value}
@@ -277,23 +277,23 @@ class TurnCommands:
         return handler(line if is_free else self._take(line), self)
 
     def _take(self, asked: CommandLine) -> CommandLine:
-        """Returns a command as it stands in the cell's text; it is used up by this.
+        """Returns a command as it stands in the cell's text, and counts its use.
 
-        Raises `CommandRefused` if it does not stand there, or has been run as often as it does.
+        Raises `CommandRefused` if it does not stand there, or was run as often as it stands there.
         """
         if len(self._turn.code) > _TEXT_MOST:
             raise CommandRefused(
                 f"%{asked.name} is not done in a cell of more than {_TEXT_MOST:,} characters. "
                 "Nothing was changed. Put it into a cell of its own."
             )
-        if self._left is None:  # most cells never ask
+        if self._left is None:  # most cells send no command, and are not parsed here
             cell = self._commands.language.parse_cell(self._turn.code)
             self._left = Counter(cell.commands(self._commands.names))
         line = CommandLine(asked.name, asked.line.strip(), asked.cell and asked.cell.rstrip("\n"))
         if self._left[line]:
             self._left[line] -= 1
             return replace(line, files=asked.files)
-        if line in self._left:  # a Counter keeps what it has counted down to 0
+        if line in self._left:  # a Counter keeps entries that are down to 0
             raise CommandRefused(
                 f"%{line.name} was done already: it is done once for each time that it stands in "
                 "the cell."
@@ -305,33 +305,33 @@ class TurnCommands:
 
     @property
     def cancelled(self) -> bool:
-        """As `CommandContext` has it."""
+        """True if the command should stop."""
         return self._clock.should_stop()
 
     def report(self, text: str) -> None:
-        """As `CommandContext` has it."""
+        """Prints a line about the command's progress."""
         self.say(f"{text}\n")
 
     def say(self, text: str, stream: str = "stdout") -> None:
-        """As `CommandContext` has it."""
+        """Prints text, up to the policy's limit for stdout."""
         self._left_to_say -= len(text)
         if self._left_to_say >= 0:
             self._turn.on_text(stream, text)
 
     def wait(self, seconds: float) -> bool:
-        """As `CommandContext` has it."""
+        """Waits as `CommandContext` says."""
         return self._clock.wait_in_host(seconds)
 
     def after_cell(self, action: AfterCellAction) -> None:
-        """As `CommandContext` has it."""
+        """Queues an action as `CommandContext` says."""
         self._commands.after_cell(action)
 
 
 class PendingTravel:
     """The travel that the running cell has asked for. The guest's thread owns it.
 
-    The target is where memory is to be afterwards, None to stay. `here` are names for the state
-    that the cell leaves, `there` for the one that memory goes to.
+    The target is the travel to make after the cell, or None. `here` are names for the state that
+    the cell leaves, `there` are names for the target's state.
     """
 
     def __init__(self, state: SessionState) -> None:
@@ -339,7 +339,7 @@ class PendingTravel:
         self.begin(1)
 
     def begin(self, number: int) -> None:
-        """Stays, until the cell of this number asks for something else."""
+        """Forgets earlier requests; the cell with this number begins."""
         self._number = number
         self._asked = 0
         self.target: Travel | None = None
@@ -347,9 +347,9 @@ class PendingTravel:
         self.there: list[str] = []
 
     def plan(self, line: CommandLine) -> Mapping[str, Any]:
-        """Returns the answer to a magic that travels, as `runtimes/PROTOCOL.md` has it.
+        """Returns the answer to a travel magic, in the form of `runtimes/PROTOCOL.md`.
 
-        Raises `TravelError` if it can't be done; what was planned before stays.
+        Raises `TravelError` if the travel is impossible; earlier plans stay.
         """
         self._asked += 1
         if self._asked > _ASKED_MOST:
@@ -378,7 +378,7 @@ class PendingTravel:
         return _NAMED.format(name=name)
 
     def _plan_travel(self, line: CommandLine) -> str:
-        """Plans to go on from where the plan before it leads; returns what to say of it."""
+        """Plans a travel from the target of the plan before it; returns a sentence about it."""
         count, name, files = words_of(line)
         travel = self._state.plan(line.name, count, name, files=files, after=self.target)
         self.target = travel
@@ -389,9 +389,9 @@ class PendingTravel:
         return f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
 
     def run_from_text(self, lines: list[CommandLine], cell: RunningTurn) -> str:
-        """Plans what a cell says that does nothing but travel, and says so as the guest would.
+        """Plans the commands of a cell that only travels, and prints what the guest would print.
 
-        Returns why one was refused, with which the cell ends; empty if none was.
+        Stops at the first refused command, and returns its reason; empty if all were planned.
         """
         for line in lines:
             try:
@@ -408,19 +408,19 @@ class PendingTravel:
         return ""
 
     def give_names(self, names: list[str], turn: RunningTurn) -> None:
-        """Gives the state that memory is in now the names that the cell asked for."""
+        """Gives the current state of memory the names that the cell asked for."""
         if names:
             try:
                 self._state.name(*names)
-            # the state is larger than the one that was asked about, or not on disk
+            # the state is larger than the one that `check_names` saw, or not on disk
             except (TravelError, HistoryError) as problem:
                 turn.on_text("stderr", f"[wasm-kernel] {problem}\n")
 
 
 def words_of(line: CommandLine) -> tuple[int, str, bool]:
-    """Returns what the words behind `%undo`, `%redo` or `%restore` say, or raises `TravelError`.
+    """Parses the words behind `%undo`, `%redo` or `%restore`, or raises `TravelError`.
 
-    That is a number of cells, a name, and whether files go along.
+    Returns a number of cells, a name, and True if files go along.
     """
     words, count = re.subn(_FILES, "", line.line)
     words, files = words.strip(), count > 0

@@ -1,7 +1,7 @@
 """Comms: the channels between objects in the guest, such as widgets, and the front end's page.
 
-`Comms` knows which are open, seen from between the two ends, and what the page says while a cell
-runs. `TurnComms` is one turn's part: its limits, and who listens.
+`Comms` stands between the two ends: it knows the open comms, and holds the page's messages while a
+cell runs. `TurnComms` is one turn's part: its limits and its listener.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DROPPED = (
 
 
 class TooManyComms(FrameError):
-    """One comm more is refused, as too many are open."""
+    """The error of an `open` that is refused, as too many comms are open."""
 
 
 class CommsOverLimit(FrameError):
@@ -52,19 +52,19 @@ class CommsOverLimit(FrameError):
 
 
 class Comms:
-    """The open comms of a guest, and the targets that a front end may open more to.
+    """The open comms of a guest, and the targets to which a front end may open more.
 
-    The guest's thread changes it as messages pass; any thread may ask what is open, and `offer`.
+    The guest's thread changes them as messages pass; any thread may read `open`, and `offer`.
 
     Attributes:
-        out_of_sync: Whether the guest has to be asked, with `sync_request`, as its memory was
-            brought elsewhere: it then believes in other comms than the front end has.
+        out_of_sync: True if memory has travelled, so that the guest may know other comms than the
+            front end has; the guest must then be asked with `sync_request`.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
         self._targets: frozenset[str] = frozenset()
-        self._is_known = False  # what the front end has; before the first sync nobody here knows
+        self._is_known = False  # True once the front end's comms are known, after the first sync
         self._offered: deque[OfferedMessage] = deque()
         self.out_of_sync = False
 
@@ -75,11 +75,11 @@ class Comms:
 
     @property
     def sync_request(self) -> dict[str, Any]:
-        """The request that asks the guest, and tells it what the front end has."""
+        """The request that asks the guest for its comms, and names those of the front end."""
         return {"op": "comms", "open": sorted(self._open) if self._is_known else None}
 
     def sync(self, reply: Mapping[str, Any]) -> list[str]:
-        """Takes over what the guest believes in; returns the ids of comms only the page has."""
+        """Adopts the guest's comms and targets; returns the ids of comms that only the page has."""
         self.out_of_sync, self._is_known = False, True
         believed = dict(_pairs(reply.get("comms")))
         targets = reply.get("targets")
@@ -94,7 +94,7 @@ class Comms:
         self._offered.append(offered)
 
     def take_offered(self) -> OfferedMessage | None:
-        """Returns the first message that is still on offer; it is the caller's to serve."""
+        """Returns the first message that is still on offer, which the caller must serve."""
         while self._offered:
             offered = self._offered.popleft()
             if offered.claim():
@@ -102,7 +102,7 @@ class Comms:
         return None
 
     def from_guest(self, message: CommMessage) -> None:
-        """Notes a message of the guest; `FrameError` if there is no such comm, or too many."""
+        """Notes a guest's message; `FrameError` if the comm is not open, or too many are."""
         if message.kind == "open":
             self._add(message.comm_id, message.target_name)
         elif message.comm_id not in self._open:
@@ -119,9 +119,10 @@ class Comms:
     def from_page(
         self, message: CommMessage, parent: Mapping[str, str], listener: Listener
     ) -> Mapping[str, Any] | None:
-        """Returns the request that hands a page's message to the guest; None if nobody is there.
+        """Returns the request that hands a page's message to the guest; None if it is dropped.
 
-        The opening of a comm to nobody is answered with its close. The listener gets why.
+        It is dropped if its comm or target does not exist, or if it can't be delivered; the
+        listener gets the reason of the latter. A dropped `open` is answered with a `close`.
         """
         is_open = message.kind == "open"
         known = self._targets if is_open else self._open
@@ -148,7 +149,7 @@ class Comms:
 class TurnComms:
     """One turn's messages on comms, out and in. Lives on the guest's thread.
 
-    The listener is its own one, or while a message of the front end is served, that message's.
+    The listener is the turn's own; while a front end's message is served, it is that message's.
     """
 
     def __init__(self, listener: Listener, policy: ExecutionPolicy, comms: Comms) -> None:
@@ -160,9 +161,9 @@ class TurnComms:
         self._has_noticed = False
 
     def answer(self, frame: CommFrame, size: int) -> Mapping[str, Any]:
-        """Returns the answer to a frame of the guest of so many bytes, or raises `FrameError`.
+        """Returns the answer to a guest's frame of `size` bytes, or raises `FrameError`.
 
-        If it is over a limit (`CommsOverLimit`), the turn's user gets a notice the first time.
+        The first `CommsOverLimit` of a turn has a notice for the user.
         """
         match frame:
             case CommMessage():
@@ -176,7 +177,7 @@ class TurnComms:
         return {}
 
     def end(self) -> None:
-        """Notes that what was handed over has been served, or never will be. Safe to call twice."""
+        """Ends the service of the message that was handed over. Safe to call twice."""
         served, self._served, self.listener = self._served, None, self._own
         if served is not None:
             served.sender.ended()
@@ -202,7 +203,7 @@ class TurnComms:
         return CommsOverLimit(_DROPPED.format(limit=limit, advice=advice) if is_first else "")
 
     def _take_next(self) -> Mapping[str, Any]:
-        """The front end's next message, if there is any; what its callbacks say goes under it."""
+        """Returns the front end's next message, if any; its listener gets its callbacks' output."""
         self.end()
         while (offered := self._comms.take_offered()) is not None:
             self._served = offered

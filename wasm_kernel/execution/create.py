@@ -27,7 +27,7 @@ _NOT_ALLOWED = (
 def open_workspace(
     workspace: Path | str, policy: ExecutionPolicy, private_root: Path | str | None = None
 ) -> SandboxFolders:
-    """Opens a workspace outside of sessions, and makes it if it is not there.
+    """Opens a workspace outside of sessions; makes it if it does not exist.
 
     Raises:
         PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
@@ -66,17 +66,18 @@ def create_local_sandbox(
     """Makes a sandbox whose guest lives in this process; its first cell or `start` begins it.
 
     Args:
-        folders: Its folders, which are closed with it.
+        folders: The sandbox's folders, which it closes.
         runtime: The guest's language, or its name.
         policy: The limits; the defaults fit a notebook.
         logger: Gets events; silent by default.
         session_id: The session that the folders belong to.
-        resume: Whether to go on with the variables that an earlier process left there, also as
+        resume: When to go on with the variables that an earlier process left there, also as
             text: `never`, `crash` or `always`.
-        hooks: What the session does for the sandbox, if there is one.
-        language: The guest's language; by default, the one that this process shares.
-        broker: Does for host commands what this process may not; by default, it does it itself.
-        quiet: Whether the first cell says nothing if the session goes on just as it was left.
+        hooks: The session's hooks, if there is a session.
+        language: The guest's language; by default, the instance that this process shares.
+        broker: Does the work of host commands beyond this process's confinement; by default, this
+            process does it.
+        quiet: Whether the first cell gives no notice if the session goes on as it was left.
         pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
 
     Raises:
@@ -84,7 +85,7 @@ def create_local_sandbox(
         TypeError: `policy` is not a policy, or `logger` not a logger.
         PolicyError: a mount overlaps another folder.
     """
-    from wasm_kernel.execution.sandbox import LocalSandbox  # whose guest lives here needs it
+    from wasm_kernel.execution.sandbox import LocalSandbox  # only a guest in this process needs it
 
     bound = check(runtime, policy, logger)
     resume = Resume.checked(resume)
@@ -124,9 +125,9 @@ def _say_not_allowed(sandbox: LocalSandbox) -> None:
 def offer_pip(sandbox: BaseSandbox) -> None:
     """Lets the cells of a sandbox install pure-Python packages with `%pip`.
 
-    They are kept in the sandbox's private folder, which the guest reads and can't change. Nothing
-    of them runs outside of the guest. The pip that is installed beside this package fetches them,
-    with the configuration of the user it runs as. Forks of the sandbox may do so, too.
+    Packages are kept in the sandbox's private folder, which the guest can read but not change.
+    Their code runs only in the guest. The pip that is installed beside this package fetches them,
+    with the configuration of the user it runs as. Forks of the sandbox may install packages, too.
     """
     sandbox.offer_pip()
 
@@ -134,9 +135,10 @@ def offer_pip(sandbox: BaseSandbox) -> None:
 def check(
     runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
 ) -> SandboxLogger:
-    """Checks that a sandbox can be made with these, before anything is made for it.
+    """Checks a sandbox's arguments before anything is made for it.
 
-    Returns the logger for its events. Raises `ValueError` or `TypeError` as `create_local_sandbox`.
+    Returns the logger for its events. Raises `ValueError` or `TypeError` like
+    `create_local_sandbox`.
     """
     RuntimeType.checked(runtime)
     if policy is not None and not isinstance(policy, ExecutionPolicy):

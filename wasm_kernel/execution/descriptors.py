@@ -1,8 +1,7 @@
-"""The file descriptors that sandboxes take of their process: room for them, or words if there is
-none.
+"""Room for the file descriptors of sandboxes in their process, or an error if there is none.
 
-The soft limit is often 1,024, so that programs that use `select` work. It is left alone until
-sandboxes would meet it, and is then raised no further than the hard limit, which is far higher.
+The soft limit is often 1,024, so that programs that use `select` work. It is raised only when
+sandboxes would reach it, and no further than the hard limit, which is far higher.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import os
 from wasm_kernel.errors import OutOfDescriptors
 from wasm_kernel.policy import ExecutionPolicy
 
-OF_ONE = 20  # that a sandbox holds, or needs for a moment; its cells' files come on top
-TO_START = 15  # of them, those that it takes when its guest starts
+OF_ONE = 20  # descriptors of a sandbox, some only for a moment; files of its cells not included
+TO_START = 15  # descriptors that a guest's start needs; included in OF_ONE
 
 
 def make_room(policy: ExecutionPolicy | None, needed: int = OF_ONE) -> None:
-    """Raises this process's soft limit if so many descriptors, and those of cells, would meet it.
+    """Raises this process's soft limit if `needed` descriptors and those of cells would reach it.
 
-    Raises `OutOfDescriptors`, with nothing changed, if so many can't be had.
+    Raises `OutOfDescriptors`, with nothing changed, if there is no room for `needed` descriptors.
     """
     used = _used()
     if used is None:
@@ -34,7 +33,7 @@ def make_room(policy: ExecutionPolicy | None, needed: int = OF_ONE) -> None:
 
 
 def _used() -> int | None:
-    """Returns how many descriptors this process has; None if nobody says."""
+    """Returns how many descriptors this process has; None if that is unknown."""
     try:
         with os.scandir("/proc/self/fd") as descriptors:
             return sum(1 for _ in descriptors)
@@ -43,7 +42,7 @@ def _used() -> int | None:
 
 
 def _raised(limit: int, wanted: int) -> int:
-    """Raises the soft limit, in large steps as each is told to child processes, too."""
+    """Raises the soft limit, in large steps, as child processes inherit each; returns it."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

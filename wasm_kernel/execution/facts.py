@@ -1,6 +1,6 @@
-"""The facts that a cell may know of its own sandbox, for `%session_info`, `%policy` and `%fuel`.
+"""The facts that a cell may know about its own sandbox, for `%session_info`, `%policy` and `%fuel`.
 
-Nothing here names a path of the host: the answers go into the guest.
+The answers go into the guest, so they contain no path of the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def offer_facts(runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
-    """Lets cells ask, also from within functions; returns the facts, to which others add theirs."""
+    """Adds the commands for facts, also for code in functions; returns the extensible facts."""
     facts, add = SessionFacts(lambda: own, lambda: _memory(runner)), runner.commands.add
     add("session_info", lambda line, context: facts.all(), from_anywhere=True)
     add("fuel", lambda line, context: runner.fuel.facts(), from_anywhere=True)
@@ -41,7 +41,7 @@ def _memory(runner: GuestRunner) -> dict[str, Any]:
 
 
 def as_rows(policy: ExecutionPolicy) -> list[dict[str, Any]]:
-    """Returns the limits, each with its name, its value as JSON, and what it means."""
+    """Returns the limits, each with its name, its value as JSON, and its meaning."""
     meanings = field_meanings()
     return [
         {"name": name, "value": _plain(getattr(policy, name)), "meaning": meanings.get(name, "")}

@@ -1,5 +1,5 @@
-"""A sandbox as front ends see it, `Sandbox`; those who get what happens in it, `Listener` and
-`Sender`; and its session as it sees it, `SessionHooks`.
+"""The interfaces around a sandbox: `Sandbox` for front ends, `Listener` and `Sender` for its
+events, and `SessionHooks` for its session.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 
 NO_INPUT = "This needs a front end that takes input; there is none here."
-"""The reason why a question of a cell is refused."""
+"""The reason why a cell's request for input is refused."""
 
 Provider = Callable[[], Mapping[str, Any]]
 
 
 class InputInterrupted(Exception):
-    """The user interrupted the cell while it waited for input."""
+    """The error of a cell that the user interrupted while it waited for input."""
 
 
 class InputRefused(Exception):
-    """The front end takes no input; `str()` says so to the cell's author."""
+    """The error of a front end that takes no input; `str()` is for the cell's author."""
 
 
 class SessionFacts:
-    """Facts about a session, by name, from whoever knows them. Any thread may add a provider.
+    """Facts about a session, by name, from several providers. Any thread may add a provider.
 
     Front ends show the names that they know under headings, and the others as they are.
     """
@@ -44,11 +44,11 @@ class SessionFacts:
         self._providers = providers
 
     def add(self, provider: Provider) -> None:
-        """Asks `provider` too; it is called on the guest's thread, and its answer is JSON."""
+        """Adds a provider, which is called on the guest's thread and must return JSON values."""
         self._providers = (*self._providers, provider)
 
     def all(self) -> dict[str, Any]:
-        """Returns the facts as they are now; those that can't be found out are left out."""
+        """Returns the current facts, without those of providers that fail."""
         found: dict[str, Any] = {}
         for provider in self._providers:
             try:
@@ -65,23 +65,22 @@ class Listener(Protocol):
     calls never come at once.
 
     Attributes:
-        collects: Whether the cell's result holds what it showed as well. A listener that has
-            sent it on needs no second copy.
+        collects: Whether the cell's result also holds the output. A listener that has sent the
+            output on needs no second copy.
     """
 
     collects: bool
 
     def emit(self, output: Output) -> None:
-        """One piece of output, as it happens; must be quick, and must not call the sandbox."""
+        """Takes one piece of output when it happens; must be quick, and not call the sandbox."""
 
     def comm(self, message: CommMessage) -> None:
-        """A message on a comm, for the front end's page; as quick as `emit`."""
+        """Takes a message on a comm for the front end's page; must be as quick as `emit`."""
 
     def ask(self, prompt: str, password: bool) -> str:
-        """The line that the user answers with.
+        """Returns the line that the user answers with.
 
-        The wait must end soon after `Sandbox.interrupt` was called: poll, and look at
-        `Sandbox.interrupted`.
+        The wait must end soon after a call of `Sandbox.interrupt`: poll `Sandbox.interrupted`.
 
         Raises:
             InputInterrupted: the wait ended by an interrupt.
@@ -89,43 +88,43 @@ class Listener(Protocol):
         """
 
     def terminate(self) -> None:
-        """The cell asked that its kernel end after this turn."""
+        """Notes that the kernel must end after this turn, as the cell asked."""
 
 
 class NoListener:
-    """A listener that does nothing: output is only collected, input is refused. Derive yours."""
+    """A listener that only collects output, and refuses input. A base class for listeners."""
 
     collects = True
 
     def emit(self, output: Output) -> None:
-        """Nothing to do: the sandbox collects the output for its result."""
+        """Does nothing: the sandbox collects the output for its result."""
 
     def comm(self, message: CommMessage) -> None:
-        """There is no page."""
+        """Does nothing: there is no page."""
 
     def ask(self, prompt: str, password: bool) -> str:
-        """Nobody is there to answer."""
+        """Raises `InputRefused`."""
         raise InputRefused(NO_INPUT)
 
     def terminate(self) -> None:
-        """There is no kernel to end."""
+        """Does nothing: there is no kernel to end."""
 
 
 class Sender(Protocol):
-    """The one that waits for a message to be served. Called on the guest's thread."""
+    """The sender of a message, which waits for its service. Called on the guest's thread."""
 
     def began(self) -> None:
-        """The guest has the message."""
+        """Notes that the guest has the message."""
 
     def ended(self) -> None:
-        """Its callbacks have run."""
+        """Notes that the message's callbacks have run, or never will."""
 
 
 class OfferedMessage:
     """A message that waits for its turn, and that the running cell may take earlier.
 
-    `parent` is what the guest may know of the message that carried it; the listener gets what
-    callbacks say; the sender is called when it was served.
+    `parent` has the fields of the carrying message that the guest may know. The listener gets the
+    output of callbacks; the sender hears when the service begins and ends.
     """
 
     def __init__(
@@ -139,9 +138,9 @@ class OfferedMessage:
         self._is_gone = False
 
     def claim(self) -> bool:
-        """Takes the message; False if somebody has taken it already. Any thread.
+        """Takes the message; False if it was taken already. Any thread.
 
-        The guest's thread takes it for a running cell, the sender when its turn has come.
+        The guest's thread takes it for a running cell, the sender when the message's turn comes.
         """
         with self._guard:
             is_first, self._is_gone = not self._is_gone, True
@@ -153,7 +152,7 @@ NUMBERS_MOST = (1 << 31) - 1
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """A cell that is to be run; `BaseSandbox.submit` explains the fields."""
+    """A cell to run; `BaseSandbox.submit` explains the fields."""
 
     code: str
     silent: bool = False
@@ -168,7 +167,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 class Sandbox(Protocol):
     """A sandbox as a front end sees it. Any thread may call it.
 
-    Tests of front ends have one of their own, without a guest.
+    Tests of front ends have their own implementation, without a guest.
     """
 
     policy: ExecutionPolicy
@@ -178,11 +177,11 @@ class Sandbox(Protocol):
         """Gets the guest ready: compiles it and builds its image, if missing.
 
         Args:
-            progress: Gets plain sentences about what takes long, from any thread.
+            progress: Gets plain sentences about slow steps, from any thread.
 
         Returns:
-            A future that ends when the guest is ready; it carries a `WasmKernelError` if it can't
-            be. A later call tries again after a failure.
+            A future that ends when the guest is ready, or with a `WasmKernelError`. After a
+            failure, a later call tries again.
 
         Raises:
             SandboxClosed: the sandbox is closed.
@@ -190,7 +189,7 @@ class Sandbox(Protocol):
 
     @abstractmethod
     def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
-        """Queues a cell; its future ends with its result, whatever the code does.
+        """Queues a cell; its future ends with a result, whatever the code does.
 
         Raises:
             SandboxClosed: the sandbox is closed.
@@ -198,10 +197,10 @@ class Sandbox(Protocol):
 
     @abstractmethod
     def interrupt(self) -> bool:
-        """Interrupts the running cell, or those that wait for the guest to start. Any thread.
+        """Interrupts the running cell, or the cells that wait for the guest's start. Any thread.
 
         The cell ends with `KeyboardInterrupt`; if it does not within `policy.grace_seconds`, its
-        guest is stopped. Returns whether there was something to interrupt.
+        guest is stopped. Returns False if there was no cell to interrupt.
         """
 
     @property
@@ -216,11 +215,10 @@ class Sandbox(Protocol):
 
     @abstractmethod
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
-        """Asks the guest something: `complete`, `inspect`, `is_complete` or `history`.
+        """Asks the guest a question: `complete`, `inspect`, `is_complete` or `history`.
 
-        The request and the reply are those of `runtimes/PROTOCOL.md`. A query has
-        `policy.query_seconds`; it is then interrupted, and stopped if it goes on. It leaves nothing
-        behind.
+        The request and the reply are those of `runtimes/PROTOCOL.md`. After `policy.query_seconds`
+        a query is interrupted, and stopped if it goes on. A query leaves nothing behind.
         """
 
     @abstractmethod
@@ -233,41 +231,42 @@ class Sandbox(Protocol):
     ) -> Future[None]:
         """Hands a message of the front end to the guest; the future ends when it was served.
 
-        A message for which there is nobody is dropped; such an `open` is answered with a `close`.
-        What the guest's callbacks change is kept like a cell's effects, and taken back together
-        with the cell before. They have `policy.comm_seconds`; then they are interrupted. `parent`
-        is what the guest may know of the message that carried it: `msg_id`, `msg_type`.
+        A message to an unknown comm is dropped; an `open` to an unknown target is answered with a
+        `close`. Changes by the guest's callbacks are kept like a cell's effects, and an undo of the
+        cell before takes them back, too. After `policy.comm_seconds` callbacks are interrupted.
+        `parent` has the fields of the carrying message that the guest may know: `msg_id`,
+        `msg_type`.
         """
 
     @abstractmethod
     def offer(self, offered: OfferedMessage) -> None:
         """Lets the running cell take a message while it awaits something.
 
-        Whoever offers it claims it when its turn has come, and calls `comm` if that succeeds.
+        When the message's turn comes, the caller claims it, and calls `comm` if that succeeds.
         """
 
     @abstractmethod
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
-        """Returns the target of each comm that is open, by the comm's id."""
+        """Returns the target of each open comm, by the comm's id."""
 
     @abstractmethod
     def rest(self) -> bool:
         """Gives the guest's memory back to the system until the next call, if all is on disk.
 
-        Waits for that, for some milliseconds. The next call takes some more. Returns whether there
-        is nothing to give back any more.
+        Waits some milliseconds for the disk. The next call takes some milliseconds more. Returns
+        True if the guest has no memory to give back any more.
         """
 
     @abstractmethod
     def close(self, *, anew: bool = False) -> None:
-        """Stops what runs and frees the sandbox's resources. Safe to call twice.
+        """Stops running code and frees the sandbox's resources. Safe to call twice.
 
-        With `anew`, whoever opens the session next begins without its variables, always.
+        With `anew`, the session always begins without its variables when it is opened next.
         """
 
 
 class NewSession(Struct, frozen=True):
-    """A place for a fork to live in: open folders, and a session if it is to have one."""
+    """The place of a new fork: open folders, and a session's id if the fork is a session."""
 
     folders: SandboxFolders
     session_id: str | None
@@ -282,35 +281,35 @@ class SessionHooks:
     """
 
     def opened(self, sandbox: Any, /) -> None:
-        """The sandbox lives in the session from now on."""
+        """Notes that the sandbox lives in the session from now on."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Returns what a cell may know of the session, by name; its answer is JSON."""
+        """Returns the facts that a cell may know about the session, by name, as JSON values."""
         return {}
 
     def logger_changed(self, logger: SandboxLogger) -> None:
-        """Another logger gets the events of the session from now on."""
+        """Sends the events of the session to another logger from now on."""
 
     def executed(self) -> None:
-        """A cell has ended, in whatever way. Never raises: a cell does not fail because of it."""
+        """Notes that a cell has ended in any way. Never raises, so that no cell fails by it."""
 
     def new_session(self) -> NewSession:
         """Makes a session for a fork, beside this one, with an empty workspace."""
         raise NotImplementedError
 
     def entered(self) -> None:
-        """A `with` block of the sandbox begins."""
+        """Notes that a `with` block of the sandbox begins."""
 
     def left(self) -> bool:
-        """A `with` block of the sandbox ends; returns whether the sandbox is to be closed now."""
+        """Notes the end of a `with` block; returns whether the sandbox must be closed now."""
         return True
 
     def closed(self) -> None:
-        """The sandbox has been closed. Safe to call twice."""
+        """Notes that the sandbox has been closed. Safe to call twice."""
 
 
 class NoSession(SessionHooks):
-    """The hooks of a sandbox outside of sessions: only a fork needs something."""
+    """The hooks of a sandbox outside of sessions, which only make places for forks."""
 
     def __init__(self, folders: SandboxFolders) -> None:
         self._folders = folders

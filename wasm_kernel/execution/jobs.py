@@ -1,4 +1,4 @@
-"""`GuestJobs`: what runs on a sandbox's guest thread, one job after another."""
+"""`GuestJobs`: the jobs on a sandbox's guest thread, one after another."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, descr
 
 T = TypeVar("T")
 JOIN_SECONDS = 5.0  # for a guest to stop
-SAVE_SECONDS = 120.0  # for the disk to take what is left
+SAVE_SECONDS = 120.0  # for the last states to be written to disk
 _POLL_SECONDS = 0.05
 
 
 class GuestJobs:
     """The jobs of one sandbox; the first is the start of its guest. Any thread may call.
 
-    `begin` starts the guest; it gets what is called with the progress.
+    `begin(report_progress)` starts the guest.
     """
 
     def __init__(self, name: str, begin: Callable[[Callable[[str], None]], None]) -> None:
@@ -34,7 +34,7 @@ class GuestJobs:
         self._why_closed = ""
 
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """Returns the future of the guest's start, which a later call tries again if it failed."""
+        """Returns the future of the guest's start; after a failure, a later call tries again."""
         with self._guard:
             self._check_open()
             if self._thread is None:
@@ -52,10 +52,10 @@ class GuestJobs:
         *,
         is_cell: bool = False,
     ) -> Future[T]:
-        """Returns the future of a job, which runs after those before it; or `SandboxClosed`.
+        """Queues a job and returns its future; raises `SandboxClosed`.
 
-        If the host's system fails the job, its future says so in words. `then` runs when that is
-        done, before the next job. `cancel_cells` may cancel a cell.
+        If the host's system fails the job, its future has a `HostFailed`. `then` runs once the
+        future is done, before the next job. `cancel_cells` cancels only jobs with `is_cell`.
         """
         with self._guard:
             self._check_open()
@@ -78,17 +78,17 @@ class GuestJobs:
 
     @property
     def is_started(self) -> bool:
-        """True if the guest was ever asked for."""
+        """True if `start` was ever called."""
         return self._thread is not None
 
     @property
     def is_starting(self) -> bool:
-        """True if the guest was asked for and is not there yet."""
+        """True if `start` was called and the guest is not ready yet."""
         return self._started is not None and not self._started.done()
 
     @property
     def is_closed(self) -> bool:
-        """True if no further job is taken."""
+        """True if further jobs are refused."""
         return bool(self._why_closed)
 
     @property
@@ -98,9 +98,9 @@ class GuestJobs:
             return self.is_starting or self._jobs > 0
 
     def refuse_further(self, why: str, *, unless_busy: bool = False) -> bool:
-        """Takes no further job from now on; `why` is what a later call is told.
+        """Refuses further jobs from now on; `why` is the error text of later calls.
 
-        Returns False, with nothing done, if a job runs or waits, and `unless_busy` is set.
+        Returns False, with nothing done, if a job runs or waits and `unless_busy` is set.
         """
         with self._guard:
             if not self._why_closed:
@@ -110,7 +110,7 @@ class GuestJobs:
             return True
 
     def cancel_cells(self) -> bool:
-        """Cancels the cells that wait; returns whether there was one."""
+        """Cancels the waiting cells; returns False if there was none."""
         with self._guard:
             waiting = list(self._cells)
         cancelled = [cell.cancel() for cell in waiting]
@@ -119,8 +119,8 @@ class GuestJobs:
     def end(self, last: Callable[[], None], is_in_guest: Callable[[], bool]) -> bool:
         """Runs `last` after all jobs, and waits for it; False without a thread.
 
-        A guest that does not stop is waited for some seconds only, and so is one that is still
-        being started, as there is nothing to save; what else the host does, for longer.
+        Waits only `JOIN_SECONDS` for a guest that does not stop, or that still starts and has
+        nothing to save; waits `SAVE_SECONDS` for other work of the host.
         """
         thread = self._thread
         if thread is None:
@@ -135,7 +135,7 @@ class GuestJobs:
 
 
 def _in_words(job: Callable[[], T]) -> Callable[[], T]:
-    """Returns `job`, whose problems with the host's system become one of this package's errors."""
+    """Returns a job that raises `HostFailed` instead of `OSError` and `MemoryError`."""
 
     def run() -> T:
         try:

@@ -1,7 +1,7 @@
-"""The limits that the host counts: what cells may show, and the fuel that they burn.
+"""The limits that the host counts: the output of cells, and the fuel that they burn.
 
-There are limits of each output, of each cell, and of all cells of a session together. The guest's
-thread owns all of it.
+There are limits for each output, for each cell, and for all cells of a session together. The
+guest's thread owns all counters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wasm_kernel.policy import ExecutionPolicy
 
 SESSION = "session_output_bytes"
 OVERHEAD = 4096  # bytes around the contents of an output that are not counted
-ERRORS, ERROR_BYTES = 1_000, 64 * 1024 * 1024  # that one cell may show
+ERRORS, ERROR_BYTES = 1_000, 64 * 1024 * 1024  # for one cell
 
 
 class OutputAllowance:
@@ -28,21 +28,21 @@ class OutputAllowance:
         self._left = policy.session_output_bytes
 
     def adopt(self, policy: ExecutionPolicy) -> None:
-        """Takes other limits, from the next cell on; what was shown so far counts."""
+        """Replaces the limits, from the next cell on; earlier output still counts."""
         self._left += policy.session_output_bytes - self.policy.session_output_bytes
         self.policy = policy
 
     @property
     def left(self) -> int:
-        """Bytes that all cells to come may show together."""
+        """The bytes that all later cells may show together."""
         return max(0, self._left)
 
     def spend(self, size: int) -> None:
-        """Counts bytes that were shown."""
+        """Counts bytes of output."""
         self._left -= size
 
     def caps(self) -> dict[str, StreamLimit]:
-        """Returns what a cell may write to its two streams."""
+        """Returns the limits of a cell's two streams."""
         return {name: self._cap(name) for name in ("stdout", "stderr")}
 
     def _cap(self, name: str) -> StreamLimit:
@@ -54,14 +54,14 @@ class OutputAllowance:
 
     @property
     def used_up(self) -> str:
-        """The sentence for a session that has shown all that it may."""
+        """The sentence for a session that has used up its output."""
         return f"The session has shown {self.policy.session_output_bytes:,} bytes of output"
 
 
 class CellAllowance:
     """The rich output that one cell has sent, and may still send.
 
-    Errors have limits of their own, so that a cell that showed too much can still say how it ended.
+    Errors have limits of their own, so that a cell that showed too much can still show its error.
     """
 
     def __init__(self, session: OutputAllowance) -> None:
@@ -71,9 +71,9 @@ class CellAllowance:
         self._failed = [0, 0]
 
     def objection(self, output: Output, size: int) -> tuple[str, str]:
-        """Returns why an output of so many bytes may not be shown, and the setting that forbids it.
+        """Returns why an output of `size` bytes may not be shown, and the setting that forbids it.
 
-        Both are empty if it may; it then counts as shown.
+        Both are empty if it may be shown; it is counted then.
         """
         policy, error = self._policy, isinstance(output, Error)
         so_far = self._failed if error else self._shown
@@ -95,9 +95,9 @@ class CellAllowance:
 
 
 class FuelMeter:
-    """The fuel of a sandbox's cells: the budget of each, and what the last turn consumed.
+    """The fuel of a sandbox's cells: the budget of each, and the consumption of the last turn.
 
-    None is no limit, or not counted.
+    `budget` is None without a limit, `consumed` is None if fuel is not counted.
     """
 
     def __init__(self, budget: int | None) -> None:
@@ -109,11 +109,11 @@ class FuelMeter:
         self.consumed: int | None = None
 
     def begin(self, instance: Instance, given: int | None) -> None:
-        """Begins a turn with so much fuel, or without a limit."""
+        """Begins a turn with the fuel `given`, or without a limit."""
         self._instance, self._given, self._cut = instance, given, 0
 
     def lower(self, most: int) -> None:
-        """Lets the running turn burn at most so much more."""
+        """Lets the running turn burn at most `most` more."""
         if self._instance is not None:
             self._cut += self._instance.lower_fuel(most)
 
@@ -125,7 +125,7 @@ class FuelMeter:
         self._instance = None
 
     def skip(self) -> None:
-        """Notes a cell that was done without the guest."""
+        """Notes a cell that ran without the guest."""
         self.consumed = 0 if self.budget is not None else None
 
     def _so_far(self) -> int | None:
@@ -133,7 +133,7 @@ class FuelMeter:
         return None if left is None or self._given is None else self._given - self._cut - left
 
     def facts(self) -> dict[str, Any]:
-        """Returns what a cell may know: the fuel burnt and left, and what the last cell burnt."""
+        """Returns facts for a cell: the fuel burnt and left, and the fuel of the last cell."""
         consumed = self._so_far()
         left = None if consumed is None or self._instance is None else self._instance.fuel_left
         return {

@@ -1,4 +1,4 @@
-"""`GuestRunner`: a sandbox's guest, started, run turn by turn, and started anew when it is lost.
+"""`GuestRunner`: starts a sandbox's guest, runs its turns, and restarts it when it is lost.
 
 Everything here runs on the sandbox's own thread; `clock` and `comms` are for other threads, too.
 """
@@ -53,17 +53,17 @@ from wasm_kernel.wasi_files.quota import Quota
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 _UNTAKEN = "The state could not be kept, so it was given no name. The next cell says why."
-START_SECONDS = 30.0  # for a guest to take up its state
-_OUR_NOTE = "[wasm-kernel]"  # says what to do with variables that are gone now
+START_SECONDS = 30.0  # for a guest to resume its state
+_OUR_NOTE = "[wasm-kernel]"  # begins advice about variables that are lost now
 _LARGE_PIECE = 1 << 20  # bytes; smaller free pieces are not worth counting
-_EATEN_SHARE = 0.75  # a turn ate the memory if it left less than this of what was free
-_CRASHED_SHARE = 1 / 16  # of the limit; a crash with less than this free is for lack of memory
+_EATEN_SHARE = 0.75  # a turn used up the memory if it left less than this share of the free memory
+_CRASHED_SHARE = 1 / 16  # of the limit: a crash with less than this free is for lack of memory
 
 
 class RestingGuest(Struct, frozen=True):
-    """A guest whose memory was given back; the head's commit holds it.
+    """A guest whose memory was freed; the head's commit holds it.
 
-    What it has open stays so; its monotonic clock is `clock_ahead` nanoseconds ahead of the host's.
+    Its files stay open; its monotonic clock is `clock_ahead` nanoseconds ahead of the host's.
     """
 
     files: WasiFiles
@@ -71,7 +71,7 @@ class RestingGuest(Struct, frozen=True):
 
 
 class GuestRunner:
-    """The guest of one sandbox, and what outlives it.
+    """The guest of one sandbox, and the parts that outlive a guest.
 
     `unkept` counts the cells whose commit `keep` is about to take.
     """
@@ -124,16 +124,16 @@ class GuestRunner:
         make_room(self.policy, TO_START)
         self.language.prepare(self._flavour, progress)
         self.state.open(self.language.images())
-        if self.next_count > self.state.tree.next_count:  # somebody knows of a cell that was lost
+        if self.next_count > self.state.tree.next_count:  # a cell's state was lost
             self.state.use_count(self.next_count)
         self._is_open = True
         self.start_guest()
 
     def ensure_guest(self) -> None:
-        """Starts a guest if there is none: it rests, or an earlier try to get a new one failed.
+        """Starts a guest if there is none, as it rests or an earlier start failed.
 
-        One whose code was compiled in haste goes on, with the same variables, in the better code
-        that was compiled since.
+        A guest with quickly compiled code goes on, with the same variables, in optimised code once
+        that has been compiled.
         """
         if self._guest is None:
             if self._resting is None or not self._go_on(self._resting):
@@ -144,11 +144,11 @@ class GuestRunner:
             _LOG.debug("the guest goes on in code of the flavour %s", self.guest.flavour.name)
 
     def adopt(self, policy: ExecutionPolicy) -> None:
-        """Runs under another policy from now on, with the variables that are there.
+        """Applies another policy from now on; the variables stay.
 
-        Does nothing if the variables can't be kept just now: a notice says so, and the next call
-        tries again. Raises `WasmKernelError` if no guest can, such as one that needs more memory;
-        the next call of `ensure_guest` tries again.
+        Does nothing if the variables can't be committed now: a notice says so, and the next call
+        tries again. Raises `WasmKernelError` if no guest can start under it, such as for lack of
+        memory; the next call of `ensure_guest` tries again.
         """
         if self._guest is not None and not self.state.catch_up(self._guest.instance):
             return
@@ -163,22 +163,22 @@ class GuestRunner:
             self.start_guest()
 
     def close(self) -> None:
-        """Closes the guest, writes what is left of its state, and closes the folders."""
-        with ExitStack() as ending:  # each is done, whatever becomes of those before it
+        """Closes the guest, writes the rest of its state, and closes the folders."""
+        with ExitStack() as ending:  # each is called even if those before it fail
             for each in (self.folders.close, self.state.close, self.close_guest):
                 ending.callback(each)
             if self._guest is not None:
                 self.state.catch_up(self._guest.instance)
 
     def rest(self) -> bool:
-        """Gives the guest's memory back until `ensure_guest`, if all of it is on disk.
+        """Frees the guest's memory until `ensure_guest`, if all of it is on disk.
 
-        Nothing is lost by it: between two turns a guest is its memory, and what it has open stays
-        open. Returns whether there is nothing to give back any more.
+        Nothing is lost: between two turns a guest's state is its memory, and its files stay open.
+        Returns True if there is no memory to free any more.
         """
         guest = self._guest
         if guest is None or self.policy.deterministic or not self.state.is_kept:
-            return guest is None  # what a rest does to clock and chance depends on its time
+            return guest is None  # a rest changes clock and seeds, depending on its time
         ahead = guest.instance.monotonic() - time.monotonic_ns()
         self._resting = RestingGuest(guest.files, ahead)
         self.state.detach()
@@ -187,7 +187,7 @@ class GuestRunner:
         return True
 
     def _go_on(self, resting: RestingGuest) -> bool:
-        """Starts a guest that goes on where one rests; returns False if that can't be read."""
+        """Starts a guest from a resting one's state; returns False if that can't be read."""
         self._resting = None
         try:
             self._guest = self.language.start(self._setup(resting))
@@ -204,7 +204,7 @@ class GuestRunner:
     def close_guest(self, *, keep: bool = False) -> None:
         """Closes the guest, if there is one.
 
-        With `keep`, the next one is started soon, with a memory that is much like this one's.
+        `keep` parks its memory for the next guest, which needs nearly the same memory soon.
         """
         if self._resting is not None:
             self._resting.files.close()
@@ -217,7 +217,7 @@ class GuestRunner:
     @property
     def _flavour(self) -> Flavour:
         best = THIS_PROCESS.flavour(metered=self.policy.metered)
-        # what a first session imports itself draws other random numbers
+        # a first session imports more modules itself, and so draws other random numbers
         return best if self.policy.deterministic else self.language.code_for(best)
 
     @property
@@ -238,13 +238,13 @@ class GuestRunner:
         return self._guest.instance.memory.size if self._guest is not None else 0
 
     def new_turn(self, request: Mapping[str, Any], listener: Listener) -> Turn:
-        """Returns a turn that is not run yet; what an earlier one did or asked for is forgotten."""
+        """Returns a new turn to run; forgets the changes and requests of the one before."""
         self.changes.clear()
         self.commands.begin_cell(self.next_count)
         return Turn(request, listener, self._parts)
 
     def run(self, turn: Turn, seconds: float | None = None) -> None:
-        """Runs a turn, with a soft limit in place of the policy's if `seconds` is given.
+        """Runs a turn; a soft limit of `seconds` replaces the policy's, if it is given.
 
         After `GuestStopped`, the caller closes the guest, and starts another.
         """
@@ -300,9 +300,9 @@ class GuestRunner:
     def _check_memory(
         self, guest: Guest, turn: Turn, before: int, crash: GuestCrashed | None
     ) -> None:
-        """Raises `OutOfMemory` if a turn that failed has itself used up what was free `before`.
+        """Raises `OutOfMemory` if a failed turn itself used up the bytes that were free `before`.
 
-        A turn that took little and asked for one piece that is too large has not.
+        It did not if it took little memory and then asked for one piece that is too large.
         """
         free, limit = self._free_memory(guest), self.policy.memory_bytes
         most = before * _EATEN_SHARE if crash is None else limit * _CRASHED_SHARE
@@ -312,7 +312,7 @@ class GuestRunner:
             raise OutOfMemory(limit, before, trace) from crash
 
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
-        """Brings memory elsewhere, as `SessionState.plan` says, or raises `TravelError`."""
+        """Plans a travel (`SessionState.plan`) and makes it, or raises `TravelError`."""
         travel = self.state.plan(how, cells, name, files=files)
         restored = self.travel(travel)
         labels = tuple(commit.label for commit in travel.cells)
@@ -321,9 +321,9 @@ class GuestRunner:
         return Travelled(labels, tuple(restored.back), tuple(restored.removed), missed, left)
 
     def travel(self, travel: Travel) -> RestoredFiles:
-        """Brings memory elsewhere in the history; execution counts go on upwards.
+        """Moves memory to a travel's target; execution counts still go up.
 
-        Returns what was done to files, or which stay.
+        Returns the restored files, or those that stay as they are.
         """
         self.state.travel(travel)
         self.close_guest(keep=True)
@@ -332,11 +332,11 @@ class GuestRunner:
         return restored
 
     def use_number(self, number: int) -> None:
-        """Gives no later cell a number that was used."""
+        """Notes that a cell's number was used, so that no later cell gets it."""
         self.next_count = min(max(self.next_count, number + 1), NUMBERS_MOST)
 
     def keep_later(self, turn: Turn, cell: int) -> None:
-        """Has `keep` make what a turn did to memory a commit: that of the cell of this number."""
+        """Lets `keep` commit a turn's changes to memory, as those of the cell with this number."""
         self.unkept = int(turn.is_counted)
         self._keeping = partial(
             self.state.commit,
@@ -348,12 +348,13 @@ class GuestRunner:
         )
 
     def keep(self) -> bool:
-        """Makes the effects of the last cell a commit, if they are none yet.
+        """Commits the effects of the last cell, if they are not committed yet.
 
-        The cell's result has left by then, unless something is to be done to the state first.
+        The cell's result has been sent by then, unless the cell asked for something that needs the
+        commit first.
 
         Returns:
-            Whether they are one.
+            False if they could not be committed.
         """
         try:
             return self._keeping is None or self._keeping()
@@ -362,26 +363,28 @@ class GuestRunner:
 
     @property
     def is_keeping(self) -> bool:
-        """True until `keep` has taken a commit, which may last as long as the disk needs."""
+        """True until `keep` has taken a commit, which may have to wait for the disk."""
         return self._keeping is not None
 
     def name(self, name: str) -> None:
-        """Gives the state that memory is in a name, as `SessionState.name`."""
+        """Names the current state of memory, like `SessionState.name`."""
         if not self.state.catch_up(self.guest.instance):
             raise HistoryError(_UNTAKEN)
         self.state.name(name)
 
     def wait_saved(self, copies: int | None = None) -> SessionState:
-        """Returns the state, with all that memory is now: on disk, or in memory if making so many
-        copies costs less than waiting. Raises `ForkError` if memory can't be kept.
+        """Commits all changes of memory, waits for the disk, and returns the state.
+
+        Waits no longer than making `copies` copies of unwritten memory takes. Raises `ForkError`
+        if memory can't be committed.
         """
         self.state.wait_saved(self.guest.instance, copies)
         return self.state
 
     def start_guest(self) -> None:
-        """Starts a new instance that stands where the last commit does, or at the beginning.
+        """Starts a new instance with the state of the head, or at the beginning.
 
-        A state in which no guest runs is left for the one before it, or for a new beginning.
+        If no guest starts in a state, tries the one before it, then a new beginning.
         """
         for last in (False, True, True):
             self._attach()
@@ -404,7 +407,7 @@ class GuestRunner:
         self.comms.sync({})
 
     def _resume(self) -> None:
-        """Tells an instance that stands at a commit what it can't know of itself."""
+        """Tells an instance at a commit the facts that are not in its memory."""
         self.comms.out_of_sync = True
         reseed = self.state.tree.has_parents_seeds
         if reseed or self.policy.env or self.state.is_untried:
@@ -433,9 +436,9 @@ class GuestRunner:
                 return
 
     def _send_start(self, guest: Guest, *, fresh: bool = True, reseed: bool = False) -> None:
-        """Tells the guest that it begins, or that its memory was brought back to it.
+        """Tells the guest that it begins, or that its memory was restored.
 
-        A `fresh` session has nothing in memory; with `reseed`, memory was another session's.
+        A `fresh` session has no earlier memory; with `reseed`, memory was another session's.
         """
         if fresh or reseed:
             guest.reseed()

@@ -1,7 +1,7 @@
-"""`LocalSandbox`: a workspace, one long-lived guest in this process, and the thread it lives on.
+"""`LocalSandbox`: a workspace, one long-lived guest in this process, and the guest's thread.
 
-What touches the guest runs on the sandbox's own thread, one job after another; `interrupt` and
-`close` act at once.
+All work with the guest runs on that thread, one job after another; `interrupt` and `close` act at
+once.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ T = TypeVar("T")
 class LocalSandbox(BaseSandbox):
     """A sandbox whose guest lives in this process. `create_local_sandbox` makes it.
 
-    `folders` are all of them, open. `commands` is what the host does for magics in a cell's own
-    text; `language_commands` those of the guest's language, which `commands` need not have.
+    `folders` are all its folders, open. `commands` are the host commands for magics in a cell's own
+    text. `language_commands` are those of the guest's language, which can be added to `commands`.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class LocalSandbox(BaseSandbox):
         self._hooks.opened(self)
 
     def count_from(self, count: int) -> None:
-        """Gives no cell a number below this one. Call it before `start`."""
+        """Sets the lowest number of the next cell. Call it before `start`."""
         self._runner.next_count = count
 
     def show_notes(self, page: Callable[[str], None]) -> None:
-        """Has `page` shown the sentences that no cell is to print. Call it before `start`."""
+        """Calls `page` with notices that no cell should print. Call it before `start`."""
         self._notices.page = page
 
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """As `BaseSandbox`; on the guest's own thread."""
+        """Starts as `BaseSandbox` says, on the guest's own thread."""
         return self._jobs.start(progress)
 
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
@@ -148,7 +148,7 @@ class LocalSandbox(BaseSandbox):
         self._runner.open(progress)
 
     def _take_adopted(self) -> None:
-        """Lets what `adopt` was given hold from here on; on the guest's thread."""
+        """Applies the policy and logger that `adopt` got. Runs on the guest's thread."""
         logger, self._next_logger = self._next_logger, None
         if logger is not None:
             name = self.session_id
@@ -164,7 +164,7 @@ class LocalSandbox(BaseSandbox):
             self.commands.add(name, handler)
 
     def between_cells(self, job: Callable[[], T]) -> Future[T]:
-        """Runs a job on the guest's thread, once the guest is there and no cell runs."""
+        """Runs a job on the guest's thread, once the guest is ready and no cell runs."""
         started = self.start()
 
         def run() -> T:
@@ -212,7 +212,7 @@ class LocalSandbox(BaseSandbox):
         return self.between_cells(lambda: self._runner.go(how, cells, where, files=files))
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[Self]:
-        """As `BaseSandbox`; the forks are ready for a cell."""
+        """Makes forks as `BaseSandbox` says; they are ready for a cell."""
         make_room(self.policy, at_least_one(n) * OF_ONE)
         made: list[Self] = []
 
@@ -233,7 +233,7 @@ class LocalSandbox(BaseSandbox):
         return made
 
     def _fork_one(self, *, copies: int, reseed: bool) -> Self:
-        """Makes one fork, on the guest's thread; if it can't, nothing is left of it."""
+        """Makes one fork, on the guest's thread; after a failure, nothing is left of it."""
         new = self._hooks.new_session()
         own = (self._language, new.folders, self.policy)
         logger = self._logger.bind(session_id=new.session_id)
@@ -250,14 +250,14 @@ class LocalSandbox(BaseSandbox):
             raise
 
     def check_fork(self) -> None:
-        """Raises `ForkError` if no fork can be planned. For host commands within a cell."""
+        """Raises `ForkError` if no fork can be planned. For host commands in a cell."""
         if not self._runner.state.history.on_disk:
             raise ForkError(NOT_SAVED)
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Keeps all that is on disk as it is while a block lasts, for somebody who forks it.
+        """Keeps the state on disk unchanged during a block, in which another process forks it.
 
-        For what runs after a cell: on the guest's thread. May raise `ForkError`.
+        For actions after a cell, on the guest's thread. May raise `ForkError`.
         """
         return self._runner.wait_saved().history.frozen()
 
@@ -300,7 +300,7 @@ class LocalSandbox(BaseSandbox):
         return True
 
     def wait_written(self, seconds: float) -> bool:
-        """Waits until the state before the running cell is on disk; returns whether it is."""
+        """Waits for the state before the running cell to be on disk; returns whether it is."""
         return self._runner.state.wait_written(seconds)
 
     def retire(self, why: str) -> bool:

@@ -1,7 +1,7 @@
-"""One turn, from the host's side: the request that goes in, the frames that come out.
+"""One turn, from the host's side: the request to the guest, and the frames that the guest sends.
 
-A turn lives on the guest's thread. Whatever arrives is checked by `protocol.decode`; a frame that
-breaks the protocol, comes out of order or goes over a limit is refused and changes nothing.
+A turn lives on the guest's thread. `protocol.decode` checks every frame; a frame that breaks the
+protocol, comes out of order or goes over a limit is refused and changes nothing.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _LOG = logging.getLogger("wasm_kernel.execution")
 _LOGGED_BYTES = 400  # of each frame and answer, at level DEBUG
 _FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Command)
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
-_BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
-FRAMES_MOST = 1_000_000  # of any kind in one turn; all further ones are refused
+_BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
+FRAMES_MOST = 1_000_000  # of any kind in one turn; further ones are refused
 
 
 class TurnParts(Struct, frozen=True):
-    """The parts of a sandbox that a turn speaks to."""
+    """The parts of a sandbox that a turn uses."""
 
     policy: ExecutionPolicy
     clock: Clock
@@ -67,17 +67,17 @@ class Turn:
     Attributes:
         is_cell: Whether it is a cell.
         is_counted: Whether it is a cell that gets a number and a place in the history.
-        is_comm: Whether the front end speaks on a comm, to code of the user's.
-        is_visible: Whether it is a cell whose output somebody sees.
+        is_comm: Whether it is a front end's message on a comm, for the user's code.
+        is_visible: Whether it is a cell whose output is shown.
         code: The cell's source; empty if it is not a cell.
         number: The cell's number; that of the one before if it is not counted.
-        limits_met: The settings of the limits that it met.
+        limits_met: The settings of the limits that it reached.
         reply: The agent's reply, once there is one.
-        stopped: How the guest was lost in it; None if it came back.
+        stopped: How the guest was lost in it; None if the guest lives.
         timeout: The limit in seconds that a cell's caller set; None if it set none.
-        seconds: How long a cell took, from its wait for the page's widgets on.
+        seconds: How long a cell took, including its wait for the page's widgets.
         error: The last error that it showed.
-        held: The error of a guest that was refused memory, which is shown only if it goes on.
+        held: The error of a guest that was refused memory, which is shown only if the guest lives.
     """
 
     def __init__(self, request: Mapping[str, Any], listener: Listener, parts: TurnParts) -> None:
@@ -106,19 +106,19 @@ class Turn:
 
     @property
     def request_taken(self) -> bool:
-        """True if the guest came as far as asking for its request."""
+        """True if the guest has asked for its request."""
         return self._request is None
 
     @property
     def count(self) -> int:
-        """The cell's number, as the guest says; 0 if it says none, or the cell does not count."""
+        """The cell's number in the guest's reply; 0 if there is none or the cell does not count."""
         count = (self.reply or {}).get("execution_count")
         if self.is_counted and isinstance(count, int) and 0 < count < 2**31:
             return count
         return 0
 
     def end(self, count: int, *, ename: str = "", evalue: str = "") -> None:
-        """Ends a cell that the host itself has done as cell `count`, or has refused."""
+        """Ends a cell that the host itself has run as cell `count`, or has refused."""
         reply = {"status": "ok", "execution_count": count, "user_expressions": {}, "payload": []}
         if ename:
             reply |= {"status": "error", "ename": ename, "evalue": evalue, "traceback": []}
@@ -169,7 +169,7 @@ class Turn:
             case protocol.Terminate():
                 self.comms.listener.terminate()
             case protocol.Error() if self._parts.clock.reason is not None:
-                return {}  # its time is over, and the host says so
+                return {}  # its time is over, and the host shows its own error
             case protocol.Display() | protocol.ClearOutput() | protocol.Result() | protocol.Error():
                 self.show(frame, size)
             case _:
@@ -203,7 +203,7 @@ class Turn:
             self._parts.fuel.lower(limit.fuel)
 
     def show(self, output: protocol.Output, size: int) -> None:
-        """Takes a rich output of so many bytes.
+        """Takes a rich output of `size` bytes.
 
         Raises `FrameError` if it is over a limit, or comes after the cell's end.
         """
@@ -218,7 +218,7 @@ class Turn:
         self.comms.listener.emit(output)
 
     def show_held(self) -> None:
-        """Shows the error that is held."""
+        """Shows the held error, if there is one."""
         held, self.held = self.held, None
         if held is not None:
             self.output.add(held)
@@ -231,7 +231,7 @@ class Turn:
         return self.held is not None and is_error
 
     def _check_allowed(self, output: protocol.Output, size: int) -> None:
-        """Refuses what is over a limit; the user is told of each limit once."""
+        """Raises `FrameError` if an output is over a limit; tells the user once for each limit."""
         objection, setting = self._allowed.objection(output, size)
         if not objection:
             return
@@ -259,17 +259,17 @@ class Turn:
 
 
 def _excerpt(frame: bytes) -> str:
-    """The beginning of a frame, for the log; what a guest writes stays on one line."""
+    """Returns the beginning of a frame for the log, escaped so that it stays on one line."""
     text = frame[:_LOGGED_BYTES].decode("utf-8", "replace")
     more = f"... ({len(frame):,} bytes)" if len(frame) > _LOGGED_BYTES else ""
     return ascii(text)[1:-1] + more
 
 
 def left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
-    """Returns whether no guest can begin in the state that the turn began at.
+    """Returns whether the state before the turn is unusable: no guest can begin a turn in it.
 
-    Such a guest can't even ask for its request. A budget of fuel that is too low for any turn is no
-    sign of that.
+    Such a guest can't even ask for its request. A fuel budget that is too low for any turn does not
+    count.
     """
     if isinstance(stopped, OutOfFuel):
         return not turn.request_taken and stopped.budget >= _BEGIN_FUEL
@@ -277,7 +277,7 @@ def left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
 
 
 def what_remains(turn: Turn, stopped: GuestStopped, *, changed_files: bool) -> str:
-    """Returns what the session still has, in words; `changed_files` if some can be brought back."""
+    """Returns a sentence about the kept state; `changed_files` if files can be brought back."""
     if isinstance(stopped, GuestClosed):
         return texts.FILES_KEPT
     if turn.is_comm:

@@ -1,4 +1,4 @@
-"""`GuestTurns`: cells, questions and the page's messages, each run as turns of the guest; and the
+"""`GuestTurns`: runs cells, questions and the page's messages as turns of the guest. Also makes the
 results of cells.
 """
 
@@ -25,8 +25,8 @@ from wasm_kernel.result import CellError, CommMessage, SandboxResult
 from wasm_kernel.state import texts
 
 _LOG = logging.getLogger("wasm_kernel.execution")
-_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest gets, and of each
-_SYNC_SECONDS = 10.0  # for all widgets to say their state; what was not said by then is not
+_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # most cells that the guest gets later, and of each
+_SYNC_SECONDS = 10.0  # for all widgets to send their state; later ones are skipped
 _SYNC_SECONDS_AFTER_LOSS = 1.0
 _TOO_LONG = (
     "\n[wasm-kernel] A widget's callback ran longer than its limit of {seconds:g} seconds and was "
@@ -36,7 +36,7 @@ _IN_A_CALLBACK = "[wasm-kernel] This happened in a widget's callback, not in a c
 
 
 class GuestTurns:
-    """Runs turns, keeps what they do, and keeps page and guest agreed on comms.
+    """Runs turns, keeps their effects, and keeps the comms of page and guest in sync.
 
     If the guest is lost in a turn, a new one is ready afterwards. Lives on the guest's thread.
     """
@@ -103,9 +103,9 @@ class GuestTurns:
         self._tell_notices(turn)
 
     def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
-        """Plans what a cell asks for that only travels: it works whatever became of the guest.
+        """Plans the travels of a cell with no other code; works even if the guest is broken.
 
-        The guest gets the cell with its next one, so that it has its text in `In`.
+        The guest gets the cell's text with its next cell, for `In`.
         """
         clock = self._runner.clock
         self._runner.fuel.skip()
@@ -120,9 +120,9 @@ class GuestTurns:
         turn.end(turn.number, ename=ename, evalue=refused)
 
     def _count_alone(self, turn: Turn) -> None:
-        """Uses up the number of a cell that left nothing in memory; the next guest gets its text.
+        """Uses up the number of a cell that left no commit; the next guest gets its text.
 
-        On disk it says so at once: no commit does.
+        The number is written to disk at once, as no commit records it.
         """
         if turn.is_counted:
             code = turn.code if len(turn.code) <= _MISSED_CHARACTERS else ""
@@ -138,11 +138,11 @@ class GuestTurns:
         turn.end(self._runner.next_count, ename="KeyboardInterrupt")
 
     def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
-        """Does what the cell asked for. Its effects become a commit when its result has left,
-        unless something is to be done to the state first.
+        """Does what the cell asked for: checkpoints, a travel, actions.
 
-        A cell that was done without the guest has no effects: the state is still that of the cell
-        before.
+        The cell's effects are committed after its result was sent, unless a request needs the
+        commit first. A cell that ran without the guest has no effects: the state is still that of
+        the cell before.
         """
         runner, travel = self._runner, self._runner.commands.travel
         is_kept = ran and (travel.target is None or bool(travel.here))
@@ -165,8 +165,8 @@ class GuestTurns:
         runner.commands.begin_cell(runner.next_count)
 
     def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
-        """Starts another guest that stands where memory was before the turn, or before that state
-        if no cell can begin there.
+        """Starts another guest with the state before the turn, or an earlier one if no cell can
+        begin in that.
         """
         _LOG.debug("the guest was lost", exc_info=stopped)
         runner, turn.stopped = self._runner, stopped
@@ -184,7 +184,7 @@ class GuestTurns:
         runner.start_guest()
 
     def _tell_notices(self, turn: Turn) -> None:
-        """Tells what happened to the variables in the cell, or the next one that anybody sees."""
+        """Prints notices about the variables in the cell, or in the next visible one."""
         if turn.is_visible:
             for text in self._notices.take():
                 turn.on_text("stderr", text)
@@ -199,9 +199,9 @@ class GuestTurns:
         *,
         for_cell: bool = False,
     ) -> Turn:
-        """Runs a turn that is not a cell, which is interrupted after so many seconds.
+        """Runs a turn that is not a cell, and interrupts it after `seconds`.
 
-        If a cell waits for it, that is refused if the guest can't begin.
+        With `for_cell`, a cell waits for it, and is refused if the guest can't begin the turn.
         """
         self._runner.keep()
         turn = self._runner.new_turn(request, listener)
@@ -216,7 +216,7 @@ class GuestTurns:
         return turn
 
     def query(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the guest's answer to a question; `GuestStopped` if it was lost over it."""
+        """Returns the guest's answer to a question; `GuestStopped` if the guest was lost in it."""
         limit = self._runner.policy.query_seconds
         turn = self._ask(request, NoListener(), limit)
         if turn.stopped is not None:
@@ -224,12 +224,12 @@ class GuestTurns:
         return turn.reply or {}
 
     def open_comms(self, listener: Listener) -> dict[str, str]:
-        """Returns the target of each comm that is open, by the comm's id."""
+        """Returns the target of each open comm, by the comm's id."""
         self.sync(listener)
         return self._runner.comms.open
 
     def serve(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:
-        """Hands a message of the page to the guest, and waits until its callbacks have run."""
+        """Hands a page's message to the guest, and waits until its callbacks have run."""
         stopped = self.sync(listener)
         request = self._runner.comms.from_page(message, parent, listener)
         if request is not None and stopped is None:
@@ -250,11 +250,12 @@ class GuestTurns:
     def sync(
         self, listener: Listener, *, for_cell: bool = False, is_after_loss: bool = False
     ) -> GuestStopped | None:
-        """Brings page and guest to agree again, if memory was brought elsewhere.
+        """Brings the comms of page and guest in sync again, if memory has travelled.
 
-        Comms that the guest knows no more are closed at the page. Those of widgets that the page
-        had closed since are opened again, and all are sent the state they are in now. It may take
-        less time after the loss of a guest. Returns how the guest was lost before it began, if so.
+        Closes comms at the page that the guest does not know any more. The guest opens those of its
+        widgets again that the page has closed since, and sends the state of all. After the loss of
+        a guest, it has less time for that. Returns the error of a guest that was lost before it
+        could begin.
         """
         comms, policy = self._runner.comms, self._runner.policy
         if not comms.out_of_sync:
@@ -271,7 +272,7 @@ class GuestTurns:
 
 
 def _advice(door: Door) -> dict[str, str]:
-    """Returns what the user of a door can do about the guest's own errors."""
+    """Returns advice on the guest's own errors, for the user of a door."""
     return {
         "memory": door.raising("memory_bytes"),
         "disk": door.raising("workspace_bytes", "workspace_files"),
@@ -283,9 +284,9 @@ def _advice(door: Door) -> dict[str, str]:
 
 
 def result_of(turn: Turn, runner: GuestRunner, session_id: str | None) -> SandboxResult:
-    """Returns the result of a cell's turn; `runner` knows what it used and changed."""
+    """Returns the result of a cell's turn, with the memory, fuel and files of `runner`."""
     reply: Mapping[str, Any] = turn.reply or {}
-    if turn.stopped is not None:  # what a lost guest said of its end is no end
+    if turn.stopped is not None:  # a reply of a guest that was lost afterwards does not count
         reply = {"status": "error", "execution_count": turn.number, "payload": []}
     error, files = _cell_error(turn, reply), runner.changes.compare()
     return SandboxResult(
