@@ -29,7 +29,7 @@ from wasm_kernel.frontends.batch.grade_reports import (
 from wasm_kernel.frontends.batch.graded_tests import read_tests
 from wasm_kernel.frontends.batch.grading import Grade, TestGrade, grade_notebooks
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
-from wasm_kernel.frontends.batch.probing import Copy, split_probe
+from wasm_kernel.frontends.batch.probing import SubmissionCopy, split_probe
 from wasm_kernel.frontends.batch.reporting import Lines
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -113,14 +113,14 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
 ) -> None:
     whole, cut = BatchSession.is_whole, session_id_of(tmp_path / "out" / "cut.ipynb")
     monkeypatch.setattr(BatchSession, "is_whole", lambda it: it.id != cut and whole(it))
-    answer = Copy.answer
+    answer = SubmissionCopy.answer
 
-    def answered(copy: Copy, probe: str) -> Any:
+    def answered(copy: SubmissionCopy, probe: str) -> Any:
         if probe == "slow()":  # this one alone has a second
             copy._end -= PATIENCE - 1.0
         return answer(copy, probe)
 
-    monkeypatch.setattr(Copy, "answer", answered)
+    monkeypatch.setattr(SubmissionCopy, "answer", answered)
     (tmp_path / "tests.py").write_text(TESTS)
     make("honest.ipynb", *HONEST)
     make("evil.ipynb", EVIL)

@@ -1,7 +1,7 @@
 """`BatchKernel`: the kernel of one notebook, in a process of its own behind both walls.
 
-It is started by this interpreter, whatever the notebook's kernelspec says. What became of a cell is
-read from the kernel's own events, which no cell can write; a cell can raise an error of any name.
+This interpreter starts it; the notebook's kernelspec is ignored. How a cell ended is read from the
+kernel's own events, which no cell can write, since a cell can raise an error of any name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ START_SECONDS = 600.0  # the first kernel on a machine compiles the guest
 _RECONNECT_MS = 2
 _ARGV = ("-m", "wasm_kernel", "-f", "{connection_file}")
 _LOG = "events.jsonl"
-_REFUSED = "KernelNotStarted"  # what a kernel raises in each cell that could not open its session
+_REFUSED = "KernelNotStarted"  # the error of each cell of a kernel that could not open its session
 _HEARD_BYTES = 4096
 _NOT_STARTED = "The kernel did not start: {why}."
 _OUTPUT_LIMITS = (
@@ -48,7 +48,7 @@ _VERDICTS: Mapping[str, Verdict] = {
     "workspace_bytes": "disk-full",
     "workspace_files": "disk-full",
 }
-"""What it means that a failed cell met a limit."""
+"""The verdict on a failed cell, by the limit that it met."""
 
 
 class KernelLost(WasmKernelError):
@@ -81,7 +81,7 @@ class BatchKernel:
             env={"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"},
             interrupt_mode="message",
         )
-        # sockets in a folder of its own: ports are taken by others between choosing and using them
+        # sockets in a private folder: another process could take a port between choice and use
         self._manager = AsyncKernelManager(
             kernel_spec_manager=_OwnKernelSpec(spec),
             transport="ipc",
@@ -109,10 +109,10 @@ class BatchKernel:
         return client
 
     async def _greet(self) -> dict[str, Any]:
-        """Connects to the kernel; returns what it says of itself.
+        """Connects to the kernel; returns its description of itself.
 
-        It answers when its outputs can be heard, too. jupyter_client's own way listens for further
-        ones for a fifth of a second.
+        The kernel answers once its outputs can be received, too. jupyter_client's own method also
+        waits for further outputs for 0.2 s.
         """
         end = time.monotonic() + START_SECONDS
         kc = self._client.kc
@@ -130,9 +130,9 @@ class BatchKernel:
         raise KernelLost(_NOT_STARTED.format(why=self._last_words()))
 
     async def ready(self) -> None:
-        """Waits until a new session's guest is ready, of which no cell has been run.
+        """Waits until the guest of a new session, which has run no cell yet, is ready.
 
-        After `KernelLost` the kernel itself stays, and would say so in each cell.
+        After `KernelLost` the kernel itself stays, and each cell would get the error.
         """
         reply = await self._reply(self._client.kc.execute("", silent=True))
         if reply["status"] != "ok":
@@ -149,7 +149,7 @@ class BatchKernel:
         return content
 
     def _listen(self) -> int:
-        """Returns a descriptor for the kernel's standard error, whose end is remembered."""
+        """Returns a descriptor for the kernel's standard error; its last bytes are kept."""
         self._errors, errors = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(errors, True)
         asyncio.get_running_loop().add_reader(self._errors, self._hear)
@@ -162,7 +162,7 @@ class BatchKernel:
             asyncio.get_running_loop().remove_reader(self._errors)
 
     def _last_words(self) -> str:
-        """The last line of a process that ended before it was a kernel."""
+        """The last line of standard error of a process that ended before it was a kernel."""
         with suppress(BlockingIOError):
             self._hear()
         lines = self._heard.decode(errors="replace").split("\n")
@@ -170,27 +170,27 @@ class BatchKernel:
         return plain(said).removeprefix("wasm-kernel: ").removesuffix(".")
 
     async def restore(self, count: int) -> bool:
-        """Brings variables and files back as they were after a cell; False if nobody kept that.
+        """Restores variables and files to their state after a cell; False if it was not kept.
 
-        A number in brackets is a cell's, whatever checkpoints the notebook has named.
+        A number in brackets means a cell, even if a checkpoint has the number as its name.
         """
         sent = self._client.kc.execute(f"%restore [{count}] --files", store_history=False)
         return bool((await self._reply(sent))["status"] == "ok")
 
     def limits_met(self) -> set[str]:
-        """Returns the limits that were met since this was last asked, as the kernel says."""
+        """Returns the limits met since the last call, from the kernel's events."""
         news = self._news()
         return {str(each["limit"]) for each in news if each["event"] == events.EXECUTION_LIMIT}
 
     def has_ended_cell(self) -> bool:
-        """Returns whether a cell has ended since `limits_met` was last asked, as the kernel says.
+        """Returns whether a cell has ended since the last `limits_met`, from the kernel's events.
 
         A cell can end the kernel (`os.kill(os.getpid(), 9)`), which then sends no reply.
         """
         return any(each["event"] == events.EXECUTION_COMPLETE for each in self._news())
 
     def _news(self) -> list[dict[str, Any]]:
-        """The events that were written since this was last asked."""
+        """The events that were written since the last call."""
         found = []
         with suppress(OSError), self._log.open("rb") as file:
             file.seek(self._read)
@@ -202,7 +202,7 @@ class BatchKernel:
         return found
 
     async def close(self, *, kill: bool) -> None:
-        """Ends the kernel; its session stays. If killed, states not on disk yet are lost."""
+        """Ends the kernel; its session stays. With `kill`, states not on disk yet are lost."""
         with suppress(RuntimeError, OSError, zmq.ZMQError):  # it is gone already
             await self._manager.shutdown_kernel(now=kill)
         if self._client is not None:
@@ -216,7 +216,7 @@ class BatchKernel:
 
 
 def verdict_of(limits: set[str], ename: str) -> Verdict:
-    """Returns the verdict on a cell that failed, by limits it met and the class of its error."""
+    """Returns the verdict on a failed cell, by the limits that it met and its error's class."""
     for limit, verdict in _VERDICTS.items():
         if limit in limits:
             return verdict
@@ -226,7 +226,7 @@ def verdict_of(limits: set[str], ename: str) -> Verdict:
 
 
 def stopping_limit(limits: set[str]) -> str:
-    """Returns a limit that ends a notebook even if its cell did not fail, or may; or nothing."""
+    """Returns a limit that ends a notebook even after a cell that did not fail; empty if none."""
     return next((limit for limit in _OUTPUT_LIMITS if limit in limits), "")
 
 

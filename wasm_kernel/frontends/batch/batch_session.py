@@ -1,7 +1,7 @@
 """`BatchSession`: the session in which a notebook of a batch is run.
 
-It belongs to the place where the executed notebook lies, so that a later run finds it there: the
-variables and files after each cell. It is deleted once all cells ran as they should.
+It belongs to the path of the executed notebook, so that a later run finds it, with the variables
+and files after each cell. It is deleted once all cells succeeded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wasm_kernel.sessions.overview import ended_whole, kept_cells
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
-_LEAVE_SECONDS = 30.0  # for the kernels of a run that was killed to end
+_LEAVE_SECONDS = 30.0  # for the kernels of a killed run to end
 _POLL_SECONDS = 0.05
 _MARK = b"wasm-kernel run"
 
@@ -36,7 +36,7 @@ def session_id_of(output: Path) -> str:
 
 
 class BatchSession:
-    """The session of one executed notebook, whose place alone gives its id.
+    """The session of one executed notebook, whose path determines the session's id.
 
     Its methods take time: call them on a thread.
     """
@@ -53,7 +53,7 @@ class BatchSession:
 
     @property
     def exists(self) -> bool:
-        """True if it is there: an earlier run left it, or this one made it."""
+        """True if it exists: an earlier run left it, or this one made it."""
         return self.path.is_dir()
 
     @contextmanager
@@ -67,13 +67,13 @@ class BatchSession:
         return kept_cells(self.root, self.id)
 
     def is_whole(self) -> bool:
-        """Returns whether its last kernel has ended with all that it had kept on disk."""
+        """Returns whether its last kernel ended with all its states on disk."""
         return ended_whole(self.root, self.id)
 
     def begin(self, inputs: Sequence[Path]) -> None:
-        """Makes it anew, with copies of some files. Lists of sessions name the notebook.
+        """Makes it anew, with copies of `inputs`. Lists of sessions name the notebook.
 
-        Raises `BatchStopped` if one can't be copied, `WasmKernelError` if somebody uses it.
+        Raises `BatchStopped` if a file can't be copied, `WasmKernelError` if the session is in use.
         """
         self.delete()
         session = Session(self.root, self.id, about={NOTEBOOK: os.fspath(self._output)})
@@ -91,7 +91,7 @@ class BatchSession:
             )
 
     def copy_packages(self, other: BatchSession) -> None:
-        """Copies its packages into another session, which is made if it is not there."""
+        """Copies its packages into another session, which is made if it does not exist."""
         with ExitStack() as held:
             target = Session(other.root, other.id)
             held.callback(target.closed)
@@ -101,7 +101,7 @@ class BatchSession:
             copy_tree(packages.fd, target.folders.packages.fd, lambda _: False)
 
     def delete(self) -> None:
-        """Deletes it, if it is there; `WasmKernelError` if somebody uses it, or something stays."""
+        """Deletes it, if it exists; `WasmKernelError` if it is in use, or can't be deleted."""
         if not self.exists:
             return
         end = time.monotonic() + _LEAVE_SECONDS
@@ -118,12 +118,12 @@ class BatchSession:
                 return
 
     def discard(self) -> None:
-        """Deletes it if that can be done; otherwise the next run does."""
+        """Deletes it if possible; otherwise the next run does."""
         with suppress(WasmKernelError, OSError):
             self.delete()
 
     def wait_unused(self) -> None:
-        """Waits until nobody uses it: the kernel of a killed run ends a moment after it."""
+        """Waits until it is unused: the kernel of a killed run ends a moment after the run."""
         end = time.monotonic() + _LEAVE_SECONDS
         while self.root.is_used(self.id):
             if time.monotonic() > end:

@@ -1,8 +1,8 @@
 """`run_on_cluster`: notebooks on the workers of a Dask cluster.
 
-Dask pickles functions and arguments between client, scheduler and workers, so whoever can connect
-to one of them runs code in all: only TLS and loopback are used. Notebooks cross as bytes, and run
-in sandboxes on the workers as they do here.
+Dask pickles functions and arguments between client, scheduler and workers, so a program that can
+connect to one of them can run code in all: only TLS and loopback are used. Notebooks are sent as
+bytes, and run in sandboxes on the workers as they do here.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -41,13 +41,13 @@ from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.parameters import put_in
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.results import earlier_files, remove_earlier, write_results
-from wasm_kernel.frontends.batch.resuming import Earlier
+from wasm_kernel.frontends.batch.resuming import PreviousRun
 
 ATTEMPTS = 3
-"""How often a notebook is given to a worker, if workers or the scheduler are lost."""
+"""The most times that a notebook is given to a worker, if workers or the scheduler are lost."""
 
 NOTEBOOK_SECONDS = 3600.0
-"""What a notebook may take if no budget says it: a worker that is stuck must not be for ever."""
+"""The seconds for a notebook without such a budget: a run must not wait for ever for a worker."""
 
 _SPARE_SECONDS = 120.0  # beyond the notebook's own limit, for its kernel to start and to end
 _CONNECT_SECONDS = 60.0
@@ -68,12 +68,12 @@ _NOT_SAFE = (
 
 
 class _Attempt(Struct):
-    """A notebook that a worker has, or is to have."""
+    """One attempt at a notebook, which a worker runs or will run."""
 
     source: Source
     number: int = 0
     future: Any = None
-    began: float = 0.0  # when a worker said so last
+    began: float = 0.0  # when a worker last said that it began
 
 
 def run_on_cluster(
@@ -83,12 +83,11 @@ def run_on_cluster(
     progress: Progress,
     cluster: str | int,
 ) -> list[Outcome]:
-    """Runs notebooks on a cluster; executed ones come back as they end, and are written here.
+    """Runs notebooks on a cluster; each executed one is written here as soon as it has ended.
 
-    Notebooks in Python have the packages that `words` of a `%pip install` line name. The sessions
-    are the workers'; `settings.shared` says where they lie. `cluster` is the
-    scheduler's address, or how many workers to start on this machine. `BatchError` if it is not
-    safe to use.
+    Notebooks in Python have the packages that `words`, of a `%pip install` line, name. The workers
+    have the sessions; `settings.shared` says where. `cluster` is the scheduler's address, or how
+    many workers to start on this machine. Raises `BatchError` if it is not safe to use.
     """
     seconds = settings.budgets.notebook_seconds or NOTEBOOK_SECONDS
     budgets = replace(settings.budgets, notebook_seconds=seconds)
@@ -128,10 +127,10 @@ def _security_of(address: str) -> distributed.Security | None:
 
 @contextmanager
 def local_cluster(workers: int) -> Iterator[tuple[str, distributed.Security]]:
-    """A cluster on this machine, for as long as the block runs: its address and certificate.
+    """Yields the address and certificate of a cluster on this machine, which ends with the block.
 
-    Whoever connects to it runs code with the rights of its owner, so only those do who have the
-    certificate, which lives in memory; any user of the machine reaches the port.
+    A client of the cluster runs code with its owner's rights, and any user of the machine reaches
+    the port. So clients need the certificate, which exists only in memory.
     """
     security = distributed.Security.temporary()
     before = os.environ.get(_SAFE_PATH)
@@ -150,7 +149,7 @@ def local_cluster(workers: int) -> Iterator[tuple[str, distributed.Security]]:
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Has SIGTERM do what Ctrl-C does, if this is the main thread."""
+    """Makes SIGTERM act as Ctrl-C in the block, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -195,7 +194,7 @@ class _ClusterBatch:
         return [self._outcomes[source.name] for source in sources]
 
     def _run(self) -> None:
-        """Runs what has no outcome yet; Ctrl-C makes the rest `cancelled`."""
+        """Runs the notebooks; Ctrl-C makes those without an outcome `cancelled`."""
         try:
             self._connect()
             self._begin()
@@ -208,7 +207,7 @@ class _ClusterBatch:
     # -- the cluster
 
     def _connect(self) -> None:
-        """Connects to the scheduler, or once more; `BatchError` if it does not answer."""
+        """Connects or reconnects to the scheduler; `BatchError` if it does not answer."""
         if self._client is not None:
             self._client.close()
         try:
@@ -226,7 +225,7 @@ class _ClusterBatch:
             ) from problem
 
     def _begin(self) -> None:
-        """Gives all notebooks to the cluster that no worker has."""
+        """Submits all notebooks that no worker has."""
         for name, attempt in [*self._attempts.items()]:
             if attempt.future is None:
                 try:
@@ -238,13 +237,16 @@ class _ClusterBatch:
                     attempt.future = self._client.submit(run_task, data, pure=False)
 
     def _task_of(self, attempt: _Attempt) -> bytes | None:
-        """The task of a notebook; None if an earlier run did it; or `NotebookRefused`."""
+        """The task of a notebook; None if an earlier run did it.
+
+        Raises `NotebookRefused` if it can't be run.
+        """
         settings, source = self._settings, attempt.source
         book = read_notebook(source)
         if settings.parameters:
             book = put_in(book, settings.parameters)
         cells = code_cells(book)
-        earlier = Earlier.found(source.output, cells) if settings.resume else None
+        earlier = PreviousRun.found(source.output, cells) if settings.resume else None
         if earlier is not None and earlier.is_whole:
             done = Outcome(source.name, "ok", kept=len(cells), note="an earlier run did it")
             files, output = earlier_files(source.output), str(source.output)
@@ -267,7 +269,7 @@ class _ClusterBatch:
         return msgspec.msgpack.encode(task)
 
     def _look(self) -> None:
-        """Waits a moment, and takes what has ended."""
+        """Waits a moment, and takes the results of the notebooks that ended."""
         time.sleep(_POLL_SECONDS)
         if self._client.status == "closed":
             try:
@@ -306,14 +308,14 @@ class _ClusterBatch:
         self._attempts[name] = _Attempt(attempt.source, number)
 
     def _take(self, name: str, attempt: _Attempt) -> None:
-        """Takes what came of a notebook, and writes it."""
+        """Takes the result of a notebook, and writes it."""
         try:
             ran = msgspec.msgpack.decode(attempt.future.result(), type=Ran)
         except (msgspec.DecodeError, distributed.CancelledError, OSError):
             self._again(name, attempt)
             return
         if ran.outcome.verdict == "kernel-lost" and attempt.number + 1 < ATTEMPTS:
-            # perhaps that worker's machine is out of memory, or ends
+            # perhaps that worker's machine is out of memory, or shuts down
             self._attempts[name] = _Attempt(attempt.source, attempt.number + 1)
             return
         outcome = replace(ran.outcome, notebook=name, output="", files=())
@@ -323,9 +325,9 @@ class _ClusterBatch:
             self._end(name, replace(outcome, verdict="kernel-lost", reason=str(problem)))
 
     def _written(self, source: Source, outcome: Outcome, ran: Ran) -> Outcome:
-        """Writes an executed notebook and its results, and compares it if it is to be.
+        """Writes an executed notebook and its results, and compares it if the settings ask for it.
 
-        Raises `NotebookRefused` if what the worker sent is no notebook.
+        Raises `NotebookRefused` if the worker's bytes are not a notebook.
         """
         if not ran.executed:
             return outcome
@@ -346,7 +348,7 @@ class _ClusterBatch:
             self._progress.ended(outcome)
 
     def _heard(self, event: tuple[float, bytes]) -> None:
-        """Takes what a worker tells; on a thread of the client's."""
+        """Takes a worker's message; called on a thread of Dask's client."""
         with self._guard, suppress(msgspec.DecodeError):
             told = msgspec.msgpack.decode(event[1], type=Told)
             attempt = self._attempts.get(told.name)
@@ -354,6 +356,6 @@ class _ClusterBatch:
                 return
             if told.done:
                 self._progress.cell_ended(told.name, told.done, told.cells)
-            else:  # perhaps not for the first time: the scheduler gave it to another worker
+            else:  # perhaps again: the scheduler may have given it to another worker
                 attempt.began = time.monotonic()
                 self._progress.began(told.name, told.cells)

@@ -1,7 +1,7 @@
 """The task of a cluster's worker: one notebook a task, bytes in and bytes out.
 
-What crosses is msgpack of the Structs here, so results are checked when they are read. Nothing of
-a notebook is ever unpickled.
+Tasks and results are sent as msgpack of the Structs here, so that they are checked when they are
+read. Nothing of a notebook is ever unpickled.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from wasm_kernel.sessions.root import SessionsRoot
 
 _LOG = logging.getLogger("wasm_kernel.batch")
 _EXECUTED, _MARK = "executed", "run"
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # NFS locks no folders
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # NFS can't lock folders
 _SPARE_SECONDS = 60.0  # beyond a notebook's own limit, for another worker's kernel to start and end
 _POLL_SECONDS = 0.25
 _TAKEN = "Another worker goes on with this notebook in the shared folder. Nothing was changed."
 
 
 class Task(Struct, frozen=True):
-    """A notebook to run, with its parameters; what is not explained is as in `run_notebooks`.
+    """A notebook to run, with its options; those not explained here are as in `run_notebooks`.
 
     Attributes:
-        topic: Where the worker tells how far it is.
+        topic: The Dask topic for messages about progress.
         packages: Words of a `%pip install` line.
-        attempt: How often it was given to a worker before.
-        place: The name of the notebook's own folder in the shared one, which `resume` needs.
+        attempt: The number of earlier attempts.
+        place: The name of the notebook's own folder in the shared one; `resume` needs it.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Task(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """The progress of a worker with an attempt at a notebook: code cells done, of how many."""
+    """The progress of an attempt at a notebook: the number of code cells `done`, and of all."""
 
     name: str
     attempt: int
@@ -96,9 +96,9 @@ def run_task(data: bytes) -> bytes:
             ran = _run(task)
     except SessionInUse as problem:
         ran = Ran(Outcome(task.name, "kernel-lost", str(problem)), b"")
-    except BatchError as problem:  # its requirements can't be met here
+    except BatchError as problem:  # this worker can't meet its requirements
         ran = Ran(Outcome(task.name, "error", str(problem)), b"")
-    except Exception as problem:  # Dask would pickle it, with all that it refers to
+    except Exception as problem:  # Dask would pickle the error, with all that it refers to
         _LOG.exception("a notebook could not be run")
         reason = f"The worker failed ({type(problem).__name__}); its log says more."
         ran = Ran(Outcome(task.name, "kernel-lost", reason), b"")
@@ -109,9 +109,9 @@ def run_task(data: bytes) -> bytes:
 def _alone(task: Task) -> Iterator[None]:
     """Keeps other workers from a notebook's place in the shared folder while the block runs.
 
-    A worker that was given up, as it lost the scheduler, goes on until its notebook ends, and then
-    removes the place. The lock lies beside the place, so it is the same file for whoever waits.
-    `SessionInUse` if another worker goes on for longer than a notebook may take.
+    A worker that lost the scheduler was given up, but goes on until its notebook ends, and then
+    removes the place. The lock lies beside the place, so that it is the same file for all workers.
+    Raises `SessionInUse` if another worker goes on for longer than a notebook may take.
     """
     shared = Path(task.shared)
     shared.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def _run(task: Task) -> Ran:
 
 
 def _began_before(folder: Path, task: Task) -> bool:
-    """Notes that a task begins; returns whether a worker that was lost had begun it."""
+    """Notes that a task begins; returns whether a lost worker had begun it."""
     mark = folder / _MARK
     with suppress(OSError):
         if mark.read_text(encoding="utf-8") == task.topic:
@@ -169,7 +169,7 @@ def _began_before(folder: Path, task: Task) -> bool:
 
 
 class _Relay(Progress):
-    """Tells whoever asked for a task how far it is."""
+    """Sends the progress of a task to the client."""
 
     def __init__(self, worker: Any, task: Task) -> None:
         self._worker = worker

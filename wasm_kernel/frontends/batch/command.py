@@ -1,4 +1,4 @@
-"""`wasm-kernel run`: its options, and what it does."""
+"""The command `wasm-kernel run` and its options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABOUT = (
 
 
 def add_run(commands: Any, root: Callable[[], Path]) -> None:
-    """Adds the command to those of `wasm-kernel`; `root` is where sessions lie by default."""
+    """Adds the command to those of `wasm-kernel`; `root` returns the default sessions' folder."""
     parser = commands.add_parser("run", help="run notebooks that nobody trusts", description=_ABOUT)
     parser.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
     parser.add_argument("-o", "--out", required=True, metavar="OUT", type=Path, help=_OUT)
@@ -113,7 +113,7 @@ _OUT = "the folder for executed notebooks, or the file for a single one"
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how notebooks are run, however that is used."""
+    """Adds the options about running notebooks, which several commands share."""
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="how many at a time; by default one a processor"
     )
@@ -177,7 +177,7 @@ _BUDGETS = {
 
 
 def budgets_of(options: argparse.Namespace, others: Budgets | None = None) -> Budgets:
-    """Returns the budgets that were named, or else those of `others`; or `PolicyError`."""
+    """Returns the budgets in `options`, else those of `others`; raises `PolicyError`."""
     from msgspec.structs import replace
 
     from wasm_kernel.frontends.batch.outcome import Budgets
@@ -191,7 +191,7 @@ def budgets_of(options: argparse.Namespace, others: Budgets | None = None) -> Bu
 
 
 def roots_of(options: argparse.Namespace, root: Callable[[], Path]) -> tuple[Path, Path | None]:
-    """Returns the sessions' folder and that of private folders, if one is named."""
+    """Returns the sessions' folder, and the folder of private folders if one is named."""
     if options.sessions is None:
         return root(), None
     return options.sessions / "sessions", options.sessions / "private"
@@ -226,7 +226,7 @@ def check_reports(options: argparse.Namespace, *files: Path) -> None:
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Returns a command's status; one that can't begin, or go on, says why."""
+    """Returns a command's status; prints the error of one that can't begin or go on."""
     from wasm_kernel.frontends.batch.outcome import BatchStopped
 
     try:

@@ -1,4 +1,4 @@
-"""Compares the outputs of a run with those that a notebook held before, with nbdime."""
+"""Compares the outputs of a run with the notebook's stored ones, with nbdime."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (nbformat carries no types)
@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from wasm_kernel.frontends.batch.notebooks import merge_streams
 
 IGNORABLE = ("images", "counts", "addresses", "metadata")
-"""The parts of outputs that a comparison may pass over."""
+"""The parts of outputs that a comparison may ignore."""
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,16}")
 _NOTE = "[wasm-kernel] "
@@ -29,7 +29,7 @@ _OUTPUTS_MOST = 100  # of a cell
 def difference(before: NotebookNode, after: NotebookNode, ignored: Collection[str]) -> str:
     """Returns how the outputs of two notebooks differ, as nbdime prints it; empty if they do not.
 
-    Some of `IGNORABLE` may be ignored.
+    `ignored` names some of `IGNORABLE`.
     """
     from nbdime import diff_notebooks
     from nbdime.prettyprint import PrettyPrintConfig, pretty_print_notebook_diff
@@ -52,7 +52,7 @@ def differing_cell(before: NotebookNode, after: NotebookNode, ignored: Collectio
 
 
 def without_notes(book: NotebookNode) -> NotebookNode:
-    """Returns a stored notebook without the quiet notes that JupyterLab has kept as outputs."""
+    """Returns a stored notebook without our quiet notes, which JupyterLab stores as outputs."""
     made = copy.deepcopy(book)
     for cell in made.cells:
         if cell.cell_type == "code":
@@ -61,7 +61,7 @@ def without_notes(book: NotebookNode) -> NotebookNode:
 
 
 def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
-    """A copy that holds what is compared: sources and outputs."""
+    """A copy with only the parts that are compared: sources and outputs."""
     made = copy.deepcopy(book)
     made.metadata = {}
     made.cells = [cell for cell in made.cells if "injected-parameters" not in _tags(cell)]
@@ -79,7 +79,7 @@ def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
 
 
 def _summed_up(outputs: Sequence[NotebookNode]) -> NotebookNode:
-    """Returns one output in the place of many: nbdime compares each with each."""
+    """Returns one output in place of many, since nbdime compares each with each."""
     digest = hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
     text = f"{len(outputs):,} outputs, too many to compare each; their digest is {digest[:16]}\n"
     return NotebookNode(output_type="stream", name="stdout", text=text)

@@ -1,4 +1,4 @@
-"""`wasm-kernel grade`: its options, and what it does."""
+"""The command `wasm-kernel grade` and its options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GRADES = "grades.csv"
 
 
 def add_grade(commands: Any, root: Callable[[], Path]) -> None:
-    """Adds the command to those of `wasm-kernel`; `root` is where sessions lie by default."""
+    """Adds the command to those of `wasm-kernel`; `root` returns the default sessions' folder."""
     parser = commands.add_parser("grade", help="grade notebooks by tests", description=_ABOUT)
     parser.add_argument("notebooks", nargs="+", metavar="SUBMISSION", help="as for `run`")
     parser.add_argument(

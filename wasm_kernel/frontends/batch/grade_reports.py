@@ -30,13 +30,13 @@ def table_report(grades: Sequence[Grade]) -> bytes:
 
 
 def _cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """The text, changed so that no spreadsheet takes it for a formula."""
     shown = plain(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown
 
 
 def feedback(grade: Grade) -> bytes:
-    """Returns what a student is told: of hidden tests only whether they were passed."""
+    """Returns the feedback for a student; of hidden tests, it only says whether they passed."""
     outcome = grade.outcome
     total = f"{grade.earned:g} of {grade.points:g} points{'' if grade.judged else _NOT_ALL}"
     lines = [f"# {_text(outcome.notebook)}", "", total, ""]
@@ -62,7 +62,7 @@ def _shown_name(number: int, test: TestGrade) -> str:
 
 
 def _text(text: str) -> str:
-    """A text in which Markdown finds nothing to do."""
+    """The text with all Markdown escaped."""
     return "".join(f"\\{each}" if each in "\\`*_{}[]<>()#+!|&" else each for each in plain(text))
 
 
@@ -86,7 +86,7 @@ def _verdict(test: TestGrade) -> tuple[str, str]:
 
 
 def table_of(grades: Sequence[Grade]) -> str:
-    """Returns a line for each submission, and which tests can be fooled."""
+    """Returns a line for each submission, and the tests that can be fooled."""
     lines = [
         f"{grade.earned:>6g} of {grade.points:g}  {plain(grade.outcome.notebook)}"
         f"  ({grade.outcome.verdict})"

@@ -1,7 +1,7 @@
-"""Tests that submissions are graded by: our own, otter-grader's test files, nbgrader's cells.
+"""The tests that grade submissions: our own, otter-grader's test files, nbgrader's cells.
 
-Files of tests are the teacher's and trusted, but for one thing: our own run in a sandbox all the
-same. The formats of others are read for what they have in common with ours.
+Files of tests come from the teacher and are trusted, but ours run in a sandbox all the same. Of the
+other formats, the parts that have a counterpart in ours are read.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _MOST = 10_000
 
 
 class Example(Struct, frozen=True):
-    """One example of a doctest, run in the mode of a prompt, and the output that it wants.
+    """One example of a doctest, run as at a prompt, and the output that it wants.
 
-    `error` is the last line of the traceback that is expected; empty if none is. `flags` are
-    doctest's own.
+    `error` is the last line of the expected traceback, if any. `flags` are doctest's own.
     """
 
     code: str
@@ -44,15 +43,15 @@ class GradedTest(Struct, frozen=True):
     """A test.
 
     Attributes:
-        name: Its name, unlike those of all others.
+        name: Its unique name.
         kind: `probes`: a clean guest judges the answers to probes; `doctest`: it compares printed
             text; `inside`: it runs beside the submission, which can fool it.
-        points: What it is worth.
-        hidden: Whether students are not told more than whether it was passed.
+        points: The points that it is worth.
+        hidden: Whether students are only told whether it was passed.
         probes: The cells of the probes.
         examples: The examples of a doctest.
         code: The cell that is run inside; the value of its last expression is its verdict.
-        returns: Whether that is a verdict in any case; otherwise it may be nothing.
+        returns: Whether that value is always a verdict; otherwise it may be None.
     """
 
     name: str
@@ -66,14 +65,14 @@ class GradedTest(Struct, frozen=True):
 
     @property
     def forgeable(self) -> bool:
-        """True if a submission could pass it without doing what it asks for."""
+        """True if a submission could pass it without solving its task."""
         return self.kind == "inside"
 
 
 class TestFiles(Struct, frozen=True):
     """The tests in files: sources of our own format, for a clean guest, and tests of the others.
 
-    `notes` tell what in them is not graded.
+    `notes` name the parts that are not graded.
     """
 
     sources: tuple[str, ...] = ()
@@ -82,9 +81,9 @@ class TestFiles(Struct, frozen=True):
 
 
 def read_tests(paths: Sequence[Path]) -> TestFiles:
-    """Reads files of tests, or all of a folder.
+    """Reads files of tests, or all such files in a folder.
 
-    Raises `BatchError` if one can't be read, or is not a file of tests.
+    Raises `BatchError` if a file can't be read, or is not a file of tests.
     """
     sources: list[str] = []
     tests: list[GradedTest] = []
@@ -153,7 +152,7 @@ def _otter(file: Path, table: Mapping[str, Any]) -> list[GradedTest]:
 
 
 def _cases(name: str, table: Mapping[str, Any]) -> list[GradedTest]:
-    """Returns the cases of a table, as otter-grader counts them; or one test of all of them."""
+    """Returns the cases of a table, as otter-grader counts them, or one test of all of them."""
     suites = table["suites"]
     suite = suites[0] if suites else {}
     if len(suites) > 1 or suite.get("type", "doctest") != "doctest":
@@ -181,7 +180,7 @@ def _cases(name: str, table: Mapping[str, Any]) -> list[GradedTest]:
 
 
 def _worth(total: Any, named: Sequence[Any]) -> list[float]:
-    """Returns the points of each case: its own, or its share of what is left of the total.
+    """Returns the points of each case: its own, or its share of the rest of the total.
 
     Source: `resolve_test_file_points` of otter-grader 7.
     """
@@ -213,11 +212,11 @@ def _examples(number: int, code: str) -> tuple[Example, ...]:
     return tuple(found)
 
 
-# -- nbgrader: cells of the teacher's notebook that are graded, and hold no solution
+# -- nbgrader: graded cells of the teacher's notebook that hold no solution
 
 
 def _nbgrader(file: Path, text: str) -> tuple[list[GradedTest], str]:
-    """Returns the tests of a notebook, and a note on what of it can't be graded here."""
+    """Returns the tests of a notebook, and a note on its parts that can't be graded here."""
     tests, by_hand = list[GradedTest](), 0
     try:
         book = parse_notebook(text.encode())

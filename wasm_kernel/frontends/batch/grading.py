@@ -1,4 +1,4 @@
-"""`grade_notebooks`: submissions run in sandboxes, and each test in a copy of what they reached."""
+"""`grade_notebooks`: runs submissions in sandboxes, and each test in a copy of their state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wasm_kernel.frontends.batch.notebook_run import RunSettings
 from wasm_kernel.frontends.batch.notebooks import Source, find_sources, source_of
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
-from wasm_kernel.frontends.batch.probing import CleanGuest, Copy, NotJudged
+from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, SubmissionCopy
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import RunFolder
 from wasm_kernel.linux.task import QUIET
@@ -31,9 +31,9 @@ from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 
 TEST_SECONDS = 10.0
-"""What a test may take by default, with all its probes."""
+"""The seconds that a test may take by default, with all its probes."""
 
-_TOGETHER = 4  # submissions for each processor that run before they are graded: states take room
+_TOGETHER = 4  # submissions per processor that run before they are graded; their states take room
 _CANCELLED = "Grading was cancelled. No grades were written."
 _NOTHING_RAN = "The submission did not run."
 _CANNOT_FAIL = (
@@ -117,8 +117,8 @@ def grade_notebooks(
 ) -> list[Grade]:
     """Runs submissions in sandboxes, and each test in a copy of the state that they reached.
 
-    Cells that fail do not end a submission. No test sees what another one did. Tests that judge
-    probes do so in a guest that never held a submission.
+    Failed cells do not end a submission. No test sees the effects of another one. Tests that judge
+    probes run in a guest that never held a submission.
 
     Args:
         tests: Files of tests, or folders of them.
@@ -127,8 +127,8 @@ def grade_notebooks(
         workspace_root: The folder that holds the sessions in which notebooks run.
         private_root: The folder that holds their private folders; one of the user's by default.
         jobs: How many run at a time; by default as many as this process has processors.
-        progress: Gets what happens to the notebooks.
-        budgets: What each submission may use.
+        progress: Gets events about the notebooks.
+        budgets: The limits of each submission.
         test_seconds: The seconds that a test may take.
         inputs: Files that are copied into `/app` first.
         requirements: Requirements files, whose packages each submission has.
@@ -171,7 +171,7 @@ def grade_notebooks(
 
 
 class _Grading:
-    """Runs submissions and grades them. Its threads have a clean guest each."""
+    """Runs submissions and grades them. Each of its threads has a clean guest."""
 
     def __init__(
         self,
@@ -198,9 +198,9 @@ class _Grading:
             self._service.delete(name)
 
     def check(self) -> list[str]:
-        """Loads the tests once; `BatchError` if there is none, or one can't judge anything.
+        """Loads the tests once; `BatchError` if there are none, or one can't judge anything.
 
-        Returns notes on those that give points for what they may not mean.
+        Returns notes on tests that may give points by mistake.
         """
         clean = self._clean()
         names = [test.name for test in clean.tests]
@@ -221,7 +221,7 @@ class _Grading:
         return notes
 
     def try_empty(self, progress: Progress) -> None:
-        """Grades an empty notebook, and tells what it earns.
+        """Grades an empty notebook, and notes the points that it earns.
 
         Raises `BatchError` if it can't be run, or a test can't judge it.
         """
@@ -237,7 +237,7 @@ class _Grading:
         self._free = {test.name: test.earned for test in grade.tests}
 
     def run(self, sources: Sequence[Source], progress: Progress) -> list[Grade]:
-        """Runs some submissions; returns what they earned, or `BatchError` if it was cancelled."""
+        """Runs some submissions; returns their grades; `BatchError` if the run was cancelled."""
         try:
             outcomes = run_sources(sources, self._settings, self._jobs, progress)
             return self._grade_all(outcomes)
@@ -277,7 +277,7 @@ class _Grading:
             raise BatchError(_CANCELLED)
         if outcome.verdict == "kernel-lost":  # which is not the submission's fault
             message, judged = outcome.reason, False
-        elif outcome.output:  # else a session that is there is of an earlier run
+        elif outcome.output:  # otherwise, an existing session is an earlier run's
             try:
                 earned, message = self._in_copy(clean, session, test)
             except (WasmKernelError, OSError) as problem:
@@ -302,14 +302,14 @@ class _Grading:
         lineage = root.lineage_below(session.id)
         fork_session(root, lineage)(ForkSession(name, reseed=False), QUIET)
         try:
-            copy = Copy(self._service.get(name), self._seconds)
+            copy = SubmissionCopy(self._service.get(name), self._seconds)
             return _judged(clean, copy, test)
         finally:
             with suppress(WasmKernelError, OSError):
                 self._service.delete(name)
 
 
-def _judged(clean: CleanGuest, copy: Copy, test: GradedTest) -> tuple[float, str]:
+def _judged(clean: CleanGuest, copy: SubmissionCopy, test: GradedTest) -> tuple[float, str]:
     match test.kind:
         case "probes":
             return clean.judge(test, [copy.answer(each) for each in test.probes])

@@ -1,4 +1,4 @@
-"""`LiveTable`: what a run shows on a terminal while it goes on, with rich."""
+"""`LiveTable`: the progress of a run on a terminal, with rich."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class LiveTable(Progress):
         self._running[name] = (0, cells, time.monotonic())
 
     def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """Says how far a notebook is."""
+        """Updates a notebook's progress."""
         self._running[name] = (done, cells, self._running[name][2])
 
     def ended(self, outcome: Outcome) -> None:
-        """Takes the row away, and prints a line above the table."""
+        """Removes the row, and prints a line above the table."""
         self._running.pop(outcome.notebook, None)
         style = _STYLES.get(outcome.verdict, _FAILED)
         line = line_of(outcome)

@@ -1,4 +1,4 @@
-"""`run_sources`: many notebooks in this process, some at a time, each in a kernel of its own."""
+"""`run_sources`: runs many notebooks from this process, some at a time, each in its own kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wasm_kernel.frontends.batch.run_folder import sweep
 from wasm_kernel.linux.locks import FileLock
 
 LOCK = ".wasm-kernel-run"
-"""The file beside executed notebooks that a run has locked."""
+"""The file beside executed notebooks that a run locks."""
 
 _IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name another folder."
 
@@ -27,7 +27,7 @@ _IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name
 def run_sources(
     sources: Sequence[Source], settings: RunSettings, jobs: int | None, progress: Progress
 ) -> list[Outcome]:
-    """Runs `jobs` notebooks at a time, by default one a processor; returns what became of each.
+    """Runs `jobs` notebooks at a time, by default one per processor; returns their outcomes.
 
     Raises `BatchError` if the run can't begin, `BatchStopped` if an executed notebook can't be
     written.
@@ -41,11 +41,11 @@ def run_sources(
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(batch.run(sources, count))
-        return batch.run_beside(sources, count)  # a notebook calls this, say
+        return batch.run_beside(sources, count)  # the caller has a running loop
 
 
 def jobs_of(jobs: int | None) -> int:
-    """Returns how many run at a time, by default one a processor; `BatchError` if none would."""
+    """Returns how many run at a time, by default one per processor; `BatchError` if below 1."""
     count = len(os.sched_getaffinity(0)) if jobs is None else jobs
     if count < 1:
         raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
@@ -61,7 +61,7 @@ class _Batch:
         self._stopping = asyncio.Event()
 
     def run_beside(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
-        """Runs all of them on another thread, as this one has a loop that runs."""
+        """Runs all notebooks on another thread, as this one has a running event loop."""
         loop = asyncio.new_event_loop()
         with ThreadPoolExecutor(1) as threads, contextlib.closing(loop):
             ran = threads.submit(loop.run_until_complete, self.run(sources, jobs))
@@ -72,7 +72,7 @@ class _Batch:
                 return ran.result()
 
     async def run(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
-        """Runs all of them; a signal that asks for the end makes the rest `cancelled`."""
+        """Runs all notebooks; a signal to end makes the remaining ones `cancelled`."""
         loop = asyncio.get_running_loop()
         is_main = threading.current_thread() is threading.main_thread()
         signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
@@ -101,7 +101,7 @@ class _Batch:
 
 
 def check(sources: Sequence[Source], settings: RunSettings) -> None:
-    """Checks what would fail every notebook, before any is run; raises `BatchError`."""
+    """Raises `BatchError` for settings that would fail every notebook, before any is run."""
     if unknown := [*settings.hooks.keys() - {*HOOKS}]:
         raise BatchError(f"There is no hook {unknown[0]}; there are {', '.join(HOOKS)}.")
     if settings.compare:
@@ -119,7 +119,7 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
 
 @contextlib.contextmanager
 def locked(sources: Sequence[Source]) -> Iterator[None]:
-    """Keeps other runs from the folders that executed notebooks are written to."""
+    """Keeps other runs from the folders of executed notebooks while the block runs."""
     with contextlib.ExitStack() as held:
         for folder in sorted({source.output.parent for source in sources}):
             folder.mkdir(parents=True, exist_ok=True)

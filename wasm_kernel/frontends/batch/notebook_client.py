@@ -1,7 +1,7 @@
-"""`CellClient`: nbclient's client, for notebooks that nobody trusts.
+"""`CellClient`: nbclient's client, for untrusted notebooks.
 
-What a front end does for a page, such as updating a display or following a widget, nbclient does
-for the executed notebook, and believes what it is told. Here that stays within bounds.
+nbclient updates displays and follows widgets for the executed notebook, as a front end does for a
+page, and trusts the kernel's messages. Here, their effect is bounded.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -26,11 +26,11 @@ from wasm_kernel.frontends.batch.notebooks import MOST_VALUES
 from wasm_kernel.policy import MIB
 
 COPIED_BYTES = 64 * MIB
-"""The most that copies of displays, and widgets, may take in an executed notebook."""
+"""The most bytes for copies of displays, and for widgets, in an executed notebook."""
 OUTPUT_SECONDS = 60
-"""The seconds in which what a cell has shown must be read, once it has ended."""
-_ENTRY_BYTES = 200  # of something that holds nothing
-_CONTAINER_VALUES = 8  # that a list or an object counts as beside what it holds: it takes as much
+"""The seconds in which the outputs of a cell must be read, once it has ended."""
+_ENTRY_BYTES = 200  # of an entry without content
+_CONTAINER_VALUES = 8  # that a list or object counts as, beside its items, by its memory
 _LOG = logging.getLogger("wasm_kernel.batch")
 
 Told = dict[str, Any]
@@ -38,7 +38,7 @@ Told = dict[str, Any]
 
 
 class TooMuchKept(WasmKernelError):
-    """The executed notebook would take far more than what its cells have shown."""
+    """The executed notebook would be far larger than the outputs of its cells."""
 
 
 class CellClient(NotebookClient):
@@ -59,7 +59,7 @@ class CellClient(NotebookClient):
     def process_message(
         self, msg: Told, cell: NotebookNode, cell_index: int
     ) -> NotebookNode | None:
-        """Takes a message of the kernel; one of a widget that makes no sense changes nothing.
+        """Takes a message of the kernel; ignores a widget's if it makes no sense.
 
         Raises `CellExecutionComplete` when the cell has ended, `TooMuchKept` if there is no room.
         """
@@ -71,13 +71,13 @@ class CellClient(NotebookClient):
             raise
         except TooMuchKept:
             raise
-        except Exception:  # a guest says what widgets are, and nbclient checks nothing of it
+        except Exception:  # a guest chooses a widget's content, and nbclient does not check it
             if not (msg["msg_type"].startswith("comm") or self.comm_objects):
                 raise
             _LOG.debug("a widget's message was passed over", exc_info=True)
             return None
 
-    # -- displays that are updated: nbclient knows them by places, which move as streams are merged
+    # -- updates of displays: nbclient finds them by index, which changes as streams are merged
 
     def output(
         self, outs: list[NotebookNode], msg: Told, display_id: str | None, cell_index: int
@@ -110,7 +110,7 @@ class CellClient(NotebookClient):
     # -- widgets
 
     def handle_comm_msg(self, outs: list[NotebookNode], msg: Told, cell_index: int) -> None:
-        """Follows what a widget holds."""
+        """Follows the state of a widget."""
         name, data = msg["content"]["comm_id"], msg["content"]["data"]
         paths = zip(data.get("buffer_paths") or [], msg["buffers"], strict=False)
         sizes = {each: _size(value) for each, value in (data.get("state") or {}).items()}
@@ -121,7 +121,7 @@ class CellClient(NotebookClient):
         super().handle_comm_msg(outs, msg, cell_index)
 
     def _count_values(self, msg: Told) -> None:
-        """Counts what an output holds: values take far more memory than their text."""
+        """Counts the values in an output, which take far more memory than their text."""
         left: list[Any] = [msg["content"].get("data")]
         while left and self._values <= MOST_VALUES:
             value = left.pop()
@@ -141,16 +141,17 @@ class CellClient(NotebookClient):
 
 
 class _OutputArea(OutputWidget):
-    """A widget that shows outputs. The kernel hears of them when the cell has ended.
+    """A widget that shows outputs. They are sent to the kernel when the cell has ended.
 
-    It would read them no sooner, and all of them anew for each one take as long as their square.
+    The kernel would read them no sooner, and sending all of them after each one takes quadratic
+    time.
     """
 
     def sync_state(self) -> None:
         self.executor.changed.add(self)
 
     def tell(self) -> None:
-        """Tells the kernel its outputs, if its name is one that can be told."""
+        """Sends its outputs to the kernel, if its name can be sent."""
         with suppress(ValueError, TypeError):
             super().sync_state()
 

@@ -1,4 +1,4 @@
-"""`NotebookRun`: one notebook, run cell by cell in a kernel of its own, and written after each."""
+"""`NotebookRun`: runs one notebook, cell by cell, in its own kernel; writes it after each cell."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (nbformat carries no types)
@@ -59,7 +59,7 @@ from wasm_kernel.frontends.batch.results import (
     folder_of,
     remove_earlier,
 )
-from wasm_kernel.frontends.batch.resuming import DONE, Earlier, state_counts
+from wasm_kernel.frontends.batch.resuming import DONE, PreviousRun, state_counts
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -67,13 +67,13 @@ HOOKS = (
     *("on_cell_start", "on_cell_execute", "on_cell_complete"),
     *("on_cell_executed", "on_cell_error"),
 )
-"""The hooks of nbclient that are called."""
+"""The hooks of nbclient that a run calls."""
 
 RUNNING = "running"
-"""What stands in the place of a verdict until there is one."""
+"""The verdict in a notebook's record until there is one."""
 
-_SPARE_SECONDS = 60.0  # beyond a cell's own limit, for the kernel to say how it ended
-_SPARE_STATES = 100  # that attempts to resume may leave
+_SPARE_SECONDS = 60.0  # beyond a cell's own limit, for the kernel to report its end
+_SPARE_STATES = 100  # states that attempts to resume may leave
 _STATES_MOST = 10_000
 _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
@@ -99,16 +99,16 @@ T = TypeVar("T")
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a run of notebooks; what is not explained here is as in `run_notebooks`.
+    """The settings of a run of notebooks; those not explained here are as in `run_notebooks`.
 
     Attributes:
         pip: Whether cells may install packages.
         languages: The languages of notebooks that are run; others are refused.
         goes_on: Whether a notebook goes on after a cell that raised an error.
-        keeps_session: Whether the session stays if all went well, and its files in it.
+        keeps_session: Whether the session, with its files, stays if all went well.
         lasts: Whether a later run finds the session, to go on in it.
-        packages: The session with packages that notebooks in Python have, if there are any.
-        results_bytes: The bytes of results that are collected of a notebook; 0 for the usual.
+        packages: The session whose packages notebooks in Python get, if there are any.
+        results_bytes: The most bytes of results collected from a notebook; 0 for the default.
     """
 
     root: SessionsRoot
@@ -133,7 +133,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
 
 class _Ended(Exception):
-    """The notebook has a verdict before its last cell is done."""
+    """The end of a notebook, with a verdict, before its last cell is done."""
 
     def __init__(
         self, verdict: Verdict, reason: str, *, can_go_on: bool = False, **told: str
@@ -144,7 +144,7 @@ class _Ended(Exception):
 
 
 class NotebookRun:
-    """The run of one notebook; `stopping` is set when the whole batch is to end."""
+    """The run of one notebook; `stopping` is set to end the whole batch."""
 
     def __init__(
         self, source: Source, settings: RunSettings, progress: Progress, stopping: asyncio.Event
@@ -165,7 +165,7 @@ class NotebookRun:
         self._before: Sequence[str] = ()  # the results of an earlier run, until they are replaced
 
     async def run(self) -> Outcome:
-        """Runs the notebook; returns what became of it, whatever that is.
+        """Runs the notebook; returns its outcome in any case.
 
         Raises `BatchError` if the executed notebook can't be written.
         """
@@ -191,7 +191,7 @@ class NotebookRun:
             self._note(verdict="kernel-lost", reason=_LOST)
         except WasmKernelError as problem:
             self._note(verdict="kernel-lost", reason=str(problem))
-        except Exception as problem:  # one notebook less is no reason to end a thousand
+        except Exception as problem:  # one failed notebook must not end a thousand others
             _LOG.exception("a notebook could not be run")
             self._note(verdict="kernel-lost", reason=_FAULT.format(kind=type(problem).__name__))
         is_emptied = not self._settings.keeps_session and await self._collect()
@@ -209,7 +209,7 @@ class NotebookRun:
         return self._outcome
 
     async def _collect(self) -> bool:
-        """Collects what the notebook has written; returns whether all of it could be."""
+        """Collects the files that the notebook wrote; returns whether it could collect all."""
         if self._outcome.verdict in ("cancelled", "kernel-lost") or not self._session.exists:
             return False
         settings, output = self._settings, self._source.output
@@ -236,7 +236,7 @@ class NotebookRun:
         self._note(note="; ".join(filter(None, (self._outcome.note, text))))
 
     async def _note_resumption(self) -> None:
-        """Notes after which cell a later run can go on, if not after the last that is done."""
+        """Notes after which cell a later run can go on, unless it is the last one done."""
         kept = await asyncio.to_thread(self._session.kept_cells)
         counts = state_counts([cell for _, cell in self._cells])[: self._done]
         last = max((n for n, count in enumerate(counts, 1) if count and count in kept), default=0)
@@ -244,14 +244,16 @@ class NotebookRun:
             where = f"goes on after code cell {last}" if last else "begins anew"
             self._add_note(f"--resume {where}, as later states are not kept")
 
-    def _read(self) -> Earlier | None:
-        """Reads the notebook, and what an earlier run did that is to go on."""
+    def _read(self) -> PreviousRun | None:
+        """Reads the notebook, and with `resume` also the earlier run."""
         book = read_notebook(self._source)
         self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
         self._cells = code_cells(self._book)
         if (language := runtime_of(self._book)) not in self._settings.languages:
             raise NotebookRefused(_NOT_HERE.format(language=language.value))
-        return Earlier.found(self._source.output, self._cells) if self._settings.resume else None
+        return (
+            PreviousRun.found(self._source.output, self._cells) if self._settings.resume else None
+        )
 
     def _note(self, **fields: Any) -> None:
         self._outcome = replace(self._outcome, **fields)
@@ -265,7 +267,7 @@ class NotebookRun:
             record.pop("seconds", None)
         await asyncio.to_thread(write_notebook, self._book, self._source.output, record)
 
-    async def _run_all(self, earlier: Earlier | None) -> None:
+    async def _run_all(self, earlier: PreviousRun | None) -> None:
         try:
             client = await self._open(earlier)
             self._end = time.monotonic() + (self._settings.budgets.notebook_seconds or math.inf)
@@ -287,14 +289,14 @@ class NotebookRun:
                 await self._close(self._kernel)
 
     async def _close(self, kernel: BatchKernel) -> None:
-        """Ends the kernel; `KernelLost` if all cells ran, and a session that is to stay can't."""
+        """Ends the kernel; `KernelLost` if all cells ran, but a session to keep was not kept."""
         await kernel.close(kill=self._stuck)
         stays = self._settings.keeps_session and 0 < self._done == len(self._cells)
         if stays and not await asyncio.to_thread(self._session.is_whole):
             raise KernelLost(_NOT_KEPT)
 
-    async def _open(self, earlier: Earlier | None) -> CellClient:
-        """Returns the client of a kernel that stands before the first cell to run."""
+    async def _open(self, earlier: PreviousRun | None) -> CellClient:
+        """Returns the client of a kernel in the state before the first cell to run."""
         if earlier is not None and earlier.can_resume and self._session.exists:
             await asyncio.to_thread(self._session.wait_unused)
             kernel, client = await self._started()
@@ -342,7 +344,7 @@ class NotebookRun:
         return kernel, client
 
     async def _run_or_go_on(self, client: CellClient, place: int, cell: NotebookNode) -> None:
-        """Runs one cell; an error of its own does not end the notebook if that is to go on."""
+        """Runs one cell; with `goes_on`, its own error does not end the notebook."""
         try:
             await self._run_cell(client, place, cell)
         except _Ended as ended:
@@ -351,11 +353,11 @@ class NotebookRun:
             self._failed.append(ended)
 
     async def _run_cell(self, client: CellClient, place: int, cell: NotebookNode) -> None:
-        """Runs one cell; raises `_Ended`, or that the kernel is lost."""
+        """Runs one cell; raises `_Ended`, or `KernelLost`."""
         assert self._kernel is not None
         seconds = self._settings.budgets.cell_seconds
         most = math.inf if seconds is None else seconds + _SPARE_SECONDS
-        self._kernel.limits_met()  # what was before it is not this cell's
+        self._kernel.limits_met()  # earlier ones do not belong to this cell
         try:
             await self._limited(client.async_execute_cell(cell, place), most)
         except CellExecutionError as problem:
@@ -376,9 +378,9 @@ class NotebookRun:
             raise _Ended(verdict_of(met, ""), _TOO_MUCH, hint=hint)
 
     async def _limited(self, work: Coroutine[Any, Any, T], most: float = math.inf) -> T:
-        """Waits for something as long as the notebook may take, and the batch is not to end.
+        """Waits for `work` within the notebook's time, and until the batch is stopped.
 
-        After `most` seconds the kernel is taken for lost.
+        After `most` seconds the kernel counts as lost.
         """
         left = self._end - time.monotonic()
         task = asyncio.ensure_future(work)
@@ -409,7 +411,7 @@ class NotebookRun:
 def compared(
     source: Source, book: NotebookNode, ignored: Sequence[str], outcome: Outcome
 ) -> Outcome:
-    """Returns the outcome of a notebook whose outputs must be those that it was stored with."""
+    """Returns the outcome of a notebook whose outputs must equal its stored ones."""
     before = without_notes(read_stored(source))
     found = difference(before, book, ignored)
     if not found:
@@ -419,7 +421,7 @@ def compared(
 
 
 def _some(files: Sequence[str]) -> str:
-    """Returns the names of a few files, and how many more there are."""
+    """Returns the names of the first files, and the number of the others."""
     names, more = (
         [plain(each, _NAME_MOST) for each in files[:_NAMED_MOST]],
         len(files) - _NAMED_MOST,
@@ -428,9 +430,10 @@ def _some(files: Sequence[str]) -> str:
 
 
 def _failure(limits: set[str], problem: CellExecutionError) -> _Ended:
-    """Returns how a cell has ended, by limits that it met and its error.
+    """Returns the end of a failed cell, by the limits that it met and its error.
 
-    What a kernel says of a limit goes on with what is kept, which is not the reason.
+    Of a kernel's text about a limit, only the first sentence is the reason; the rest says what was
+    kept.
     """
     verdict, trace = verdict_of(limits, problem.ename), cleaned(problem.traceback)
     reason = plain(f"{problem.ename}: {problem.evalue}")

@@ -1,7 +1,7 @@
-"""Notebooks of a batch: which there are, how they are read and checked, and where they are written.
+"""Finds, reads, checks and writes the notebooks of a batch.
 
-A notebook that is run is not trusted: its own kernelspec is never followed, and it is bounded and
-checked before anything is made of it.
+A notebook to run is not trusted: its own kernelspec is ignored, and its size and content are
+checked before it is used.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -32,7 +32,7 @@ from wasm_kernel.policy import RuntimeType
 
 STDIN = "-"
 METADATA = "wasm_kernel"
-"""The key of a notebook's metadata that holds what a run says of it."""
+"""The key of a notebook's metadata that holds the record of a run."""
 
 SUFFIX = ".ipynb"
 SKIP_TAG = "skip-execution"  # nbclient's own
@@ -56,9 +56,9 @@ class NotebookRefused(WasmKernelError):
 
 
 class Source(Struct, frozen=True):
-    """A notebook to run: a file, or what standard input held.
+    """A notebook to run: a file, or the content of standard input.
 
-    The executed one is written to `output`. Its kernel is started in `folder`, the notebook's own.
+    The executed one is written to `output`. Its kernel starts in `folder`, the notebook's own.
     """
 
     name: str
@@ -68,15 +68,15 @@ class Source(Struct, frozen=True):
     data: bytes = b""
 
 
-# -- which there are
+# -- finding
 
 
 def find_sources(named: Sequence[str], out: Path) -> list[Source]:
     """Returns the notebooks that files, folders, globs or `-` stand for, each once.
 
-    Executed notebooks lie in `out` as the notebooks lie below the deepest folder that holds all of
-    them. One notebook may also be written into a file that is named itself. Raises `BatchError` if
-    a name stands for nothing, or an executed notebook would replace its source.
+    Executed notebooks get the same relative paths in `out` as the notebooks have below their
+    deepest common folder. For a single notebook, `out` may also be a file. Raises `BatchError` if a
+    name matches nothing, or an executed notebook would replace its source.
     """
     is_file = out.suffix == SUFFIX and not out.is_dir()
     found: dict[Path | None, str] = {}
@@ -100,7 +100,7 @@ def find_sources(named: Sequence[str], out: Path) -> list[Source]:
 
 
 def source_of(folder: Path, name: str, code: str) -> Source:
-    """Returns a notebook with one cell, which is executed in a folder."""
+    """Returns a notebook with one cell, to be executed in a folder."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code, id="cell-1")])
     output = _real(folder / f"{name}{SUFFIX}")
     return Source(name, None, output, folder, nbformat.v4.writes(book).encode())
@@ -127,17 +127,17 @@ def _files_of(name: str, out: Path) -> list[Path]:
 
 
 def _fixed_part(pattern: Path) -> Path:
-    """The folder above all that a glob may find."""
+    """The deepest folder above all possible matches of a glob."""
     return next(top for top in pattern.absolute().parents if not glob.has_magic(str(top))).resolve()
 
 
 def _real(path: Path) -> Path:
-    """A path without links in it; at its end there may be one."""
+    """The path with all links resolved but one at its end."""
     return path.parent.resolve() / path.name
 
 
 def _walk(folder: Path, out: Path) -> Iterable[Path]:
-    """The notebooks below a folder; hidden folders and what was executed before are left out."""
+    """The notebooks below a folder, without hidden folders and the executed notebooks in `out`."""
     for top, folders, files in os.walk(folder):
         here = Path(top)
         folders[:] = [
@@ -152,7 +152,7 @@ def _walk(folder: Path, out: Path) -> Iterable[Path]:
 def read_stored(source: Source) -> NotebookNode:
     """Returns a notebook as it is stored, with its outputs.
 
-    Raises `NotebookRefused` if it can't be read, is no notebook, or is in another language.
+    Raises `NotebookRefused` if it can't be read, is not a notebook, or is in an unknown language.
     """
     try:
         data = source.data
@@ -166,9 +166,9 @@ def read_stored(source: Source) -> NotebookNode:
 
 
 def _content(path: Path) -> bytes:
-    """The content of a notebook's file, which others may have put where it lies.
+    """The content of a notebook's file, whose folder may hold the files of strangers.
 
-    Raises `NotebookRefused` if it is no file, or a link to a file of another folder.
+    Raises `NotebookRefused` if it is not a regular file, or is a link to a file of another folder.
     """
     real = path.resolve(strict=True)
     if not real.is_relative_to(path.parent):
@@ -180,7 +180,7 @@ def _content(path: Path) -> bytes:
 
 
 def read_notebook(source: Source) -> NotebookNode:
-    """Returns a notebook as it is to be run: without outputs, and without what a run says of it."""
+    """Returns a notebook to run: without outputs, and without the record of an earlier run."""
     book = read_stored(source)
     for cell in book.cells:
         if cell.cell_type == "code":
@@ -192,7 +192,7 @@ def read_notebook(source: Source) -> NotebookNode:
 
 
 def parse_notebook(data: bytes) -> NotebookNode:
-    """Returns the notebook in a file's content, in the newest format, each cell with an id."""
+    """Returns the notebook in a file's content, in the newest format; each cell has an id."""
     if len(data) > MOST_BYTES:
         raise NotebookRefused(f"The notebook has more than {MOST_BYTES:,} bytes.")
     if marks_in(data, MOST_VALUES) > MOST_VALUES:
@@ -216,14 +216,14 @@ def parse_notebook(data: bytes) -> NotebookNode:
         raise NotebookRefused(f"This is no notebook (it lacks {plain(str(problem))}).") from None
     except nbformat.ValidationError as problem:
         raise NotebookRefused(f"This is no notebook ({plain(problem.message, 120)}).") from None
-    except Exception as problem:  # whoever wrote the file chooses what nbformat stumbles over
+    except Exception as problem:  # the file is untrusted: nbformat may raise anything
         raise NotebookRefused(f"This is no notebook ({plain(describe(problem), 120)}).") from None
     found_book: NotebookNode = book
     return found_book
 
 
 def _name_cells(cells: Sequence[Any]) -> None:
-    """Gives cells an id that have none of their own; nbformat would draw one at random."""
+    """Gives an id to each cell without a unique one; nbformat would draw one at random."""
     taken: set[Any] = set()
     for number, cell in enumerate(cells, start=1):
         name = cell.get("id", f"cell-{number}")
@@ -234,7 +234,7 @@ def _name_cells(cells: Sequence[Any]) -> None:
 
 
 def runtime_of(book: NotebookNode) -> RuntimeType:
-    """Returns a notebook's own language, Python by default; or `NotebookRefused`."""
+    """Returns a notebook's language, Python by default; or raises `NotebookRefused`."""
     info, spec = book.metadata.get("language_info", {}), book.metadata.get("kernelspec", {})
     language = str(info.get("name") or spec.get("language") or "python")
     if language.lower() in _PYTHON:
@@ -247,7 +247,7 @@ def runtime_of(book: NotebookNode) -> RuntimeType:
 
 
 def code_cells(book: NotebookNode) -> list[Cell]:
-    """Returns the cells that are run, each with its place among all cells."""
+    """Returns the cells to run, each with its place among all cells."""
     return [
         (place, cell)
         for place, cell in enumerate(book.cells)
@@ -258,7 +258,7 @@ def code_cells(book: NotebookNode) -> list[Cell]:
 
 
 def merge_streams(cell: NotebookNode) -> None:
-    """Makes one output of texts that follow one another on one stream, as pages show them."""
+    """Merges consecutive texts on one stream into one output, as pages show them."""
     merged: list[NotebookNode] = []
     for stream, outputs in groupby(cell.outputs, lambda output: output.get("name", "")):
         several = [*outputs]
@@ -272,14 +272,14 @@ def merge_streams(cell: NotebookNode) -> None:
 
 
 def write_notebook(book: NotebookNode, output: Path, record: Mapping[str, Any]) -> None:
-    """Writes an executed notebook, with a record of the run: as a whole, or not at all."""
+    """Writes an executed notebook, with a record of the run, atomically."""
     book.metadata[METADATA] = dict(record)
     text = nbformat.v4.writes(book) + "\n"
     write_bytes(output, text.encode("utf-8", "replace"))
 
 
 def write_bytes(output: Path, data: bytes) -> None:
-    """Writes an executed notebook that is there in bytes: as a whole, or not at all.
+    """Writes the bytes of an executed notebook, atomically.
 
     Raises `BatchStopped` if it can't be written.
     """
@@ -295,7 +295,7 @@ def write_bytes(output: Path, data: bytes) -> None:
 
 
 def read_executed(output: Path) -> tuple[NotebookNode, dict[str, Any]] | None:
-    """Returns the notebook that an earlier run of ours wrote, if any, and its record."""
+    """Returns the executed notebook of an earlier run and its record; None if there is none."""
     try:
         book = parse_notebook(output.read_bytes())
     except (OSError, NotebookRefused):

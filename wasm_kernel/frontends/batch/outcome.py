@@ -1,4 +1,4 @@
-"""The outcome of a notebook's run, `Outcome`, and the budgets that lead to it, `Budgets`."""
+"""The outcome of a notebook's run, `Outcome`, and its limits, `Budgets`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERDICTS: tuple[str, ...] = get_args(Verdict)
 REASON_CHARACTERS, HINT_CHARACTERS = 300, 600
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_NOWHERE = re.compile(r"[\ud800-\udfff\ufffe\uffff]")  # in no XML, and some in no file
+_NOWHERE = re.compile(r"[\ud800-\udfff\ufffe\uffff]")  # not allowed in XML, some not even in UTF-8
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _LIMITS = {
     "cell_seconds": "cell_timeout",
@@ -40,19 +40,19 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 _EXTRAS = {"distributed": "distributed", "cryptography": "distributed"}
-"""The extras of this package that bring a module, if that is not `batch`."""
+"""The extra of this package that brings a module, if it is not `batch`."""
 
 
 class BatchError(WasmKernelError):
-    """A run that can't begin: nothing was run."""
+    """A run that can't begin; nothing was run."""
 
 
 class BatchStopped(BatchError):
-    """A run that has begun and can't go on; what was executed is kept."""
+    """A run that can't go on; the notebooks executed so far are kept."""
 
 
 def require(what: str, *modules: str) -> None:
-    """Imports the modules that something needs; `BatchError` names the extra that brings them."""
+    """Imports the modules that `what` needs; `BatchError` names the extra that brings them."""
     for name in modules:
         try:
             import_module(name)
@@ -120,7 +120,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True):
 
 
 class Budgets(Struct, frozen=True, kw_only=True):
-    """The most that a notebook may use; None leaves what a kernel allows anyway.
+    """The most that a notebook may use; None stands for the kernel's own limit.
 
     Attributes:
         cell_seconds: Seconds that a cell may take.
@@ -150,13 +150,13 @@ class Budgets(Struct, frozen=True, kw_only=True):
             raise PolicyError(name, problem.rule) from None
 
     def limits(self) -> dict[str, Any]:
-        """Returns them as fields of `ExecutionPolicy`."""
+        """Returns the budgets as fields of `ExecutionPolicy`."""
         fields = {limit: getattr(self, name) for name, limit in _LIMITS.items()}
         return {limit: value for limit, value in fields.items() if value is not None}
 
 
 def size_of(text: str) -> int:
-    """Returns the bytes that a text such as `512M` or `1.5 GiB` stands for, or `ValueError`."""
+    """Returns the bytes that a text such as `512M` or `1.5 GiB` means; or raises `ValueError`."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a size such as 512M")
@@ -164,12 +164,12 @@ def size_of(text: str) -> int:
 
 
 def plain(text: str, most: int = REASON_CHARACTERS) -> str:
-    """Returns a text of a guest on one line, without anything that a terminal or a page obeys."""
+    """Returns a guest's text on one line, without control characters for terminals or pages."""
     line = " ".join(cleaned(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def cleaned(text: str) -> str:
-    """Returns a text of a guest with its lines, without anything that a terminal obeys."""
+    """Returns a guest's text with its lines, without control characters for terminals."""
     shown = _NOWHERE.sub("\ufffd", _COLOURS.sub("", text))
     return "\n".join(_CONTROLS.sub(" ", line) for line in shown.split("\n"))

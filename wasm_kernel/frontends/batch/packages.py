@@ -1,7 +1,7 @@
 """The packages of a run (`--requirements`): installed once, then copied into all sessions.
 
-They are installed as by a cell's `%pip`, in a kernel behind both walls: what an index sends is code
-of strangers.
+They are installed as by a cell's `%pip`, in a kernel behind both walls, since an index sends
+untrusted code.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from wasm_kernel.guests.python.packages.pip_line import words_of
 
 
 def read_requirements(files: Sequence[Path | str]) -> tuple[str, ...]:
-    """Returns what requirements files ask for, as words of a `%pip install` line.
+    """Returns the content of requirements files, as words of a `%pip install` line.
 
-    Raises `BatchError` if one can't be read, or asks for more than `%pip` can do.
+    Raises `BatchError` if a file can't be read, or asks for more than `%pip` can do.
     """
     try:
         return tuple(word for file in files for word in words_of(Path(file)))

@@ -1,4 +1,4 @@
-"""Parameters of notebooks, with papermill: read from the command line, checked, and put in."""
+"""Reads parameters of notebooks, checks them, and puts them in with papermill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = {"True": True, "False": False, "None": None}
 _WHOLE = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?")
 _ASSIGNED = re.compile(r"^[ \t]*+([^\W\d]\w*+)[ \t]*+(?::[^=\n]*+)?=(?!=)", re.MULTILINE)
-"""What a cell assigns to: papermill's own pattern takes hours for some cells."""
+"""A name that a cell assigns to; papermill's own pattern takes hours for some cells."""
 
 _CELL_ID = "injected-parameters"
 _TAG = "parameters"
@@ -34,9 +34,9 @@ def value_of(text: str) -> Any:
 
 
 def read_parameters(files: Iterable[Path], pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Returns parameters by name; pairs go before files, and later ones before earlier.
+    """Returns parameters by name; pairs win over files, and later ones over earlier ones.
 
-    Raises `BatchError` if a file can't be read, or holds no table.
+    Raises `BatchError` if a file can't be read, or does not hold a table.
     """
     require("A parameter", "papermill", "yaml")
     import yaml
@@ -65,9 +65,9 @@ def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any
 
 
 def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
-    """Returns the notebook with a cell that sets parameters, after the one that declares them.
+    """Returns the notebook with a cell that sets parameters, after the cell that declares them.
 
-    Raises `NotebookRefused` if nobody writes parameters of its language.
+    Raises `NotebookRefused` if its language has no parameters.
     """
     from papermill.parameterize import parameterize_notebook
 
@@ -75,13 +75,13 @@ def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
         raise NotebookRefused("Parameters are for notebooks in Python.")
     book.metadata["papermill"] = {}
     for cell in book.cells:
-        cell.metadata.setdefault("tags", [])  # papermill asks each for them
+        cell.metadata.setdefault("tags", [])  # papermill reads them from each cell
     made: NotebookNode = parameterize_notebook(
         book, dict(parameters), kernel_name="python3", language="python"
     )
     for cell in made.cells:
         if _CELL_ID in cell.metadata.tags:
-            cell.id = _CELL_ID  # papermill draws one
+            cell.id = _CELL_ID  # papermill draws it at random
         if not cell.metadata.tags:
             del cell.metadata["tags"]
     return made

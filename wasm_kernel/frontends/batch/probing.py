@@ -1,7 +1,7 @@
 """The probes, which run in a copy of a submission, and a clean guest that judges their answers.
 
-A submission can replace every builtin and watch every call, so nothing that runs beside it is
-believed: a copy of it answers probes with plain data, and a guest that never held it judges them.
+A submission can replace every builtin and watch every call, so code that runs beside it can't be
+trusted. A copy of it answers probes with plain data, and a guest that never held it judges them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Answer = Mapping[str, Any]
 
 
 class Tried(Struct, frozen=True):
-    """What a test gives for answers that nobody expects.
+    """The reaction of a test to nonsensical answers.
 
     It `refuses` some of them, if it judges. It `takes_nan` if it gives all its points for NaN.
     """
@@ -80,17 +80,17 @@ class Tried(Struct, frozen=True):
 
 
 class NotJudged(WasmKernelError):
-    """A test could not judge a submission, through no fault of that."""
+    """A test could not judge a submission, which is not the submission's fault."""
 
     def __init__(self, why: object) -> None:
         shown = plain(str(why)).partition(". ")[0].removesuffix(".")
         super().__init__(f"The test itself failed ({shown}).")
 
 
-class Copy:
-    """A copy of a submission, in which one test has its probes run.
+class SubmissionCopy:
+    """A copy of a submission, in which the probes of one test run.
 
-    All of the test may take so many seconds, from when the copy is awake.
+    The whole test may take `seconds`, from when the copy is awake.
     """
 
     def __init__(self, sandbox: RemoteSandbox, seconds: float) -> None:
@@ -99,7 +99,7 @@ class Copy:
         self._end = time.monotonic() + seconds
 
     def answer(self, probe: str) -> Answer:
-        """Returns the value of a probe's last expression, as JSON in a text; or its error."""
+        """Returns the value of a probe's last expression, as JSON text, or its error."""
         body, last = split_probe(probe)
         result = self._run(f"{_PLAIN}\n{body}", value=f"_wasm_kernel_told(({last or None}))")
         if (error := result.error) is not None:
@@ -107,7 +107,7 @@ class Copy:
         return _value_in(result.reply.get("user_expressions", {}).get("value", {}))
 
     def printed(self, example: Example) -> tuple[str, str]:
-        """Returns what an example of a doctest printed, and the last line of its traceback."""
+        """Returns the output of a doctest's example, and the last line of its traceback."""
         result = self._run(_AS_AT_A_PROMPT.format(code=example.code))
         error = result.error
         return result.stdout, "" if error is None else f"{error.ename}: {error.evalue}\n"
@@ -115,7 +115,7 @@ class Copy:
     def verdict(self, test: GradedTest) -> tuple[float, str]:
         """Runs a test beside the submission; returns the points of its verdict, and a message.
 
-        Raises `NotJudged` if that is no verdict.
+        Raises `NotJudged` if the test does not return a verdict.
         """
         answer = self.answer(test.code)
         if not answer["ok"]:
@@ -133,9 +133,9 @@ class Copy:
 
 
 def split_probe(probe: str) -> tuple[str, str]:
-    """Returns the statements of a probe, and its last expression; empty if it ends with none.
+    """Returns the statements of a probe, and its last expression, empty if there is none.
 
-    One that holds magics, or awaits something last, is all statements.
+    A probe with magics, or an `await` in its last expression, counts as statements only.
     """
     try:
         tree = ast.parse(probe)
@@ -149,7 +149,7 @@ def split_probe(probe: str) -> tuple[str, str]:
 
 
 def _check_probes(test: GradedTest) -> None:
-    """Checks that probes can be read, before anything runs; `BatchError` if one is no Python."""
+    """Raises `BatchError`, before anything runs, if a probe is not valid Python."""
     for probe in test.probes:
         try:
             ast.parse(probe)
@@ -161,7 +161,7 @@ def _check_probes(test: GradedTest) -> None:
 
 
 def _value_in(told: Any) -> Answer:
-    """An answer, as the copy says; what it says is hostile."""
+    """The answer in a copy's reply, which is untrusted."""
     if isinstance(told, dict) and told.get("status") == "error":
         name, text = str(told.get("ename", "")), str(told.get("evalue", ""))
         return {"ok": False, "name": plain(name), "text": plain(text)}
@@ -176,14 +176,14 @@ def _value_in(told: Any) -> Answer:
 
 
 def _text_in(told: Any) -> str:
-    """The text whose bytes in hexadecimal are the value of an expression."""
+    """The text that is the value of an expression, encoded in hexadecimal."""
     return bytes.fromhex(told["data"]["text/plain"].strip("'")).decode()
 
 
 class CleanGuest:
-    """A guest that holds the tests, and never a submission. One thread's own.
+    """A guest that holds the tests, and never a submission. Only one thread uses it.
 
-    Judging one test may take so many seconds. `BatchError` if the tests can't be loaded.
+    Judging one test may take `seconds`. Raises `BatchError` if the tests can't be loaded.
     """
 
     def __init__(self, sandbox: RemoteSandbox, files: TestFiles, seconds: float) -> None:
@@ -208,7 +208,7 @@ class CleanGuest:
             raise BatchError(f"The tests can't be loaded ({why}). Nothing was run.")
 
     def _ask_anew(self, call: str) -> Any:
-        self._sandbox.restore(_LOADED)  # nothing of another submission is left, or nothing is asked
+        self._sandbox.restore(_LOADED)  # removes the traces of other submissions, or raises
         return self._ask(call)
 
     def _ask(self, call: str) -> Any:
@@ -224,7 +224,7 @@ class CleanGuest:
         return json.loads(_text_in(told))
 
     def tried(self, test: GradedTest) -> Tried:
-        """Returns what a test of probes gives for answers that make no sense; or `NotJudged`."""
+        """Returns the reaction of a test to nonsensical answers; or raises `NotJudged`."""
         return Tried(**self._ask_anew(f"try_out({test.name!r})"))
 
     def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
@@ -233,6 +233,6 @@ class CleanGuest:
         return float(found["earned"]), str(found.get("message", ""))
 
     def is_wanted(self, example: Example, printed: str, error: str) -> bool:
-        """Returns whether an example did what it is to do."""
+        """Returns whether an example had the expected output or error."""
         texts = (example.error, error) if example.error or error else (example.want, printed)
         return bool(self._ask_anew(f"judge_text(*{texts!r}, {example.flags})"))

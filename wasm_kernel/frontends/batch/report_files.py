@@ -55,9 +55,10 @@ _ROW = (
 
 
 class Case(Struct, frozen=True):
-    """A test case of JUnit XML, in a group; why its verdict is not `ok`, and its seconds.
+    """A test case of JUnit XML, in a group.
 
-    The `text` is that of its error; `files` are those that it has made.
+    `why` is the reason of a verdict other than `ok`, `text` the text of its error, and `files` are
+    the files that it has made.
     """
 
     name: str
@@ -87,7 +88,7 @@ def junit_report(outcomes: Sequence[Outcome]) -> bytes:
 
 
 def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
-    """Returns a suite of cases as JUnit XML; texts in it hold nothing that a terminal obeys."""
+    """Returns a suite of cases as JUnit XML, without control characters for terminals."""
     from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     results = {"cancelled": Skipped, "kernel-lost": Error}
@@ -111,7 +112,7 @@ def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
 def page(file: Path, outcomes: Sequence[Outcome]) -> bytes:
     """Returns a page with all outcomes, links to the executed notebooks, and their first figures.
 
-    The links begin at the page's own file.
+    The links are relative to `file`, the page's own.
     """
     rows = "\n".join(_row(file, outcome) for outcome in outcomes)
     return _PAGE.format(title=escape(summary(outcomes)), rows=rows).encode()
@@ -149,7 +150,7 @@ def _why(outcome: Outcome) -> str:
 
 
 def _figures(outcome: Outcome) -> Iterator[str]:
-    """The first raster images of an executed notebook, as addresses that hold them."""
+    """The first raster images of an executed notebook, as `data:` addresses."""
     found = read_executed(Path(outcome.output)) if outcome.output else None
     cells = [] if found is None else found[0].cells
     left = _IMAGES_MOST
@@ -161,7 +162,7 @@ def _figures(outcome: Outcome) -> Iterator[str]:
 
 
 def _image(text: object, beginning: bytes) -> str:
-    """An image in base64, if it is one and not too large; otherwise nothing."""
+    """The image in base64, if it is one and not too large; otherwise empty."""
     if not isinstance(text, str) or len(text) > _IMAGE_BYTES:
         return ""
     try:
@@ -172,7 +173,7 @@ def _image(text: object, beginning: bytes) -> str:
 
 
 def check_report(file: Path) -> None:
-    """Raises `BatchError` if a report could not be written to a file, as far as that shows now."""
+    """Raises `BatchError` if a report can't be written to a file, as far as is known now."""
     above = next(each for each in file.absolute().parents if each.exists())
     if file.is_dir():
         why = "it is a folder"
@@ -186,7 +187,7 @@ def check_report(file: Path) -> None:
 
 
 def write_reports(reports: Mapping[Path, Callable[[], bytes]]) -> bool:
-    """Writes each report, as a whole or not at all; returns whether all could be written.
+    """Writes each report atomically; returns whether all could be written.
 
     Those that could not are named on standard error.
     """

@@ -13,23 +13,23 @@ from wasm_kernel.frontends.batch.outcome import VERDICTS, Outcome, cleaned, plai
 
 
 class Progress:
-    """Gets what happens in a batch; does nothing with it. Derive yours."""
+    """Receives the events of a batch, and does nothing with them. Derive yours."""
 
     def began(self, name: str, cells: int) -> None:
-        """A notebook of so many code cells begins."""
+        """Called when a notebook with `cells` code cells begins."""
 
     def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """A notebook's code cell is done: one of `cells`, of which `done` are."""
+        """Called when a code cell has ended: `done` of the notebook's `cells` are done."""
 
     def ended(self, outcome: Outcome) -> None:
-        """A notebook has its verdict."""
+        """Called when a notebook has its verdict."""
 
     def noted(self, text: str) -> None:
-        """There is something to know about the whole run, before it begins."""
+        """Called with a note about the whole run, before it begins."""
 
 
 class Lines(Progress):
-    """One line, on a stream, for each notebook that has its verdict."""
+    """Writes a line to a stream for each notebook that has its verdict."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -44,17 +44,17 @@ class Lines(Progress):
 
 
 class JsonLines(Progress):
-    """One JSON object a line, on a stream, for each thing that happens, for programs."""
+    """Writes a line with a JSON object to a stream for each event, for programs."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def began(self, name: str, cells: int) -> None:
-        """Writes `began`, with how many code cells there are."""
+        """Writes `began`, with the number of code cells."""
         self._write({"event": "began", "notebook": name, "code_cells": cells})
 
     def cell_ended(self, name: str, done: int, cells: int) -> None:
-        """Writes `cell`, with how many are done."""
+        """Writes `cell`, with the number of cells done."""
         self._write({"event": "cell", "notebook": name, "done": done, "code_cells": cells})
 
     def ended(self, outcome: Outcome) -> None:
@@ -70,7 +70,7 @@ class JsonLines(Progress):
 
 
 def line_of(outcome: Outcome) -> str:
-    """Returns what became of a notebook, on one line; how it differs follows on others."""
+    """Returns a notebook's outcome on one line; a difference of outputs follows on others."""
     ran = "1 code cell" if outcome.cells == 1 else f"{outcome.cells} code cells"
     facts = [ran, f"{outcome.seconds:.1f} s"]
     if outcome.kept:
@@ -88,7 +88,7 @@ def line_of(outcome: Outcome) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """Returns how many notebooks have which verdict, on one line."""
+    """Returns the number of notebooks with each verdict, on one line."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     named = ", ".join(f"{counts[each]} {each}" for each in VERDICTS if counts[each])  # type: ignore[index]
     return f"{len(outcomes)} notebooks: {named}" if len(outcomes) != 1 else f"1 notebook: {named}"

@@ -1,7 +1,7 @@
-"""The results of a notebook: what its cells wrote, collected in a folder beside the executed one.
+"""The results of a notebook: its cells' files, collected in a folder beside the executed notebook.
 
-Files of data lie there by their names, as `%session_publish` copies them. All else is packed into
-one archive, as tools that look into the folder could act on it: a notebook is trusted by nobody.
+Data files lie there by their names, as `%session_publish` copies them. The others are packed into
+one archive: a notebook is untrusted, and tools that look into the folder could act on its files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from wasm_kernel.sessions.files import files_in
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
 
 RESULTS_BYTES, RESULTS_FILES = 256 * MIB, 1_000
-"""The most that is collected of a notebook, unless `--disk` says how much its files may hold."""
+"""The most bytes collected from a notebook, unless `--disk` limits its files."""
 SENT_BYTES = 64 * MIB
-"""The most that a cluster's worker sends of them: they cross in one message."""
+"""The most bytes of results that a cluster's worker sends, in one message."""
 
 OTHERS = "others.zip"
-"""The archive of what is no file of data, in the folder of results."""
+"""The archive, in the folder of results, of files that are not data files."""
 
 _NAMES = PublishableNames(DATA_SUFFIXES)
 _LEVEL = 1
@@ -50,7 +50,7 @@ _TOO_MUCH = "the results of a notebook may be {files:,} files, of {bytes} togeth
 
 
 def folder_of(output: Path) -> Path:
-    """Returns the folder for the results of the notebook whose executed one is `output`."""
+    """Returns the folder for the results of the executed notebook `output`."""
     return output.with_suffix(".files")
 
 
@@ -58,9 +58,9 @@ class Results(Struct, frozen=True):
     """The outcome of collecting.
 
     Attributes:
-        files: What was collected, by paths relative to the executed notebook.
-        packed: What is in the archive among them, by its path in the session.
-        left: What stays in the session, by its path there, each with the reason.
+        files: The collected files, by paths relative to the executed notebook.
+        packed: The files in the archive, by their paths in the session.
+        left: The reason for each file that stays in the session, by its path there.
     """
 
     files: tuple[str, ...]
@@ -69,13 +69,13 @@ class Results(Struct, frozen=True):
 
 
 class ResultsFolder:
-    """The folder for the results of one notebook; it is made for the first one."""
+    """The folder for the results of one notebook; the first result makes it."""
 
     def __init__(self, output: Path) -> None:
         self._above, self.name = output.parent, folder_of(output).name
 
     def refusal(self, path: str, fill: Callable[[BinaryIO], object]) -> str:
-        """Writes a file, whole or not at all, in place of one that is there.
+        """Writes a file atomically; it may replace another file.
 
         Returns why it could not be written; empty if it was. No link is followed or replaced.
         """
@@ -91,7 +91,7 @@ class ResultsFolder:
         return ""
 
     def remove(self, path: str) -> None:
-        """Removes a file, and folders that are empty then."""
+        """Removes a file, and the folders that this leaves empty."""
         with suppress(OSError):
             with self._entered(path) as (here, name):
                 here.remove(name)
@@ -109,10 +109,9 @@ class ResultsFolder:
 
 
 def collect(session: BatchSession, source: Source, inputs: Sequence[Path], most: int) -> Results:
-    """Copies what a notebook's cells wrote; returns what became of each file.
+    """Copies the files that a notebook's cells wrote; returns what happened to each.
 
-    Together the files take `most` bytes. Links, and `inputs` that are as they were when they were
-    put into the session, are no results.
+    Together the files take at most `most` bytes. Links and unchanged `inputs` are not results.
     """
     into, left = ResultsFolder(source.output), dict[str, str]()
     files, packed, total = list[str](), list[str](), 0
@@ -122,7 +121,7 @@ def collect(session: BatchSession, source: Source, inputs: Sequence[Path], most:
             with (
                 suppress(NotRegular),
                 _opened(workspace, path) as fd,
-            ):  # what a link leads to is there
+            ):  # a link is skipped: its target in the session is collected itself
                 size = os.fstat(fd).st_size
                 if path in known and _is_same(fd, known[path]):
                     continue
@@ -155,7 +154,7 @@ def _opened(workspace: Folder, path: str) -> Iterator[int]:
 
 
 def _pack(workspace: Folder, paths: Sequence[str], file: BinaryIO) -> None:
-    """Writes an archive of files, whose bytes depend on nothing but what they hold."""
+    """Writes an archive of files; its bytes depend only on their names and contents."""
     with ZipFile(file, "w", ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
         for path in paths:
             with _opened(workspace, path) as fd, os.fdopen(os.dup(fd), "rb") as source:
@@ -170,7 +169,7 @@ def _copy(fd: int, size: int, file: BinaryIO) -> None:
 
 
 def _is_same(fd: int, file: Path) -> bool:
-    """Returns whether an open file holds what a file of the user holds."""
+    """Returns whether an open file has the same content as a file of the user."""
     with suppress(OSError), file.open("rb") as other:
         if os.fstat(fd).st_size != os.fstat(other.fileno()).st_size:
             return False
@@ -182,12 +181,12 @@ def _is_same(fd: int, file: Path) -> bool:
 
 
 def read_results(output: Path, files: Sequence[str]) -> dict[str, bytes]:
-    """Returns what was collected for an executed notebook, by paths in the folder of results."""
+    """Returns the collected files of an executed notebook, by paths in the folder of results."""
     return {each.partition("/")[2]: (output.parent / each).read_bytes() for each in files}
 
 
 def write_results(output: Path, results: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Writes results that a worker has sent, as far as they may be; returns their paths."""
+    """Writes the permitted ones of the results that a worker has sent; returns their paths."""
     into, files, left = ResultsFolder(output), list[str](), SENT_BYTES
     for path, data in results.items():
         left -= len(data)
@@ -206,7 +205,7 @@ def _is_result(path: str) -> bool:
 
 
 def remove_earlier(output: Path, earlier: Sequence[str], files: Sequence[str]) -> None:
-    """Removes what an earlier run had collected, and this one has not."""
+    """Removes the files that an earlier run had collected, and this one has not."""
     folder = ResultsFolder(output)
     for each in {*earlier} - {*files}:
         above, _, path = each.partition("/")
@@ -215,7 +214,7 @@ def remove_earlier(output: Path, earlier: Sequence[str], files: Sequence[str]) -
 
 
 def earlier_files(output: Path) -> tuple[str, ...]:
-    """Returns what a run has collected before for the executed notebook that lies at `output`."""
+    """Returns the files that an earlier run has collected for the executed notebook at `output`."""
     found = read_executed(output) if folder_of(output).is_dir() else None
     files = found[1].get("files") if found is not None else None
     return tuple(each for each in files or () if isinstance(each, str))

@@ -1,4 +1,4 @@
-"""`Earlier`: what an earlier run of a notebook did, and how much of that need not be done again."""
+"""`PreviousRun`: an earlier run of a notebook, and the cells that need not run again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.batch_kernel import BatchKernel
 
 DONE = "done"
-"""The key of a run's record that says how many code cells ran as they should."""
+"""The key of a run's record that holds the number of code cells that succeeded."""
 
 
 def state_counts(cells: Sequence[NotebookNode]) -> list[int]:
-    """Returns the number of the state after each cell; 0 if it can't have one.
+    """Returns the number of the state after each cell; 0 if there can be no such state.
 
     A cell that crashed the guest left no state, and the next one got its number.
     """
@@ -29,10 +29,10 @@ def state_counts(cells: Sequence[NotebookNode]) -> list[int]:
     ]
 
 
-class Earlier:
+class PreviousRun:
     """The executed notebook of an earlier run, compared with the notebook as it is now.
 
-    The first `done` code cells of the executed one ran as they should.
+    The first `done` code cells of the executed notebook succeeded.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Earlier:
         """True if there is nothing left to do."""
 
     @classmethod
-    def found(cls, output: Path, cells: Sequence[Cell]) -> Earlier | None:
-        """Returns what a run left at `output`; None if it left nothing that can be used."""
+    def found(cls, output: Path, cells: Sequence[Cell]) -> PreviousRun | None:
+        """Returns the earlier run that wrote `output`; None if nothing there can be used."""
         found = read_executed(output)
         if found is None:
             return None
@@ -64,11 +64,11 @@ class Earlier:
 
     @property
     def can_resume(self) -> bool:
-        """True if the state after some cell would be of use."""
+        """True if the state after some cell can be used."""
         return self._same > 0
 
     async def go_back(self, kernel: BatchKernel) -> int:
-        """Brings a kernel to the last state that is of use; returns how many cells that saves."""
+        """Restores the last usable state in a kernel; returns how many cells that saves."""
         counts = state_counts(self._executed)
         for kept in range(self._same, 0, -1):
             count = counts[kept - 1]
@@ -77,12 +77,12 @@ class Earlier:
         return 0
 
     def copy_outputs(self, kept: int) -> None:
-        """Gives the first cells of the notebook the outputs that they had."""
+        """Gives the first `kept` cells of the notebook their earlier outputs."""
         for old, new in zip(self._executed[:kept], self._cells, strict=False):
             new.outputs, new.execution_count = old.outputs, old.execution_count
 
     def note(self, kept: int) -> str:
-        """Returns what there is to say about resuming after so many cells; often nothing."""
+        """Returns a note about resuming after `kept` cells; empty if there is nothing to say."""
         if kept < self._same:
             first, last = kept + 1, self._same
             ran = f"cell {first}" if first == last else f"cells {first} to {last}"

@@ -1,4 +1,4 @@
-"""`RunFolder`: a temporary folder of a run, which a later run removes if this one was killed."""
+"""`RunFolder`: a temporary folder of a run; a later run removes it if this one was killed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wasm_kernel.linux.locks import try_lock
 
 _PREFIX = "wasm-kernel-run-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LEFT_SECONDS = 600.0  # by then the kernels of a run that was killed have ended
+_LEFT_SECONDS = 600.0  # by then the kernels of a killed run have ended
 
 
 class RunFolder:
-    """A folder among temporary files, locked for as long as it is used."""
+    """A temporary folder, locked as long as it is in use."""
 
     def __init__(self) -> None:
         self._made = TemporaryDirectory(prefix=_PREFIX)
@@ -26,7 +26,7 @@ class RunFolder:
         try_lock(self._lock)
 
     def __enter__(self) -> Path:
-        """Returns where it lies."""
+        """Returns its path."""
         return self.path
 
     def __exit__(self, *_: object) -> None:
@@ -34,13 +34,13 @@ class RunFolder:
         self.remove()
 
     def remove(self) -> None:
-        """Removes it, with all that it holds."""
+        """Removes it, with its content."""
         self._made.cleanup()
         os.close(self._lock)
 
 
 def sweep() -> None:
-    """Removes the folders of runs that were killed: sockets, keys, and notebooks of a cluster."""
+    """Removes the folders of killed runs, which hold sockets, keys, and notebooks of a cluster."""
     for path in Path(gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             folder = os.open(path, _FOLDER)

@@ -1,4 +1,4 @@
-"""`run_notebooks`: many notebooks, some at a time, each in a kernel of its own."""
+"""`run_notebooks`: runs many notebooks, some at a time, each in its own kernel."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def run_notebooks(
     cluster: str | int | None = None,
     shared: Path | str | None = None,
 ) -> list[Outcome]:
-    """Runs notebooks in sandboxes, and writes each one, as executed, after each of its cells.
+    """Runs notebooks in sandboxes, and writes each executed notebook after each of its cells.
 
-    The notebooks' own kernelspecs are never followed. Ctrl-C ends what runs; what is done is kept.
+    The notebooks' own kernelspecs are ignored. Ctrl-C ends the running ones; all that is done is
+    kept.
 
     Args:
         notebooks: Files, folders, globs, or `-` for standard input.
@@ -48,30 +49,30 @@ def run_notebooks(
         workspace_root: The folder that holds the sessions in which notebooks run.
         private_root: The folder that holds their private folders; one of the user's by default.
         jobs: How many run at a time; by default as many as this process has processors.
-        progress: Gets what happens.
-        budgets: What each notebook may use.
-        folder: What cells see of the notebook's folder: `none`, `read` or `write`.
+        progress: Gets the events of the run.
+        budgets: The limits of each notebook.
+        folder: The cells' access to the notebook's folder: `none`, `read` or `write`.
         mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
         inputs: Files that are copied into `/app` first.
-        requirements: Requirements files, whose packages notebooks in Python have.
+        requirements: Requirements files, whose packages notebooks in Python get.
         parameters: Values for the cell that is tagged `parameters`.
-        resume: Go on where an earlier run with the same `out` ended.
-        compare: Whether outputs must be those that the notebooks were stored with.
+        resume: Whether to go on where an earlier run with the same `out` ended.
+        compare: Whether outputs must equal the notebooks' stored ones.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
-        deterministic: Whether two runs give the same outputs, as far as that can be.
+        deterministic: Whether two runs give the same outputs, as far as possible.
         hooks: nbclient's hooks of cells, by their names, such as `on_cell_executed`; not on a
-            cluster. What one raises ends its notebook.
+            cluster. An error of a hook ends its notebook.
         cluster: The address of a Dask scheduler whose workers run the notebooks, or how many
             workers to start on this machine; by default none.
         shared: A folder that all of its workers share; by default there is none.
 
     Returns:
-        What became of each notebook, in their order.
+        The outcome of each notebook, in their order.
 
     Raises:
         BatchError: the run can't begin, and nothing was run.
         BatchStopped: `out` can't be written any more.
-        PolicyError: a budget can't be.
+        PolicyError: a budget is not valid.
     """
     sources = find_sources([str(each) for each in notebooks], Path(out))
     settings = RunSettings(
@@ -93,7 +94,7 @@ def run_notebooks(
         require("A cluster", "distributed", *(["cryptography"] if isinstance(cluster, int) else []))
     told, words = progress or Progress(), read_requirements(requirements)
     if cluster is None:
-        if words:  # they are fetched for nothing, if the run can't begin
+        if words:  # before they are fetched: the run may not be able to begin
             check(sources, settings)
         with installed(settings, words) as with_packages:
             return run_sources(sources, with_packages, jobs, told)
@@ -105,7 +106,7 @@ def run_notebooks(
 
 
 def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | None) -> None:
-    """Raises `BatchError` if something is asked for that a cluster lacks, or alone has."""
+    """Raises `BatchError` for options that a cluster lacks, or that only a cluster has."""
     if cluster is None:
         if settings.shared:
             raise BatchError("A shared folder is a cluster's, and none is named. Nothing was run.")

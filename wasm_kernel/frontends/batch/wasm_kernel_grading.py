@@ -3,9 +3,9 @@
 This runs in a clean guest, which never held a submission. `wasm-kernel grade` puts it there, with
 the tests; the answers to their probes come as JSON.
 
-A check gives a verdict in one of two ways. It returns nothing in any place, and raises an error if
-points are not earned; or it returns True, False or a number of points in every place. A check that
-does neither earns nothing for anybody.
+A check gives a verdict in one of two ways. It never returns a value, and raises an error if points
+are not earned; or each of its returns gives True, False or a number of points. A check that does
+neither gives no points to any submission.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Check = Callable[..., Any]
 
 _ERROR = "ProbeError"
 _ODD_ANSWERS: tuple[Any, ...] = (None, "no such answer", -987654.321, "", 0, [], {}, False, True)
-"""Answers of which a check that judges refuses at least one."""
+"""Nonsensical answers; a check that judges refuses at least one of them."""
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _NO_VERDICTS = (ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.Lambda)
 _VERDICTS = "a check returns nothing at all, or True, False or a number from 0 to its points"
@@ -34,7 +34,7 @@ class ProbeError(Exception):
     """The answer to a probe that raised an error.
 
     Attributes:
-        name: The class of the error, as the submission says.
+        name: The class of the error, as the submission reports it.
         text: Its text.
     """
 
@@ -44,10 +44,10 @@ class ProbeError(Exception):
 
 
 class NoVerdict(Exception):
-    """A check returned something that says nothing about points."""
+    """A check returned a value that is not a verdict."""
 
 
-# -- what tests say
+# -- the decorators of tests
 
 
 def test(
@@ -56,16 +56,17 @@ def test(
     """Registers a function that judges the answers to probes.
 
     It gets one argument for each probe: plain data. If it raises an error, it gives no points. If
-    it returns True, or never returns anything, it gives all; if False, none; if a number, as many.
+    it returns True, or never returns a value, it gives all points; False gives none, and a number
+    gives that number.
 
     The answer to a probe that raised an error is a `ProbeError`. A function that does not name that
-    class can't give all points then: they are none, unless it returns fewer.
+    class can't give all points for such an answer: all points become none, fewer are kept.
 
     Args:
         probes: Cells that the submission runs; the value of each one's last expression is the
             answer. All of them run one after another in one copy of the submission.
-        points: What it is worth.
-        hidden: Whether students are not told more than whether it was passed.
+        points: The points that it is worth.
+        hidden: Whether students are only told whether it was passed.
 
     Raises:
         ValueError: The function can't judge the answers to these probes.
@@ -88,11 +89,11 @@ def test(
 def inside(*, points: float = 1.0, hidden: bool = False) -> Callable[[Check], Check]:
     """Registers a function that runs beside the submission, which can fool it.
 
-    It takes no arguments. What it raises or returns counts as for `test`.
+    It takes no arguments. Its errors and return values count as for `test`.
 
     Args:
-        points: What it is worth.
-        hidden: Whether students are not told more than whether it was passed.
+        points: The points that it is worth.
+        hidden: Whether students are only told whether it was passed.
 
     Raises:
         ValueError: The function can't judge, or needs more than its own text.
@@ -113,7 +114,7 @@ class _Registered:
     """
 
     def __init__(self, check: Check, points: float) -> None:
-        """Raises `ValueError` if the check gives no verdict, or not in every place."""
+        """Raises `ValueError` if the check gives no verdict, or not at each return."""
         self.name = str(getattr(check, "__name__", check))
         self.check, self.points = check, float(points)
         self.told: dict[str, Any] = {}
@@ -134,7 +135,7 @@ class _Registered:
         self.takes_errors = any(_ERROR in (each.get("id"), each.get("attr")) for each in words)
 
     def refused(self, why: str) -> ValueError:
-        """Returns the error that says why the test can't be."""
+        """Returns the error that says why the check can't be a test."""
         return ValueError(f"{self.name} can't be a test: {why}")
 
     def add(self, kind: str, hidden: bool, **more: Any) -> None:
@@ -179,7 +180,7 @@ _loading = ast.parse("")  # the file of tests that is being loaded
 
 
 def _returned(body: Sequence[ast.stmt]) -> Iterator[ast.expr | None]:
-    """Yields what a function's return statements return, not those of functions in it."""
+    """Yields the values of a function's return statements, without those of functions in it."""
     left: list[ast.AST] = [*body]
     while left:
         node = left.pop()
@@ -194,7 +195,7 @@ def _is_nothing(value: ast.expr | None) -> bool:
 
 
 def _ends(body: Sequence[ast.stmt]) -> bool:
-    """Returns whether statements end with a return or an error, as far as their text tells."""
+    """Returns whether statements end with a return or an error, as far as their text shows."""
     match body[-1] if body else None:
         case ast.If() as last:
             ways = [last.body, last.orelse]
@@ -204,19 +205,19 @@ def _ends(body: Sequence[ast.stmt]) -> bool:
             ways = [last.orelse or last.body, *(each.body for each in last.handlers)]
         case ast.Match() as last:
             ways = [each.body for each in last.cases]
-        case last:  # a call may never come back; what the check returns is looked at once more
+        case last:  # a call may never return; the check's value is tested again when it runs
             is_error = isinstance(last, ast.Assert) and not getattr(last.test, "value", True)
             is_call = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call)
             return is_error or is_call or isinstance(last, ast.Return | ast.Raise | ast.While)
     return all(map(_ends, ways))
 
 
-# -- what the host asks for
+# -- called by the host
 
 
 def load(source: str) -> None:
-    """Runs a file of tests, whose names are its own: other files may have the same."""
-    global _loading  # noqa: PLW0603 - decorators know nothing else of their file
+    """Runs a file of tests in a namespace of its own: other files may use the same names."""
+    global _loading  # noqa: PLW0603 - the only way for decorators to find their file
     _loading = ast.parse(source)
     exec(compile(_loading, "the tests", "exec"), {"__name__": "tests"})  # noqa: S102 - in a guest
 
@@ -227,11 +228,11 @@ def listing() -> str:
 
 
 def try_out(name: str) -> str:
-    """Returns what a check gives for answers that nobody expects, as JSON.
+    """Returns the reaction of a check to nonsensical answers, as JSON.
 
-    It `refuses` some of them, if it judges. It `takes_nan` if it gives all points for that, which
-    is neither near nor far of any number. Raises `NoVerdict` if it gives no verdict on one before
-    it refuses one.
+    It `refuses` some of them, if it judges. It `takes_nan` if it gives all points for NaN, which is
+    neither near nor far from any number. Raises `NoVerdict` if it gives no verdict on an answer
+    before it refuses one.
     """
     it = _REGISTERED[name]
     refuses = not it.points or any(_earned(it, each) < it.points for each in _ODD_ANSWERS)
@@ -247,16 +248,16 @@ def _earned(it: _Registered, answer: Any) -> float:
 
 
 def judge(name: str, answers: str) -> str:
-    """Returns what a test makes of the answers to its probes, as JSON: points and a message.
+    """Returns a test's judgement of the answers to its probes, as JSON: points and a message.
 
-    Raises `NoVerdict`, or what else shows that the check itself is wrong.
+    Raises `NoVerdict`, or another error that shows that the check itself is wrong.
     """
     given = [_answer(each) for each in json.loads(answers)]
     failed = "; ".join(str(each) for each in given if isinstance(each, ProbeError))
     it = _REGISTERED[name]
     found = _judged(it, given)
     if failed and not it.takes_errors and found["earned"] >= it.points:
-        found = {"earned": 0.0, "message": ""}  # an error is true, and unlike everything
+        found = {"earned": 0.0, "message": ""}  # an error is truthy and unequal to all
     if "message" in found:
         found["message"] = "; ".join(filter(None, (found["message"], failed)))
     return json.dumps(found)
@@ -265,7 +266,7 @@ def judge(name: str, answers: str) -> str:
 def _judged(it: _Registered, given: Sequence[Any]) -> dict[str, Any]:
     try:
         return {"earned": points_of(it.check(*given), it.points, returns=it.returns)}
-    except (NoVerdict, NameError, ImportError):  # nothing of a submission can cause these here
+    except (NoVerdict, NameError, ImportError):  # a submission can't cause these here
         raise
     except AssertionError as problem:
         return {"earned": 0.0, "message": str(problem) or "an assertion failed"}
@@ -274,7 +275,7 @@ def _judged(it: _Registered, given: Sequence[Any]) -> dict[str, Any]:
 
 
 def points_of(verdict: Any, most: float, *, returns: bool) -> float:
-    """Returns the points that a verdict stands for; `NoVerdict` if it is none.
+    """Returns the points of a verdict; raises `NoVerdict` if the value is not a verdict.
 
     `returns` tells whether the check returns verdicts at all.
     """
@@ -292,7 +293,7 @@ def _is_within(verdict: Any, most: float) -> bool:
 
 
 def judge_text(want: str, got: str, flags: int) -> str:
-    """Returns whether a doctest's output is what it is to be, as JSON."""
+    """Returns, as JSON, whether a doctest's output is the expected one."""
     return json.dumps(doctest.OutputChecker().check_output(want, got, flags))
 
 
