@@ -1,7 +1,7 @@
-"""Sessions: their folders, their files, their lives.
+"""Sessions: their folders, their files, their lifecycle.
 
-The public functions can be imported from here as well as from `wasm_kernel`; each is loaded when it
-is first asked for.
+The public functions can be imported from here as well as from `wasm_kernel`; each is loaded at its
+first use.
 """
 
 from __future__ import annotations

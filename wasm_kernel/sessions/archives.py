@@ -1,6 +1,6 @@
-"""A session as one file: exported, and imported here or on another machine.
+"""Exporting a session into one file, and importing it here or on another machine.
 
-An imported session is there as a whole or not at all (`staging.py`).
+An import makes a whole session or none (`staging.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.tar import ArchiveError
 
 MOST_BYTES = 64 << 30
-"""The most bytes that may come out of an archive by default."""
+"""The default limit of an archive's uncompressed size, in bytes."""
 
 Progress = Callable[[str], None]
 _FILES_ONLY = "The archive holds the files alone, as it was asked for."
@@ -53,26 +53,26 @@ def export_session(
     logger: SandboxLogger | None = None,
     private_root: Path | str | None = None,
 ) -> Exported:
-    """Writes a session into one file, which `import_session` brings back to life elsewhere.
+    """Writes a session into one file, which `import_session` can import elsewhere.
 
-    The session stays as it is. Links are kept as links, holes as holes; what is neither file,
-    folder nor link is left out, and so are earlier versions of files.
+    The session stays unchanged. Links are kept as links, holes as holes. Sockets, pipes and devices
+    are left out, and so are earlier versions of files.
 
     Args:
-        session_id: The session. A link to one in the same root is that session.
-        target: The archive, which must not be there yet; a `.tar.gz`.
+        session_id: The session, or a link to it in the same root.
+        target: The archive, which must not exist yet; a `.tar.gz`.
         workspace_root: The folder that holds the sessions' folders.
         files_only: Leave the variables out; the session may then be in use.
-        logger: Hears of it; silent by default.
+        logger: Gets the event; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is not an id (a `ValueError`).
         FileNotFoundError: there is no such session.
-        FileExistsError: `target` is there already.
+        FileExistsError: `target` exists already.
         ArchiveError: `target` lies in the session itself (a `ValueError`).
-        SessionInUse: somebody has the session open.
-        OSError: the archive can't be written; nothing of it is left.
+        SessionInUse: a process has the session open.
+        OSError: the archive can't be written; no part of it is left.
     """
     root, path = SessionsRoot(workspace_root, private_root), Path(target).absolute()
     workspace = root.find(session_id)
@@ -131,29 +131,29 @@ def import_session(
     logger: SandboxLogger | None = None,
     private_root: Path | str | None = None,
 ) -> Imported:
-    """Makes a session of an archive that `export_session` wrote, here or on another machine.
+    """Makes a session from an archive that `export_session` wrote, here or on another machine.
 
-    Its variables come along if the sandbox here is of the same version; files that they had open
-    are open again if they are in the archive, and closed otherwise. Whoever opens the session goes
-    on with them. An archive may be a stranger's: what is in it is checked, and its code and
-    memory stay in the sandbox.
+    If the sandbox here has the same version, the session has the archive's variables, and goes on
+    with them when it is opened. Files that they had open are open again if they are in the archive,
+    and closed otherwise. An archive may come from a stranger: its content is checked, and its code
+    and memory stay in the sandbox.
 
     Args:
         source: The archive.
-        workspace_root: The folder that holds the sessions' folders, made if it is not there.
-        session_id: The id that the session gets; a new one by default.
-        same_id: Let it keep the id that it had.
-        max_bytes: The most bytes that may come out of the archive, and that it may become on disk
-            meanwhile: the first state of the memory is written twice.
-        progress: Hears plain sentences about what takes long.
-        logger: Hears of it; silent by default.
+        workspace_root: The folder that holds the sessions' folders; made if it does not exist.
+        session_id: The new session's id; a random one by default.
+        same_id: Let the session keep its old id.
+        max_bytes: The limit of the archive's uncompressed size, and of the disk space during the
+            import, when the first state of the memory is written twice.
+        progress: Gets plain sentences about slow steps.
+        logger: Gets the event; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        ArchiveError: it is another file, is damaged, or holds what it may not (a `ValueError`).
+        ArchiveError: it is not an archive, is damaged, or has a forbidden member (a `ValueError`).
         SessionExists: there is a session of that id already (a `FileExistsError`).
         SessionIdError: `session_id` is not an id (a `ValueError`).
-        OSError: the archive can't be read, or the session not be written. Nothing of it is left.
+        OSError: the archive can't be read, or the session can't be written; no part of it is left.
     """
     wanted = None if session_id is None else ids.checked(session_id)
     root = SessionsRoot(workspace_root, private_root)
@@ -176,9 +176,9 @@ def import_session(
 def _image_for(
     memory: ArchivedMemory | None, progress: Progress
 ) -> tuple[BaseImage | None, frozenset[str]]:
-    """Returns the base image that memory lies over, and the folders that all its guests have.
+    """Returns the base image for an archive's memory, and the folders that all its guests have.
 
-    The image is built if it is missing; it is None if no guest of this machine takes the memory.
+    The image is built if it is missing; it is None if the memory fits no guest of this machine.
     """
     if memory is not None and memory.known() is not None:
         for language in languages():

@@ -1,7 +1,6 @@
-"""The disk space of sessions: measured once after each change, and known from then on.
+"""The disk space of sessions, measured again only after a change.
 
-What counts is the room that is taken, and not what a file says of its length: a sparse file counts
-its blocks.
+Blocks on disk count, not lengths of files: a sparse file counts less than its length.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import NAME as INDEX
 
 HISTORY = (STATE, KEPT, UNLINKED, FETCHED)
-"""The folders of a private folder that may go: variables, earlier versions of files, fetched
-packages. `state` goes first, as the others are of no use without it."""
+"""The folders of a private folder that may be removed: variables, earlier versions of files,
+fetched packages. `state` goes first, as the others are useless without it."""
 
 ENTRIES_MOST = 200_000
-"""The most names of a tree that are counted; whoever puts more there is counted with so many."""
+"""The most names of a tree that are counted; a larger tree counts with this number."""
 
 _ASIDE = ".evicted-"
 _BLOCK = 512  # what `st_blocks` counts, on every file system
@@ -34,9 +33,9 @@ _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's
 class DiskUse(Struct, frozen=True):
     """The disk space of one session, in bytes.
 
-    `stamp` is what `stamp_of` said before it was measured. `history` may be removed while nobody
-    uses the session; `files` are all else: the workspace, `/tmp`, packages. `names` is how many
-    files, folders and links all of it has.
+    `stamp` is the result of `stamp_of` before the measuring. `history` may be removed while the
+    session is not in use; `files` is the rest: the workspace, `/tmp`, packages. `names` is the
+    number of all files, folders and links.
     """
 
     stamp: tuple[int, ...]
@@ -47,12 +46,12 @@ class DiskUse(Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All that it takes."""
+        """All disk space of the session."""
         return self.history + self.files
 
     @classmethod
     def measured(cls, workspace: Folder, private: Folder) -> DiskUse:
-        """Measures a session; what can't be read is left out."""
+        """Measures a session, without files that can't be read."""
         stamp, in_use, walk = stamp_of(private), is_used(private), _Measuring()
         files = walk.add(workspace)
         history = 0
@@ -65,21 +64,21 @@ class DiskUse(Struct, frozen=True):
         return cls(stamp, history, files, in_use, walk.names)
 
     def holds(self, private: Folder) -> bool:
-        """Returns whether it is so still, as nobody has used the session since."""
+        """Returns whether the figures still hold, as the session was not used since."""
         return not (self.in_use or self.stamp != stamp_of(private) or is_used(private))
 
 
 class _Measuring:
-    """The measuring of one session. A file of several names counts once."""
+    """The measuring of one session. A file with several names counts once."""
 
     def __init__(self) -> None:
         self.names = 0
         self._seen: set[tuple[int, int]] = set()
 
     def add(self, folder: Folder) -> int:
-        """Returns the bytes of what lies in a folder."""
+        """Returns the bytes of a folder's content."""
         total = 0
-        with suppress(OSError):  # a folder that somebody moved just now
+        with suppress(OSError):  # a folder that was moved just now
             for entry in walks.entries(folder.fd, most=ENTRIES_MOST):
                 self.names += 1
                 with suppress(FileNotFoundError):
@@ -99,9 +98,9 @@ class _Measuring:
 
 
 def stamp_of(private: Folder) -> tuple[int, ...]:
-    """Returns what changes whenever a cell ended in a session, or a process opened or left it.
+    """Returns a stamp that changes when a cell ends in a session, or a process opens or leaves it.
 
-    Its first and third number are times in nanoseconds.
+    Its first and third numbers are times in nanoseconds.
     """
     holder = private.status(HOLDER)
     index = None
@@ -114,16 +113,16 @@ def stamp_of(private: Folder) -> tuple[int, ...]:
 
 
 def idle_seconds(stamp: tuple[int, ...]) -> float:
-    """Returns how long ago the session of a stamp was used; 0 for a time that is still to come."""
+    """Returns the seconds since the session of a stamp was used; 0 for a time in the future."""
     return max(0.0, time.time() - max(stamp[::2], default=0) / 1e9)
 
 
 def evict(private: Folder, why: str, seconds: float) -> bool:
-    """Sets a session's history aside, if nobody has used the session for so many seconds.
+    """Sets a session's history aside, if the session was not used for `seconds`.
 
-    For everybody else it goes as a whole and at once: whoever opens the session next is told
-    (`why`, as in `texts.evicted`), and whoever is killed on the way leaves it as it was, or gone.
-    `sweep_evicted` gives the room back. Returns whether it is gone.
+    Other processes see the whole history or none, even if this process is killed on the way. The
+    next holder of the session is told `why` (as in `texts.evicted`). `sweep_evicted` frees the
+    disk space. Returns whether the history is gone.
     """
     try:
         with exclusively(private):
@@ -131,7 +130,7 @@ def evict(private: Folder, why: str, seconds: float) -> bool:
             if idle_seconds(stamp) < seconds:
                 return False
             note_evicted(private, why)
-            # that was no use of the session: its age goes on
+            # eviction does not count as use: restore the time
             os.utime(HOLDER, ns=(max(stamp[::2]),) * 2, dir_fd=private.fd, follow_symlinks=False)
             for number, name in enumerate(HISTORY):
                 with suppress(FileNotFoundError):
@@ -142,7 +141,7 @@ def evict(private: Folder, why: str, seconds: float) -> bool:
 
 
 def sweep_evicted(private: Folder) -> None:
-    """Removes histories that were set aside, as far as that can be done."""
+    """Removes histories that were set aside, and skips those that can't be removed."""
     for name in private.names(_PRIVATE_MOST):
         if name.startswith(_ASIDE):
             with suppress(OSError):

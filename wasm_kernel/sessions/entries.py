@@ -1,12 +1,12 @@
-"""One name in an open folder of a session: its content read, replaced as a whole, or deleted.
+"""One name in an open folder of a session: reads, replaces or deletes its file.
 
-No link is followed, and only regular files are opened for their content: a pipe would block, a
-device would act.
+No link is followed, and only regular files are opened for their content: a pipe would block, and a
+device could act.
 
 A file is replaced by a draft, which is written in the root of the session's workspace and then
-renamed. Its name is one of the host's own that no guest can see or make
-(`wasi_files/preopens.py`). A writer locks its draft as long as it lives; a draft that nobody holds
-was left by a killed writer, and is removed when the session is opened next.
+renamed. Drafts have names of the host that no guest can see or make (`wasi_files/preopens.py`). A
+writer locks its draft as long as it lives; an unlocked draft was left by a killed writer, and is
+removed when the session is opened next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK = 16 * 1024 * 1024
 
 
 def read(folder: int, name: str, most: int) -> bytes:
-    """Returns a file's content; `OSError` if it is not a regular file, or of more than `most`."""
+    """Returns a file's content; `OSError` if it is not a regular file or over `most` bytes."""
     _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
     with closing_fd(os.open(name, READ, dir_fd=folder)) as descriptor:
         status = os.fstat(descriptor)
@@ -37,7 +37,7 @@ def read(folder: int, name: str, most: int) -> bytes:
 
 
 def _whole(descriptor: int, most: int) -> bytes:
-    """Reads to the end, up to `most` bytes, even if the file grows meanwhile."""
+    """Reads to the end, up to `most` bytes, even if the file grows while it is read."""
     pieces, left = [], most
     while piece := os.read(descriptor, min(left, _CHUNK)):
         pieces.append(piece)
@@ -46,10 +46,10 @@ def _whole(descriptor: int, most: int) -> bytes:
 
 
 def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: bool) -> None:
-    """Replaces a file by one with this content, all at once; the draft is made in `root`.
+    """Replaces a file by one with this content, as a whole; the draft is made in `root`.
 
-    `OSError` if there is something else or, without `overwrite`, anything; or the file is
-    read-only. What was there is still there.
+    Raises `OSError` if the name is taken by something else or, without `overwrite`, by anything, or
+    if the file is read-only; then nothing changes.
     """
     mode = _mode_to_keep(folder, name, overwrite=overwrite)
     with draft_of(root, content, mode) as draft:
@@ -60,7 +60,7 @@ def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: boo
 
 
 def _mode_to_keep(folder: int, name: str, *, overwrite: bool) -> int | None:
-    """The permissions of the file that is replaced; None if there is no file."""
+    """Returns the permissions of the file to replace; None if there is no file."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def _mode_to_keep(folder: int, name: str, *, overwrite: bool) -> int | None:
     if not overwrite:
         raise FileExistsError(errno.EEXIST, "There is something already")
     _check_regular(status)
-    # a rename would not ask; root may write to everything, and is still told
+    # a rename ignores the file's permissions, and root may write to everything
     writable = os.access(name, os.W_OK, dir_fd=folder, effective_ids=True)
     if not (writable and status.st_mode & stat.S_IWUSR):
         raise PermissionError(errno.EACCES, "Permission denied: the file is read-only")
@@ -88,7 +88,7 @@ def _check_regular(status: os.stat_result) -> None:
 def delete(folder: int, name: str, *, recursive: bool) -> None:
     """Deletes a file, a link itself, or a folder, which must be empty unless `recursive`.
 
-    If something can't be deleted, a part is gone.
+    If something in a folder can't be deleted, other parts may be gone.
     """
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
@@ -110,7 +110,7 @@ YOUNG_SECONDS = 10.0  # the writer of a younger draft may not have locked it yet
 def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
     """Writes a draft, and yields its name; a draft that is not renamed in the block is removed.
 
-    Without a mode its permissions are what the umask allows.
+    Without a mode, the umask decides its permissions.
     """
     draft = f"{_PREFIX}{os.urandom(8).hex()}"
     try:
@@ -128,7 +128,7 @@ def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
 
 
 def sweep_drafts(root: int) -> None:
-    """Removes the drafts that killed writers left, as far as they can be removed."""
+    """Removes the drafts of killed writers, and skips those that can't be removed."""
     for name in os.listdir(root):
         if name.startswith(_PREFIX):
             with suppress(OSError):

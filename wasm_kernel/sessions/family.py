@@ -1,12 +1,12 @@
-"""The family of a session: what was forked off it, off its forks, and so on, and is still there.
+"""The family of a session: its existing forks, their forks, and so on.
 
-A cell can ask for forks, and each has files and states of its own. So all forks of a family have
-the limits of one session together. The first of them is made in any case, as it takes what its
-parent has, and no more.
+A cell can ask for forks, and each has files and states of its own. So all forks of a family
+together have the limits of one session. The first fork is always allowed, as it takes only as much
+as its parent.
 
-A fork's metadata say where it comes from. The process of a session can write to its own metadata,
-and code that has taken it over could leave the family. So the lineage is read before that process
-runs a guest, and never again while it lives.
+A fork's metadata has its origin. The process of a session can write to its own metadata, so an
+attacker in that process could leave the family. So the lineage is read before that process runs a
+guest, and never again while it lives.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ADVICE = "Delete forks that nobody needs."
 class ForkLimits(Struct, frozen=True):
     """The limits of all forks of a session together: their bytes on disk, their files.
 
-    `advice` is a sentence on what raises them; empty if whoever reads it can't do that.
+    `advice` is a sentence on how to raise them; empty if the reader can't do that.
     """
 
     bytes: int
@@ -50,7 +50,7 @@ class ForkLimits(Struct, frozen=True):
 
     @classmethod
     def of(cls, policy: ExecutionPolicy) -> ForkLimits:
-        """Returns what one session of a policy may have."""
+        """Returns the limits of one session under a policy."""
         size = policy.workspace_bytes + policy.history_bytes + policy.files_history_bytes
         advice = policy.door.raising("workspace_bytes", "workspace_files")
         return cls(size, policy.workspace_files, advice)
@@ -60,10 +60,10 @@ class ForkLimits(Struct, frozen=True):
 def room_for_fork(
     root: SessionsRoot, parent: SandboxFolders, first: str, limits: ForkLimits, task: Task
 ) -> Iterator[None]:
-    """Holds others off for a block that makes a fork of a session, and only if there is room.
+    """Checks the room for a fork of a session, and locks out other forks during the block.
 
-    `first` is the first session of its line. The first fork of a family is always made. Raises
-    `ForkError`, or `Cancelled`.
+    `first` is the first session of the line. The first fork of a family always has room. Raises
+    `ForkError` or `Cancelled`.
     """
     with Folder.open(root.path) as top:
         _wait_turn(top, task)
@@ -84,7 +84,7 @@ def _wait_turn(top: Folder, task: Task) -> None:
 
 
 def _of_fork(root: SessionsRoot, top: Folder, name: str, first: str, task: Task) -> DiskUse | None:
-    """The disk space of a fork of the family; None for all else that has a name there."""
+    """Returns the disk space of a fork of the family; None if the name is not one."""
     if task.cancelled:
         raise Cancelled
     if not ids.is_id(name):

@@ -1,12 +1,11 @@
 """The files of a session from outside: list, read, write, delete.
 
-Every operation takes a path relative to the session's workspace. It is walked by descriptors
-(`paths.py`), and what is done is done by one plain name in the folder at its end. If somebody puts
-something else in the way meanwhile, the attempt ends, and there are a few more. A call that is
-refused changes nothing.
+Every operation takes a path relative to the session's workspace. The path is walked by descriptors
+(`paths.py`), and the operation uses one plain name in the folder at its end. If another process
+swaps something on the way, the operation is tried a few more times. A refused call changes nothing.
 
-Errors name the path as it was given, never one of the host. The session's own names
-(`.metadata.json`, in every spelling of `wasi_files/preopens.py`) are not files here.
+Errors name the caller's path, never one of the host. The session's own names (`.metadata.json`, in
+every spelling of `wasi_files/preopens.py`) are not files here.
 """
 
 from __future__ import annotations
@@ -61,15 +60,15 @@ def list_session_files(
 ) -> list[str]:
     """Returns the files of a session: sorted paths relative to its workspace, split by `/`.
 
-    Files in folders are listed, the folders themselves are not. A link is listed if it leads to a
-    file of the session, and never walked. Pipes, sockets and devices are left out, and so is
-    everything below more than 2,000 folders.
+    Folders themselves are not listed. A link is listed if it leads to a file of the session, but
+    never walked. Pipes, sockets and devices are left out, and so are files that are deeper than
+    2,000 folders.
 
     Args:
         session_id: The session.
         workspace_root: The folder that holds the sessions' folders.
-        pattern: A glob: `*`, `?` and `[...]` within a name, `**` across folders. By default
-            everything.
+        pattern: A glob: `*`, `?` and `[...]` within a name, `**` across folders. All files by
+            default.
         logger: Gets the events; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
@@ -103,7 +102,7 @@ def read_session_file(
         session_id: The session.
         relative_path: The file's path in the workspace.
         workspace_root: The folder that holds the sessions' folders.
-        max_bytes: A larger file is refused: a guest can make a file of terabytes in no time.
+        max_bytes: The limit: a guest can quickly make a file of terabytes.
         logger: Gets the events; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
@@ -135,17 +134,17 @@ def write_session_file(
     logger: SandboxLogger | None = None,
     private_root: Path | str | None = None,
 ) -> None:
-    """Writes a file of a session, as a whole: nobody ever sees a part of it.
+    """Writes a file of a session as a whole: readers never see a part of it.
 
-    Folders that are missing are made, and so is a session that does not exist. A file that is
-    replaced keeps its permissions; a guest that has it open goes on with the old one.
+    Missing folders are made, and so is a session that does not exist. A replaced file keeps its
+    permissions; a guest that has it open goes on with the old one.
 
     Args:
         session_id: The session.
         relative_path: The file's path in the workspace. A link is followed if it stays inside.
         data: The content; text is written as UTF-8.
         workspace_root: The folder that holds the sessions' folders.
-        overwrite: Replaces a file that is there already.
+        overwrite: Replaces an existing file.
         logger: Gets the events; silent by default.
         private_root: The folder that holds private folders, for a session that begins; one of the
             user's by default.
@@ -153,8 +152,8 @@ def write_session_file(
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionPathError: the path escapes the workspace, is absolute or reserved (a `ValueError`).
-        FileExistsError: there is something already, and `overwrite` is False.
-        IsADirectoryError: there is a folder.
+        FileExistsError: the path exists already, and `overwrite` is False.
+        IsADirectoryError: the path is a folder.
         PermissionError: the file is read-only, or the folder can't be written to.
         OSError: it can't be written; the old file is still there.
     """
@@ -186,7 +185,7 @@ def _content(data: bytes | str) -> bytes:
 
 @contextmanager
 def _begun(root: SessionsRoot, session_id: str, logger: SandboxLogger) -> Iterator[None]:
-    """Makes a session for its first file. If the block fails, nothing of the session is left.
+    """Makes a session for its first file. If the block fails, the session is removed again.
 
     Raises `SessionInUse` if another process is deleting it, `WorkspaceError` if it can't be made.
     """
@@ -215,8 +214,8 @@ def delete_session_path(
 ) -> None:
     """Deletes a file or a folder of a session.
 
-    A link that stays inside the workspace is deleted itself, not what it leads to. A folder is
-    deleted with the links in it, wherever they lead.
+    A link that stays inside the workspace is deleted itself, not its target. A folder is deleted
+    with all links in it, but without their targets.
 
     Args:
         session_id: The session.
@@ -230,7 +229,7 @@ def delete_session_path(
         SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionPathError: the path escapes the workspace, is absolute or reserved, or is the
             workspace itself (a `ValueError`).
-        FileNotFoundError: there is nothing of that name, or no such session.
+        FileNotFoundError: there is no such path, or no such session.
         OSError: the folder is not empty and `recursive` is False; or it can't be deleted, and a
             part of it may be gone.
     """
@@ -244,17 +243,17 @@ def delete_session_path(
             )
         entries.delete(walk.fd, name, recursive=recursive)
 
-    _validate_session_path(session_id, relative_path, workspace_root)  # also what a link leads to
+    _validate_session_path(session_id, relative_path, workspace_root)  # also a link's target
     _at(root, session_id, relative_path, delete, follow=False)
     _log(log, events.FILE_DELETE, session_id, relative_path)
 
 
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:
-    """Returns the real place of a path in a session's workspace, with all links followed.
+    """Returns the real path of a path in a session's workspace, with all links followed.
 
-    Missing names are taken as they are, so there may be nothing at that place. Backslashes separate
-    names, too, unless a name with backslashes is there. This is an answer only: no operation opens
-    anything by it, as others may put a link there meanwhile.
+    The result need not exist: missing names are kept. Backslashes separate names, too, unless a
+    name with backslashes exists. No operation may open a file by the result, as another process may
+    put a link there.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`); nothing was read.
@@ -276,8 +275,8 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
 def _folder_for(root: SessionsRoot, session_id: str, path: str) -> Path:
     """Returns the session's folder, for an operation on a path in it.
 
-    If there is none, raises `SessionPathError` if the path would be refused in any, otherwise
-    `FileNotFoundError`, which names the path.
+    Without a folder, raises `SessionPathError` if the path would be refused in any session,
+    otherwise `FileNotFoundError`, which names the path.
     """
     try:
         return root.find(session_id)
@@ -296,9 +295,9 @@ def _at(
     follow: bool = True,
     make: bool = False,
 ) -> T:
-    """Calls `act` with what a path leads to, as `locate` has it; returns its result.
+    """Calls `act` with the walk and the name that `locate` yields for a path; returns its result.
 
-    `act` is called again if something was swapped meanwhile.
+    Calls `act` again if something on the way was swapped.
     """
     ids.checked(session_id)
     parts = split_path(path)
@@ -312,9 +311,9 @@ def _at(
 
 
 def _again(path: str, work: Callable[[], T]) -> T:
-    """Calls `work`, again if a link or another folder was put in its way; returns its result.
+    """Calls `work`, again if something on the way was swapped; returns its result.
 
-    Its `OSError` names `path` only.
+    An `OSError` names only `path`.
     """
     for left in reversed(range(_ATTEMPTS)):
         try:
@@ -326,7 +325,7 @@ def _again(path: str, work: Callable[[], T]) -> T:
 
 
 def _named_error(problem: OSError, path: str) -> OSError:
-    """An error of the same kind that names `path` as it was given, and no path of the host."""
+    """Returns an error of the same kind that names the caller's path, and none of the host."""
     path = path if len(path) <= _NAMED_CHARACTERS else f"{path[:_NAMED_CHARACTERS]}…"
     number = problem.errno or errno.EIO
     return OSError(number, problem.strerror or os.strerror(number), path)
@@ -365,7 +364,7 @@ def _is_file(workspace: Path, folder: int, parts: tuple[str, ...]) -> bool:
         with locate(workspace, parts, "/".join(parts)) as (walk, name):
             return stat.S_ISREG(os.stat(name, dir_fd=walk.fd, follow_symlinks=False).st_mode)
     except (OSError, SessionPathError):
-        return False  # removed meanwhile, or a link that leads out of the session
+        return False  # removed just now, or a link that leads out of the session
 
 
 _ANY_FOLDERS = "**"
@@ -374,9 +373,9 @@ _ANY_FOLDERS = "**"
 class Pattern:
     """A glob pattern, matched name by name: `*`, `?`, `[...]` within a name, `**` across folders.
 
-    `**` stands for any number of folders, or none; at the end of a pattern for everything below.
-    Names that begin with a dot match like all others. Matching takes time in proportion to the
-    pattern's length times the path's. Immutable.
+    `**` matches any number of folders, or none; at the end of a pattern it matches everything
+    below. Names that begin with a dot match like all others. Matching takes time in proportion to
+    the pattern's length times the path's. Immutable.
     """
 
     def __init__(self, text: str) -> None:
@@ -409,7 +408,7 @@ class Pattern:
         return found
 
     def _opened(self, states: set[int]) -> set[int]:
-        """The states, and those behind each `**`, which may stand for no folder at all."""
+        """Returns the states, and those after each `**`, which may match no folder at all."""
         found = set(states)
         for state in sorted(states):
             at = state

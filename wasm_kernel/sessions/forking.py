@@ -1,8 +1,8 @@
 """`%fork`: another session that begins where the running cell ends.
 
-Memory can't be kept in the midst of a cell. So the cell gets the new session's id at once, and
-the fork is made when it is over. The kernel's process is confined to its own session: the broker
-makes the new one, beside it.
+Memory can't be committed while a cell runs. So the cell gets the new session's id at once, and the
+fork is made when the cell is over. The kernel's process is confined to its own session: the broker
+makes the new one beside it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _LOST = "the cell did not come to its end."
 
 
 class ForkSession(Struct, frozen=True):
-    """A session is to be forked, which waits with everything on disk.
+    """A request to fork a session, which waits with everything on disk.
 
-    `session_id` is that of the new one; its guest draws other random numbers with `reseed`.
+    `session_id` is the fork's id; with `reseed`, the fork's guest draws other random numbers.
     """
 
     session_id: str
@@ -60,7 +60,7 @@ class ForkSession(Struct, frozen=True):
 
 
 class Forked(Struct, frozen=True):
-    """The session was made; a notice for the cell's author, such as which files were left out."""
+    """The reply to `ForkSession`: a notice for the cell's author, such as files left out."""
 
     notice: str = ""
 
@@ -70,14 +70,13 @@ def fork_session(
 ) -> Callable[[ForkSession, Task], Forked]:
     """Returns the handler of `ForkSession`.
 
-    Whoever asks can have copies made of the session that `lineage_below` names as parent, and of no
-    other. All of its family together have the limits of one session of the policy; None is for who
-    may have as many as he likes.
+    It makes copies only of the session that is the parent in `lineage`. All forks of the family
+    together have the limits of one session under the policy; with None they have no limits.
     """
     parent = ids.checked(lineage.parent)
 
     def fork(request: ForkSession, task: Task) -> Forked:
-        """Makes a session. It is made whole, or nothing of it is left."""
+        """Makes the whole session, or nothing."""
         from wasm_kernel.sessions.family import ForkLimits, room_for_fork
         from wasm_kernel.sessions.staging import SessionExists, new_session
         from wasm_kernel.state import texts
@@ -112,9 +111,9 @@ def fork_session(
 def fork_command(
     sandbox: LocalSandbox, session: Session, *, of_notebook: bool = False
 ) -> CommandHandler:
-    """Returns what `%fork` does: it gives the new session's id, and words for the author.
+    """Returns the handler of `%fork`, which returns the new session's id and a text for the author.
 
-    The session is that of a notebook whose file is known if it is `of_notebook`.
+    `of_notebook` is True if the session belongs to a notebook whose file is known.
     """
 
     def fork(line: CommandLine, context: CommandContext) -> Mapping[str, str]:
@@ -143,7 +142,7 @@ class ForkAction:
         self.id = ids.new()
 
     def run(self, context: ActionContext) -> None:
-        """Makes the fork; the cell's author reads what went wrong."""
+        """Makes the fork; tells the cell's author about an error."""
         try:
             request = ForkSession(self.id, reseed=not self._deterministic)
             with self._sandbox.frozen():
@@ -159,5 +158,5 @@ class ForkAction:
         self._session.forked(self.id)
 
     def cell_lost(self, context: ActionContext) -> None:
-        """Makes no fork: there is no end of the cell to begin at."""
+        """Makes no fork, as the cell did not come to its end."""
         context.say(_NOT_MADE.format(id=self.id, why=_LOST), "stderr")

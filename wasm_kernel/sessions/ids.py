@@ -13,7 +13,7 @@ _SHAPE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9-]{{0,{ID_LENGTH - 1}}}", re.ASCII)
 
 
 class SessionIdError(WasmKernelError, ValueError):
-    """A text that is not a session id."""
+    """The error of a text that is not a session id."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""`LastUse`: a session's metadata, which says when it was made and when a cell ended in it."""
+"""`LastUse`: notes in a session's metadata when a cell ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from wasm_kernel.sessions.metadata import MetadataCorrupted
 
 
 class LastUse(SessionHooks):
-    """The duty of every session: it notes each cell in the metadata.
+    """The hooks that every session needs: they note each cell in the metadata.
 
-    In a worker a session has no other: another process has opened it. The sandbox's thread calls
-    it.
+    In a worker these are a session's only hooks, as another process has opened the session. The
+    sandbox's thread calls them.
     """
 
     id: str
@@ -29,14 +29,14 @@ class LastUse(SessionHooks):
 
     @classmethod
     def of(cls, session_id: str, folders: SandboxFolders, logger: SandboxLogger) -> LastUse:
-        """Returns that of a session which another process has opened."""
+        """Returns the hooks of a session that another process has opened."""
         made = LastUse()
         made.id, made.folders, made.logger = session_id, folders, logger
         return made
 
     @property
     def _spare(self) -> Folder | None:
-        """The folder of the metadata's spare file, if that can change places with the file."""
+        """The folder of the metadata's spare file, if the two files can be swapped."""
         return None if self.folders.far else self.folders.private
 
     def logger_changed(self, logger: SandboxLogger) -> None:

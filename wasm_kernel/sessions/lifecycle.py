@@ -30,9 +30,9 @@ def delete_session_workspace(
 ) -> None:
     """Deletes a session: its files, its variables, its folder. Does nothing if there is none.
 
-    A sandbox of this process that is open in the session is closed first. Links in the session are
-    deleted, and what they lead to is not touched. If the id is that of a link to a session in the
-    same root, that session is deleted with all links to it.
+    An open sandbox of the session in this process is closed first. Links in the session are
+    deleted, but not their targets. If the id is a link to a session in the same root, that session
+    is deleted with all links to it.
 
     Args:
         session_id: Letters, digits and hyphens.
@@ -44,8 +44,8 @@ def delete_session_workspace(
         SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionInUse: another process uses the session; nothing was deleted.
         OverlapError: the root is one of the host's own folders.
-        WorkspaceError: something else than a session's folder has its name, or something in the
-            folder can't be deleted.
+        WorkspaceError: the name is not that of a session's folder, or a file in the folder can't
+            be deleted.
     """
     asked, log = ids.checked(session_id), SandboxLogger.of(logger)
     root = SessionsRoot(workspace_root, private_root)

@@ -1,8 +1,8 @@
 """`.metadata.json`: the times at which a session was made and last used.
 
-The file lies in the session's folder and does not exist for the guest. It is replaced as a whole,
-in one step. Anything else in its place is left as it is: a link, a FIFO, broken JSON, the metadata
-of another session or of a later version.
+The file lies in the session's folder and is hidden from the guest. It is replaced as a whole, in
+one step. Anything else in its place is left unchanged: a link, a FIFO, broken JSON, the metadata of
+another session or of a later version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_BYTES = 1024 * 1024
 _SPARE = "metadata.spare"
 _PARENT, _FIRST = "forked_from", "forked_first_from"
 NOTEBOOK = "notebook"
-"""The field for the path of the notebook that a session was made for, if no kernel notes it."""
+"""The field for the path of a session's notebook, if no kernel notes it elsewhere."""
 _NOTHING: Mapping[str, str] = {}
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
@@ -42,12 +42,13 @@ _TICK = timedelta(microseconds=1)
 
 
 class MetadataCorrupted(WasmKernelError):
-    """Something in the metadata file's place that is not metadata; it was left as it is."""
+    """The error of a file in the metadata's place that is not metadata; it was not changed."""
 
 
 class Lineage(Struct, frozen=True):
-    """The origin of a fork: the session `parent` that it was forked off, and the `first` of the
-    line, which is not a fork itself. Either may be deleted by now.
+    """The origin of a fork: its `parent` session, and the `first` session of the line.
+
+    The first session is not a fork itself. Either session may be deleted by now.
     """
 
     parent: str
@@ -55,12 +56,12 @@ class Lineage(Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, str]:
-        """What the metadata of a fork say of it."""
+        """The fields for it in a fork's metadata."""
         return {_PARENT: self.parent, _FIRST: self.first}
 
 
 class Metadata(Struct, frozen=True):
-    """The content of the file; `fields` are all, also those that mean nothing here.
+    """The content of the file; `fields` are all fields, even unknown ones.
 
     The session was made at `created_at`; a cell, successful or not, last ended at `updated_at`.
     """
@@ -78,13 +79,13 @@ class Metadata(Struct, frozen=True):
 
     @property
     def notebook(self) -> str:
-        """The path of the notebook that a session was made for; empty if that is not known."""
+        """The path of the notebook that a session was made for; empty if it is unknown."""
         found = self.fields.get(NOTEBOOK)
         return found if isinstance(found, str) else ""
 
     @property
     def lineage(self) -> Lineage | None:
-        """Where a fork comes from; None for other sessions, and if that can't be told."""
+        """The origin of a fork; None for other sessions, and if the fields are damaged."""
         parent, first = self.fields.get(_PARENT), self.fields.get(_FIRST)
         if not (isinstance(parent, str) and isinstance(first, str)):
             return None
@@ -116,10 +117,10 @@ class Metadata(Struct, frozen=True):
             raise MetadataCorrupted("its updated_at is the end of time") from None
 
     def render(self) -> bytes:
-        """The file's content; times are ISO 8601 in UTC with microseconds."""
+        """Returns the file's content; times are ISO 8601 in UTC with microseconds."""
         times = {"created_at": _text(self.created_at), "updated_at": _text(self.updated_at)}
         try:
-            # with an indent, json would not use its code in C
+            # with an indent, json would use its slow code in Python
             text = json.dumps({**self.fields, **times}, allow_nan=False, separators=(",\n  ", ": "))
         except (ValueError, RecursionError) as problem:
             raise MetadataCorrupted(f"it can't be written again ({problem})") from None
@@ -152,7 +153,7 @@ def now() -> datetime:
 
 
 class Written(Struct, frozen=True):
-    """Metadata as this process wrote them, and what tells that the file is still that one."""
+    """Metadata that this process wrote, and the stamp of the file that it wrote."""
 
     metadata: Metadata
     stamp: tuple[int, ...]
@@ -161,10 +162,11 @@ class Written(Struct, frozen=True):
 def touch(
     workspace: Folder, session_id: str, private: Folder | None, before: Written | None = None
 ) -> Written | None:
-    """Notes that a cell ended; None if the session has no metadata.
+    """Notes that a cell ended; returns None if the session has no metadata.
 
-    The private folder is None if it lies in another file system. What was written `before` is not
-    read again. What is not metadata of this session is left as it is: `MetadataCorrupted`.
+    The private folder is None if it lies in another file system. If the file is still the one
+    written `before`, it is not read again. Raises `MetadataCorrupted`, with nothing changed, if the
+    file is not metadata of this session.
     """
     with workspace.enter() as folder:
         alone = _lock(folder.fd)
@@ -189,7 +191,7 @@ def _stamp(folder: Folder) -> tuple[int, ...]:
 def read(folder: Folder, session_id: str) -> Metadata | None:
     """Returns the metadata in a session's folder; None if there is no file.
 
-    Raises `MetadataCorrupted` if what is there is not metadata of this session.
+    Raises `MetadataCorrupted` if the file is not metadata of this session.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -202,7 +204,7 @@ def read(folder: Folder, session_id: str) -> Metadata | None:
 
 
 def _content(folder: Folder) -> bytes | None:
-    """The file's content; None if the file was replaced while it was read."""
+    """Returns the file's content; None if the file was replaced while it was read."""
     if not stat.S_ISREG(os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False).st_mode):
         raise MetadataCorrupted("it is not a regular file")
     with closing_fd(os.open(NAME, READ, dir_fd=folder.fd)) as descriptor:
@@ -217,7 +219,7 @@ def _content(folder: Folder) -> bytes | None:
 
 
 def _lock(folder: int) -> bool:
-    """Waits until no other process changes the file; False if there are no locks."""
+    """Waits until no other process changes the file; False if the file system has no locks."""
     try:
         if wait_lock(folder, _WAIT_SECONDS):
             return True
@@ -227,12 +229,12 @@ def _lock(folder: int) -> bool:
 
 
 def _write(folder: Folder, private: Folder | None, data: bytes) -> None:
-    """Replace the file as a whole.
+    """Replaces the file as a whole.
 
-    A spare file is filled in the private folder, and the two change places. It stays there for the
-    next time: a file system that is just saving a commit makes new files wait, for longer than a
-    tiny cell takes. What lies in another file system can't change places: then a new file is
-    written beside the old one, under a name that is the host's.
+    A spare file in the private folder is filled, and the two are swapped. The spare file is kept
+    for the next time: while a file system saves a commit, making a new file takes longer than a
+    tiny cell. Files in two file systems can't be swapped: then a new file is written beside the old
+    one, under a name of the host.
     """
     if private is None:
         with draft_of(folder.fd, data, 0o600) as draft:

@@ -1,10 +1,10 @@
-"""The sessions that belong to notebooks: a list of this user's, in his state folder.
+"""The sessions that belong to notebooks: a list in the user's state folder.
 
-A notebook is known by its file, if a Jupyter server names that; what is written in the notebook
-counts for nothing, as its author wrote it. Another file at the same path is another notebook,
-unless it holds, to the byte, what the notebook held when its last kernel ended: a backup, say, or a
-file system that can't tell files apart. The kernel reads and writes the list before it is confined;
-when it has ended, the broker notes where the notebook lies by then.
+A notebook is recognised by its file, if a Jupyter server names the file. The notebook's content is
+not trusted for that, as its author may be a stranger. Another file at the same path is another
+notebook, unless its bytes are those that the notebook had when its last kernel ended: it may be a
+restored backup, or the file system can't tell files apart. The kernel reads and writes the list
+before it is confined; when it has ended, the broker notes the notebook's current path.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 _FOLDER, _LIST = "notebooks", "notebooks.json"
 _LIST_BYTES = 64 * 1024 * 1024
-NOTEBOOKS_MOST = 2000  # notebooks; those that were opened last are kept
+NOTEBOOKS_MOST = 2000  # the last opened ones are kept
 _LOCK_SECONDS = 5.0
 PATIENCE_SECONDS = 2.0
-"""Seconds that a kernel which is just ending may take to leave its session to the next one."""
+"""Seconds that an ending kernel may take to leave its session to the next one."""
 _POLL_SECONDS = 0.05
 
 _IN_USE = (
@@ -70,11 +70,11 @@ class Binding(Struct, frozen=True):
     Attributes:
         root: The real path of the folder that the session lies in.
         session: The session's id.
-        path: Where the notebook's file was seen last.
-        mark: Which file it is.
-        digest: What it held when its last kernel ended; empty if that is not known.
+        path: The last known path of the notebook's file.
+        mark: The mark that identifies the file.
+        digest: The digest of its content when its last kernel ended; empty if unknown.
         kernel: The id of the last kernel; empty if there was none since a person chose the session.
-        used: When that kernel started.
+        used: The time when that kernel started, in seconds since 1970.
     """
 
     root: str
@@ -94,7 +94,7 @@ class Binding(Struct, frozen=True):
 
     @property
     def is_there(self) -> bool:
-        """True if the notebook's file still lies where it was seen last."""
+        """True if the notebook's file is still at its last known path."""
         with suppress(OSError, RuntimeError, NotebookRefused), NotebookFile.at(self.file) as there:
             return self.is_of(there)
         return False
@@ -105,7 +105,7 @@ class Binding(Struct, frozen=True):
         return Path(self.path)
 
     def likeness(self, file: NotebookFile, digest: str) -> str:
-        """Returns how a file that is not the notebook's is like it; empty if it is not."""
+        """Returns why another file may be this notebook, as a phrase; empty if it may not be."""
         if self.path == str(file.path):
             return _REPLACED
         alike = bool(digest) and digest == self.digest
@@ -116,7 +116,7 @@ class Binding(Struct, frozen=True):
 
 
 class Notebooks(Closing):
-    """The list of this user's notebooks, which nobody else reads or changes until it is closed."""
+    """The list of this user's notebooks, locked until it is closed."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -124,7 +124,7 @@ class Notebooks(Closing):
 
     @classmethod
     def locked(cls) -> Self | None:
-        """Returns the list; None if this user has no folder for state, or it takes too long."""
+        """Locks the list; None if this user has no folder for state, or the wait is too long."""
         place = in_state(_FOLDER, make=True)
         if place is None:
             return None
@@ -135,7 +135,7 @@ class Notebooks(Closing):
         return None
 
     def put(self, binding: Binding, *instead: Binding) -> None:
-        """Adds a notebook, in the place of others, or leaves the list as it was."""
+        """Adds a notebook and removes those in `instead`, or leaves the list unchanged."""
         kept = [each for each in self.bindings if each not in instead]
         found = sorted([*kept, binding], key=lambda each: each.used, reverse=True)[:NOTEBOOKS_MOST]
         # msgspec's own writer refuses names that are not UTF-8
@@ -144,14 +144,14 @@ class Notebooks(Closing):
         self.bindings = found
 
     def close(self) -> None:
-        """Lets others have the list, also if a forked process has it open. Safe to call twice."""
+        """Unlocks the list, even if a forked process has it open. Safe to call twice."""
         if self._place.fd >= 0:
             unlock(self._place.fd)
             self._place.close()
 
 
 def _read(place: Place) -> Iterator[Binding]:
-    """The bindings in a list, without those that can't be read."""
+    """Yields the bindings in a list, without those that can't be read."""
     try:
         raw = json.loads(place.read(_LIST, _LIST_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -174,10 +174,10 @@ def notebooks_of(root: SessionsRoot) -> dict[str, list[Binding]]:
 
 
 def bind(root: SessionsRoot, session_id: str, notebook: Path) -> None:
-    """Gives a notebook a session: its next kernel opens it, also one that is only restarted.
+    """Binds a notebook to a session, which its next kernel opens, even after a mere restart.
 
-    Raises `NotebookRefused` if no session can be kept for it, `PrivateFolderError` if this user has
-    no folder for state.
+    Raises `NotebookRefused` if the notebook can't have a kept session, `PrivateFolderError` if this
+    user has no folder for state.
     """
     with NotebookFile.at(notebook.absolute()) as file:
         found = Notebooks.locked() or homeless()
@@ -189,10 +189,11 @@ def bind(root: SessionsRoot, session_id: str, notebook: Path) -> None:
 
 
 class Opening:
-    """The session that a kernel is about to open. Meanwhile, no other kernel chooses one.
+    """The session that a kernel is about to open. Until `opened`, no other kernel can choose one.
 
-    It `is_own` if it is the notebook's, and not one for this kernel alone; `is_taken` says that the
-    notebook's own is open elsewhere. The notebook's file, if any, is open until this is closed.
+    `is_own` is False if the session is for this kernel alone, as the notebook has another one.
+    `is_taken` is True if the notebook's session is open elsewhere. The notebook's file, if any, is
+    open until this is closed.
     """
 
     def __init__(self, root: SessionsRoot, kernel: str, notebook: Path | None) -> None:
@@ -212,7 +213,7 @@ class Opening:
         except NotebookRefused as problem:
             self._refused = f"as the notebook's file {problem.why}"
         except (OSError, RuntimeError, ValueError):
-            pass  # a console's name, say
+            pass  # such as a console's name
         here = str(root.path)
         self._choose([each for each in self._list.bindings if each.root == here])
 
@@ -222,7 +223,7 @@ class Opening:
         chosen = [each for each in own if not each.kernel]
         restarted = [each for each in known if each.kernel == kernel]
         if not (chosen or restarted) and self._exists(kernel):
-            self.is_own = False  # restarted; the notebook's own session was open elsewhere
+            self.is_own = False  # a restart; the notebook's session was open elsewhere before
             return
         self._found = next(iter((*chosen, *restarted, *own)), None)
         if self._found not in (None, *own):
@@ -238,7 +239,7 @@ class Opening:
             self._again = self._found.kernel != kernel
 
     def _follow(self, restarted: Binding) -> None:
-        """Takes the notebook's own file: a server tells the name that it had at first."""
+        """Opens the notebook's current file, as a server still gives the first name."""
         if self.file is not None:
             self.file.close()
             self.file = None
@@ -249,7 +250,7 @@ class Opening:
                 self.file = None
 
     def _offer(self, known: Sequence[Binding]) -> str:
-        """A notice of a session that may be what a person looks for; empty if there is none."""
+        """Returns the notice of a session that the user may look for; empty if there is none."""
         if self.file is None:
             return ""
         digest, name = self.file.digest(), self.file.path.name
@@ -267,7 +268,7 @@ class Opening:
         return False
 
     def opened(self, session: Session) -> None:
-        """Notes that the session is open by now; its user is told what is to be told."""
+        """Notes that the session is open now, and hands it the notices for its user."""
         if self._list is None:
             return
         notices = [self._notice] if self._notice else []
@@ -296,19 +297,19 @@ class Opening:
 
     @property
     def is_of_notebook(self) -> bool:
-        """True if the session is that of a notebook whose file is known."""
+        """True if the session belongs to a notebook whose file is known."""
         return self.file is not None and self.is_own
 
     @property
     def tomorrow(self) -> str:
-        """The words for people on what the next kernel will find."""
+        """A phrase for users about what the next kernel will find."""
         if self.is_of_notebook:
             return "the notebook's next kernel finds these files and named checkpoints"
         why = self._refused if self.file is None else "as the notebook's are in another session"
         return f"other kernels do not find these files, {why}"
 
     def ended(self) -> None:
-        """Notes where the notebook lies and what it holds; when the kernel has ended."""
+        """Notes the notebook's path and content, after the kernel has ended."""
         file = self.file
         if file is None or not self.is_own:
             return
@@ -324,7 +325,7 @@ class Opening:
                     break
 
     def close(self) -> None:
-        """Lets other kernels choose. Safe to call twice."""
+        """Lets other kernels choose a session, and closes the file. Safe to call twice."""
         if self._list is not None:
             self._list.close()
         if self.file is not None:
@@ -333,11 +334,11 @@ class Opening:
 
 
 def opening(root: SessionsRoot, kernel: str, notebook: Path | None) -> Opening:
-    """Returns the session that a kernel is to open: the kernel's own if no notebook is named.
+    """Chooses the session that a kernel opens: a session of its own if no notebook is named.
 
-    A kernel that is restarted, which keeps its id, has the session that it had. Any other one has
-    that of its notebook, if that is not open elsewhere, and also when it is made anew. It waits a
-    moment for a kernel that is just ending.
+    A restarted kernel, which keeps its id, gets the session that it had. Any other kernel gets its
+    notebook's session, unless that is open elsewhere. Waits a moment for a kernel that is just
+    ending.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     while True:

@@ -1,13 +1,13 @@
 """The registry of the sandboxes whose sessions are open in this process, one for each session.
 
-Whoever asks for an open session gets the sandbox that is there. It is closed as follows:
+All callers that ask for an open session get the same sandbox. It is closed as follows:
 
-- `sandbox.close()` ends it for everybody at once. Nothing is lost: the next one that is asked for
+- `sandbox.close()` closes it for all callers at once. Nothing is lost: the session's next sandbox
   goes on with the same variables and files.
-- A `with` block closes it at its end, unless somebody else got it and has not left his own block.
-- `prune_sessions` closes it if the session is due, no cell runs in it and no other process has the
-  session open. `delete_session_workspace` closes it even if a cell runs.
-- What is still open when the process ends is closed then.
+- A `with` block closes it at its end, unless another caller got it and has not left its own block.
+- `prune_sessions` closes it if the session is old enough, no cell runs in it and no other process
+  has the session open. `delete_session_workspace` closes it even if a cell runs.
+- Sandboxes that are still open when the process ends are closed then.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RUNNING_CELL, ANOTHER_PROCESS = "running_cell", "another_process"
 
 
 class _Open:
-    """A sandbox of the registry, and who has it. Guarded by the registry's lock.
+    """A sandbox of the registry, and the counts of its users. Guarded by the registry's lock.
 
-    Whoever gets the sandbox has a handle. A `with` block uses up one; a block inside another one
-    uses up none.
+    Each caller that gets the sandbox has a handle. A `with` block uses up one handle; a block
+    inside another one uses up none.
     """
 
     def __init__(self, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
@@ -56,14 +56,14 @@ class OpenSandboxes:
         self._parents: list[dict[Path, _Open]] = []
 
     def begin_anew(self) -> None:
-        """Empties the registry in a forked process: its parent keeps what is open there."""
+        """Empties the registry in a forked process: the open sandboxes belong to its parent."""
         self._parents.append(self._open)
         self._guard, self._open = threading.RLock(), {}
 
     def add(self, workspace: Path, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
         """Registers a new sandbox by its workspace's real path.
 
-        `is_only` returns whether nobody else, such as another process, has the session open.
+        `is_only` returns whether no other process or sandbox has the session open.
         """
         with self._guard:
             self._open[workspace] = _Open(sandbox, is_only)
@@ -74,10 +74,10 @@ class OpenSandboxes:
         make: Callable[[], BaseSandbox],
         found: Callable[[BaseSandbox], None],
     ) -> BaseSandbox:
-        """Returns the sandbox that is open on a workspace, or a new one that adds itself here.
+        """Returns the open sandbox of a workspace, or makes one, which adds itself here.
 
-        Waits for one that is being closed, so that the new one finds what it saved. `found` is
-        called with the open one; it raises if that is not the one that is asked for.
+        Waits for a sandbox that is being closed, so that the new one finds its saved state. `found`
+        is called with the open one; it raises if that does not fit the caller's arguments.
         """
         while True:
             with self._guard:
@@ -91,14 +91,14 @@ class OpenSandboxes:
             entry.gone.wait()
 
     def entered(self, workspace: Path) -> None:
-        """Counts a `with` block of a sandbox that begins."""
+        """Counts the beginning of a sandbox's `with` block."""
         with self._guard:
             if (found := self._open.get(workspace)) is not None:
                 found.handles = max(0, found.handles - 1)
                 found.blocks += 1
 
     def left(self, workspace: Path) -> bool:
-        """Counts a `with` block that ends; returns whether the sandbox is to be closed now."""
+        """Counts the end of a `with` block; returns whether the sandbox must be closed now."""
         with self._guard:
             found = self._open.get(workspace)
             if found is None:
@@ -108,7 +108,7 @@ class OpenSandboxes:
             return found.leaving
 
     def remove(self, workspace: Path) -> None:
-        """Removes a sandbox that was closed, and wakes whoever waits for that."""
+        """Removes a closed sandbox, and wakes the threads that wait for that."""
         with self._guard:
             found = self._open.pop(workspace, None)
         if found is not None:
@@ -120,9 +120,9 @@ class OpenSandboxes:
             return workspace in self._open
 
     def user(self, workspace: Path) -> str:
-        """Returns who keeps the sandbox that is open on a workspace from being closed for pruning.
+        """Returns the user of an open sandbox that keeps it from being closed for pruning.
 
-        That is a cell of its own or another process; empty if there is nobody, or no sandbox.
+        That is `RUNNING_CELL` or `ANOTHER_PROCESS`; empty if there is no such user, or no sandbox.
         """
         with self._guard:
             found = self._open.get(workspace)
@@ -150,9 +150,9 @@ class OpenSandboxes:
             found.gone.wait()
 
     def retire(self, workspace: Path, why: str) -> str:
-        """Closes the sandbox that is open on a workspace, unless somebody needs it.
+        """Closes the open sandbox of a workspace, unless it has a user.
 
-        Returns the user, as `user` has it; empty if no sandbox is open there any more.
+        Returns the user, like `user`; empty if no sandbox is open there any more.
         """
         needed = self.user(workspace)
         if not needed:

@@ -30,27 +30,27 @@ from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 @dataclass(frozen=True)
 class Overview:
-    """A session as it lies on disk.
+    """A session's facts on disk.
 
     Attributes:
         created_at: When it was made; None if its metadata does not say.
         updated_at: When a cell last ended in it, successful or not; None as above.
-        files: How many files it holds; `file_bytes` is their length.
+        files: How many files it holds; `file_bytes` is their total length.
         history_states: How many states of its memory are kept.
-        history_bytes: What they take on disk, with earlier versions of files.
-        disk_bytes: What all of it takes on disk.
+        history_bytes: The disk space of these states and of earlier versions of files.
+        disk_bytes: The disk space of the whole session.
         checkpoints: The names of states.
-        in_use: A kernel or another process has it open.
+        in_use: True if a kernel or another process has it open.
         evicted: Why its history was removed: `room` or `age`; empty if it was not.
-        notebook: Where its notebook was seen last, or where a batch has written the one that it
-            executed in it; None if none is known.
-        is_orphaned: Its notebook is gone.
-        deleted_at: When its files go, as its notebook is gone; None if they do not.
+        notebook: The last known path of its notebook, or of the executed one that a batch has
+            written; None if there is none.
+        is_orphaned: True if its notebook is gone.
+        deleted_at: When its files will be deleted, as its notebook is gone; None if never.
         image: The base image that its variables were saved over; empty if there are none.
         forked_from: The session that it was forked off; empty if it is not a fork.
         forked_first_from: The first session of that line.
         parent_notebook: The notebook of one of the two; None if none is known.
-        has_more_files: It holds more than are counted, here and in `disk_bytes`.
+        has_more_files: True if it has more files than are counted here and in `disk_bytes`.
     """
 
     session_id: str
@@ -78,15 +78,15 @@ class Overview:
 def sessions_in(root: SessionsRoot) -> list[Overview]:
     """Returns the sessions in a folder, the last used first; none if there is no such folder.
 
-    A folder is a session's if it has metadata or a private folder, or is named by a UUID. A link to
-    one is not listed.
+    A folder is a session's if it has metadata or a private folder, or is named by a UUID. Links to
+    sessions are not listed.
     """
     found = [session for name in _names(root) if (session := _seen(root, name)) is not None]
     return sorted(_with_notebooks(root, found), key=_last_used, reverse=True)
 
 
 def _names(root: SessionsRoot) -> list[str]:
-    """The names of the folders that may be sessions."""
+    """Returns the names of the folders that may be sessions."""
     try:
         with open_named(root.named) as top, os.scandir(top.fd) as listing:
             return sorted(e.name for e in listing if e.is_dir(follow_symlinks=False))
@@ -95,9 +95,9 @@ def _names(root: SessionsRoot) -> list[str]:
 
 
 def ids_named(root: SessionsRoot, text: str) -> list[str]:
-    """Returns the ids of the sessions that a user may mean by a text; none if there are none.
+    """Returns the ids of the sessions that a user may mean by a text.
 
-    It is the id, or the beginning of one, or the name or path of a notebook.
+    The text is an id, the beginning of one, or the name or path of a notebook.
     """
     names = [name for name in _names(root) if ids.is_id(name)]
     if ids.is_id(text) and root.target_of(text) in names:
@@ -130,7 +130,7 @@ def _notebook_of(
 
 
 def _with_notebooks(root: SessionsRoot, sessions: Sequence[Overview]) -> Iterator[Overview]:
-    """The sessions, with what is known of their notebooks."""
+    """Yields the sessions with the facts about their notebooks."""
     notebooks, gone = notebooks_of(root), gone_notebooks(root)
     deletions = Upkeep(root, most_bytes=0, days=0).deletions()
     for session in sessions:
@@ -174,7 +174,7 @@ def kept_cells(root: SessionsRoot, session_id: str) -> frozenset[int]:
 
 
 def ended_whole(root: SessionsRoot, session_id: str) -> bool:
-    """Returns whether a session's last process has ended with all of its variables on disk."""
+    """Returns whether a session's last process ended with all of its variables on disk."""
     with suppress(OSError), _private(root, session_id) as private:
         return not Holder.of(private).alive
     return False
@@ -192,7 +192,7 @@ def _private(root: SessionsRoot, session_id: str) -> Iterator[Folder]:
 
 
 def _seen(root: SessionsRoot, name: str, *, named: bool = False) -> Overview | None:
-    """The overview of one folder; None if it is not a session's, or can't be read."""
+    """Returns the overview of one folder; None if it is not a session's, or can't be read."""
     try:
         ids.checked(name)
         with Folder.open(root.path) as top, top.enter(name) as folder, ExitStack() as held:
@@ -245,7 +245,7 @@ def _metadata(folder: Folder, name: str) -> metadata.Metadata | None:
 
 
 def _stored(private: Folder) -> StoredState | None:
-    """Returns the state as the session's index has it; None if that can't be read."""
+    """Returns the state in the session's index; None if that can't be read."""
     try:
         with private.enter(STATE) as state:
             return StoredState.read(state)

@@ -1,10 +1,10 @@
-"""Paths in a session's workspace: what they mean, and the way to it.
+"""Paths in a session's workspace: parsing them, and walking to their files.
 
 A path is walked by descriptors: each folder is opened relative to the one before it, by its name
-alone and with links refused (`O_NOFOLLOW`); each link is read and its target walked in its place.
-So no step can lead out of the workspace, whatever is swapped meanwhile. What is done at the end of
-a path is done by the name that is left in the folder that the walk stands in: nothing is resolved
-twice.
+alone and with links refused (`O_NOFOLLOW`); each link is read, and its target is walked in its
+place. So no step can lead out of the workspace, even if folders are swapped during the walk. The
+operation at the end of a path uses the last name in the folder that the walk has reached: nothing
+is resolved twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 WORKSPACE_ROOT = Path("workspace")
-"""The sessions' folder, unless another one is named."""
+"""The default folder of sessions."""
 
 LINKS_MOST = 40  # as many as Linux follows
 _SHOWN_CHARACTERS = 200
@@ -33,7 +33,7 @@ _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 class SessionPathError(WasmKernelError, ValueError):
-    """A path that file operations refuse; `path` is the path as it was given."""
+    """The error of a path that file operations refuse; `path` is the caller's path."""
 
     def __init__(self, why: str, path: str) -> None:
         super().__init__(f"{why}: {printable(path)}. Nothing was read or changed.")
@@ -41,14 +41,14 @@ class SessionPathError(WasmKernelError, ValueError):
 
 
 def printable(path: str) -> str:
-    """A path as a message can show it: escaped where it does not print, and cut to a length."""
+    """Returns a path for a message: quoted, with unprintable characters escaped, and shortened."""
     return repr(path[:_SHOWN_CHARACTERS])
 
 
 def split_path(path: str) -> list[str]:
-    """Returns the names along a path, split at its slashes; `..` is left in its place.
+    """Returns the names along a path, split at its slashes; `..` is kept.
 
-    A name may hold backslashes: the walk finds out whether they separate names. Raises
+    A name may have backslashes: the walk finds out whether they separate names. Raises
     `SessionPathError` if the path is empty, absolute, or holds a NUL.
     """
     if not isinstance(path, str):
@@ -63,9 +63,9 @@ def split_path(path: str) -> list[str]:
 
 
 def normalize(path: str) -> list[str]:
-    """Returns the names along a path whose backslashes separate names like its slashes.
+    """Returns the names along a path, split at its slashes and backslashes.
 
-    Raises `SessionPathError` as `split_path`, and if the path names a drive.
+    Raises `SessionPathError` like `split_path`, and if the path names a drive.
     """
     split_path(path)
     plain = path.replace("\\", "/")
@@ -75,10 +75,10 @@ def normalize(path: str) -> list[str]:
 
 
 def resolve_names(path: str) -> tuple[str, ...]:
-    """Returns the names that a path means in a session that has no folder yet.
+    """Returns the names along a path in a session that has no folder yet, with `..` resolved.
 
-    Raises `SessionPathError` as `normalize`, and if the path leaves the workspace, or leads through
-    a reserved name.
+    Raises `SessionPathError` like `normalize`, and if the path leaves the workspace, or leads
+    through a reserved name.
     """
     found: list[str] = []
     for name in normalize(path):
@@ -108,13 +108,13 @@ def resolve(
     *,
     each: Callable[[], None] = lambda: None,
 ) -> tuple[str, ...]:
-    """Returns the names that lead to what a path means, below `workspace`, without links.
+    """Resolves a path below `workspace`: returns the names along the path without links.
 
-    Links are followed. As in `os.path.realpath`, what is missing is taken by its name. An absolute
-    link is followed if it names the workspace's own real path, unless that is given as a
-    descriptor. A name with backslashes is taken as it is; if there is no such file or folder, the
-    backslashes separate names. `parts` are `split_path`'s, `path` stands in errors, and what `each`
-    raises at a step ends the walk.
+    Links are followed. As in `os.path.realpath`, missing names are kept. An absolute link is
+    followed if it begins with the workspace's own real path, unless the workspace is a descriptor.
+    A name with backslashes is one name if it exists; otherwise its backslashes separate names.
+    `parts` come from `split_path`, `path` is for error texts, and `each` is called at each step: an
+    exception of it ends the walk.
 
     Raises:
         SessionPathError: the path leaves the workspace, names a drive, or leads to or through a
@@ -135,12 +135,11 @@ def locate(
     follow: bool = True,
     make: bool = False,
 ) -> Iterator[tuple[FolderWalk, str]]:
-    """Yields a walk that stands in the folder of what a path means, and its name there.
+    """Yields a walk to the folder that a path's target lies in, and the target's name there.
 
-    The name is `.` for the workspace itself; otherwise it was no link when it was looked at, unless
-    `follow` is False. There may be nothing of that name. Folders that are missing are made if
-    `make`; if the block fails, they are removed again if they are empty. Arguments and errors are
-    those of `resolve`.
+    The name is `.` for the workspace itself. It is not a link at this time, unless `follow` is
+    False; it need not exist. With `make`, missing folders are made; if the block fails, they are
+    removed again if they are empty. Arguments and errors are those of `resolve`.
     """
     with FolderWalk(workspace) as walk:
         *folders, name = _Resolving(workspace, walk, path).run(parts, follow=follow) or [""]
@@ -155,7 +154,7 @@ def locate(
                     try:
                         os.mkdir(folder, dir_fd=walk.fd)
                         is_ours = True
-                    except FileExistsError:  # somebody was faster, and may need what is above, too
+                    except FileExistsError:  # another process made it, and may need its parents
                         is_ours = False
                     walk.enter(folder)
                     made = made + 1 if is_ours else 0
@@ -180,7 +179,7 @@ class _Resolving:
     def run(
         self, parts: Sequence[str], *, follow: bool = True, each: Callable[[], None] = lambda: None
     ) -> list[str]:
-        """Walks as far as there are folders; returns the names beyond, the last one among them."""
+        """Walks as far as folders exist; returns the names beyond, with the last one."""
         if parts and _begins_elsewhere(parts[0].replace("\\", "/")) and not self._holds(parts[0]):
             raise SessionPathError(_ABSOLUTE, self._path)
         todo = list(reversed(parts))
@@ -201,7 +200,7 @@ class _Resolving:
         return True
 
     def _step(self, part: str, *, last: bool, follow: bool) -> list[str]:
-        """Takes one step; returns the names to walk in its place if it was not a plain name."""
+        """Takes one step; returns the names to walk instead if the part is not a plain name."""
         if part == "..":
             self._back()
             return []

@@ -1,4 +1,4 @@
-"""`PruneResult`: what pruning did, as values and as a summary for people."""
+"""`PruneResult`: the result of pruning, as values and as a summary for people."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class PruneResult:
     """The result of `prune_sessions`.
 
     Attributes:
-        deleted_sessions: The ids of the sessions that were deleted, the oldest first; in a dry
-            run, of those that would be.
-        skipped_sessions: The ids of sessions that were left alone: they have no metadata that can
-            be read, or an id that somebody chose.
+        deleted_sessions: The ids of the deleted sessions, the oldest first; in a dry run, of those
+            that would be deleted.
+        skipped_sessions: The ids of sessions that were left alone: they have no readable metadata,
+            or an id that a person chose.
         reclaimed_bytes: The size of all files in the deleted sessions' workspaces; a file with two
             names counts once.
-        errors: Why a session could not be deleted, by its id. Each further pruning tries again.
+        errors: Why a session could not be deleted, by its id. The next pruning tries again.
         dry_run: True if nothing was really deleted.
         skip_reasons: Why a session was skipped, by its id: `no_metadata`, `corrupted_metadata`, or
-            `not_a_uuid` for an old session whose id somebody chose.
-        in_use: Old sessions that were spared, by their ids, and by whom they are used:
-            `running_cell` in this process, or `another_process`.
+            `not_a_uuid` for an old session whose id a person chose.
+        in_use: The users of old sessions that were spared, by the sessions' ids: `running_cell` in
+            this process, or `another_process`.
         reclaimed_private_bytes: The size of the deleted sessions' private files, such as variables
             and earlier versions of files, which lie elsewhere.
     """
@@ -59,5 +59,5 @@ def _counted(sessions: int) -> str:
 
 
 def _specified(size: int) -> str:
-    """A size as the specification's summary writes it, which calls 1,048,576 bytes 1 MB."""
+    """Returns a size as the specification's summary has it, where 1,048,576 bytes are 1 MB."""
     return readable(size).replace("iB", "B")

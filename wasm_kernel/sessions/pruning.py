@@ -1,14 +1,14 @@
-"""Deleting the sessions that nobody has used for long: found, planned, then deleted.
+"""Pruning: deleting the sessions that have not been used for long.
 
 The age of a session is that of `updated_at` in its metadata: the end of its last cell, successful
 or not. A session without metadata is never deleted, nor one that another process has open or that a
 cell runs in. An idle sandbox of this process is closed. Only sessions named by a UUID are deleted;
-an old one whose id somebody chose is skipped. A link to a session is another name of it
-(`paths.py`): the session counts once, by its own id, and its links are removed with it. No other
+an old one whose id a person chose is skipped. A link to a session is another name of it
+(`root.py`): the session counts once, by its own id, and its links are removed with it. No other
 link is followed.
 
-If a cell asks for it, the broker does it: a confined kernel can't reach other sessions. The broker
-gets a number of hours and a yes or no, and no path.
+If a cell asks for pruning, the broker does it, as a confined kernel can't reach other sessions. The
+broker gets a number of hours and a yes or no, but no path.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from wasm_kernel.sessions.prune_result import PruneResult
 from wasm_kernel.sessions.root import SessionsRoot, remove_links
 
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
-_CHOSEN_ID = "not_a_uuid"  # whoever chose the id may count on the session
+_CHOSEN_ID = "not_a_uuid"  # the person who chose the id may rely on the session
 _PRUNED = (
     "This sandbox was closed because prune_sessions was to delete its session: no cell had run in "
     "it for more than {hours:g} hours. Get the session again with get_session_sandbox: it goes on "
@@ -56,11 +56,11 @@ _PRUNED = (
 
 
 class PruneError(WasmKernelError, ValueError):
-    """Pruning was asked for in a way that makes no sense; nothing was deleted."""
+    """The error of a request to prune that makes no sense; nothing was deleted."""
 
 
 class NoWorkspaceRoot(WasmKernelError, FileNotFoundError):
-    """A sessions' folder that does not exist."""
+    """The error of a sessions' folder that does not exist."""
 
 
 def prune_sessions(
@@ -71,18 +71,18 @@ def prune_sessions(
     *,
     private_root: Path | str | None = None,
 ) -> PruneResult:
-    """Deletes the sessions in which no cell has run for long, whether it succeeded or not.
+    """Deletes the sessions in which no cell, successful or not, has run for long.
 
     Sessions without metadata, with corrupted metadata, or with an id that is not a UUID are
     skipped. A session is spared if another process has it open or a cell of this process runs in
-    it. Other sandboxes of this process on such sessions are closed, and later calls on them say
-    why. If a session can't be deleted, the others are, and it keeps its id. If the clock went back,
-    a session that seems to come from the future is not old.
+    it. Idle sandboxes of this process on old sessions are closed, and later calls on them say why.
+    If a session can't be deleted, it keeps its id, and the others are deleted. If the clock went
+    back, a session that seems to come from the future is not old.
 
     Args:
-        older_than_hours: Sessions that were last used longer ago than this go; 0 means all.
+        older_than_hours: Sessions that were last used longer ago are deleted; 0 means all.
         workspace_root: The folder that holds the sessions' folders.
-        dry_run: Says what would be deleted; nothing is changed.
+        dry_run: Only return what would be deleted; nothing is changed.
         logger: Gets `session.prune.*`; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
@@ -148,8 +148,9 @@ def _hours(hours: float) -> timedelta:
 
 
 class _Spared(Exception):
-    """A session that is not deleted because somebody uses it: who, or nothing if it was used, or
-    deleted, since it was found.
+    """The reason why a session is not deleted: its user.
+
+    Empty if it was used or deleted since it was found.
     """
 
 
@@ -198,10 +199,10 @@ class _Pruning:
         return sorted(filter(ids.is_id, names))
 
     def _judged(self, name: str, now: datetime) -> timedelta | None:
-        """Returns how old a session is that is to be deleted; None for others, which are noted.
+        """Returns the age of a session to delete; None for others, whose skip reasons are noted.
 
-        A folder that is not named by a UUID is a session's if it has metadata. What can't be read
-        is as old as its folder, which every cell changes.
+        A folder that is not named by a UUID is a session's if it has metadata. An unreadable
+        session is as old as its folder, which every cell changes.
         """
         is_uuid = bool(ids.uuid_in(name))
         try:
@@ -236,7 +237,7 @@ class _Pruning:
         except SessionInUse:
             self._spare(name, ANOTHER_PROCESS)
         except FileNotFoundError:
-            return  # somebody deleted it since it was found
+            return  # another process deleted it since it was found
         except (OSError, MetadataCorrupted, PrivateFolderError) as problem:
             self._fail(name, problem)
         else:
@@ -270,7 +271,7 @@ class _Pruning:
         return 0
 
     def _look(self, name: str, folder: Folder) -> int:
-        """Checks that nobody uses the session; returns the bytes of its private folder."""
+        """Checks that the session is not in use; returns the bytes of its private folder."""
         workspace = self._root.path / name
         if used := OPEN_SANDBOXES.user(workspace):
             raise _Spared(used)
@@ -286,7 +287,7 @@ class _Pruning:
         sizes: list[int] = []
 
         def confirm(folder: Folder, private: Folder) -> None:
-            """Checks, now that nobody can use it any more, that the session is still old."""
+            """Checks under the session's lock that the session is still old."""
             self._check_age(folder, name)
             sizes.extend(walks.size_of(each.fd, force=True) for each in (folder, private))
 
@@ -339,7 +340,7 @@ _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([mhdw])")
 
 
 class PruneSessions(Struct, frozen=True):
-    """A request to delete the sessions in which no cell has run for so many hours."""
+    """A request to delete the sessions in which no cell has run for a number of hours."""
 
     hours: float
     dry_run: bool = True
@@ -348,8 +349,8 @@ class PruneSessions(Struct, frozen=True):
 class Pruned(Struct, frozen=True):
     """The reply to `PruneSessions`: lists and tables are cut, the summary is whole.
 
-    The events are for the kernel's own log; only they are known if it was cancelled between two
-    sessions.
+    The events are for the kernel's own log. If the pruning was cancelled between two sessions, the
+    reply is empty.
     """
 
     reply: dict[str, Any] = {}
@@ -364,7 +365,7 @@ def hours_of(text: str) -> float | None:
 
 
 def request_of(line: str) -> PruneSessions:
-    """Returns the request of `%prune_sessions`'s words, or raises `CommandRefused`."""
+    """Parses the words of `%prune_sessions` into a request, or raises `CommandRefused`."""
     words = line.replace("=", " ").split()
     modes = [word for word in words if word in ("--apply", "--dry-run")]
     rest = [word for word in words if word not in modes]
@@ -389,7 +390,7 @@ def prune_command(logger: SandboxLogger) -> CommandHandler:
 
 
 def prune(root: SessionsRoot) -> Callable[[PruneSessions, Task], Pruned]:
-    """Returns the handler of `PruneSessions`: it prunes the sessions in `root` only."""
+    """Returns the handler of `PruneSessions`, which prunes only the sessions in `root`."""
 
     def handle(request: PruneSessions, task: Task) -> Pruned:
         heard = _Events(task)
@@ -406,11 +407,11 @@ def prune(root: SessionsRoot) -> Callable[[PruneSessions, Task], Pruned]:
 
 
 class _CutShort(BaseException):
-    """Ends a pruning between two sessions; an `Exception` of a logger would be ignored."""
+    """Ends a pruning between two sessions; an `Exception` from a logger would be ignored."""
 
 
 class _Events:
-    """A logger that keeps events, and ends the pruning if nobody waits for it any more."""
+    """A logger that keeps events, and ends the pruning if it was cancelled."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -1,9 +1,9 @@
-"""Deleting a session's folder: for everybody else as a whole and at once, then piece by piece.
+"""Deleting a session's folder: first it is renamed, so that it is gone at once for all others.
 
-Under the lock that keeps all users out, the folder gets a name that is not a session id; a folder
-that then has the session's name is another, new session. If a piece can't be deleted, the session
-gets its id back, and the next removal tries again. Deleting the pieces can take long and be cut
-short; the next removal finishes it.
+The rename, to a name that is not a session id, happens under the lock that keeps all users out. A
+folder that then has the session's name is another, new session. After that the files are deleted
+one by one. If one can't be deleted, the session gets its id back, and the next removal tries again.
+A removal that is killed is finished by the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wasm_kernel.linux.locks import try_lock, wait_lock
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 
-_ATTEMPTS = 100  # to be faster than a removal that deletes what it finds
+_ATTEMPTS = 100  # to make a folder while other removals may delete it
 _WAIT_SECONDS = 1.0  # for another process that still reads the metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 
@@ -32,16 +32,16 @@ _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 def aside_name(name: str) -> str:
     """Returns a name for a folder that is not a session any more, or not yet.
 
-    Its user holds the folder's lock: others delete unlocked folders with such names.
+    The caller must hold the folder's lock: removals delete unlocked folders with such names.
     """
     return f"{ASIDE}{name}-{os.urandom(4).hex()}"
 
 
 def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
-    """Makes a folder that is to become a session; returns its name until then, and the folder.
+    """Makes a folder that will become a session; returns its name until then, and the folder.
 
     It is locked until it is closed: close it when it has the session's name. A removal that sees it
-    before it is locked takes it for a rest, and deletes it; then another one is made.
+    before it is locked deletes it as a leftover; then another one is made.
     """
     for _ in range(_ATTEMPTS):
         aside = aside_name(name)
@@ -62,7 +62,7 @@ def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
 
 
 def remove_aside(root: Folder, aside: str, folder: Folder) -> None:
-    """Removes a folder that `new_aside` made, as far as it can be."""
+    """Removes a folder that `new_aside` made; skips files that can't be removed."""
     with suppress(OSError):
         trees.remove_contents(folder.fd)
         os.rmdir(aside, dir_fd=root.fd)
@@ -74,19 +74,19 @@ def remove(
     privates: PrivateFolders,
     confirm: Callable[[Folder, Folder], None] | None = None,
 ) -> None:
-    """Deletes a session's folder that nobody uses, and its private folder.
+    """Deletes the folder and the private folder of a session that is not in use.
 
-    `confirm` is called with both when nobody can use the session any more and nothing has been
-    deleted yet; what it raises keeps the session. Without it, a folder that its owner closed to
-    himself is opened.
+    `confirm` is called with both folders, under the session's lock and before anything is deleted;
+    an exception of it keeps the session. Without `confirm`, a folder that its owner can't enter is
+    made accessible.
 
     Raises:
-        FileNotFoundError: there is no such folder, or another one took its place meanwhile, which
-            is not touched.
-        SessionInUse: somebody uses the session; nothing was deleted.
+        FileNotFoundError: there is no such folder, or another one took its place, which is not
+            touched.
+        SessionInUse: a process uses the session; nothing was deleted.
         PrivateFolderError: there is no place for the lock that keeps others out.
-        OSError: it is not a folder, or something in it can't be deleted. The rest keeps the
-            session's id.
+        OSError: it is not a folder, or a file in it can't be deleted. The rest keeps the session's
+            id.
     """
     with ExitStack() as held:
         workspace = held.enter_context(root.enter(name, force=confirm is None))
@@ -100,7 +100,7 @@ def remove(
                     confirm(workspace, found)
                 aside = _set_aside(root, name, workspace)
             except BaseException:
-                if found.made:  # nothing was there to keep others out
+                if found.made:  # it was made only for the lock
                     with suppress(OSError):
                         discard(found.path)
                 raise
@@ -118,7 +118,7 @@ def remove(
 def _private_of(
     root: Folder, name: str, workspace: Folder, privates: PrivateFolders
 ) -> PrivateFolder:
-    """The session's private folder, which holds the lock; it is made only for one without."""
+    """Opens the session's private folder, which has the lock; makes it if there is none."""
     found = privates.find(name, workspace)
     if found is not None:
         return found
@@ -132,25 +132,25 @@ def _gone(name: str) -> FileNotFoundError:
 
 
 def _set_aside(root: Folder, name: str, workspace: Folder) -> str:
-    """Gives a session's folder a name that is not a session's; returns its name then."""
+    """Gives a session's folder a name that is not a session's; returns the folder's name then."""
     aside = aside_name(name)
     try:
         os.rename(name, aside, src_dir_fd=root.fd, dst_dir_fd=root.fd)
     except OSError as problem:
         if problem.errno not in (errno.EXDEV, errno.EBUSY):
             raise
-        return name  # a folder of a container's own layers, or a mounted one, keeps its name
-    if not root.has(aside, workspace.fd):  # it was moved by somebody who takes no lock
+        return name  # a folder of a container's own layers, or a mounted one, can't be renamed
+    if not root.has(aside, workspace.fd):  # a process without the lock moved it
         take_name(root.fd, aside, name)
         raise _gone(name)
     return aside
 
 
 def finish_removals(root: Folder) -> dict[str, OSError]:
-    """Deletes what earlier removals left behind when they were cut short.
+    """Finishes earlier removals that were killed.
 
-    Returns what kept a session from being deleted, by its id. It has its id back, unless there is
-    another one of that id by now; then it stays aside for the next time.
+    Returns the errors of sessions that can't be deleted, by their ids. Such a session has its id
+    back, unless there is another one of that id by now; then it stays aside for the next time.
     """
     with os.scandir(root.fd) as listing:
         left = [found for entry in listing if (found := _LEFT.fullmatch(entry.name))]
@@ -165,14 +165,14 @@ def finish_removals(root: Folder) -> dict[str, OSError]:
                         take_name(root.fd, aside, name)
                     raise
         except FileNotFoundError:
-            continue  # somebody else was faster
+            continue  # another process deleted it
         except OSError as problem:
             problems[name] = problem
     return problems
 
 
 def _is_session(folder: Folder, name: str) -> bool:
-    """Returns whether a folder was that session's, and not one that was still being made."""
+    """Returns whether a folder was that session's, and not an unfinished new one."""
     try:
         return metadata.read(folder, name) is not None
     except (OSError, MetadataCorrupted):
@@ -181,9 +181,9 @@ def _is_session(folder: Folder, name: str) -> bool:
 
 def _delete(root: Folder, name: str, folder: Folder, seconds: float = _WAIT_SECONDS) -> None:
     if not wait_lock(folder.fd, seconds):
-        return  # somebody else deletes it just now
+        return  # another process deletes it just now
     if not root.has(name, folder.fd):
-        return  # somebody else has deleted it, or it was being made and is a session by now
+        return  # another process has deleted it, or it has become a new session
     trees.remove_contents(
         folder.fd, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME
     )

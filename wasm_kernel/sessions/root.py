@@ -3,9 +3,9 @@
 A link that is named by a UUID is followed if it stays inside the sessions' folder and leads to a
 session directly in it. The session's id, its lock and its private folder are those of the target.
 Other links are not sessions: the guest of a sandbox whose workspace is the sessions' folder can
-make links there, though none named by a UUID, and could give somebody another one's session. The
-link is walked by `resolve`, which never leaves the sessions' folder; the session is then opened by
-its own name, without following any link.
+make links there, though none named by a UUID, and could lead a user into another user's session.
+The link is walked by `resolve`, which never leaves the sessions' folder; the session is then opened
+by its own name, without following any link.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from wasm_kernel.sessions.paths import SessionPathError, resolve
 
 
 class SessionsRoot:
-    """A folder of sessions, which need not be there. Any thread may use it.
+    """A folder of sessions, which need not exist. Any thread may use it.
 
-    `named` is its path as it was given, `path` the real one. `private_root` is the absolute path of
-    the folder for private folders, if one was named. Raises `PlantedLinkError` if one of the two is
-    relative, and leads through a link.
+    `named` is the caller's path, `path` is the real one. `private_root` is the absolute path of the
+    folder for private folders, if the caller gave one. Raises `PlantedLinkError` if a path of the
+    caller is relative and leads through a link.
     """
 
     def __init__(self, named: Path | str, private_root: Path | str | None = None) -> None:
@@ -46,24 +46,24 @@ class SessionsRoot:
         return check_opening(self.path / session_id, self.path, mounts, self.private_root)
 
     def place_of(self, session_id: str) -> Path:
-        """Returns the path of a session's folder, where there may be anything.
+        """Returns the path of a session's folder, which may not exist or not be a folder.
 
         Raises `SessionIdError`, or `OverlapError` if this folder and `private_root` overlap.
         """
         name = ids.checked(session_id)
-        if self.private_root is not None:  # what lies in the user's own folder is no session's
+        if self.private_root is not None:  # the default one holds no sessions
             self.check(name)
         return self.path / self.target_of(name)
 
     def find(self, session_id: str) -> Path:
-        """Returns the path of a session's folder, which is there; otherwise `FileNotFoundError`."""
+        """Returns the path of a session's existing folder; otherwise `FileNotFoundError`."""
         workspace = self.place_of(session_id)
         if workspace.is_symlink() or not workspace.is_dir():
             raise FileNotFoundError(errno.ENOENT, "There is no such session", session_id)
         return workspace
 
     def folders_of(self, name: str, workspace: Folder) -> SandboxFolders | None:
-        """Returns the folders of a session that is there; None if it has no private folder.
+        """Opens the folders of an existing session; None if it has no private folder.
 
         The workspace is opened once more.
         """
@@ -74,7 +74,7 @@ class SessionsRoot:
         return SandboxFolders(real, real, workspace.enter(), found, self.private_root)
 
     def private_of(self, session_id: str) -> OpenPrivate:
-        """Returns what opens a session's private folder, from outside of the session's process."""
+        """Returns a function that opens a session's private folder, for other processes."""
 
         @contextmanager
         def opened() -> Iterator[tuple[Folder, Path]]:
@@ -88,13 +88,13 @@ class SessionsRoot:
         return opened
 
     def is_used(self, session_id: str) -> bool:
-        """Returns whether somebody uses a session now; False if it is not there."""
+        """Returns whether a session is in use now; False if it does not exist."""
         with suppress(OSError), self.private_of(session_id)() as (private, _):
             return is_used(private)
         return False
 
     def lineage_below(self, session_id: str) -> Lineage:
-        """Returns the lineage of forks of a session, which need not be there yet."""
+        """Returns the lineage of forks of a session, which need not exist yet."""
         first = session_id
         with suppress(OSError, metadata.MetadataCorrupted), Folder.open(self.path) as top:
             with top.enter(session_id) as workspace:
@@ -106,7 +106,7 @@ class SessionsRoot:
     # -- links
 
     def target_of(self, session_id: str) -> str:
-        """Returns the id of the session that an id names: another one if it is a link to that."""
+        """Returns the id of the session that an id names, which differs if the id is a link."""
         try:
             with Folder.open(self.path) as folder:
                 return self._target_in(folder, session_id)

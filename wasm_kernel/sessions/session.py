@@ -50,26 +50,26 @@ _DELETED = (
     "Somebody has deleted or moved this session's folder: its variables and files are gone. "
     "Nothing was run. Create another session."
 )
-_ATTEMPTS = 1000  # to be faster than whoever deletes the session; then something else is wrong
+_ATTEMPTS = 1000  # to open a session that others delete; then something else is wrong
 
 
 class WorkspaceError(WasmKernelError):
-    """A session's folder that could not be made or opened."""
+    """The error of a session's folder that can't be made or opened."""
 
 
 class Session(LastUse):
-    """A session that is open in this process: nobody deletes or prunes it meanwhile.
+    """A session that is open in this process, and can't be deleted or pruned as long as it is.
 
-    It is the hooks of its sandbox: it notes each cell in the metadata and makes sessions for forks.
-    The sandbox's thread calls it; `closed` may come from any.
+    It is also the hooks of its sandbox: it notes each cell in the metadata and makes sessions for
+    forks. The sandbox's thread calls it; any thread may call `closed`.
 
     Attributes:
-        id: The session's id. If the folder of the id that was asked for is a link to a session in
-            the same root, it is that one's.
-        workspace: The session's own folder, the one that the guest sees as `/app`, below the root
-            as it was asked for.
-        folders: It and the others of the session, open. A sandbox that lives here closes them.
-        made: It was made just now.
+        id: The session's id. If the caller's id is a link to a session in the same root, it is the
+            id of that session.
+        workspace: The session's own folder, which the guest sees as `/app`, below the caller's path
+            of the root.
+        folders: All folders of the session, open. A sandbox in this process closes them.
+        made: True if the session was made by this call.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Session(LastUse):
         mounts: Sequence[Mount] = (),
         about: Mapping[str, str] = {},
     ) -> None:
-        """Opens a session; makes it if it does not exist, for its owner alone.
+        """Opens a session; makes it if it does not exist, accessible to its owner alone.
 
-        A `new` id needs no search. A session that is `known` is not made again if it was deleted.
-        One that is made gets the metadata that `about` names.
+        With a `new` id, no event says that a session was retrieved. A session that is `known` is
+        not made again if it was deleted. A new session gets the fields `about` in its metadata.
 
         Raises:
             OverlapError: a cell could reach folders that it must not.
@@ -134,7 +134,7 @@ class Session(LastUse):
             self._log(events.SESSION_RETRIEVED, workspace_path=self.folders.real)
 
     def _opened(self, guards: Guards) -> SandboxFolders:
-        """The session's folders, in use; others may delete the session meanwhile."""
+        """Opens the session's folders; tries again if others delete the session on the way."""
         with open_named(self.root.named) as root:
             for left in reversed(range(_ATTEMPTS)):
                 try:
@@ -161,8 +161,8 @@ class Session(LastUse):
     def _make(self, root: Folder) -> bool:
         """Makes the session's folder; returns False if it exists.
 
-        It gets its name when its private folder and its metadata exist: until then, no guest sees
-        it, and what is left of a process that is killed meanwhile is swept away.
+        The folder gets its name when its private folder and its metadata exist. Until then, no
+        guest sees it, and the next removal deletes it if this process is killed.
         """
         if not _is_free(root, self.id):
             return False
@@ -193,7 +193,7 @@ class Session(LastUse):
 
     def new_session(self) -> NewSession:
         """Makes a session beside this one, for a fork."""
-        root = SessionsRoot(self.root.path, self.root.privates.named)  # wherever the process is
+        root = SessionsRoot(self.root.path, self.root.privates.named)  # whatever folder we are in
         about = root.lineage_below(self.id).fields
         session = Session(root, ids.new(), self.logger, new=True, about=about)
         session._parent = self
@@ -208,7 +208,7 @@ class Session(LastUse):
         OPEN_SANDBOXES.entered(self.folders.real)
 
     def left(self) -> bool:
-        """Notes that a `with` block ends; returns whether the sandbox is to be closed."""
+        """Notes that a `with` block ends; returns whether the sandbox must be closed now."""
         return OPEN_SANDBOXES.left(self.folders.real)
 
     def closed(self) -> None:
@@ -221,21 +221,24 @@ class Session(LastUse):
         OPEN_SANDBOXES.remove(self.folders.real)
 
     def leave(self) -> None:
-        """Gives up the lock, and the folders if there never was a sandbox. Safe to call twice."""
+        """Releases the lock, and closes the folders if no sandbox ever used them.
+
+        Safe to call twice.
+        """
         self.folders.leave()
         if not self._lived_in:
             self.folders.close()
 
     @property
     def was_used(self) -> bool:
-        """True unless it is known that no cell ever ended in it."""
+        """True unless the metadata shows that no cell ever ended in it."""
         found = metadata.read(self.folders.workspace, self.id)
         return found is None or found.updated_at > found.created_at
 
 
 def _is_free(root: Folder, name: str) -> bool:
     """Returns whether there is no session's folder of that name."""
-    # links not followed, as one planted here would lead the guest out of its root
+    # links are not followed: a planted one would lead the guest out of its root
     there = root.status(name)
     if there is not None and not stat.S_ISDIR(there.st_mode):
         raise WorkspaceError(
@@ -246,7 +249,7 @@ def _is_free(root: Folder, name: str) -> bool:
 
 
 def _is_known(found: PrivateFolder | None) -> bool:
-    """Returns whether there is a private folder already, and a session's."""
+    """Returns whether a private folder exists already and is a session's."""
     if found is None:
         return False
     found.close()
@@ -254,7 +257,7 @@ def _is_known(found: PrivateFolder | None) -> bool:
 
 
 def _check_unseen(root: Path, name: str) -> None:
-    """Raises `SessionInUse` if a guest of a sandbox outside of sessions may have a folder open."""
+    """Raises `SessionInUse` if the guest of a sandbox outside of sessions may see this folder."""
     for above in (root, *root.parents):
         if above == root and ids.uuid_in(name):
             continue  # no guest sees such a name there
@@ -272,15 +275,15 @@ def _check_unseen(root: Path, name: str) -> None:
 
 
 def session_paths(folders: SandboxFolders, policy: ExecutionPolicy) -> KeptPaths:
-    """Returns the paths that a process with one session goes on using when its walls are closed.
+    """Returns the paths that a process with one session still uses once it is confined.
 
-    They are the session's own folders, the policy's mounts, and what every guest is made of.
+    They are the session's own folders, the policy's mounts, and the files of every guest.
     """
     own = (folders.real, folders.private_path)
     writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
     read_only = [mount.host for mount in policy.mounts if not mount.writable]
     cached = default_folder()
-    with suppress(OSError):  # filling the cache will say what is wrong
+    with suppress(OSError):  # filling the cache fails later, with a better error
         cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
     installed = [INSTALLED] if INSTALLED.is_dir() else []
     return KeptPaths(
@@ -290,7 +293,7 @@ def session_paths(folders: SandboxFolders, policy: ExecutionPolicy) -> KeptPaths
 
 
 def _noted_places() -> Iterator[Path]:
-    """The notes that say which folders in its mounts are private, or sessions'."""
+    """Yields the folders of notes on private folders and sessions, which may lie in mounts."""
     for folder in notes():
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

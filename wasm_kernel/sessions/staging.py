@@ -1,7 +1,7 @@
-"""A session that is being made: in a folder that is no session's yet, and gets its name at the end.
+"""Making a session in a folder that gets the session's name only at the end.
 
-So there is a whole session or none, whoever is killed on the way. What that leaves is swept away by
-the next removal.
+So there is a whole session or none, even if the process is killed on the way. The next removal
+deletes the leftovers.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _EXISTS = (
 
 
 class SessionExists(WasmKernelError, FileExistsError):
-    """A session of that id exists already; nothing was imported."""
+    """The error of an id that another session has; nothing was imported."""
 
 
 @contextmanager
 def staged(
     root: Folder, name: str, privates: PrivateFolders
 ) -> Iterator[tuple[Path, Folder, PrivateFolder]]:
-    """Yields the path of a session's folder until it has its name, the folder, and its private one.
+    """Yields a new session's temporary path, its folder, and its private folder.
 
-    The session is there when the block has ended, and not if it fails. The block closes the private
-    folder. Raises `SessionExists` if there is something of that name by now.
+    The session exists when the block has ended, and not if it fails. The block closes the private
+    folder. Raises `SessionExists` if the session's name is taken by then.
     """
     aside, workspace = removal.new_aside(root, ids.new())
     with workspace, ExitStack() as undo:
@@ -58,7 +58,7 @@ def _discard(private: Path) -> None:
 def new_session(
     root: SessionsRoot, name: str, about: Mapping[str, str] = {}
 ) -> Iterator[SandboxFolders]:
-    """The folders of a session that is there when the block has ended, and not if it fails."""
+    """Yields the folders of a session that exists when the block has ended, and not if it fails."""
     path, kept = root.path / name, root.private_root
     with (
         Folder.open(root.path) as top,
@@ -70,7 +70,7 @@ def new_session(
 
 
 def write_metadata(workspace: Folder, name: str, about: Mapping[str, str]) -> None:
-    """Writes the metadata of the session that a staged folder becomes; its lock is held already."""
+    """Writes the metadata of a staged session, whose folder is locked already."""
     descriptor = workspace.open_regular(metadata.NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -82,10 +82,10 @@ def write_metadata(workspace: Folder, name: str, about: Mapping[str, str]) -> No
 
 
 def publish(root: Folder, aside: str, name: str) -> bool:
-    """Gives a staged folder the session's name; returns False if something has it."""
+    """Gives a staged folder the session's name; returns False if the name is taken."""
     if take_name(root.fd, aside, name):
         return True
     if root.status(name) is not None:
         return False
-    root.rename(aside, name)  # the file system can't take a name at once
+    root.rename(aside, name)  # the file system has no rename without replacing
     return True

@@ -1,23 +1,23 @@
-"""The upkeep of a root of sessions: what they take on disk is kept within a bound and an age.
+"""The upkeep of a root of sessions: keeps their disk space within a limit and an age.
 
-Only histories go for room: saved variables, earlier versions of files, fetched packages. Each
-session may take its fair share: the bound, divided so that those that take less than an equal part
-leave the rest to the others. Only a session that takes more than that loses its history, and only
-while nobody uses it; until then it is not counted. So a session that fills the disk pushes out no
-other: it goes itself, as soon as it is left. Of those that take too much, the one with the most
-bytes times idle time goes first.
+For lack of room, only histories are removed: saved variables, earlier versions of files, fetched
+packages. Each session may take its fair share of the limit: sessions that take less than an equal
+part leave the rest to the others. Only a session that takes more than its share loses its history,
+and only while it is not in use; until then it is not counted. So a session that fills the disk does
+not push out others: its own history goes as soon as it is closed. Of the sessions that take too
+much, the one with the most bytes times idle time goes first.
 
-Files go by age alone, if the session's notebook is gone, and a user was told some time before.
-If no notebook is known, nobody can say whether the files are wanted: they stay.
+Files are removed only by age, if the session's notebook is gone and a user was told some time
+before. If no notebook is known, the files may be needed: they stay.
 
-What nobody used for a month goes from the cache of compiled code in the same rounds: by then the
-kernel that began them has noted what it uses.
+The same rounds remove compiled code from the cache that was not used for a month: by then the
+kernel that began the rounds has noted what it uses.
 
-Sessions of a living service are left alone, asleep or awake: it has limits of its own.
+Sessions of a running service are left alone, asleep or awake: the service has its own limits.
 
-A kernel does this on a thread of low priority, outside of its confined process. Of all kernels with
-one root, one at a time does it, some minutes after the last. No session needs it to work: whatever
-fails is tried again in the next round.
+A kernel does upkeep on a thread of low priority, outside of its confined process. Of all kernels
+with one root, one at a time does a round, some minutes after the last round. No session needs a
+round to succeed: failed work is tried again in the next round.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from wasm_kernel.sessions.root import SessionsRoot, remove_links
 
 DAY = 24 * 3600.0
 IDLE_SECONDS = 600.0
-"""A session that was left more recently keeps its history: a kernel that died may come back."""
+"""A session that was used more recently keeps its history: a kernel that died may come back."""
 
 TOLD_SECONDS = 14 * DAY
-"""Files go so long after somebody was told that they will."""
+"""The time between a warning and the deletion of files."""
 
 _ROUND_SECONDS, _OVERDUE_SECONDS = 300.0, 3600.0
 _FIRST_SECONDS, _SOON_SECONDS = 60.0, 5.0  # after a kernel's start
-AGAIN_SECONDS = DAY  # between two times of telling
+AGAIN_SECONDS = DAY  # between two warnings
 _RECORDS_BYTES = 64 * 1024 * 1024
 _NAMED_MOST = 5
 _LOG = logging.getLogger("wasm_kernel")
@@ -69,9 +69,10 @@ _LEAVING = (
 
 
 class Record(Struct, frozen=True):
-    """The facts known of a session: its use of the disk, and its notebook if that is gone.
+    """The known facts of a session: its disk space, and its notebook if that is gone.
 
-    Files may go since `due`, and a user was told at `told`, in seconds since 1970; 0 if not.
+    Its files may be deleted since `due`, and a user was told at `told`, in seconds since 1970; 0 if
+    not.
     """
 
     session_id: str
@@ -82,26 +83,26 @@ class Record(Struct, frozen=True):
 
 
 Records = dict[str, Record]
-"""Records by the names of private folders, which tell a session from a later one of its id."""
+"""Records by the names of private folders, which differ for a later session of the same id."""
 
 
 def gone_notebooks(root: SessionsRoot) -> Mapping[str, str]:
-    """Returns the paths of the notebooks that are gone, by the ids of their sessions in a root."""
+    """Returns the paths of notebooks that are gone, by the ids of their sessions in a root."""
     paths = {name: [each.file for each in found] for name, found in notebooks_of(root).items()}
     return {name: str(found[0]) for name, found in paths.items() if all(map(_is_gone, found))}
 
 
 def _is_gone(notebook: Path) -> bool:
-    """Returns whether nothing has a notebook's name, and not merely because of its disk."""
+    """Returns whether a notebook is gone, though its folder exists (its disk may be unmounted)."""
     with contextlib.suppress(OSError):
         return notebook.parent.is_dir() and not os.path.lexists(notebook)
     return False
 
 
 def fair_share(sizes: Collection[int], most: int) -> int:
-    """Returns how much each of some sessions may take, so that all together take `most`.
+    """Returns how many bytes each session may take, so that all together take at most `most`.
 
-    Those that take less leave the rest to the others. If all fit, it is what the largest takes.
+    Sessions that take less leave the rest to the others. If all fit, it is the largest size.
     """
     left = most
     for count, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
@@ -112,13 +113,13 @@ def fair_share(sizes: Collection[int], most: int) -> int:
 
 
 def to_evict(records: Mapping[str, Record], most: int) -> list[str]:
-    """Returns which sessions lose their histories, by their keys.
+    """Returns the keys of the sessions that lose their histories.
 
-    A session that takes more than its share but is in use is not counted: it goes when it is left,
-    and no other goes in its place.
+    A session in use that takes more than its share is not counted: its history goes when the
+    session is closed, and no other history goes instead.
     """
     sizes = {key: record.use.total for key, record in records.items()}
-    weights: dict[str, float] = {}  # of those that go: bytes times seconds
+    weights: dict[str, float] = {}  # bytes times seconds, of the sessions to evict
     while sum(sizes.values()) > most:
         share = fair_share(sizes.values(), most)
         over = {key: _weight(records[key]) for key, size in sizes.items() if size > share}
@@ -131,14 +132,14 @@ def to_evict(records: Mapping[str, Record], most: int) -> list[str]:
             sizes[key] -= records[key].use.history
     room = most - sum(sizes.values())
     for key in sorted(weights, key=lambda key: weights[key]):
-        if records[key].use.history <= room:  # there is room for it after all
+        if records[key].use.history <= room:  # it can stay after all
             room -= records[key].use.history
             del weights[key]
     return list(weights)
 
 
 def _weight(record: Record) -> float:
-    """Returns how much speaks for removing a history; 0 if it can't go now."""
+    """Returns the weight for removing a history, in bytes times seconds; 0 if it can't go now."""
     idle = idle_seconds(record.use.stamp)
     return 0.0 if record.use.in_use or idle < IDLE_SECONDS else idle * record.use.history
 
@@ -146,8 +147,8 @@ def _weight(record: Record) -> float:
 class Upkeep:
     """The upkeep of one root, for one kernel.
 
-    All sessions may take `most_bytes` together; 0 for no bound. After so many days without use,
-    histories go, and files whose notebook is gone; 0 for never.
+    All sessions together may take `most_bytes`; 0 means no limit. After `days` without use,
+    histories are removed, and files whose notebook is gone; 0 means never.
     """
 
     def __init__(self, root: SessionsRoot, *, most_bytes: int, days: float) -> None:
@@ -161,7 +162,7 @@ class Upkeep:
     # -- now and then
 
     def run(self) -> None:
-        """Does rounds on this thread, which gets the lowest priority, and never returns."""
+        """Runs rounds on this thread, at the lowest priority; never returns."""
         with contextlib.suppress(OSError):  # of this thread alone, on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         time.sleep(_SOON_SECONDS if self._since_last() > _OVERDUE_SECONDS else _FIRST_SECONDS)
@@ -174,7 +175,7 @@ class Upkeep:
             time.sleep(_ROUND_SECONDS)
 
     def _since_last(self) -> float:
-        """Returns how long ago the last round began, of whichever kernel."""
+        """Returns the seconds since any kernel's last round."""
         place = in_state(UPKEEP)
         if place is None:
             return _OVERDUE_SECONDS + 1
@@ -183,9 +184,9 @@ class Upkeep:
         return abs(time.time() - found.st_mtime) if found is not None else _OVERDUE_SECONDS + 1
 
     def round(self) -> None:
-        """Looks at all sessions once, and at the cache of compiled code; removes what has to go.
+        """Checks all sessions once, and the cache of compiled code, and removes what must go.
 
-        Raises `OSError` if the records of earlier rounds can't be written.
+        Raises `OSError` if the round's records can't be written.
         """
         place = in_state(UPKEEP, make=True)
         if place is None:
@@ -193,10 +194,10 @@ class Upkeep:
         with place:
             lock = FileLock(self._lock, place)
             if not lock.acquire():
-                return  # another kernel does it just now
+                return  # another kernel runs a round just now
             try:
                 self._round(place)
-                with contextlib.suppress(OSError):  # nobody made one yet
+                with contextlib.suppress(OSError):  # there is no cache yet
                     Cache().sweep()
             finally:
                 lock.release()
@@ -251,7 +252,7 @@ class Upkeep:
     # -- what users are told
 
     def deletions(self) -> dict[str, float]:
-        """Returns when the files of sessions go, in seconds since 1970, by the sessions' ids."""
+        """Returns when sessions' files will be deleted, in seconds since 1970, by their ids."""
         place = in_state(UPKEEP)
         if place is None:
             return {}
@@ -260,7 +261,7 @@ class Upkeep:
         return {each.session_id: each.told + TOLD_SECONDS for each in known if each.told}
 
     def warnings(self) -> tuple[str, ...]:
-        """Returns what a user is to be told when a kernel starts, once a day."""
+        """Returns the notices for a user at a kernel's start, once a day."""
         place = in_state(UPKEEP)
         if place is None:
             return ()
@@ -272,7 +273,7 @@ class Upkeep:
                 return ()
             with contextlib.suppress(OSError):
                 os.close(place.open_regular(self._told, os.O_WRONLY | os.O_CREAT))
-                # of what is added from here on nobody was told
+                # users were told only of the records written by then
                 os.utime(self._told, (written.st_mtime,) * 2, dir_fd=place.fd)
         names = sorted({ascii(Path(each.notebook).name)[1:-1] for each in due})
         more = f" and {len(names) - _NAMED_MOST} more" if len(names) > _NAMED_MOST else ""
@@ -280,7 +281,7 @@ class Upkeep:
 
 
 class _Sessions:
-    """The sessions of a root, as one round finds them; `records` is what is known of each."""
+    """The sessions of a root in one round; `records` has the known facts of each."""
 
     def __init__(self, top: Folder, root: SessionsRoot) -> None:
         self._top, self._root = top, root
@@ -289,7 +290,7 @@ class _Sessions:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[tuple[Folder, PrivateFolder] | None]:
-        """The folders of a session; None if it has no private one, and so never was used."""
+        """Yields a session's folders; None without a private one: it was never used then."""
         with self._top.enter(name) as workspace:
             private = self._root.privates.find(name, workspace)
             if private is None:
@@ -299,7 +300,7 @@ class _Sessions:
                 yield workspace, private
 
     def look(self, name: str, known: Records) -> None:
-        """Measures a session, if it may have changed and no living service has it."""
+        """Measures a session, if it may have changed and no running service has it."""
         with contextlib.suppress(OSError), self._opened(name) as folders:
             if folders is None or (self._is_served and folders[1].status(SERVED) is not None):
                 return
@@ -324,7 +325,7 @@ class _Sessions:
         self.look(record.session_id, self.records)
 
     def remove(self, record: Record, seconds: float) -> bool:
-        """Removes a session with its files, if nobody has used it for so many seconds."""
+        """Removes a session with its files, if it was not used for `seconds`."""
         name = record.session_id
 
         def confirm(workspace: Folder, private: Folder) -> None:
