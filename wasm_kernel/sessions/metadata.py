@@ -120,7 +120,7 @@ class Metadata(Struct, frozen=True):
         """Returns the file's content; times are ISO 8601 in UTC with microseconds."""
         times = {"created_at": _text(self.created_at), "updated_at": _text(self.updated_at)}
         try:
-            # with an indent, json would use its slow code in Python
+            # with an indent, json would not use its fast code in C
             text = json.dumps({**self.fields, **times}, allow_nan=False, separators=(",\n  ", ": "))
         except (ValueError, RecursionError) as problem:
             raise MetadataCorrupted(f"it can't be written again ({problem})") from None
