@@ -306,7 +306,7 @@ class History:
             The instance's memory, with the commits laid over it.
 
         Raises:
-            Unreadable: a content is not there, or is not as it was written.
+            Unreadable: a content is missing or damaged.
             OSError: the system can't read one now; the commit itself may be fine.
             MemoryError: the policy's memory limit is below the commit's size.
         """

@@ -16,8 +16,8 @@ from wasm_kernel.state.stored import Usable, may_have_names
 class Resumption:
     """Resumes a stored state: all of it, or only named states. The guest's thread owns it.
 
-    `wants_any` is False if the state's folder will be emptied instead. The resumed state
-    `is_untried` if it may not be as a guest left it in order: no guest of this process ran in it.
+    `wants_any` is False if the state's folder will be emptied instead. `is_untried` is True if the
+    resumed state may be broken, as no guest of this process ran in it yet.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ class SessionState:
         self._is_wanted = False
 
     def close(self) -> None:
-        """Writes all waiting commits. If that fails, the log says so, and the next holder."""
+        """Writes all waiting commits. If that fails, the log says so, and the next run's notice."""
         ended = True
         try:
             if self._recorder is not None:
@@ -179,9 +179,9 @@ class SessionState:
                 if not ended and self._is_wanted and self._resume is not Resume.NEVER:
                     head = kept.commits.get(kept.head)
                     _LOG.warning(texts.left_behind(self._folders.path.name, head))
-            if self._inherited is not None:  # a fork that was never opened has it still
+            if self._inherited is not None:  # a fork's history that was never opened
                 self._inherited.history.close()
-            ended = self.files.close() and ended  # the next holder may read what it says
+            ended = self.files.close() and ended  # before the next holder can read it
             self._lock.release(ended=ended)
         finally:
             self.files.close()

@@ -23,7 +23,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import data_ranges
 from wasm_kernel.state.index import DAMAGED
 
-LEVEL = 1  # memory is large, and the lowest level gains most of what can be gained
+LEVEL = 1  # memory is large, and the lowest level already makes it much smaller
 _CHUNK = 4 * 1024 * 1024
 _BLOCK = 512
 _DISK_BLOCK = 4096
