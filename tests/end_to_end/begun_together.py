@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.frontends.jupyter import forker, launcher, origin
+from wasm_kernel.frontends.jupyter import forker, kernel_launch, launcher
 
 KERNELS = 4
 
@@ -20,9 +20,9 @@ if __name__ == "__main__":
         with Path(launcher.place()).with_name("forkers-begun").open("a") as file:
             file.write(".")
         forker.main(sys.argv[1], int(sys.argv[2]))
-    patched: Any = origin
+    patched: Any = kernel_launch
     patched.FORKER = "tests.end_to_end.begun_together"
     for _ in range(KERNELS):
-        origin.Started(launcher.forker_name()).begin()
+        kernel_launch.StandaloneLaunch(launcher.forker_name()).begin()
     for thread in {*threading.enumerate()} - {threading.main_thread()}:
         thread.join()

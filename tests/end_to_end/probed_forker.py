@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.linux.probed_kernel import watch
-from wasm_kernel.frontends.jupyter import forker, launcher, origin
+from wasm_kernel.frontends.jupyter import forker, kernel_launch, launcher
 from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:
     from tests.local import LocalSandbox
     from wasm_kernel.sessions.session import Session
 
-its_own, load = origin.create, forker._load
+its_own, load = kernel_launch.create, forker._load
 loaded: set[str] = set()
 
 
@@ -54,4 +54,4 @@ if __name__ == "__main__":
     patched.IDLE_SECONDS, patched.create, patched._files = float(sys.argv[1]), probed, files
     patched._load = loading
     print(name := launcher.forker_name(), flush=True)
-    forker.main(name, origin._lock())
+    forker.main(name, kernel_launch._lock())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import app, launcher
-from wasm_kernel.frontends.jupyter.origin import create
+from wasm_kernel.frontends.jupyter.kernel_launch import create
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions.session import Session
 

@@ -1,7 +1,7 @@
 """The kernel's process: settings, session, sandbox, sockets, loop, and the end.
 
-The order is for speed. What can be configured is read first, with little imported; then the guest
-starts on its own thread; then come ipykernel and the sockets, while the guest gets ready.
+The order is for speed. The settings are read first, with little imported; then the guest starts on
+its own thread; then come ipykernel and the sockets, while the guest gets ready.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -36,7 +36,12 @@ from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
-from wasm_kernel.frontends.jupyter.origin import Origin, SandboxFactory, Started, create
+from wasm_kernel.frontends.jupyter.kernel_launch import (
+    KernelLaunch,
+    LocalSandboxFactory,
+    StandaloneLaunch,
+    create,
+)
 from wasm_kernel.frontends.jupyter.settings import (
     KernelSettings,
     check_names,
@@ -90,8 +95,8 @@ _PRUNE_OFF = (
     "WasmKernel.prune_sessions=True; `wasm-kernel sessions prune` does the same from a terminal."
 )
 
-# Launchers hand these to every Python kernel. They name IPython's files on the host, which no guest
-# sees: accepted, and without effect.
+# Launchers pass these to every Python kernel. They name IPython's files on the host, which no guest
+# sees. So they are accepted, without effect.
 _IPYTHON = {
     "profile": "BaseIPythonApplication.profile",
     "profile-dir": "ProfileDir.location",
@@ -100,21 +105,21 @@ _IPYTHON = {
 
 
 class WasmKernelApp(JupyterApp):
-    """One kernel process. The main thread's own, except for `stop`.
+    """One kernel process. Only the main thread uses it, except for `stop`.
 
-    A front end is answered once it `serves`. The origin is how the process came to be.
+    It answers a front end once it `serves`. The launch says how the process was started.
     """
 
     serves = False
-    origin: Origin = Started()
+    launch: KernelLaunch = StandaloneLaunch()
 
     name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
-    classes = [KernelSettings]  # noqa: RUF012 - what traitlets wants
+    classes = [KernelSettings]  # noqa: RUF012 - traitlets wants a list
     aliases = dict(JupyterApp.aliases) | {"f": "WasmKernelApp.connection_file"}
     aliases |= {name: f"Connection.{trait}" for name, trait in _PORTS.items()}
     aliases |= _IPYTHON
-    raise_config_file_errors = True  # a limit in a file that can't be read must not get lost
+    raise_config_file_errors = True  # an unreadable file must not lose a limit
 
     connection_file = Unicode("", help="The connection file; kernel-<pid>.json by default.").tag(
         config=True
@@ -129,7 +134,7 @@ class WasmKernelApp(JupyterApp):
         from_command_line: Config = deepcopy(self.config)
         self._load_files()
         self.update_config(from_command_line)
-        self.log.setLevel(self.log_level)  # or traitlets makes records that nobody gets
+        self.log.setLevel(self.log_level)  # or traitlets makes records that no handler gets
         own = logging.getLogger("wasm_kernel")
         own.setLevel(self.log.level)
         own.handlers, own.propagate = list(self.log.handlers), False
@@ -141,22 +146,22 @@ class WasmKernelApp(JupyterApp):
             self.load_config_file(suppress_errors=False)
         except TraitError:
             raise
-        except (Exception, SystemExit) as problem:  # they are programs
+        except (Exception, SystemExit) as problem:  # the files are programs
             from wasm_kernel.frontends.jupyter import config_files
 
             raise TraitError(config_files.unreadable(problem)) from problem
 
     def exit(self, exit_status: int | str | None = 0) -> None:
-        """Ends the process; raises what the base class ends it for, if it is a setting."""
+        """Ends the process; if the reason is a setting, raises its error instead."""
         problem = sys.exception()
         if isinstance(problem, TraitError):
             raise problem
         super().exit(exit_status)
 
     def print_help(self, classes: bool = False) -> None:
-        """Prints help on the command line; imports the classes it names only now.
+        """Prints help on the command line; imports the classes that it names only now.
 
-        Options that other kernels' launchers pass, and that mean nothing here, are not listed.
+        It does not list options of other kernels, which are accepted without effect.
         """
         from wasm_kernel.frontends.jupyter.connection import Connection
 
@@ -165,23 +170,23 @@ class WasmKernelApp(JupyterApp):
         self.aliases = {k: v for k, v in self.aliases.items() if v.split(".")[0] in named}
         super().print_help(classes)
 
-    def run(self, factory: SandboxFactory) -> None:
-        """Runs the kernel until somebody shuts it down."""
+    def run(self, factory: LocalSandboxFactory) -> None:
+        """Runs the kernel until it is shut down."""
         path = connection_path(self.connection_file)
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for a cell: one core
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a cell gets one core
         with ExitStack() as ending:
             sandbox, confinement = self._open(factory, path, ending)
             self._serve(sandbox, path, confinement)
 
     def refuse(self, why: str, path: Path) -> None:
-        """Answers a front end with the reason why there is no kernel, until it shuts this down."""
+        """Answers a front end with the reason why there is no kernel, until it shuts down."""
         from wasm_kernel.frontends.jupyter.refusal import RefusingSandbox
 
         self.settings = KernelSettings()
         self._serve(RefusingSandbox(why), path, Confinement(OFF))
 
     def _open(
-        self, factory: SandboxFactory, path: Path, ending: ExitStack
+        self, factory: LocalSandboxFactory, path: Path, ending: ExitStack
     ) -> tuple[LocalSandbox, Confinement]:
         policy, shows_folder = self.settings.policy(), self.settings.shows_folder
         confinement = Confinement(self.settings.confinement)
@@ -193,11 +198,11 @@ class WasmKernelApp(JupyterApp):
 
         def end() -> None:
             opening.ended()
-            self.origin.end()
+            self.launch.end()
 
         def begin() -> None:
-            if confinement.is_closing:  # this is the broker's process
-                self.origin.ports.close()
+            if confinement.is_closing:  # `begin` runs in the broker's process
+                self.launch.ports.close()
             self._begin_beside()
 
         broker = open_broker(handlers, confinement, ending, begin, end)
@@ -205,7 +210,7 @@ class WasmKernelApp(JupyterApp):
         session = Session(place.root, session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
         opening.opened(session)
-        if notebook_of(os.environ) and has_warnings():  # a person reads what it shows
+        if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
         folder = self._show_folder(session, path) if shows_folder else "not shown"
         confinement.close_files(kept_by(session.folders, policy, path, self.config))
@@ -224,11 +229,11 @@ class WasmKernelApp(JupyterApp):
 
     @cached_property
     def _notes(self) -> deque[str]:
-        """What a page is to show quietly, until it has."""
+        """The notes that a page shows quietly, until they are shown."""
         return deque(maxlen=_NOTES_MOST)
 
     def _note(self, text: str) -> None:
-        """Keeps a sentence for the user; the log has it, too, for whom no page shows it."""
+        """Keeps a sentence for the user's page; the log gets it, too, if there is no page."""
         self._notes.append(text)
         self.log.warning("%s", text.removeprefix("[wasm-kernel] ").rstrip())
 
@@ -239,13 +244,13 @@ class WasmKernelApp(JupyterApp):
         return Upkeep(self.settings.root, most_bytes=most_bytes, days=days)
 
     def _begin_beside(self) -> None:
-        """Begins what goes on beside the kernel, on threads of the process that calls it."""
-        self.origin.begin()
+        """Begins the work beside the kernel, on threads of the calling process."""
+        self.launch.begin()
         if self.settings.sessions_bytes or self.settings.sessions_days:
             threading.Thread(target=lambda: self._upkeep().run(), daemon=True).start()
 
     def _show_folder(self, session: Session, path: Path) -> str:
-        """Lets cells see the notebook's folder; returns what became of it. No thread runs yet."""
+        """Lets cells see the notebook's folder; returns the result in words. No thread runs yet."""
         folders = session.folders
         try:
             folders.show_notebook(session.root.privates, path, _jupyters_folders())
@@ -271,12 +276,12 @@ class WasmKernelApp(JupyterApp):
 
     @property
     def _publishes_at_end(self) -> bool:
-        """True if the settings name a folder for results, and no page shows what is published."""
+        """True if the settings name a folder for results, and no page shows the published files."""
         is_named = bool(self.settings.publish_folder) and not self.settings.is_batch
         return is_named and not folder_of_notebook(os.environ)
 
     def _handlers(self, place: PublishPlace, secret: Path, policy: ExecutionPolicy) -> Handlers:
-        """The handlers of the broker; each checks its request as a stranger's."""
+        """The handlers of the broker; each checks its request as untrusted input."""
         root, session_id = place.root, place.session_id
         private = root.private_of(session_id)
         handlers: Handlers = {
@@ -301,7 +306,7 @@ class WasmKernelApp(JupyterApp):
     def _let_results_out(
         self, sandbox: LocalSandbox, session: Session, publishing: PublishCommand
     ) -> None:
-        """Lets what cells write reach the notebook's folder, as far as the settings say."""
+        """Lets the cells' files reach the notebook's folder, as far as the settings allow."""
         link = publishing.link
         notebook = session.folders.notebook
         beneath = notebook.beneath if notebook is not None else None
@@ -323,10 +328,10 @@ class WasmKernelApp(JupyterApp):
         opening: Opening,
         seen_folder: str,
     ) -> None:
-        """Adds the commands by which cells ask the host for what they can't do."""
+        """Adds the commands by which cells ask the host for work that they can't do."""
 
         def say_path(_: object, context: CommandContext) -> None:
-            context.say(f"{session.workspace}\n")  # to the user; the guest gets nothing back
+            context.say(f"{session.workspace}\n")  # to the user only, not to the guest
 
         def facts() -> dict[str, str]:
             state = confinement.state
@@ -367,7 +372,7 @@ class WasmKernelApp(JupyterApp):
         self.serves = True
         starting = startup.StartProgress()
         sandbox.start(starting.tell)
-        # from here on imports take long; the guest starts meanwhile
+        # the imports from here on take long; the guest starts at the same time
         for package in ("ipykernel", "jupyter_client", "IPython"):
             startup.lazily(package)
         with startup.without("curses"):  # tornado would colour its log on a terminal
@@ -375,7 +380,7 @@ class WasmKernelApp(JupyterApp):
 
         connection = Connection(parent=self, connection_file=str(path))
         connection.open(allow_unsigned=self.settings.allow_unsigned)
-        sockets = KernelSockets(connection, self.origin.ports)
+        sockets = KernelSockets(connection, self.launch.ports)
         try:
             connection.save()
             self._loop(self._kernel(sandbox, starting, connection, sockets), sockets, confinement)
@@ -421,12 +426,12 @@ class WasmKernelApp(JupyterApp):
         loop = kernel.loop
         sockets.iopub.watch(loop)
         _on_signals(loop, kernel)
-        self.origin.watch(loop)
+        self.launch.watch(loop)
         confinement.close_calls()
         gc.freeze()
         gc.enable()
         kernel.io_loop.start()
-        # a cell that still runs waits in a task; the sandbox is closed next
+        # a task waits for a cell that still runs; the sandbox is closed next
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
@@ -441,8 +446,7 @@ def _jupyters_folders() -> tuple[Path, ...]:
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
     """Makes SIGINT interrupt the cell and SIGTERM end the kernel, a second SIGTERM at once.
 
-    The handlers only wake the loop: whatever lock they would need may be held by the code that the
-    signal came upon.
+    The handlers only wake the loop: the interrupted code may hold any lock that they would need.
     """
 
     def interrupt(*_: Any) -> None:
@@ -458,19 +462,19 @@ def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
 
 def main(
     argv: Sequence[str] | None = None,
-    factory: SandboxFactory = create,
-    origin: Origin | None = None,
+    factory: LocalSandboxFactory = create,
+    launch: KernelLaunch | None = None,
 ) -> None:
-    """Runs a kernel in this process, by the command line; by default, somebody started it.
+    """Runs a kernel in this process, with the options of the command line.
 
-    The factory makes the sandbox from a language, a session, a policy and when to resume.
+    The factory makes the sandbox. By default, the process was started as a kernel, and not forked.
     """
-    # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
+    # Until the kernel is up there is no cell to interrupt, but its client may send SIGINT already.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()  # a start makes much and drops little; the loop turns it on again
+    gc.disable()  # a start allocates much and frees little; the loop enables it again
     words = sys.argv[1:] if argv is None else argv
     app = WasmKernelApp()
-    app.origin = origin or app.origin
+    app.launch = launch or app.launch
     try:
         app.initialize(words)
         app.run(factory)
@@ -481,7 +485,7 @@ def main(
 
 
 def _refuse(problem: BaseException, app: WasmKernelApp, words: Sequence[str]) -> None:
-    """Says why there is no kernel, also to the front end that waits for one."""
+    """Says why there is no kernel, also to a front end that waits for one."""
     from wasm_kernel.frontends.jupyter import refusal
 
     why, path = refusal.reason(problem, app), refusal.waiting_for(words)
@@ -489,7 +493,7 @@ def _refuse(problem: BaseException, app: WasmKernelApp, words: Sequence[str]) ->
     if app.serves or path is None:
         sys.exit(1)
     refusing = WasmKernelApp()
-    refusing.origin = app.origin
+    refusing.launch = app.launch
     try:
         refusing.refuse(why, path)
     except (WasmKernelError, ImportError):

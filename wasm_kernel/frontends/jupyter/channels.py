@@ -1,4 +1,4 @@
-"""The channels on which a kernel talks: shell, IOPub, and questions to the user.
+"""The kernel's channels for messages: shell, IOPub, and stdin, for questions to the user.
 
 The shell socket belongs to the main thread's loop, the stdin socket to the guest's thread. Any
 thread may publish.
@@ -20,12 +20,14 @@ from tornado.ioloop import IOLoop
 
 from wasm_kernel.execution.interfaces import InputInterrupted
 
-# the first byte of what an XPUB socket receives of a client that subscribes or ends a subscription
+# the first byte of a message on an XPUB socket: a client subscribes, or ends a subscription
 _SUBSCRIBES, _UNSUBSCRIBES = b"\x01", b"\x00"
-_READABLE = int(zmq.POLLIN)  # an enumeration's own operators take longer than a look at a socket
-_FLUSHED_MOST = 1000  # messages; ZMQ keeps as many of a client
-_WELCOMED_MOST = 20  # subscriptions, before others have their turn
-_TOPICS_MOST = 100  # that clients subscribe to; everything, as front ends do, is always open
+_READABLE = int(zmq.POLLIN)  # an enumeration's operators take longer than polling a socket
+_FLUSHED_MOST = 1000  # messages; ZMQ keeps as many per client
+_WELCOMED_MOST = 20  # subscriptions, before other work has its turn
+_TOPICS_MOST = (
+    100  # that clients may subscribe to; subscribing to all, as they do, is always possible
+)
 POLL_MILLISECONDS = 50  # how late an interrupt may be seen
 _SHOWN_CHARACTERS = 100_000
 
@@ -35,11 +37,11 @@ Interrupted = Callable[[], bool]
 class ShellChannel:
     """The shell channel, on the main thread's loop: requests come in, replies leave at once.
 
-    A ROUTER socket never waits: what it can't send is dropped. A `ZMQStream` would queue a reply,
-    and spend a tenth of a tiny cell on looking when it can be sent.
+    A ROUTER socket never waits: it drops messages that it can't send. A `ZMQStream` would queue a
+    reply, and its polling would take a tenth of the time of a tiny cell.
 
     Attributes:
-        io_loop: The loop; the base class asks for it.
+        io_loop: The loop; the base class needs it.
     """
 
     def __init__(self, socket: zmq.Socket[Any]) -> None:
@@ -49,27 +51,28 @@ class ShellChannel:
         self._receive: Callable[[list[zmq.Frame]], object] = lambda message: None
 
     def on_recv(self, receive: Callable[[list[zmq.Frame]], object], **_: Any) -> None:
-        """Hands messages to `receive` from now on."""
+        """Passes messages to `receive` from now on."""
         self._receive = receive
         asyncio.get_event_loop().add_reader(self._socket.fileno(), self._look)
 
     def send_multipart(self, parts: Sequence[Any], **options: Any) -> None:
-        """Sends a message, once those that have come are handed on: they came before it left."""
+        """Sends a message, after the messages received before it are passed on."""
         self.flush()
         self._socket.send_multipart(parts, **options)
         self._look_soon()  # the send may have swallowed the wake-up of a request
 
     def flush(self, _: int = 0) -> None:
-        """Hands on the messages that have come, but so many at most; none waits to be sent."""
+        """Passes on received messages, at most `_FLUSHED_MOST`; there are never any to send."""
         for _ in range(_FLUSHED_MOST):
             if not self._is_readable():
                 return
             self._receive(self._socket.recv_multipart(copy=False))
 
     def _look(self) -> None:
-        """Hands on one message. What it begins, and others on the loop, come before the next one.
+        """Passes on one message, then yields to the loop.
 
-        Whoever reaches the port may send more than can be answered, with the key or without.
+        Any program that reaches the port may send more messages than can be answered, even without
+        the key.
         """
         self._is_looking = False
         if self._is_readable():
@@ -86,14 +89,14 @@ class ShellChannel:
 
 
 class Publisher:
-    """The IOPub channel: what any thread sends leaves at once.
+    """The IOPub channel: any thread's messages leave at once.
 
-    ZMQ's own thread does what takes long. A socket may go from one thread to another if a lock lies
-    between them. ipykernel has a thread of its own for this instead: to wake it up for each message
-    takes longer than to send it.
+    ZMQ's own thread does the slow work. Several threads may use a socket under a lock. ipykernel
+    has a separate thread for this instead, but waking it for each message takes longer than sending
+    the message.
 
-    A client is subscribed once `look` or a send has welcomed it, so its first message is that
-    welcome, however much is published meanwhile.
+    A client is subscribed once `look` or a send has welcomed it, so that its first message is the
+    welcome, even if others are published before.
     """
 
     def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
@@ -106,19 +109,19 @@ class Publisher:
         self._subscribed: Future[None] = Future()
 
     def when_subscribed(self, call: Callable[[], None]) -> None:
-        """Calls `call` once a client has subscribed, at once if one has; from any thread."""
+        """Calls `call` when a client has subscribed, at once if one already has. Any thread."""
         self._subscribed.add_done_callback(lambda _: call())
 
     def send_multipart(self, parts: Sequence[Any], *_: Any, **options: Any) -> None:
-        """Sends a message; after the end, nothing. Any thread may."""
+        """Sends a message; does nothing once the socket is closed. Any thread may call it."""
         with self._guard:
             if not self._socket.closed:
-                self._welcome()  # who has subscribed by now gets this message
+                self._welcome()  # so that new subscribers get this message
                 self._socket.send_multipart(parts, **options)
                 self._welcome()  # the send may have swallowed the wake-up of a subscription
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Has a loop look for clients that subscribe; on the loop's thread."""
+        """Makes a loop watch for new subscribers; called on the loop's thread."""
         self._loop = loop
         loop.add_reader(self._socket.fileno(), self.look)
 
@@ -130,7 +133,7 @@ class Publisher:
                 self._welcome()
 
     def _welcome(self) -> None:
-        """Welcomes some clients; others wait for the loop, as one may subscribe without end."""
+        """Welcomes some clients; the loop welcomes the rest, as one may subscribe without end."""
         for _ in range(_WELCOMED_MOST):
             if not int(self._socket.get(zmq.EVENTS)) & _READABLE:
                 return
@@ -154,16 +157,16 @@ class Publisher:
                 self._loop.call_soon_threadsafe(self.look)
 
     def close(self) -> None:
-        """Closes the socket, from which the last messages leave by themselves."""
+        """Closes the socket; ZMQ still sends the last messages."""
         with self._guard:
             self._socket.close()
 
 
 class StdinChannel:
-    """Asks the user for a line, for a running cell. Used by the guest's thread alone.
+    """Asks the user for a line, for a running cell. Only the guest's thread uses it.
 
-    A ZMQ socket is used by one thread at a time: the main thread binds it before any cell runs, and
-    closes it when no cell runs any more.
+    One thread at a time may use a ZMQ socket: the main thread binds it before any cell runs, and
+    closes it after the last cell.
     """
 
     def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
@@ -181,10 +184,10 @@ class StdinChannel:
         ident: Any,
         interrupted: Interrupted,
     ) -> str:
-        """Asks the client behind `ident` for a line, and waits; or `InputInterrupted`."""
+        """Asks the client `ident` for a line, and waits; `InputInterrupted` ends the wait."""
         self._own()
         while self._socket.poll(0):
-            # a reply to an earlier question that nobody waits for any more
+            # a late reply to an earlier question
             self._socket.recv_multipart(zmq.NOBLOCK)
         content = {"prompt": prompt[:_SHOWN_CHARACTERS], "password": password}
         self._send(content, parent, ident, interrupted)

@@ -1,7 +1,7 @@
 """The config files that a kernel reads, for people who look for a setting in them.
 
-They are the user's own programs, or JSON: a setting may stand in any of several, and an error may
-be raised in one. traitlets tells of neither place.
+They are the user's own programs, or JSON. Any of several files may hold a setting, or raise an
+error, and traitlets names neither place.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _ANY = "a config file, such as jupyter_wasm_kernel_config.py"
 
 
 def shown(path: str | Path) -> str:
-    """Returns a path as its user knows it: below `~`, if it is in the home folder."""
+    """Returns a path for its user to read: below `~`, if it is in the home folder."""
     try:
         return f"~/{Path(path).relative_to(Path.home())}"
-    except (ValueError, RuntimeError):  # it lies elsewhere, or there is no home folder
+    except (ValueError, RuntimeError):  # it lies outside, or there is no home folder
         return str(path)
 
 
 def place_of(names: Iterable[str], files: Sequence[str]) -> str:
-    """Returns the file and the line where one of some settings is set last.
+    """Returns the last file and line that set one of the settings `names`.
 
-    Of `files`, a later one goes before. A setting that none of them names was made by a program.
+    Later ones of `files` win. If none of them names the setting, a program made it.
     """
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     for file in reversed(files):
@@ -43,7 +43,7 @@ def place_of(names: Iterable[str], files: Sequence[str]) -> str:
 
 
 def unreadable(problem: BaseException) -> str:
-    """Returns the sentence for an error that was raised while a config file was read."""
+    """Returns the sentence for an error in reading a config file."""
     file, line = _raised_in(problem.__traceback__), 0
     if isinstance(problem, SyntaxError) and problem.filename == file:
         line = problem.lineno or 0
@@ -55,12 +55,12 @@ def unreadable(problem: BaseException) -> str:
 
 
 def describe_any(problem: BaseException) -> str:
-    """Returns an error in words, also one that ends a program."""
+    """Returns an error in words; also `SystemExit` and its like."""
     return describe(problem) if isinstance(problem, Exception) else str(problem)
 
 
 def _raised_in(trace: TracebackType | None) -> str | None:
-    """Returns the path of the file that traitlets was reading; None if it was reading none."""
+    """Returns the path of the file that traitlets was reading; None if there is none."""
     while trace is not None:
         name = getattr(trace.tb_frame.f_locals.get("self"), "full_filename", None)
         if isinstance(name, str) and name:
@@ -70,7 +70,7 @@ def _raised_in(trace: TracebackType | None) -> str | None:
 
 
 def _line_in(trace: TracebackType | None, file: str) -> int:
-    """Returns the line of a file that an error passed through last; 0 if it passed through none."""
+    """Returns the last line of a file in an error's traceback; 0 if there is none."""
     line = 0
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:

@@ -1,6 +1,6 @@
 """The connection to the front end: its file, and the sockets of the five channels.
 
-Control and heartbeat have threads of their own, so that they answer whatever goes on elsewhere.
+Control and heartbeat have their own threads, so that they always answer.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -42,9 +42,9 @@ class ConnectionFileError(WasmKernelError):
 
 
 class Connection(ConnectionFileMixin):
-    """The kernel's side of a connection file; the main thread's own.
+    """The kernel's side of a connection file. Only the main thread uses it.
 
-    A file that exists is read. Otherwise one is written, for its owner alone, and removed at the
+    An existing file is read. Otherwise a file is written, for its owner only, and removed at the
     end.
     """
 
@@ -55,12 +55,12 @@ class Connection(ConnectionFileMixin):
     def _ip_default(self) -> str:
         """Returns the loopback address for tcp, so that only this machine reaches the kernel.
 
-        Jupyter would look it up with psutil, which takes long, even if the file names an address.
+        Jupyter would find it with psutil, which takes long, even if the file names an address.
         """
         return _LOOPBACK if self.transport == "tcp" else str(super()._ip_default())
 
     def open(self, *, allow_unsigned: bool) -> None:
-        """Reads the connection file, or prepares to write one; or `ConnectionFileError`."""
+        """Reads the connection file, or prepares to write one; raises `ConnectionFileError`."""
         self.session = Session(parent=self.parent)
         if self.session.packer == "json":
             self.session.pack, self.session.unpack = _pack, _unpack
@@ -95,7 +95,7 @@ class Connection(ConnectionFileMixin):
 
 
 def _pack(value: Any) -> bytes:
-    """Returns JSON; what msgspec refuses, such as half a character, with escapes."""
+    """Returns JSON; values that msgspec refuses, such as a lone surrogate, with escapes."""
     try:
         return msgspec.json.encode(value, enc_hook=json_default)
     except (TypeError, ValueError):
@@ -103,7 +103,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _unpack(data: bytes) -> Any:
-    """Returns what JSON says; what msgspec refuses, such as `NaN`, as Jupyter reads it."""
+    """Returns the value of JSON; if msgspec refuses it, such as `NaN`, as Jupyter reads it."""
     try:
         return msgspec.json.decode(data)
     except ValueError:
@@ -111,19 +111,19 @@ def _unpack(data: bytes) -> Any:
 
 
 def ports_of(connection: Connection) -> dict[str, int]:
-    """The ports by name, as `connect_request` asks for them."""
+    """The ports by name, for the reply to `connect_request`."""
     names = ("shell", "iopub", "stdin", "hb", "control")
     return {f"{name}_port": getattr(connection, f"{name}_port") for name in names}
 
 
 # -- the sockets
 
-LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
+LINGER = 1000  # milliseconds for a closing socket to send its last messages
 _TRIES = 100
-# What anyone sends to the IOPub channel is a topic, of which each byte takes a hundred of memory.
+# Any client may send topics to the IOPub channel; each byte of one takes a hundred of memory.
 _TOPIC_BYTES = 1024  # as much as encryption needs to begin
-# Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
-# Meanwhile another connection of this machine may have one for a moment.
+# Jupyter chooses ports before it starts a kernel, and a restarted kernel gets the last one's ports.
+# In between, another connection of this machine may use one for a moment.
 _SECONDS_IN_USE = 3.0
 
 
@@ -153,7 +153,7 @@ class HeartbeatThread(Heartbeat):
             raise _cant_listen("heartbeat", problem) from problem
 
     def run(self) -> None:
-        """The work of the thread."""
+        """Runs the thread."""
         try:
             super().run()
         except Exception as problem:
@@ -174,7 +174,7 @@ class RequestThread(ControlThread):
     """
 
     def run(self) -> None:
-        """Answers until the loop is stopped; what is under way by then gets a moment to end."""
+        """Answers until the loop is stopped; then gives running tasks a moment to end."""
         try:
             self.io_loop.start()
             loop: Any = self.io_loop.asyncio_loop  # type: ignore[attr-defined]  # tornado's own
@@ -192,8 +192,8 @@ class KernelSockets:
     """All sockets of one kernel. Made, opened and closed by the main thread.
 
     Args:
-        connection: Names their addresses.
-        ports: Those on which this process listens already.
+        connection: Has their addresses.
+        ports: The ports on which this process already listens.
     """
 
     def __init__(self, connection: Connection, ports: Ports) -> None:
@@ -203,7 +203,7 @@ class KernelSockets:
         self.stdin = self._bound(zmq.ROUTER, "stdin")
         self.control = self._bound(zmq.ROUTER, "control")
         for socket in (self.shell, self.stdin, self.control):
-            # a client that comes back under its old identity takes its place again
+            # a client that reconnects under its old identity replaces the old connection
             socket.router_handover = 1
         self.iopub = Publisher(self._bound(zmq.XPUB, "iopub"), connection.session)
         self.control_thread = RequestThread(daemon=True)
@@ -211,17 +211,17 @@ class KernelSockets:
         connection.hb_port = self._heartbeat.port
 
     def start(self) -> None:
-        """Answers on the control and heartbeat channels; nothing more is bound afterwards.
+        """Begins to answer on the control and heartbeat channels; no address is bound afterwards.
 
         Raises `ListenError` if the heartbeat's address can't be listened on.
         """
         self.control_thread.start()
         self._heartbeat.start()
-        self._ports.close()  # addresses that are not the kernel's
+        self._ports.close()  # those that no channel uses
 
     def close(self) -> None:
         """Sends the last messages, then closes all sockets and threads."""
-        # control first: it may still be publishing the end of the shutdown that it answered
+        # control first: it may still be publishing the end of a shutdown request
         if self.control_thread.is_alive():
             self.control_thread.stop()
             self.control_thread.join()
@@ -263,14 +263,14 @@ class KernelSockets:
 
 
 def _take_over(ports: Ports, socket: zmq.Socket[Any], ip: str, port: int) -> None:
-    """Has `socket`, when it is bound, listen where this process does already."""
+    """Makes `socket` reuse this process's listening socket for the address when it is bound."""
     descriptor = ports.take(ip, port)
     if descriptor is not None:
-        socket.setsockopt(zmq.USE_FD, descriptor)  # and closes it
+        socket.setsockopt(zmq.USE_FD, descriptor)  # ZMQ closes it
 
 
 def _when_free(bind: Callable[[], object]) -> None:
-    """Calls `bind`, and again for `_SECONDS_IN_USE` if another has the address."""
+    """Calls `bind`, and retries for `_SECONDS_IN_USE` if the address is in use."""
     latest = time.monotonic() + _SECONDS_IN_USE
     while True:
         try:

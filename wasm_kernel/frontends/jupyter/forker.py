@@ -1,12 +1,12 @@
 """The forker: `-m wasm_kernel.frontends.jupyter.forker NAME LOCK`, from which kernels are forked.
 
 It has all imports, the compiled module and the base image, and serves the launchers of one user
-(`launcher.py`). No guest ever runs in it, and it has one thread: a process with a second one must
-not fork. It reads nothing of what a launcher sends: the forked process does.
+(`launcher.py`). No guest runs in it, and it has one thread: a process with a second one must not
+fork. It does not read a launcher's request: the forked process does.
 
-It tells each launcher how its kernel ended, and kills a kernel whose launcher is gone. It ends when
-nobody asked for a kernel for some minutes and none is left, and serves nobody any more once a file
-of its installation has changed.
+It tells each launcher how its kernel ended, and kills a kernel whose launcher is gone. When no
+kernel is left, it ends after some minutes without a request. Once a file of its installation has
+changed, it takes no more requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from msgspec import Struct
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import confine, launcher, messages, startup
-from wasm_kernel.frontends.jupyter.origin import create
+from wasm_kernel.frontends.jupyter.kernel_launch import create
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.session import Session
 
 IDLE_SECONDS = 300.0
-"""A forker without kernels ends so long after the last request."""
+"""Seconds after the last request when a forker without kernels ends."""
 
 _NEEDED = (
     *("wasm_kernel.frontends.jupyter.app", "wasm_kernel.frontends.jupyter.connection"),
@@ -60,16 +60,16 @@ _NEEDED = (
     *("socket", "subprocess", "encodings.idna", "zmq.eventloop.zmqstream", "pwd", "resource"),
     *("tornado.gen", "tornado.platform.asyncio"),
 )
-"""The modules that kernels need at their start, or later; forked, all share one copy."""
+"""The modules that kernels need at their start or later; forked kernels share one copy."""
 
-_WAITING = 64  # launchers that ask at the same time
+_WAITING = 64  # launchers with a pending request
 _HANDSHAKE_SECONDS = 10.0
 _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for arguments and variables
 Reply = TypeVar("Reply", bound=Struct)
 
 
 class _LaterBroker:
-    """The broker of the loaded language: each kernel puts its own into it."""
+    """The broker of the loaded languages: each kernel sets its own in it."""
 
     broker: Broker | None = None
 
@@ -79,13 +79,13 @@ class _LaterBroker:
         return self.broker.call(request, reply, task)
 
     def close(self) -> None:
-        """Does nothing: whoever made the broker closes it."""
+        """Does nothing: the broker's maker closes it."""
 
 
-class Forked:
-    """An `Origin`: this process was forked for a launcher, to be its kernel.
+class ForkedLaunch:
+    """A `KernelLaunch`: this process was forked for a launcher, to be its kernel.
 
-    Its languages are loaded, with a broker of theirs.
+    Its languages are loaded, and share `broker`.
     """
 
     def __init__(
@@ -154,25 +154,25 @@ class Forked:
         broker: Broker,
     ) -> LocalSandbox:
         """Makes the sandbox of this kernel."""
-        if not isinstance(broker, ProcessBroker):  # not confined: its language is one without
+        if not isinstance(broker, ProcessBroker):  # unconfined: its language has its own broker
             return create(runtime, session, policy, resume, broker)
         self._broker.broker = broker
         language = self._languages.get(runtime)
         return create(runtime, session, policy, resume, broker, language=language)
 
     def begin(self) -> None:
-        """Does nothing: there is a forker."""
+        """Does nothing: there is a forker already."""
 
     def end(self) -> None:
         """Does nothing."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends with the launcher, also if there is no forker any more that would see to it."""
+        """Ends this process with its launcher, even if the forker, which does so, is gone."""
         loop.add_reader(self._link.fileno(), lambda: os._exit(1))
 
 
 class _Kernel(Struct, frozen=True):
-    """A forked kernel, as the forker sees it."""
+    """The forker's record of a forked kernel."""
 
     link: socket.socket
     process: int
@@ -180,7 +180,7 @@ class _Kernel(Struct, frozen=True):
 
 
 class Forker:
-    """The forker's loop, for a name in the sockets' folder. Its process has no other thread."""
+    """The forker's loop; its socket is `name` in `folder`. Its process has no other thread."""
 
     def __init__(self, folder: int, name: str) -> None:
         self._path = f"/proc/self/fd/{folder}/{name}"
@@ -193,7 +193,7 @@ class Forker:
         self._listening: socket.socket | None = None
 
     def listen(self) -> bool:
-        """Begins to listen; False if another forker of the name does."""
+        """Begins to listen; False if another forker of that name already does."""
         fcntl.flock(self._folder, fcntl.LOCK_EX)
         try:
             _sweep(self._folder)
@@ -209,13 +209,13 @@ class Forker:
         return True
 
     def run(self) -> socket.socket | None:
-        """Forks kernels until it is idle for long.
+        """Forks kernels until it was idle for `IDLE_SECONDS`.
 
         Returns the connection to its launcher in a forked process, None at the end of the forker.
         """
         until = time.monotonic() + IDLE_SECONDS
         while self._kernels or (self._listening and time.monotonic() < until):
-            # one event at a time: what it closes may lend its number to something new
+            # one event at a time: handling it may close a descriptor whose number is then reused
             for descriptor, event in self._poll.poll(IDLE_SECONDS * 1000)[:1]:
                 if descriptor in self._kernels:
                     self._attend(self._kernels[descriptor], descriptor)
@@ -235,17 +235,17 @@ class Forker:
         assert self._listening is not None
         try:
             link, _ = self._listening.accept()
-        except OSError:  # it has too many kernels: another forker is for the next ones
+        except OSError:  # too many kernels: another forker must serve the next ones
             self._leave()
             return
         self._asking[link.fileno()] = link
         self._poll.register(link, select.POLLIN)
 
     def _serves(self, link: socket.socket) -> bool:
-        """Returns whether a kernel may be forked for who asks, from what is still installed."""
+        """Returns whether the launcher matches, and the installation is unchanged."""
         try:
             is_as_loaded = frozenset(_files()) == self._files
-        except OSError:  # it is being changed, or nothing more can be opened
+        except OSError:  # a file is being changed, or no more can be opened
             is_as_loaded = False
         if not is_as_loaded:
             self._leave()
@@ -262,7 +262,7 @@ class Forker:
         check_alone()
         try:
             process = os.fork()
-        except OSError:  # there are too many processes; the launcher goes on as the kernel
+        except OSError:  # too many processes: the launcher becomes the kernel itself
             self._refuse(link)
             return False
         if not process:
@@ -270,23 +270,23 @@ class Forker:
             return True
         try:
             kernel = _Kernel(link, process, os.pidfd_open(process))
-        except OSError:  # nobody could watch it
+        except OSError:  # the kernel could not be watched
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
             self._refuse(link)
             return False
         self._kernels |= {link.fileno(): kernel, kernel.descriptor: kernel}
-        self._poll.modify(link, 0)  # its end is told in any case
+        self._poll.modify(link, 0)  # errors and hang-ups are reported in any case
         self._poll.register(kernel.descriptor, select.POLLIN)
         return False
 
     def _refuse(self, link: socket.socket) -> None:
-        """Lets a launcher go, which is its own kernel then."""
+        """Refuses a launcher, which then becomes the kernel itself."""
         self._poll.unregister(link)
         link.close()
 
     def _close_all(self, link: socket.socket) -> None:
-        """Closes what a kernel must not have, above all its way to other kernels."""
+        """Closes the forker's descriptors in a kernel, above all those of other kernels."""
         for kernel in {*self._kernels.values()}:
             kernel.link.close()
             os.close(kernel.descriptor)
@@ -313,7 +313,7 @@ class Forker:
         os.close(kernel.descriptor)
 
     def _leave(self) -> None:
-        """Takes no more requests; another forker may have the name."""
+        """Stops taking requests; another forker may take the name."""
         if self._listening is None:
             return
         fcntl.flock(self._folder, fcntl.LOCK_EX)
@@ -331,7 +331,7 @@ def _sweep(folder: int) -> None:
     for name in os.listdir(folder):
         path = f"/proc/self/fd/{folder}/{name}"
         with socket.socket(socket.AF_UNIX) as trial:
-            trial.setblocking(False)  # a full queue is no reason to wait
+            trial.setblocking(False)  # do not wait for a full queue
             try:
                 trial.connect(path)
             except ConnectionRefusedError:
@@ -341,7 +341,7 @@ def _sweep(folder: int) -> None:
 
 
 def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
-    """The files of the installation, and when each was changed; folders of packages as a whole."""
+    """Yields our modules and the search path's folders, each with its time of change."""
     if folder is None:
         yield from _files(str(Path(__file__).parents[2]))
         for path in sys.path:
@@ -356,11 +356,11 @@ def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
 
 
 def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
-    """Loads what kernels need; no thread is started.
+    """Loads the languages and modules that kernels need, without starting a thread.
 
-    The base image is not mapped for them: a fork with its page tables takes 3 ms longer, and so
-    does that of the kernel's broker, while the kernel wins less by it. Raises `WasmKernelError` if
-    no guest is in the cache.
+    The base image is not mapped for them: its page tables would make each fork, of the kernel and
+    of its broker, take 3 ms longer, and the kernel would gain less. Raises `WasmKernelError` if no
+    guest is in the cache.
     """
     with startup.without("ssl"):
         importlib.import_module("asyncio")
@@ -379,7 +379,7 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
             languages[runtime] = language
     if not languages:
         raise WasmKernelError("no guest is in the cache")
-    import_places(confine.LATER)  # is remembered
+    import_places(confine.IMPORTED_WHEN_CONFINED)  # the result is cached
     _practise(languages)
     gc.collect()
     gc.freeze()
@@ -387,10 +387,10 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
 
 
 def _practise(languages: Iterable[RuntimeType]) -> None:
-    """Does what each kernel does first; what is worked out for that is there afterwards.
+    """Does the first steps of each kernel, so that their results are cached.
 
-    It reads a command line and looks up what a kernel says of its language. No file of the user's
-    is read.
+    It reads a command line and makes the description of each language. It reads no files of the
+    user.
     """
     from wasm_kernel.frontends.jupyter.app import WasmKernelApp
 
@@ -402,7 +402,7 @@ def _practise(languages: Iterable[RuntimeType]) -> None:
 
 
 def _opened_place() -> int:
-    """Opens the folder of the forkers' sockets, which is made if it is not there."""
+    """Opens the folder of the forkers' sockets; makes it if necessary."""
     path = Path(launcher.place())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
@@ -412,11 +412,11 @@ def _opened_place() -> int:
 def main(name: str, lock: int) -> None:
     """Runs the forker, and in forked processes the kernels.
 
-    It ends if it would have another name than launchers expect. Who waits for the lock of the
-    descriptor starts no other forker while this one loads.
+    It ends if its name is not the one that launchers expect. `lock` is a descriptor; its lock keeps
+    others from starting another forker while this one loads.
     """
     if launcher.forker_name() != name or os.fork():
-        os._exit(0)  # whoever started it need not wait for its end
+        os._exit(0)  # so that its starter need not wait
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forker = Forker(_opened_place(), name)
@@ -430,12 +430,12 @@ def main(name: str, lock: int) -> None:
     os.close(lock)
     if not is_first or (link := forker.run()) is None:
         os._exit(0)
-    kernel = Forked(link, *loaded)
+    kernel = ForkedLaunch(link, *loaded)
     if not kernel.take_over():
         os._exit(0)
     from wasm_kernel.frontends.jupyter.app import main as run
 
-    run(factory=kernel.create, origin=kernel)
+    run(factory=kernel.create, launch=kernel)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The kernel: it answers Jupyter's messages with what a sandbox does."""
+"""`WasmKernel`: answers Jupyter's messages with a sandbox."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (ipykernel carries no types)
@@ -37,11 +37,11 @@ from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import RuntimeType
 
-EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
+EXIT_SECONDS = 0.1  # for the reply to `exit` to leave before the kernel ends, as in ipykernel
 CLOSE_POLL = 0.01
-UNHEARD_SECONDS = 0.5  # then a client is answered even if nobody has subscribed
+UNHEARD_SECONDS = 0.5  # then a client is answered even if none has subscribed
 REST_SECONDS = 60.0  # without a message, before memory that the guest does not need is given back
-CLOSE_SECONDS = 1.0  # a shutdown waits so long for a cell that still computes
+CLOSE_SECONDS = 1.0  # for a running cell to end at a shutdown
 
 STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
 
@@ -58,9 +58,9 @@ class WasmKernel(Kernel):
     """A Jupyter kernel whose cells run in a sandbox.
 
     Its handlers run on the main thread's event loop, those of the control channel on the control
-    thread's; neither ever waits for the guest. Requests that it can't serve (a debugger, subshells)
-    are refused, so that no client waits for a reply. Other threads may add sentences for the user
-    to `notes`, which the reply of the next cell takes along.
+    thread's; neither ever waits for the guest. It refuses requests that it can't serve (a debugger,
+    subshells), so that no client waits for a reply. Other threads may add sentences for the user
+    to `notes`; the reply of the next cell includes them.
     """
 
     profile_dir = AnyTrait(help="IPython's, which the base class would import to check it.")
@@ -86,7 +86,7 @@ class WasmKernel(Kernel):
         self.mode = mode
         self.runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
-        self._narrated: set[str | None] = set()  # clients that were shown how far the start is
+        self._narrated: set[str | None] = set()  # clients that were shown the progress of the start
         self._usage = Usage(sandbox.policy)
         self._resting: asyncio.TimerHandle | None = None
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
@@ -99,7 +99,7 @@ class WasmKernel(Kernel):
     def section_names(cls) -> list[str]:
         """The sections of the configuration for this class.
 
-        The section of its own name belongs to `KernelSettings`, which has read it by now.
+        The section of its own name belongs to `KernelSettings`, which has already read it.
         """
         return [name for name in super().section_names() if name != SECTION]
 
@@ -110,7 +110,7 @@ class WasmKernel(Kernel):
 
     @property
     def execution_count(self) -> int:
-        """The number that the next cell will have; the guest counts."""
+        """The number of the next cell; the guest counts."""
         return self.sandbox.next_count
 
     @execution_count.setter
@@ -150,7 +150,7 @@ class WasmKernel(Kernel):
             cell = asyncio.wrap_future(future)
             await self.starting.narrate(started, cell, listener)
             result = await cell
-            if result.error is not None and not result.reply:  # it was interrupted before it began
+            if result.error is not None and not result.reply:  # interrupted before it began
                 text = result.error.evalue + ("" if started.done() else _GOES_ON)
                 listener.emit(messages.own_error(result.error.ename, text))
         except Exception as problem:  # without a reply the cell would never end
@@ -180,18 +180,18 @@ class WasmKernel(Kernel):
     # -- the shell channel
 
     def start(self) -> None:
-        """Begins to answer messages; on the main thread, whose loop does not run yet."""
+        """Begins to answer messages. Called on the main thread before its loop runs."""
         super().start()
         # tornado's loop is asyncio's
         self.loop = asyncio.get_event_loop()
-        # One context for all messages, as in the base class: the request that is being answered
-        # is kept in it. Only the task is made here, so that the mark below can queue among them.
+        # One context for all messages, as in the base class, which keeps the current request in it.
+        # Only the task is made here, so that the mark `STOP_ABORTING` can queue among them.
         self._messages = copy_context()
         self._subscribed = asyncio.Event()
         self.shell_stream.on_recv(self._enter)
 
     def subscribed(self) -> None:
-        """Notes that a client listens on IOPub; any thread."""
+        """Notes that a client listens on IOPub. Any thread."""
         self.loop.call_soon_threadsafe(self._subscribed.set)
 
     def _enter(self, message: list[zmq.Frame]) -> None:
@@ -204,16 +204,16 @@ class WasmKernel(Kernel):
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, message: list[zmq.Frame]) -> None:
-        # A client's IOPub connection may come up later than its shell; it would miss what a first
-        # cell publishes before that, and wait for it forever.
+        # A client's IOPub connection may come up later than its shell connection. It would miss the
+        # first cell's outputs before that, and wait for them forever.
         await self._subscribed.wait()
         await self.shell_main(None, message)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """Aborts the cells that came behind a failed one before its reply left.
+        """Aborts the cells that came after a failed one, but before its reply left.
 
-        The shell channel has handed them on already, so they wait as tasks for the lock that the
-        failed cell holds. The mark that ends the aborting queues behind them.
+        The shell channel has passed them on, so they wait as tasks for the lock that the failed
+        cell holds. The mark that ends the aborting queues behind them.
         """
         self._aborting = True
         if self.stop_on_error_timeout:
@@ -222,12 +222,12 @@ class WasmKernel(Kernel):
             self._enter([STOP_ABORTING])
 
     async def shell_main(self, subshell_id: str | None, msg: list[zmq.Frame]) -> None:
-        """Answers one message after another, in the order in which they came.
+        """Answers messages one after another, in the order of arrival.
 
         A comm message that comes while a cell runs waits like any other, unless the cell awaits
         something and takes it. The base class would let such messages overtake the cell and mix up
-        the parents of the cell's last messages: its loop stands still while a cell computes, this
-        one does not. Only questions overtake, and only a cell that waits for a long start.
+        the parents of the cell's last messages: its loop is blocked while a cell computes, this one
+        is not. Only questions overtake, and only a cell that waits for a long start.
         """
         is_behind_cell = self._main_asyncio_lock.locked()
         offer = self._page.offer(msg, self.get_parent("shell")) if is_behind_cell else None
@@ -242,11 +242,11 @@ class WasmKernel(Kernel):
             if offer is None or offer.claim():
                 await self.dispatch_shell(msg)
             else:
-                self._page.parse(msg)  # noted, so that it can't be sent a second time
+                self._page.parse(msg)  # notes its signature, so that it can't be sent again
         self._rest_later()
 
     def _rest_later(self) -> None:
-        """Lets the guest rest when nobody has asked for anything for a while."""
+        """Lets the guest rest after a while without a message."""
         if self._resting is not None:
             self._resting.cancel()
         self._resting = self.loop.call_later(
@@ -259,13 +259,13 @@ class WasmKernel(Kernel):
                 self._rest_later()
 
     async def _answer_question(self, msg: Any) -> None:
-        """Answers a question that came behind a cell: in its turn, or before a long start ends."""
+        """Answers a question that came after a cell: in its turn, or during a long start."""
         turn = self.loop.create_task(self._main_asyncio_lock.acquire())
         if not await self.starting.wait(turn):
             turn.cancel()
             # in a context of its own, as the cell's messages still need the cell as their parent
             await self.loop.create_task(self.dispatch_shell(msg), context=copy_context())
-            if self._main_asyncio_lock.locked():  # it said that the kernel is idle
+            if self._main_asyncio_lock.locked():  # the reply said that the kernel is idle
                 self._publish_status("busy", "shell")
             return
         await turn
@@ -275,7 +275,7 @@ class WasmKernel(Kernel):
             self._main_asyncio_lock.release()
 
     def _narrate_elsewhere(self, parent: Content) -> None:
-        """Shows the progress in the first cell of another page, such as one that was reloaded."""
+        """Shows the progress in the first cell of another page, such as a reloaded one."""
         client, cell = parent["header"].get("session"), asyncio.current_task()
         known = {*self._narrated, self.get_parent("shell")["header"].get("session")}
         if client in known or cell is None:
@@ -293,20 +293,20 @@ class WasmKernel(Kernel):
     # -- comms
 
     async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Hands a comm message to the guest."""
+        """Passes a comm message to the guest."""
         await self._page.deliver(parent, self._is_up)
 
     comm_msg = comm_close = comm_open
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Tells which comms are open, all or those to one target."""
+        """Replies with the open comms, all or those to one target."""
         comms = await self._page.open_comms(parent, self._is_up)
         self._session.send(
             stream, "comm_info_reply", {"status": "ok", "comms": comms}, parent, ident
         )
 
     async def _is_up(self) -> bool:
-        """Returns whether the guest has started, or does so soon: a first start takes a minute."""
+        """Returns whether the guest starts in time: a first start takes a minute."""
         started = self.sandbox.start(self.starting.tell)
         return await self.starting.wait(started) and started.exception() is None
 
@@ -320,13 +320,13 @@ class WasmKernel(Kernel):
     async def do_inspect(
         self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()
     ) -> Content:
-        """Returns what is known of the object at a place in the code."""
+        """Returns information about the object at a place in the code."""
         request = {"op": "inspect", "code": code, "cursor_pos": cursor_pos}
         request |= {"detail_level": detail_level, "omit_sections": list(omit_sections)}
         return messages.inspect_reply(await self._asked(request), self.mode)
 
     async def do_is_complete(self, code: str) -> Content:
-        """Returns whether the code could run as it is."""
+        """Returns whether the code is complete."""
         return messages.is_complete_reply(await self._asked({"op": "is_complete", "code": code}))
 
     async def do_history(self, hist_access_type: str, *args: Any, **fields: Any) -> Content:
@@ -350,7 +350,7 @@ class WasmKernel(Kernel):
         self.sandbox.interrupt()
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Answers an interrupt; no signal is sent, as cells run in this process alone."""
+        """Interrupts the cell, and replies; sends no signal, as cells run only in this process."""
         self.interrupt()
         self._session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
@@ -361,7 +361,7 @@ class WasmKernel(Kernel):
         """See `pre_handler_hook`."""
 
     async def usage_request(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Tells a resource monitor what the process and the guest use."""
+        """Replies to a resource monitor with the use of the process and the guest."""
         self._session.send(stream, "usage_reply", self._usage.reply(), parent, ident)
 
     async def do_debug_request(self, msg: Content) -> Content:
@@ -385,17 +385,17 @@ class WasmKernel(Kernel):
     list_subshell_request = create_subshell_request
 
     def _process_children(self) -> list[Any]:
-        # the base class would ask psutil, at the cost of importing it
+        # the base class would import psutil, which takes long
         return []
 
     # -- the end
 
     async def _end(self) -> None:
-        """Ends as a killed process does: without a reply, which is how front ends notice.
+        """Ends as a killed process does: without a reply, by which front ends notice it.
 
         The next kernel of the session finds every variable, as after a crash.
         """
-        await asyncio.sleep(EXIT_SECONDS)  # the last messages leave, and what is unsaved is written
+        await asyncio.sleep(EXIT_SECONDS)  # for the last messages and unsaved state
         os._exit(1)
 
     def _obey(self, payloads: list[Content]) -> None:
@@ -404,13 +404,13 @@ class WasmKernel(Kernel):
             self.io_loop.call_later(EXIT_SECONDS, self.stop)
 
     def stop(self) -> None:
-        """Ends the kernel's loop; any thread."""
+        """Ends the kernel's loop. Any thread."""
         self.io_loop.add_callback(self.io_loop.stop)
 
     async def do_shutdown(self, restart: bool) -> Content:
         """Closes the sandbox, even while a cell computes. On the control thread.
 
-        A restart begins without variables, so that "Restart and run all" shows what the cells do.
+        A restart begins without variables, so that "Restart and run all" depends on cells only.
         """
         close = partial(self.sandbox.close, anew=restart)
         closing = threading.Thread(target=close, name="closing", daemon=True)

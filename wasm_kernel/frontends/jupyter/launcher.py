@@ -1,19 +1,19 @@
-"""The process that Jupyter starts: it has its kernel forked from one that has everything loaded.
+"""The process that Jupyter starts: it gets its kernel forked from a process with everything loaded.
 
-That one is the forker (`forker.py`). The launcher hands it the connection file, arguments, folder,
-environment and standard streams, and stays while the kernel runs: Jupyter watches, signals and
-kills the launcher as if it were the kernel. If there is no forker, this process goes on as the
+That process is the forker (`forker.py`). The launcher passes it the connection file, arguments,
+folder, environment and standard streams, and stays while the kernel runs: Jupyter watches, signals
+and kills the launcher as if it were the kernel. If there is no forker, this process becomes the
 kernel itself.
 
-A forked kernel must not differ from one that was started. So a forker serves only launchers that
-would have passed on the same: user, limits, namespaces, control groups, interpreter, search path,
-and the variables that are read while modules are imported. All that is in the forker's name.
+A forked kernel must not differ from a started one. So a forker only serves launchers with the same
+user, limits, namespaces, control groups, interpreter, search path, and variables that are read
+while modules are imported. The forker's name depends on all of these.
 
-Nothing is imported here that takes as long as a millisecond, which even `socket` and `signal` do.
+Imports here must take less than a millisecond; even `socket` and `signal` take more.
 """
 
 # ruff: noqa: PTH111, PTH115, PTH116, PTH120, PTH123, PTH208
-# (`pathlib` would take longer than all of this)
+# (`pathlib` would take longer than this whole module)
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.ports import Ports
 
 SETTING = "WASM_KERNEL_FORKER"
-"""The environment variable that forbids (`0`) to fork kernels from a loaded process."""
+"""The environment variable that, set to `0`, forbids forking kernels from a loaded process."""
 
 VARIABLES = (
     *("GLIBC_TUNABLES", "HOME", "LANG", "LC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON"),
@@ -41,26 +41,26 @@ VARIABLES = (
     *("WASM_KERNEL_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR"),
     *("XDG_STATE_HOME", "MSGPACK_"),
 )
-"""The variables that take effect before a kernel is forked, by their beginnings."""
+"""The prefixes of variables that take effect before a kernel is forked."""
 
 GO = b"g"
-"""What a launcher answers once it has the kernel: from then on it is this one or none."""
+"""A launcher's answer once it has the kernel: from then on, it never becomes the kernel itself."""
 
 DESCRIPTORS = 4
-"""The number of descriptors of a request, before those of ports: the folder, and the streams."""
+"""The number of descriptors in a request before those of ports: the folder and the streams."""
 
-_SECONDS = 3.0  # for the forker to answer, to say how a kernel ended, or for a kernel to end
+_SECONDS = 3.0  # for the forker to answer, or to report a kernel's end, or for a kernel to end
 _KEPT = (
     *(b"Umask:", b"Uid:", b"Gid:", b"Groups:", b"Cap", b"NoNewPrivs:", b"Seccomp"),
     *(b"Cpus_allowed:", b"Mems_allowed:"),
 )
 _NICE, _POLICY = 16, 38  # in /proc/PID/stat, behind the name
-_STOPPED = b"T"  # there, first; a process that a debugger holds has another state
+_STOPPED = b"T"  # the first field there; a process under a debugger has another state
 _INTEGER = 4  # bytes of a descriptor in a message, and of an exit status
 _PARENT = "JPY_PARENT_PID"
 
 
-# -- where launchers and forkers meet
+# -- the forkers' sockets
 
 
 def place() -> str:
@@ -74,7 +74,7 @@ def place() -> str:
 
 
 def open_place() -> int:
-    """Opens the folder of the forkers' sockets; `OSError` if others may change what lies in it."""
+    """Opens the folder of the forkers' sockets; `OSError` if other users may change it."""
     folder = os.open(place(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -102,13 +102,13 @@ def connect(name: str) -> _socket.socket:
 
 
 def peer_of(link: _socket.socket) -> tuple[int, int]:
-    """The process at the other end of a connection, and its user, as the system knows them."""
+    """The process at the other end of a connection, and its user, from the system."""
     told = link.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 3 * _INTEGER)
     return _integer(told[:_INTEGER]), _integer(told[_INTEGER : 2 * _INTEGER])
 
 
 def running() -> list[int]:
-    """The processes of this user's forkers that can be reached."""
+    """The processes of this user's reachable forkers."""
     found = []
     with suppress(OSError):
         for name in os.listdir(place()):
@@ -120,7 +120,7 @@ def running() -> list[int]:
 
 
 def circumstances(process: int | str = "self") -> bytes:
-    """The circumstances that a process has from its parent and passes on to its children."""
+    """The properties that a process inherits, and passes on to its children, as bytes."""
     folder = f"/proc/{process}"
     stat = _read(f"{folder}/stat").rpartition(b")")[2].split()
     kept = [stat[_NICE], stat[_POLICY]]
@@ -136,14 +136,14 @@ def circumstances(process: int | str = "self") -> bytes:
 def options() -> list[str] | None:
     """The interpreter's options on the command line; None if it was not started with `-m`.
 
-    `-P` is not among them: the search path says what it does.
+    `-P` is left out: the search path shows its effect.
     """
     words = sys.orig_argv[1:]
     return [word for word in words[: words.index("-m")] if word != "-P"] if "-m" in words else None
 
 
 def forker_name() -> str:
-    """The name of the forker for this process; empty if it can't have one."""
+    """The name of the forker for this process; empty if there can't be one."""
     given, package = options(), os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     if given is None or not place() or not sys.executable:
         return ""
@@ -158,10 +158,10 @@ def forker_name() -> str:
 
 
 def variables() -> dict[str, str]:
-    """The variables that a forker is started with: those that take effect before it forks."""
+    """The variables for starting a forker: those that take effect before it forks."""
     found = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
     if found.get("XDG_RUNTIME_DIR", "").startswith("/"):
-        found.pop("XDG_STATE_HOME", None)  # it would only name the place of the sockets
+        found.pop("XDG_STATE_HOME", None)  # it is only used for the sockets' folder
     return found
 
 
@@ -178,10 +178,10 @@ def _integer(raw: bytes) -> int:
 
 
 def launch(ports: Ports) -> str:
-    """Has the kernel forked, and ends as it does.
+    """Gets the kernel forked, and ends as the kernel does.
 
-    Returns only if this process is to be the kernel: the name of the forker that is missing; empty
-    if there is to be none.
+    Returns only if this process must become the kernel: the name of the forker to start; empty if
+    there must be none.
     """
     if os.environ.get(SETTING) == "0":
         return ""
@@ -199,7 +199,7 @@ def launch(ports: Ports) -> str:
 def _forked(name: str, ports: Ports) -> tuple[_socket.socket, int] | None:
     """Returns the connection to a forker, and a descriptor of the kernel that it forked.
 
-    None if there is no forker, or if it ends just now, or does not answer.
+    None if there is no forker, if it is just ending, or does not answer.
     """
     try:
         link = connect(name)
@@ -210,13 +210,13 @@ def _forked(name: str, ports: Ports) -> tuple[_socket.socket, int] | None:
         kernel = _hand_over(link, ports)
         link.sendall(GO)
     except OSError:
-        link.close()  # a kernel that is not wanted any more ends by itself
+        link.close()  # a kernel without a launcher ends by itself
         return None
     return link, kernel
 
 
 def _wake(forker: int) -> None:
-    """Has a forker go on that somebody has stopped: it would answer nobody."""
+    """Continues (SIGCONT) a stopped forker, which could not answer otherwise."""
     state = _read(f"/proc/{forker}/stat").rpartition(b")")[2].split()[0]
     if state == _STOPPED:
         os.kill(forker, _signal.SIGCONT)
@@ -246,10 +246,10 @@ def _hand_over(link: _socket.socket, ports: Ports) -> int:
 
 
 def _stay(link: _socket.socket, kernel: int) -> NoReturn:
-    """Passes signals on to the kernel, and ends as it ends, or with the process that asked."""
+    """Passes signals on to the kernel; ends as it does, or with the parent if it asked for that."""
 
     def forward(number: int, _: object) -> None:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the kernel has ended
             _signal.pidfd_send_signal(kernel, number)
 
     for number in (_signal.SIGINT, _signal.SIGTERM):
@@ -264,12 +264,12 @@ def _stay(link: _socket.socket, kernel: int) -> NoReturn:
             status = _told(link)
             if status:
                 break
-            poll.unregister(link.fileno())  # the forker is gone, and can't say how the kernel ends
+            poll.unregister(link.fileno())  # the forker is gone, and can't report the kernel's end
         elif kernel in ready:
             status = _told(link)
             break
         elif ready:
-            _await(kernel)  # a client that ends has often asked for a shutdown just before
+            _await(kernel)  # an ending client has often just asked for a shutdown
             os._exit(1)  # and the kernel ends with this process
     _end_as(int.from_bytes(status, "big", signed=True) if status else 1)
 
@@ -282,7 +282,7 @@ def _await(kernel: int) -> None:
 
 
 def _told(link: _socket.socket) -> bytes:
-    """The forker's word on how the kernel ended; empty if it is gone."""
+    """The forker's report of the kernel's exit status; empty if the forker is gone."""
     try:
         return link.recv(_INTEGER)
     except OSError:
@@ -290,9 +290,9 @@ def _told(link: _socket.socket) -> bytes:
 
 
 def _parent() -> list[int]:
-    """A descriptor of the process that started this one, if the kernel is asked to end with it.
+    """A descriptor of this process's parent, if a variable asks the kernel to end with it.
 
-    That need not be who asks: a script may lie between the two. Process 1 never ends.
+    The variable may name another process: a script may lie between the two. Process 1 never ends.
     """
     try:
         return [os.pidfd_open(os.getppid())] if int(os.environ.get(_PARENT) or 0) > 1 else []
@@ -301,12 +301,12 @@ def _parent() -> list[int]:
 
 
 def _end_as(status: int) -> NoReturn:
-    """Ends as a process of this exit status did; a negative one is a signal's number."""
+    """Ends with an exit status; a negative one is a signal's number."""
     if status < 0:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with suppress(OSError):  # it is SIGKILL
+        with suppress(OSError):  # SIGKILL has no handler
             _signal.signal(-status, _signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status if status >= 0 else 1)

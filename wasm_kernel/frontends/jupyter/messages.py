@@ -1,8 +1,8 @@
-"""Jupyter's messages, made of a sandbox's outputs and replies: pure functions.
+"""Makes Jupyter's messages from a sandbox's outputs and replies, with pure functions.
 
-Everything that a cell sends to the notebook is cleaned here, once. The replies of a guest are
-hostile until checked: each function returns all fields of its message, whatever the guest left out
-or put in their place.
+Everything that a cell sends to the notebook is cleaned here, once. A guest's replies are untrusted
+until checked: each function returns all fields of its message, even if the guest left some out or
+sent other types.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _KINDS: Mapping[type, str] = {
 
 
 def of_output(output: Output) -> Message:
-    """The IOPub message, as its type and content, that shows `output`: their fields are alike."""
+    """The IOPub message that shows `output`, as its type and content; their fields are alike."""
     content = error_fields(output) if isinstance(output, Error) else asdict(output)
     return _KINDS[type(output)], content
 
@@ -69,7 +69,7 @@ def error_fields(error: Error | CellError) -> Content:
 
 
 def own_error(ename: str, sentence: str) -> Error:
-    """An error of the kernel itself, looking like a Python one."""
+    """An error of the kernel itself, in the form of a Python error."""
     return Error(ename, sentence, (f"\x1b[31m{ename}\x1b[39m: {sentence}",))
 
 
@@ -88,7 +88,7 @@ def of_problem(problem: Exception) -> Error:
 
 
 def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode.SAFE) -> Content:
-    """The reply to an `execute_request` that came to `result`."""
+    """The reply to an `execute_request` with this result."""
     should_stop = _in_a_moment()
     reply: Content = {
         "status": "ok",
@@ -104,11 +104,11 @@ def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode
 
 
 def add_notes(reply: Content, notes: deque[str]) -> None:
-    """Adds quiet notes to a cell's reply, as far as a front end shows them there; takes those.
+    """Moves quiet notes into a cell's reply, if a front end would show them there.
 
-    A page of text is the one thing that front ends show and that is no output: tools that run
-    notebooks neither store nor compare it. JupyterLab shows the first page of a cell that did not
-    fail, so notes wait if the cell failed, or has a page of its own.
+    Front ends show a page of text although it is not an output, so tools that run notebooks neither
+    store nor compare it. JupyterLab shows the first page of a cell that did not fail, so notes wait
+    if the cell failed, or has a page of its own.
     """
     is_shown = reply["status"] == "ok"
     if not notes or not is_shown or any(each["source"] == "page" for each in reply["payload"]):
@@ -124,7 +124,7 @@ def error_reply(error: Error, execution_count: int) -> Content:
 
 
 def count_of(reply: Mapping[str, Any]) -> int | None:
-    """The number that the guest gave the cell; None if there is no valid one."""
+    """The guest's number for the cell; None if there is no valid one."""
     count = reply.get("execution_count")
     return count if _is_count(count) else None
 
@@ -134,7 +134,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _in_a_moment() -> ShouldStop:
-    """Says when a reply has waited long enough for its bundles to be checked."""
+    """Returns a function that is true once a reply has waited `REPLY_SECONDS` for checks."""
     end = time.monotonic() + REPLY_SECONDS
     return lambda: time.monotonic() > end
 
@@ -153,7 +153,7 @@ def _expression(answer: Any, mode: Mode, should_stop: ShouldStop) -> Content:
 
 
 def _shown(answer: Mapping[str, Any], mode: Mode, should_stop: ShouldStop) -> Content:
-    """The bundle in an answer of the guest, as it may be shown."""
+    """The cleaned bundle in an answer of the guest."""
     data, metadata = _object(answer.get("data")), _object(answer.get("metadata"))
     shown = bundle.clean(data, metadata, mode, should_stop)
     return {"data": shown.data, "metadata": shown.metadata}
@@ -162,7 +162,7 @@ def _shown(answer: Mapping[str, Any], mode: Mode, should_stop: ShouldStop) -> Co
 def payloads(
     value: Any, mode: Mode = Mode.SAFE, should_stop: ShouldStop = never_stop
 ) -> list[Content]:
-    """The last `PAYLOADS` payloads that a front end acts on, cut to size."""
+    """The last `PAYLOADS` payloads, if a front end acts on them, cut to size."""
     last = value[-PAYLOADS:] if isinstance(value, list) else []
     found = [_payload(item, mode, should_stop) for item in last]
     return [payload for payload in found if payload]
@@ -205,7 +205,7 @@ def complete_reply(reply: Mapping[str, Any], cursor_pos: int) -> Content:
 
 
 def _typed(metadata: Content) -> Content:
-    """The types of the completions, as IPython has them, and no other metadata."""
+    """The types of the completions, in IPython's form, without other metadata."""
     found = metadata.get(_TYPES)
     listed = [_object(item) for item in found] if isinstance(found, list) else []
     types = [
@@ -238,7 +238,7 @@ def history_reply(reply: Mapping[str, Any]) -> Content:
 
 
 def _cleaned(value: Any) -> Any:
-    """A value of JSON whose texts hold no terminal control but colours."""
+    """The value of JSON, with terminal control but colours removed from its texts."""
     if isinstance(value, str):
         return terminal.clean(value)
     if isinstance(value, dict):
@@ -260,7 +260,7 @@ def _lines(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
-# -- outputs as they may be shown
+# -- cleaned outputs
 
 ShouldStop = Callable[[], bool]
 
@@ -277,7 +277,7 @@ _WHY = {
 
 
 def clean_error(error: Error) -> Error:
-    """An error whose name, text and traceback hold colours and no other terminal control."""
+    """The error, with terminal control but colours removed from name, text and traceback."""
     return Error(
         terminal.clean(error.ename),
         terminal.clean(error.evalue),
@@ -288,10 +288,10 @@ def clean_error(error: Error) -> Error:
 def clean_output(
     output: Output, mode: Mode, should_stop: ShouldStop = bundle.never_stop
 ) -> tuple[Output, tuple[str, ...]]:
-    """Returns `output` as it may be shown, and phrases for what was removed.
+    """Returns the cleaned output, and phrases for the removed parts.
 
-    Streams pass: they come in pieces, which `terminal.StreamCleaner` cleans. What is not checked
-    when `should_stop` says that nobody waits any more is left out.
+    Streams pass: they come in pieces, which `terminal.StreamCleaner` cleans. Parts that are not
+    checked when `should_stop` is true are left out.
     """
     if isinstance(output, Error):
         return clean_error(output), ()
@@ -305,7 +305,7 @@ def clean_output(
 
 
 def removal_notice(removed: Iterable[str], mode: Mode, *, first: bool = True) -> str:
-    """The line that says what was left out of an output; in the first one of a cell, also why."""
+    """The line that names the parts left out of an output; the first in a cell also says why."""
     listed = ", ".join(terminal.clean(phrase) for phrase in removed)
     why = _WHY.get(mode, "") if first else ""
     return f"[wasm-kernel] Left out of this output: {listed}.{why}\n"
@@ -313,7 +313,7 @@ def removal_notice(removed: Iterable[str], mode: Mode, *, first: bool = True) ->
 
 # -- the kernel itself
 
-PROTOCOL = "5.3"  # the version of Jupyter's messages, as ipykernel's base class speaks it
+PROTOCOL = "5.3"  # of Jupyter's messages, as in ipykernel's base class
 
 _LINKS = (("wasm-kernel", "https://pypi.org/project/wasm-kernel/"),)
 

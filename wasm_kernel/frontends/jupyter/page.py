@@ -1,4 +1,4 @@
-"""The front end's page: what of a sandbox may be shown on it, and its comms."""
+"""The front end's page: the outputs that it may show, and its comms."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Content = dict[str, Any]
 
 COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
-REFUSED_MOST = 100  # comms that the guest is told of in one cell
-REMOVALS_MOST = 20  # removed things that are named in one cell
+REFUSED_MOST = 100  # refused comms that the guest is told of in one cell
+REMOVALS_MOST = 20  # removed parts that are named in one cell
 _NOT_ADMITTED = (
     "[wasm-kernel] The page opened a comm that is not a widget's; it was closed, as only widgets "
     "may talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
@@ -40,11 +40,11 @@ _SHOWN_HEADER = ("msg_id", "msg_type")
 
 
 class Page:
-    """The page, as a kernel reaches it.
+    """The kernel's connection to the page.
 
-    What sends and cleans is called on the guest's thread, everything else on the main thread's
-    loop. The mode is how much of rich outputs is shown. It `is_ending` once a cell asked its kernel
-    to end.
+    Methods that send or clean are called on the guest's thread, all others on the main thread's
+    loop. The mode says how much of rich outputs is shown. `is_ending` is true once a cell has asked
+    its kernel to end.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Page:
         )
 
     def clean(self, message: CommMessage, removals: Removals) -> CommMessage | None:
-        """Returns what of a message of the guest may reach the page; None for nothing."""
+        """Returns the part of a guest's message that may reach the page; None for nothing."""
         try:
             with stopping_if(self.should_stop):
                 return self._gate.out(message, removals)
@@ -107,7 +107,7 @@ class Page:
             return None
 
     def should_stop(self) -> bool:
-        """Returns whether the cell does not wait any more, such as for its output to be checked."""
+        """Returns whether the cell was interrupted, and checks of its output should stop."""
         return self.sandbox.interrupted
 
     # -- from the page
@@ -122,7 +122,7 @@ class Page:
         return parsed
 
     def kind_of(self, frames: list[zmq.Frame]) -> str:
-        """Returns a message's type; empty if it can't be read, which is told when dispatched."""
+        """Returns a message's type; empty if it can't be read, which dispatching reports."""
         try:
             return str(self.parse(frames, content=False)["header"]["msg_type"])
         except Exception:
@@ -131,8 +131,8 @@ class Page:
     def offer(self, frames: list[zmq.Frame], cell: Content) -> OfferedMessage | None:
         """Offers a comm message to the running cell, which may take it while it awaits something.
 
-        Returns None if it is another message, or one that the guest may not get. `cell` is the
-        message that runs the cell.
+        Returns None if it is not a comm message, or the guest may not get it. `cell` is the message
+        that runs the cell.
         """
         try:
             parent = self.parse(frames, content=False)
@@ -140,7 +140,7 @@ class Page:
                 return None
             parent["content"] = self._session.unpack(parent["content"])
             message = message_of(parent)
-        except Exception:  # a message that can't be read is refused, and told, when dispatched
+        except Exception:  # dispatching refuses and reports a message that can't be read
             return None
         if message is None or not self._gate.admits(message):
             return None
@@ -151,9 +151,9 @@ class Page:
         return offered
 
     async def deliver(self, parent: Content, is_up: Callable[[], Any]) -> None:
-        """Hands a message of the page to the guest; closes a comm that nobody answers.
+        """Passes a message of the page to the guest; closes a comm that the guest can't answer.
 
-        `is_up` waits a moment for the guest; it returns whether it is there.
+        `is_up` waits a moment for the guest, and returns whether it is up.
         """
         message, listener = message_of(parent), KernelListener(self, parent)
         if message is None:
@@ -186,9 +186,9 @@ class Page:
 
 
 class KernelListener:
-    """A `Listener`: cleans what is said under a message of the page, and sends it there.
+    """A `Listener`: cleans the guest's answers to a message of the page, and sends them there.
 
-    `ident` is the front end that sent it; `may_ask` whether that takes input.
+    `ident` is the front end that sent the message; `may_ask` says whether it takes input.
     """
 
     collects = False
@@ -205,7 +205,7 @@ class KernelListener:
         self._refused: list[str] = []  # comms that the page does not know
 
     def emit(self, output: Output) -> None:
-        """Sends one piece of output, cleaned; says once a cell what was removed."""
+        """Sends a cleaned piece of output; names each kind of removed part once in a cell."""
         if isinstance(output, Stream):
             text = self._streams.setdefault(output.name, StreamCleaner()).feed(output.text)
             if not text:
@@ -219,7 +219,7 @@ class KernelListener:
         self.page.publish(self.parent, *messages.of_output(output))
 
     def comm(self, message: CommMessage) -> None:
-        """Sends a message on a comm, as far as it may reach the page."""
+        """Sends the part of a comm message that may reach the page."""
         removals = Removals()
         passed = self.page.clean(message, removals)
         if passed is not None:
@@ -254,7 +254,7 @@ class KernelListener:
         self.page.is_ending = True
 
     def finish(self) -> None:
-        """Sends what streams held back, and tells the guest of closed comms; called last."""
+        """Sends text that streams held back, and tells the guest of closed comms; called last."""
         for name, stream in self._streams.items():
             text = stream.finish()
             if text:
@@ -265,7 +265,7 @@ class KernelListener:
 
 
 class ServedMessage:
-    """A `Sender`: tells the page when a message that a cell has taken is served."""
+    """A `Sender`: tells the page when a cell serves a message that it has taken."""
 
     def __init__(self, listener: KernelListener, cell: Content) -> None:
         self._listener = listener

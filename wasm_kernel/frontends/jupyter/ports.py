@@ -1,10 +1,10 @@
 """The ports of a connection file, on which a kernel's first process listens at once.
 
-A client connects as soon as it has started the kernel's process. If nobody listens by then, it
-waits 100 to 200 ms before it tries again, and again. So the ports are open before anything is
-loaded: what a client sends waits in them, until the kernel's sockets take them over.
+A client connects as soon as it has started the kernel's process. If no process listens by then, it
+retries every 100 to 200 ms. So the ports are opened before anything is loaded: a client's messages
+wait in them until the kernel's sockets take them over.
 
-Nothing is imported here that takes as long as a millisecond, which `json` and `socket` do.
+Imports here must take less than a millisecond; `json` and `socket` take more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ports:
         self.descriptors = list(descriptors)
 
     def take(self, ip: str, port: int) -> int | None:
-        """Hands over the socket that listens on an address; None if there is none."""
+        """Removes and returns the socket that listens on an address; None if there is none."""
         for descriptor in self.descriptors:
             socket = _socket.socket(fileno=descriptor)
             address = socket.getsockname()
@@ -39,7 +39,7 @@ class Ports:
         return None
 
     def close(self) -> None:
-        """Closes the sockets that nobody has taken. Safe to call twice."""
+        """Closes the sockets that were not taken. Safe to call twice."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 
@@ -47,11 +47,11 @@ class Ports:
 def listen(arguments: Sequence[str]) -> Ports:
     """Listens on the ports that the connection file of a command line names.
 
-    What can't be listened on is left out: the kernel tries it again later, and says what is wrong.
+    Ports that fail are left out: the kernel tries them again later, and reports the error.
     """
     try:
         return Ports(_listening(_content(_named(arguments))))
-    except Exception:  # the kernel reads the file again, and says what is wrong
+    except Exception:  # the kernel reads the file again, and reports the error
         return Ports()
 
 
@@ -66,7 +66,7 @@ def _named(arguments: Sequence[str]) -> str:
 
 
 class _Plain:
-    """The settings of JSON's scanner, without any hook; Python 3.15 asks for `array_hook`."""
+    """The settings of JSON's scanner, without any hook; Python 3.15 needs `array_hook`."""
 
     strict, object_hook, object_pairs_hook, array_hook = True, None, None, None
     parse_float, parse_int, parse_constant = float, int, str
@@ -81,7 +81,7 @@ def _content(path: str) -> dict[str, object]:
 
 
 def _listening(content: dict[str, object]) -> Iterator[int]:
-    """The descriptors of the sockets; none for another transport, or for a name of a host."""
+    """The descriptors of the sockets; none for other transports, or for a host name."""
     ip = content.get("ip")
     if content.get("transport") != "tcp" or not isinstance(ip, str):
         return
@@ -96,7 +96,7 @@ def _listening(content: dict[str, object]) -> Iterator[int]:
             socket.setblocking(False)
             socket.bind((ip, port))
             socket.listen(_BACKLOG)
-        except OSError:  # another has it, or had it a moment ago
+        except OSError:  # the port is in use, or was a moment ago
             socket.close()
         else:
             yield socket.detach()

@@ -1,7 +1,7 @@
-"""A kernel that can't be: why not, and the sandbox in its place, which says so in each cell.
+"""The refusal of a kernel: the reason, and a stand-in for its sandbox, which says so in each cell.
 
-A front end whose kernel ends while it starts shows "Connecting" and starts it again; its user never
-learns which setting was wrong. So the process stays, opens nothing, and answers.
+If a kernel ends while it starts, its front end shows "Connecting" and starts it again; the user
+never learns which setting was wrong. So the process stays, opens nothing, and answers.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _NAMED = re.compile(rf"{SECTION}\.(\w+)|'(\w+)' trait|(\w+_\w+)")
 
 
 class KernelNotStarted(WasmKernelError):
-    """No session was opened; the text says why, where that was set, and what to do."""
+    """No session was opened; the text says why, where the setting is, and what to do."""
 
 
-# -- why
+# -- the reason
 
 
 def reason(problem: BaseException, app: Application) -> str:
-    """Returns why a kernel could not be started, in sentences, with the settings as far as read."""
+    """Returns sentences that say why a kernel could not be started."""
     match problem:
         case SystemExit():
             return _COMMAND_LINE
@@ -70,7 +70,7 @@ def reason(problem: BaseException, app: Application) -> str:
 
 
 def _where_set(problem: BaseException, app: Application) -> str:
-    """Says where the setting that an error names was set; empty if it names none."""
+    """Returns a sentence on where the setting of an error was set; empty if it names none."""
     text = str(problem).replace("session id", "session_id")
     named = {"".join(found) for found in _NAMED.findall(text)}
     if isinstance(problem, PolicyError) and not problem.where:
@@ -86,7 +86,7 @@ def _where_set(problem: BaseException, app: Application) -> str:
 
 
 def waiting_for(arguments: Sequence[str]) -> Path | None:
-    """Returns the connection file of the front end that waits for this process, if there is one."""
+    """Returns the connection file of a front end that waits for this process, if there is one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-f", "--f", "--WasmKernelApp.connection_file", dest="file", default="")
     with suppress(SystemExit):
@@ -95,11 +95,11 @@ def waiting_for(arguments: Sequence[str]) -> Path | None:
     return None
 
 
-# -- in the place of a sandbox
+# -- the stand-in for a sandbox
 
 
 class RefusingSandbox:
-    """A `Sandbox` in the place of one that was not made: each cell's error says why."""
+    """A `Sandbox` in place of one that was not made: each cell's error says why."""
 
     interrupted = False
     next_count = 1
@@ -123,11 +123,11 @@ class RefusingSandbox:
         """Does nothing: no cell runs."""
 
     def interrupt(self) -> bool:
-        """Returns that nothing runs."""
+        """Returns False: no cell runs."""
         return False
 
     def rest(self) -> bool:
-        """There is no guest."""
+        """Returns True: there is no guest."""
         return True
 
     def close(self, *, anew: bool = False) -> None:

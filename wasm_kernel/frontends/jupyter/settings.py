@@ -1,5 +1,5 @@
-"""The kernel's settings: traits of `WasmKernel`, on the command line and in config files; and the
-connection file and the session that they lead to, found before Jupyter's libraries are loaded.
+"""The kernel's settings: traits of `WasmKernel`, on the command line and in config files. They also
+give the connection file and the session, before Jupyter's libraries are loaded.
 
 The limits are not repeated here: each field of `ExecutionPolicy` becomes a trait of its name, with
 the policy's own default and description.
@@ -48,12 +48,12 @@ from wasm_kernel.sessions.notebooks import Opening, opening
 from wasm_kernel.sessions.root import SessionsRoot
 
 SESSION_NAME = "JPY_SESSION_NAME"
-"""The variable in which Jupyter's server passes a kernel the path of its notebook, on the host.
+"""The variable in which Jupyter's server passes a kernel its notebook's path on the host.
 
 Source: `SessionManager.get_kernel_env` of jupyter_server, since 2.0.
 """
 LAUNCHER = "JPY_PARENT_PID"
-"""The variable in which a launcher passes a kernel its own process's number.
+"""The variable in which a launcher passes a kernel the number of the launcher's process.
 
 Source: `launch_kernel` of jupyter_client.
 """
@@ -61,7 +61,7 @@ ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
 SECTION = "WasmKernel"
 _PREFIX = "kernel-"
 _JUPYTERS = ("JPY_", "JUPYTER")
-"""How the names of variables begin in which Jupyter and JupyterHub pass keys to their children."""
+"""The prefixes of variables in which Jupyter and JupyterHub pass keys to their children."""
 
 _TRAITS: dict[str, Any] = {
     "bool": Bool,
@@ -269,31 +269,31 @@ class _Session(Configurable):
 
     @property
     def writes_folder(self) -> bool:
-        """True if what cells write there lands in that folder."""
+        """True if the cells' files there are written into that folder."""
         return bool(self.folder == "write")
 
     @property
     def is_batch(self) -> bool:
-        """True if a command runs this kernel, and collects what the notebook has written."""
+        """True if a command runs this kernel, and collects the notebook's files."""
         return bool(self.door == Door.BATCH)
 
     def publishable(self) -> PublishableNames:
-        """Decides which names of files may be published; or `PolicyError`."""
+        """Returns the rule for names of files that may be published; raises `PolicyError`."""
         try:
             return PublishableNames(self.publish_suffixes)
         except SuffixError as problem:
             raise PolicyError(f"{SECTION}.publish_suffixes", str(problem)) from problem
 
     def published_into(self) -> tuple[str, ...]:
-        """The names that lead from the folder of this process to the one for published files.
+        """Returns the path from this process's folder to the one for published files, as names.
 
-        None if neither the settings nor Jupyter's server say it. `PolicyError` if it lies
-        elsewhere.
+        Empty if neither the settings nor Jupyter's server give it. Raises `PolicyError` if the
+        folder lies outside.
         """
         if not self.publish_folder:
             return folder_of_notebook(os.environ)
         names = tuple(self.publish_folder.removesuffix("/").split("/"))
-        if self.is_batch:  # which made the name itself
+        if self.is_batch:  # the batch made the name itself
             return names
         if not all(map(is_folder_name, names)):
             raise PolicyError(
@@ -307,14 +307,14 @@ class _Session(Configurable):
         return _absolute("event_log", self.event_log) if self.event_log else None
 
     def check(self) -> None:
-        """Raises `WasmKernelError` if a kernel would refuse one of these; opens nothing."""
+        """Raises `WasmKernelError` if a kernel would refuse a setting; opens nothing."""
         self.policy()
         self.publishable()
         self.published_into()
         _ = self.root, self.event_file
 
     def opening(self, connection_file: Path) -> Opening:
-        """Returns the session that is named, or the notebook's, or the connection file's."""
+        """Returns the named session, or the notebook's, or the connection file's."""
         notebook = notebook_of(os.environ) if self.reopen and not self.session_id else None
         session = self.session_id or session_of_file(connection_file)
         return opening(self.root, session, notebook)
@@ -330,7 +330,7 @@ class _Session(Configurable):
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
 
     def _passed(self) -> dict[str, str]:
-        """The environment variables that cells see, without keys of Jupyter's (`PolicyError`)."""
+        """The environment variables that cells see; `PolicyError` for those with Jupyter's keys."""
         for name in self.pass_env:
             if name.startswith(_JUPYTERS):
                 raise PolicyError(
@@ -342,13 +342,13 @@ class _Session(Configurable):
         return {name: os.environ[name] for name in named if name in os.environ}
 
     def _written(self) -> dict[str, Any]:
-        """The limits in the policy's file that no trait sets; `PolicyError` if one can't be."""
+        """The limits in the policy's file that no trait sets; `PolicyError` for an invalid one."""
         file = _absolute("policy_file", self.policy_file)
         try:
             limits = ExecutionPolicy.from_toml(file)
         except PolicyError as problem:
             if problem.where:
-                raise  # it names the file and the key
+                raise  # the error already names the file and the key
             rule = f"names {problem.field}, which {problem.rule}"
             raise PolicyError(f"{SECTION}.policy_file", rule) from problem
         said = self._find_my_config(self.config)
@@ -356,13 +356,13 @@ class _Session(Configurable):
 
 
 def _named(text: str) -> Path:
-    """A folder as an absolute path; no relative one may lead through a link."""
+    """The absolute path of a folder; a relative one must not lead through a link."""
     path = Path(text).expanduser()
     return path if path.is_absolute() else real_path(path)
 
 
 def _absolute(trait: str, text: str) -> Path:
-    """A file of the user; a kernel runs in the notebook's folder, whose files may not be his."""
+    """The absolute path of a user's file; the kernel's folder may hold files of others."""
     file = Path(text).expanduser()
     if not file.is_absolute():
         raise PolicyError(f"{SECTION}.{trait}", "must be an absolute path")
@@ -387,13 +387,13 @@ def _policy_traits() -> dict[str, TraitType[Any, Any]]:
 
 
 # Named WasmKernel, as traitlets names a section of the configuration by its class. It is not a part
-# of the kernel class itself, whose import takes long: the guest starts meanwhile.
+# of the kernel class itself, whose import takes long, so that the guest can start before it.
 _settings: Any = type(_Session)
 KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits())
 
 
 def check_names(config: Config) -> None:
-    """Raises `TraitError` for names of no setting: a limit with a slip must not get lost."""
+    """Raises `TraitError` for an unknown setting: a misspelt limit must not get lost."""
     known = KernelSettings.class_trait_names(config=True)
     for name in sorted(set(config.get(SECTION, {})) - set(known)):
         import difflib
@@ -409,8 +409,8 @@ def check_names(config: Config) -> None:
 def connection_path(name: str) -> Path:
     """Returns the path of a connection file's name, as other Jupyter kernels read it.
 
-    A plain name is looked for here and in Jupyter's runtime folder; a new one lies in the latter.
-    An empty name stands for a new file.
+    A plain name is searched in the current folder and in Jupyter's runtime folder; a new file lies
+    in the latter. An empty name stands for a new file.
     """
     name = name or f"{_PREFIX}{os.getpid()}.json"
     here = Path(name).expanduser()
@@ -420,7 +420,7 @@ def connection_path(name: str) -> Path:
 
 
 def session_of_file(path: Path) -> str:
-    """Returns the id of the session that belongs to a connection file, always the same one.
+    """Returns the id of a connection file's session, which is always the same.
 
     Jupyter names the file by the kernel's own id and keeps both over a restart. For other files the
     id depends on their path and their key; a file that does not exist yet gets a new session.
@@ -438,8 +438,8 @@ def session_of_file(path: Path) -> str:
 def notebook_of(environment: Mapping[str, str]) -> Path | None:
     """Returns the path of the notebook that a kernel was started for; None if no server names one.
 
-    A program that a notebook starts, and that starts kernels itself, hands on the variable that it
-    was given: that is not these kernels' notebook.
+    If a notebook's program starts kernels itself, they inherit the notebook's variable, but it is
+    not their notebook.
     """
     name = environment.get(SESSION_NAME, "")
     if not Path(name).is_absolute():
@@ -447,15 +447,15 @@ def notebook_of(environment: Mapping[str, str]) -> Path | None:
     launcher = environment.get(LAUNCHER, "")
     try:
         handed_on = Path("/proc", launcher, "environ").read_bytes().split(b"\0")
-    except OSError:  # no launcher is named, say
+    except OSError:  # such as without a launcher
         handed_on = []
     return None if os.fsencode(f"{SESSION_NAME}={name}") in handed_on else Path(name)
 
 
 def folder_of_notebook(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the name of the folder that is named after the notebook, and lies beside it.
+    """Returns the name of the folder beside the notebook that is named after it.
 
-    None if no notebook is named, or if this process was not started in its folder.
+    Empty if no notebook is named, or if this process was not started in its folder.
     """
     path = notebook_of(environment)
     try:

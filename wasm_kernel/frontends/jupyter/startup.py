@@ -1,5 +1,5 @@
-"""A fast start: imports that a kernel does without, and bytecode for those that it needs; and how
-far a slow one is.
+"""The speed of a start: imports that a kernel skips, and bytecode for the others; and the progress
+of a slow start.
 
 The kernel needs a few modules of ipykernel and jupyter_client, and `ipykernel.kernelbase` needs one
 exception class of `IPython.core.error`. But importing any module of a package runs the package's
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.guests.protocol import ClearOutput, Stream
 from wasm_kernel.policy import RuntimeType
 
-# -- imports that a start does without
+# -- imports that a start skips
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
     from wasm_kernel.execution.interfaces import Listener
 
-_guard = threading.RLock()  # a package's own `__init__` may look names up in it
+_guard = threading.RLock()  # reentrant: a package's own `__init__` may look names up in it
 
 
 def lazily(name: str) -> None:
     """Makes a package's modules importable without running its `__init__`.
 
-    That runs when a name is first looked up in the package itself, so whoever imports the package
-    finds all of it. Does nothing if the package is loaded already, or not found. Main thread,
-    before others import anything.
+    `__init__` runs when a name is first looked up in the package itself, so that importers of the
+    package find all of it. Does nothing if the package is already loaded, or not found. Called on
+    the main thread, before others import anything.
     """
     spec = PathFinder.find_spec(name)
     if name in sys.modules or spec is None or spec.submodule_search_locations is None:
@@ -61,9 +61,10 @@ def lazily(name: str) -> None:
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
-    """Hides a module in the block: what is imported there does without it, also afterwards.
+    """Hides a module from the imports in the block, which then never use it.
 
-    Does nothing if the module is loaded already. Main thread, before others import anything.
+    Does nothing if the module is already loaded. Called on the main thread, before others import
+    anything.
     """
     absent: Any = None  # the import system's mark for a module that does not exist
     if name in sys.modules:
@@ -88,8 +89,8 @@ def needs_bytecode() -> bool:
 
     Python compiles a module when it is first imported, and keeps the bytecode beside it. Some
     installers do that themselves (pip), others leave it to Python (uv, an editable install). A
-    confined kernel can write nothing there, so each of its starts would compile everything anew, at
-    a third of the start's time. So a process outside does it once, while the first kernel starts.
+    confined kernel can't write there, so each start would compile everything anew, which takes a
+    third of its time. So an unconfined process does it once, while the first kernel starts.
     """
     last = Path(__file__).with_name("kernel.py")
     kept = cache_from_source(str(last))
@@ -99,9 +100,9 @@ def needs_bytecode() -> bool:
 
 
 def write_bytecode() -> subprocess.Popen[bytes]:
-    """Starts another interpreter that imports what a kernel does; does not wait for it.
+    """Starts another interpreter that imports a kernel's modules; does not wait for it.
 
-    It ends with this process: the next start goes on from there.
+    It ends with this process; the next start then compiles the rest.
     """
     import subprocess
 
@@ -117,7 +118,7 @@ def write_bytecode() -> subprocess.Popen[bytes]:
 
 QUIET_SECONDS = 1.0  # seconds of silence; a warm start needs far less
 PROGRESS_SECONDS = 2.0  # seconds between two lines
-COLUMNS = 79  # a terminal can't take back a line that it has broken
+COLUMNS = 79  # a terminal can't clear a line that it has wrapped
 LONG_SECONDS = 3.0  # front ends wait 4 s for an answer when they look for widgets at their start
 
 
@@ -131,18 +132,18 @@ class StartProgress:
     def __init__(self) -> None:
         self._latest = "starting the sandbox"
         self._guard = threading.Lock()
-        self._is_long: Future[None] = Future()  # done as soon as that is known
+        self._is_long: Future[None] = Future()  # done as soon as the start is known to be long
         self._long_from = time.monotonic() + LONG_SECONDS
 
     def tell(self, sentence: str) -> None:
-        """Remembers how far the start is; only one that takes long tells anything."""
+        """Notes the progress of the start; only a long start reports any."""
         self._latest = sentence
         with self._guard:
             if not self._is_long.done():
                 self._is_long.set_result(None)
 
     async def wait(self, ended: Future[None] | asyncio.Task[Any]) -> bool:
-        """Waits for an end, but not for a start that takes long; returns whether it has ended."""
+        """Waits for `ended`, unless the start takes long; returns whether it has ended."""
         import asyncio
 
         if not ended.done():
@@ -162,8 +163,8 @@ class StartProgress:
     ) -> None:
         """Shows the progress in the waiting cell, in one line, until `started` or `cell` ends.
 
-        The line is taken away with the start, on the thread that starts, so the cell's own output
-        comes after it, and is all that the notebook keeps.
+        The thread of the start removes the line at its end, so that the cell's own output comes
+        after it, and is all that the notebook keeps.
         """
         import asyncio
 
@@ -173,7 +174,7 @@ class StartProgress:
             nonlocal is_over
             with self._guard:
                 if width and not is_over:
-                    page.emit(Stream("stderr", f"\r{'':{width}}\r"))  # a terminal clears nothing
+                    page.emit(Stream("stderr", f"\r{'':{width}}\r"))  # for terminals
                     page.emit(ClearOutput(wait=False))
                 is_over = True
 

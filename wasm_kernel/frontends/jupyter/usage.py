@@ -1,7 +1,7 @@
-"""The kernel's use of resources, for monitors: the fields that ipykernel sends, and the guest's.
+"""The kernel's use of resources, for monitors: the fields of ipykernel, and the guest's.
 
-ipykernel looks for child processes among all processes of the machine, which a confined process
-can't see, and this kernel has none.
+Unlike ipykernel it does not search the machine for child processes: a confined process can't see
+them, and this kernel has none.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from wasm_kernel.result import SandboxResult
 
 
 class Usage:
-    """Remembers what the last cell used. The main thread notes it, the control thread asks.
+    """The resources that the last cell used. The main thread notes them, the control thread asks.
 
-    The reply is that of `usage_request`. `kernel_memory` is the process's own memory in bytes, the
-    guest's among it; `guest_memory` the size of the guest's memory after the last cell, which only
-    grows; `fuel_consumed` the fuel of that cell, or null if fuel is not counted.
+    In the reply to `usage_request`, `kernel_memory` is the process's own memory in bytes, with the
+    guest's; `guest_memory` is the size of the guest's memory after the last cell, which only grows;
+    `fuel_consumed` is the fuel of that cell, or null if fuel is not counted.
     """
 
     def __init__(self, policy: ExecutionPolicy) -> None:
@@ -45,7 +45,7 @@ class Usage:
         }
 
     def _of_machine(self) -> dict[str, Any]:
-        import psutil  # only users of a monitor wait for this import
+        import psutil  # slow, and only needed with a monitor
 
         if self._process is None:
             self._process = psutil.Process()
@@ -56,5 +56,5 @@ class Usage:
             "host_virtual_memory": dict(psutil.virtual_memory()._asdict()),
         }
         percent = psutil.cpu_percent()
-        # the first value says nothing, and ipykernel leaves it out as well
+        # the first value is meaningless, and ipykernel leaves it out as well
         return found | ({"host_cpu_percent": percent} if percent else {})

@@ -1,5 +1,5 @@
-"""The origin of a kernel's process: Jupyter started it, or it was forked from one that has
-everything loaded. What differs between the two is here and in `forker.py`.
+"""The launch of a kernel's process: Jupyter started it, or it was forked from a process that has
+everything loaded. The differences between the two are here and in `forker.py`.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -31,37 +31,39 @@ if TYPE_CHECKING:
 
     from wasm_kernel.execution.sandbox import LocalSandbox
 
-SandboxFactory = Callable[[RuntimeType, Session, ExecutionPolicy, Resume, Broker], "LocalSandbox"]
+LocalSandboxFactory = Callable[
+    [RuntimeType, Session, ExecutionPolicy, Resume, Broker], "LocalSandbox"
+]
 FORKER = "wasm_kernel.frontends.jupyter.forker"
 """The program of the process that kernels are forked from."""
 
 _SECONDS = 0.5  # from a kernel's start to that of the forker: by then the kernel is up
-_END_SECONDS = 0.3  # a broker has little time at its end
+_END_SECONDS = 0.3  # seconds; a broker has little time at its end
 
 
-class Origin(Protocol):
-    """The way in which a kernel's process came to be.
+class KernelLaunch(Protocol):
+    """The way in which a kernel's process was started.
 
     Attributes:
-        ports: Those on which it listens already.
+        ports: The ports on which it already listens.
     """
 
     ports: Ports
 
     def begin(self) -> None:
-        """Begins what goes on beside the kernel. In the broker's process, if there is one."""
+        """Begins the work beside the kernel. In the broker's process, if there is one."""
 
     def end(self) -> None:
-        """Does what is left to do when the kernel has ended. In the process of `begin`."""
+        """Finishes that work when the kernel has ended. In the process of `begin`."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends the process when whoever it belongs to is gone. On the main thread."""
+        """Ends the process when its owner, a launcher or a parent, is gone. On the main thread."""
 
 
-class Started:
-    """An `Origin`: Jupyter started this process, or a person did.
+class StandaloneLaunch:
+    """A `KernelLaunch`: Jupyter or a person started this process.
 
-    The name of the forker that is missing is empty if there is to be none.
+    `forker` is the name of the forker to start; empty if there must be none.
     """
 
     def __init__(self, forker: str = "", ports: Ports | None = None) -> None:
@@ -71,30 +73,30 @@ class Started:
         self._is_over, self._is_begun = threading.Event(), threading.Event()
 
     def begin(self) -> None:
-        """Starts a forker, so that the next kernel need not be started, once this one is up."""
+        """Starts a forker, once this kernel is up, so that the next kernel can be forked."""
         if self._forker:
             threading.Thread(target=self._start_forker, daemon=True).start()
 
     def end(self) -> None:
-        """Sees to it that the forker is started, however short the kernel's life was."""
+        """Ensures that the forker is started, even after a short run of the kernel."""
         self._is_over.set()
         if self._forker:
             self._is_begun.wait(_END_SECONDS)
 
     def _start_forker(self) -> None:
-        """Starts the forker, unless it is there: of kernels that begin together, one does it."""
+        """Starts the forker, unless another kernel that began at the same time has done so."""
         self._is_over.wait(_SECONDS)
         started = None
-        with suppress(OSError):  # this user can have none
+        with suppress(OSError):  # this user can't have a forker
             lock = _lock()
             try:
                 if not _is_running(self._forker):
                     started = self._forker_process(lock)
             finally:
-                os.close(lock)  # the forker has it until it listens
+                os.close(lock)  # the forker holds the lock until it listens
         self._is_begun.set()
         if started is not None:
-            started.wait()  # it forks itself off
+            started.wait()  # it ends soon, as it forks itself
 
     def _forker_process(self, lock: int) -> subprocess.Popen[bytes]:
         import subprocess
@@ -112,16 +114,16 @@ class Started:
         )
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends with the process that started this kernel, if that asked for it."""
+        """Ends with the process that started this kernel, if it asked for that."""
         parent = int(os.environ.get(LAUNCHER) or 0)
-        if parent > 1:  # process 1 never ends, and its children can't tell that theirs did
+        if parent > 1:  # process 1 never ends, and orphans become its children
             from ipykernel.parentpoller import ParentPollerUnix
 
             ParentPollerUnix(parent_pid=parent).start()
 
 
 def _lock() -> int:
-    """Waits for other forkers that are being started; returns the lock's descriptor."""
+    """Waits until no other forker is being started; returns the lock's descriptor."""
     folder = Path(launcher.place()).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
