@@ -1,4 +1,4 @@
-"""`wasm-kernel doctor`: says what works on this machine and what does not."""
+"""`wasm-kernel doctor`: reports what works on this machine."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _picker() -> Iterator[Finding]:
 
 
 def _settings() -> Iterator[Finding]:
-    """Says whether kernels take the settings in config files, and those of each kernelspec."""
+    """Reports whether kernels accept the settings in config files, and of each kernelspec."""
     files, why = _examined()
     if why:
         yield Finding("broken", f"no kernel starts with these settings: {why}")
@@ -118,7 +118,7 @@ def _settings() -> Iterator[Finding]:
 
 
 def _examined(arguments: Sequence[str] = ()) -> tuple[list[str], str]:
-    """Returns the config files that a kernel reads, and why it would refuse its settings, if so."""
+    """Returns the config files that a kernel reads, and the reason if it refuses its settings."""
     from wasm_kernel.frontends.jupyter import config_files, refusal
     from wasm_kernel.frontends.jupyter.app import WasmKernelApp
 
@@ -162,7 +162,7 @@ def _private_state(root: Path) -> Iterator[Finding]:
 
 
 def _saved_by_others(root: Path) -> Iterator[Finding]:
-    """Says what is about to wait for another version, before a session is opened with this one."""
+    """Reports sessions whose variables need another version, before this one opens them."""
     from wasm_kernel.sessions.overview import sessions_in
     from wasm_kernel.sessions.root import SessionsRoot
 
@@ -172,7 +172,7 @@ def _saved_by_others(root: Path) -> Iterator[Finding]:
             images = [image.id for image in language.images()]
             ours += images or [f"{language.image_names[0]}."]
     except BundleError:
-        return  # was said above
+        return  # reported before
     found = [one for one in sessions_in(SessionsRoot(root)) if one.image]
     count = sum(not one.image.startswith(tuple(ours)) for one in found)
     if count:

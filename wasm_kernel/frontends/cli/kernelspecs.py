@@ -1,4 +1,4 @@
-"""Kernelspecs, by which Jupyter offers this kernel in its picker."""
+"""Kernelspecs, which make Jupyter offer this kernel in its picker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "wasm-python"
 
 
 def name_of(runtime: RuntimeType) -> str:
-    """Returns the name that the kernelspec of a language has, unless another is asked for."""
+    """Returns the default name of a language's kernelspec."""
     return f"wasm-{runtime.value}"
 
 
@@ -31,14 +31,14 @@ class KernelspecError(WasmKernelError):
 
 @dataclass(frozen=True)
 class Place:
-    """A place for kernelspecs: the user's, a prefix's, or the system's (neither is given)."""
+    """A place for kernelspecs: the user's, a prefix's, or the system's if neither is given."""
 
     user: bool = False
     prefix: str | None = None
 
     @property
     def folder(self) -> Path:
-        """The folder of all kernelspecs there."""
+        """The folder of the kernelspecs in this place."""
         if self.user:
             return Path(jupyter_data_dir(), "kernels")
         if self.prefix is not None:
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Installed:
-    """A kernelspec of ours, as Jupyter finds it: its folder, and the command that it starts."""
+    """An installed kernelspec of ours: its folder, and the command that it starts."""
 
     name: str
     folder: Path
@@ -61,13 +61,13 @@ class Installed:
 
     @property
     def arguments(self) -> list[str]:
-        """The words behind the module's name, but for the connection file."""
+        """The arguments after the module's name, without the connection file."""
         words = [*self.argv[self.argv.index("wasm_kernel") + 1 :]]
         return [word for word in words if word not in ("-f", "{connection_file}")]
 
 
 def source(runtime: RuntimeType) -> Path:
-    """Returns the folder of a language's kernelspec in the package, or `KernelspecError`."""
+    """Returns the folder of a language's kernelspec in the package; raises `KernelspecError`."""
     checkout = Path(__file__).parents[3] / "kernelspec" / runtime.value
     if (checkout / "kernel.json").is_file():
         return checkout
@@ -119,7 +119,7 @@ def install(
 def uninstall(place: Place | None, name: str = NAME) -> Path:
     """Removes a kernelspec of ours from `place`, or from the place where Jupyter finds it first.
 
-    Raises `KernelspecError` if there is none, it is another kernel's, or it can't be removed.
+    Raises `KernelspecError` if there is none, it belongs to another kernel, or can't be removed.
     """
     if place is None:
         try:
@@ -138,7 +138,7 @@ def uninstall(place: Place | None, name: str = NAME) -> Path:
 
 
 def installed() -> list[Installed]:
-    """Returns the kernelspecs of ours that Jupyter offers."""
+    """Returns our kernelspecs that Jupyter offers."""
     found = []
     for name, folder in sorted(KernelSpecManager().find_kernel_specs().items()):
         argv = _argv(Path(folder))
@@ -148,7 +148,7 @@ def installed() -> list[Installed]:
 
 
 def offered() -> Installed:
-    """Returns the kernelspec of ours for a new console or notebook; `KernelspecError` if none."""
+    """Returns our kernelspec for a new console or notebook; `KernelspecError` if there is none."""
     found = installed()
     if not found:
         raise KernelspecError(
@@ -159,7 +159,7 @@ def offered() -> Installed:
 
 
 def empty_notebook() -> str:
-    """Returns a notebook without cells, for the kernel that is offered."""
+    """Returns a notebook without cells, for the offered kernel."""
     spec = offered()
     found = json.loads((spec.folder / "kernel.json").read_text(encoding="utf-8"))
     kernel = {"name": spec.name} | {key: found[key] for key in ("display_name", "language")}
@@ -168,7 +168,7 @@ def empty_notebook() -> str:
 
 
 def _argv(folder: Path) -> tuple[str, ...] | None:
-    """Returns the command that a kernelspec of ours starts; None if it is another kernel's."""
+    """Returns the command of a kernelspec of ours; None if it belongs to another kernel."""
     try:
         argv = json.loads((folder / "kernel.json").read_text(encoding="utf-8"))["argv"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -22,7 +22,7 @@ from wasm_kernel.frontends.cli import sessions
 from wasm_kernel.frontends.mcp.command import add_mcp
 from wasm_kernel.policy import RuntimeType
 
-_BROKEN_PIPE = 141  # the status that a shell gives a program that wrote to nobody
+_BROKEN_PIPE = 141  # a shell's status for a program whose reader has gone
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The tables of `wasm-kernel sessions`: what people read of sessions and of their files."""
+"""The tables of `wasm-kernel sessions`, about sessions and their files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HEADINGS: Row = (
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with whatever does not print escaped: names are the guest's choice."""
+    """`text` on one line, with unprintable characters escaped: the guest chooses names."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
 def table(*rows: Row) -> str:
-    """Rows in columns, each as wide as its longest cell."""
+    """Rows as text in columns, each as wide as its longest cell."""
     lines = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
@@ -34,7 +34,7 @@ def _when(time: datetime | None) -> str:
 
 
 def _age(time: datetime | None) -> str:
-    """Returns how long ago that was, in the largest unit of which there are two."""
+    """Returns the age of a time, in the largest unit of which it has at least two."""
     minutes = 0 if time is None else max(0, int((datetime.now(UTC) - time).total_seconds() // 60))
     for unit, name in ((24 * 60, "days"), (60, "hours")):
         if minutes >= 2 * unit:
@@ -43,7 +43,7 @@ def _age(time: datetime | None) -> str:
 
 
 def notes_on(session: Overview) -> str:
-    """Returns what is to be said of a session beside its figures; empty if that is nothing."""
+    """Returns notes on a session beside its figures; empty if there are none."""
     notebook = session.parent_notebook
     parent = f"{session.forked_from:.8}" if notebook is None else notebook.name
     notes = [

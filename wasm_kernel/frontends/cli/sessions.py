@@ -1,6 +1,6 @@
-"""`wasm-kernel sessions ...`: what each command does, its options, and the tables that it prints.
+"""The commands `wasm-kernel sessions ...`, with their options and output.
 
-A command returns its exit status, or None if it went well; it raises a `WasmKernelError` or an
+A command returns its exit status, or None for success; it raises a `WasmKernelError` or an
 `OSError` if it fails.
 """
 
@@ -45,12 +45,12 @@ _WITH_VARIABLES = (
     "The variables go along, with the memory of the sandbox that they lie over: for Python, some "
     "50 MB beside the files. --files-only leaves them out."
 )
-_SAME = "="  # stands for the id that the session in an archive had; no id looks like it
+_SAME = "="  # stands for the id of the session in an archive; it is not a valid id
 _COMMANDS: dict[str, tuple[Command, str, tuple[Option, ...]]] = {}
 
 
 def add(commands_of: Any, root: Callable[[], Path]) -> None:
-    """Adds the command to those of `wasm-kernel`; `root` is where sessions lie by default."""
+    """Adds the command to those of `wasm-kernel`; `root` returns the default sessions' folder."""
     sessions = commands_of.add_parser("sessions", help="list, look into, move and delete sessions")
     _add_folders(sessions)
     kinds = sessions.add_subparsers(required=True, metavar="COMMAND")
@@ -85,7 +85,7 @@ def _running(command: Command, default: Callable[[], Path]) -> Command:
 
 
 def _command(about: str, *options: Option) -> Callable[[Command], Command]:
-    """Makes a command of a function: its name, without underscores, and its help."""
+    """Registers a function as the command of its name, without underscores, and this help."""
 
     def named(command: Command) -> Command:
         _COMMANDS[command.__name__.strip("_")] = (command, about, options)
@@ -111,7 +111,7 @@ def _count(text: str) -> int:
 _SESSION = _option(
     "session", metavar="SESSION", help="its id, or what that begins with, or its notebook's name"
 )
-_WANTED = ("wanted",), _SESSION[1]  # also in another sessions' folder that was used before
+_WANTED = ("wanted",), _SESSION[1]  # also in other folders of sessions that were used before
 _JSON = _switch("--json", about="for other programs")
 _YES = _switch("--yes", "-y", about="do not ask")
 
@@ -185,7 +185,7 @@ def _read(options: argparse.Namespace) -> None:
 def _write(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.files import write_session_file
 
-    options.overview()  # a typing error in the id makes no new session
+    options.overview()  # raises for a wrong id, for which a session would be made
     source = options.source
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     overwrite = not options.no_overwrite
@@ -270,10 +270,10 @@ def _open(options: argparse.Namespace) -> None:
     traits |= {"resume": "always"}
     if options.private_root is not None:
         traits |= {"private_root": Path(options.private_root).absolute()}
-    # -P: the current folder may hold anybody's modules
+    # -P: the current folder may hold untrusted modules
     command = [sys.executable, "-P", "-m", "jupyter_console", "--kernel", offered().name, "--"]
     command += [f"--WasmKernel.{name}={value}" for name, value in traits.items()]
-    os.execv(sys.executable, command)  # noqa: S606 - the console is to get this terminal's signals
+    os.execv(sys.executable, command)  # noqa: S606 - so that the console gets the terminal's signals
 
 
 @_command(
@@ -309,7 +309,7 @@ def _bind(options: argparse.Namespace) -> None:
 
 
 def _cells_of(notebook: Path) -> str:
-    """The text of a notebook, for a fork's to begin with; empty if it can't be read."""
+    """The text of a notebook, from which a fork's notebook begins; empty if it can't be read."""
     with suppress(OSError, ValueError, RecursionError, NotebookRefused):
         with NotebookFile.at(notebook) as file:
             text = file.content().decode()
@@ -319,7 +319,7 @@ def _cells_of(notebook: Path) -> str:
 
 
 def _found(options: argparse.Namespace) -> Overview:
-    """A session in the sessions' folder, or in another that was used before if none is named."""
+    """The wanted session in the sessions' folder, or, if none is named, in others used before."""
     for place in (options.root.named, *options.elsewhere):
         with suppress(FileNotFoundError):
             root = SessionsRoot(place, options.private_root)
@@ -328,7 +328,7 @@ def _found(options: argparse.Namespace) -> Overview:
 
 
 def _id_of(root: SessionsRoot, text: str) -> str:
-    """The id of the one session that a user means; what he wrote if there is none."""
+    """The id of the session that a user means; the user's text if there is none."""
     found = overview.ids_named(root, text)
     if len(found) > 1:
         some = ", ".join([*found[:_NAMED_MOST], *["..."] * (len(found) > _NAMED_MOST)])
@@ -418,7 +418,7 @@ def _import(options: argparse.Namespace) -> None:
 
 
 def _confirmed(question: str, options: argparse.Namespace) -> bool:
-    """Returns whether the user wants it: asked in a terminal, or told with `--yes`."""
+    """Returns whether the user confirms it, in a terminal or with `--yes`."""
     if options.yes:
         return True
     if not sys.stdin.isatty():
@@ -428,7 +428,7 @@ def _confirmed(question: str, options: argparse.Namespace) -> bool:
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
-# -- what they print
+# -- output
 
 
 def _print(options: argparse.Namespace, facts: Any, text: str) -> None:
@@ -445,7 +445,7 @@ def _print_moved(options: argparse.Namespace, facts: dict[str, Any], made: Any, 
 
 
 def _as_json(value: Any) -> str:
-    """JSON for other programs: times in ISO 8601, paths as text."""
+    """Returns JSON for other programs, with times in ISO 8601, and paths as text."""
 
     def plain(value: Any) -> str:
         return value.isoformat() if isinstance(value, datetime) else str(value)

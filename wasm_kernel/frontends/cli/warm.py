@@ -1,5 +1,5 @@
-"""`wasm-kernel warm`: prepares the guests, so that no first kernel waits for them; carries them to
-other machines and takes them from there.
+"""`wasm-kernel warm`: prepares the guests, so that the first kernel need not wait for them; exports
+and imports prepared guests.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from wasm_kernel.engine.cache_archive import Check, read_archive, write_archive
 from wasm_kernel.engine.flavours import FLAVOURS, FlavourName
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
 
-_THROTTLE = 5.0  # seconds between two lines about the same thing
+_THROTTLE = 5.0  # seconds between two lines about the same topic
 
 
 def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
-    """Compiles each guest for a flavour and builds its base image if they are missing.
+    """Compiles each guest for a flavour, and builds its base image, if they are missing.
 
     `say` gets one line at a time. Raises `WasmKernelError`, which says what to do.
     """
     begun = time.monotonic()
-    said: dict[str, float] = {}  # each topic, and when it was spoken of last
+    said: dict[str, float] = {}  # when a line about each topic was last written
 
     def tell(sentence: str) -> None:
         topic, now = sentence.partition(":")[0], time.monotonic()
@@ -40,7 +40,7 @@ def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
 
 
 def export_archive(say: Callable[[str], None], target: Path, *, flavour: FlavourName) -> None:
-    """Writes the prepared guests into an archive, and `say`s how another machine takes it."""
+    """Writes the prepared guests into an archive, and `say`s how to import it elsewhere."""
     paths = (language.prepared.paths(FLAVOURS[flavour]) for language in languages())
     digest = write_archive(chain.from_iterable(paths), target)
     say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
@@ -48,7 +48,7 @@ def export_archive(say: Callable[[str], None], target: Path, *, flavour: Flavour
 
 
 def import_archive(say: Callable[[str], None], source: Path, sha256: str) -> None:
-    """Takes prepared guests from an archive of this digest; `WasmKernelError` says why not."""
+    """Imports prepared guests from an archive with this digest; raises `WasmKernelError`."""
     known: dict[str, Check | None] = {}
     with ExitStack() as held:
         for language in languages():
