@@ -34,21 +34,21 @@ from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environm
 from tests.peak import of_process
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.errors import LimitReached
-from wasm_kernel.frontends.mcp import gate, results
 from wasm_kernel.frontends.mcp import http as mcp_http
+from wasm_kernel.frontends.mcp import request_limiter, results
 from wasm_kernel.frontends.mcp.callers import (
     HELD_BYTES,
-    NOBODY,
+    LEASE,
+    LEASE_KEY,
+    NO_CALLER,
     SESSION_HEADER,
-    SHARE,
-    SHARE_KEY,
     Caller,
-    Share,
+    MemoryLease,
 )
 from wasm_kernel.frontends.mcp.file_tools import FileTools
-from wasm_kernel.frontends.mcp.gate import BURST, Gate, Rates
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
+from wasm_kernel.frontends.mcp.request_limiter import BURST, Rates, RequestLimiter
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions, HostWork
 from wasm_kernel.result import Output, SandboxResult
@@ -170,13 +170,13 @@ class Application:
 
 
 class Sender:
-    """Sends requests to a gate, and takes the status of each answer."""
+    """Sends requests to a limiter, and takes the status of each answer."""
 
     def __init__(self) -> None:
         self.app = Application()
         self.sessions = AgentSessions(Future(), ExecutionPolicy(), keep=False)
         self.metrics = Metrics()
-        self.gate = Gate(self.app, self.sessions, None, self.metrics)
+        self.limiter = RequestLimiter(self.app, self.sessions, None, self.metrics)
 
     async def send(
         self, content: bytes = b"", *, host: str = "one", last: bool = True, connection: str = ""
@@ -192,7 +192,7 @@ class Sender:
 
         named = [(SESSION_HEADER.encode(), connection.encode())] if connection else []
         scope = {"type": "http", "method": "POST", "client": (host, 1), "headers": named}
-        await self.gate(scope, receive, take)
+        await self.limiter(scope, receive, take)
         return found[0]
 
 
@@ -200,7 +200,7 @@ def test_one_client_holds_no_more_than_its_share() -> None:
     sender = Sender()
 
     async def attack() -> None:
-        part = b" " * (gate.REQUEST_BYTES - 1)
+        part = b" " * (request_limiter.REQUEST_BYTES - 1)
         sending = partial(sender.send, part, last=False, connection="c1")
         slow = [asyncio.ensure_future(sending()) for _ in range(8)]
         await asyncio.sleep(0)
@@ -208,7 +208,7 @@ def test_one_client_holds_no_more_than_its_share() -> None:
         assert ended == [503] * 4
         assert await sender.send(b"x", host="two") == 200
         assert await sender.send(b" " * 60_000) == 200  # of others, who share the address
-        large = b" " * (gate.REQUEST_BYTES + 1)
+        large = b" " * (request_limiter.REQUEST_BYTES + 1)
         assert await sender.send(large, host="two", connection="c2") == 413
         assert await sender.send(b" " * 70_000, host="two") == 413  # a connection would keep it
         for each in slow:
@@ -380,11 +380,11 @@ def test_replies_that_nobody_reads_hold_no_more_than_a_share() -> None:
     sender, given = Sender(), list[bool]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        given.append(scope[SHARE_KEY].take(30 * MIB))
+        given.append(scope[LEASE_KEY].take(30 * MIB))
         await asyncio.Future()
 
     async def attack() -> None:
-        sender.gate = Gate(app, sender.sessions, None, sender.metrics)
+        sender.limiter = RequestLimiter(app, sender.sessions, None, sender.metrics)
         for host in ("one", "one", "one", "two"):
             slow = asyncio.ensure_future(sender.send(host=host))
             await asyncio.sleep(0)
@@ -405,17 +405,17 @@ def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
 
     async def attack() -> None:
         sandbox = SimpleNamespace(sync=SimpleNamespace(read_file=read_file))
-        session: Any = SimpleNamespace(sandbox=sandbox, caller=NOBODY)
-        tools = FileTools(Sender().sessions, lambda: NOBODY, MountedFiles(()), 1)
+        session: Any = SimpleNamespace(sandbox=sandbox, caller=NO_CALLER)
+        tools = FileTools(Sender().sessions, lambda: NO_CALLER, MountedFiles(()), 1)
         held = Counter({"one": HELD_BYTES - MIB})
-        share = Share(held, "one")
-        SHARE.set(share)
+        lease = MemoryLease(held, "one")
+        LEASE.set(lease)
         assert len(await tools._content(session, "a.csv")) == MIB
         with pytest.raises(LimitReached, match="Too many large files"):
             await tools._content(session, "a.csv")
-        share.end()
+        lease.end()
         assert held["one"] == HELD_BYTES - MIB
-        assert not share.take(1)  # nobody would give it back
+        assert not lease.take(1)  # nobody would give it back
 
     asyncio.run(attack())
 
@@ -459,7 +459,7 @@ def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
 def test_a_client_that_connects_again_and_again_ends_its_own_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gate, "CONNECTIONS", 2)
+    monkeypatch.setattr(request_limiter, "CONNECTIONS", 2)
     sender = Sender()
 
     async def connect() -> None:

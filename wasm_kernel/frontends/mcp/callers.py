@@ -1,5 +1,5 @@
-"""`Caller`: who makes a call, and what an automatic session of theirs is bound to; `Share`: what
-memory a request takes; `Tokens`: the bearer tokens that a server over HTTP takes.
+"""`Caller`: the client that makes a call, and the scope of its automatic sessions; `MemoryLease`:
+the memory of a request; `Tokens`: the bearer tokens that a server over HTTP accepts.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from wasm_kernel.policy import MIB, read_toml
 
 SESSION_HEADER = "mcp-session-id"
 ADMIN = "admin"
-SHARE_KEY = "wasm_kernel.share"
-"""The key of a request's `Share` in its scope."""
+LEASE_KEY = "wasm_kernel.lease"
+"""The key of a request's `MemoryLease` in its ASGI scope."""
 HELD_BYTES = 64 * MIB
 """The most bytes that the requests of one client, and large replies to them, hold at once."""
-_TOKEN_CHARACTERS = 16  # of a token at least: shorter ones can be guessed
+_TOKEN_CHARACTERS = 16  # the least of a token: shorter ones can be guessed
 _KEYS = {"token", "admin", "owners"}
 
 
-class Share:
-    """The part that one request and its reply hold of the memory that its client may take at once.
+class MemoryLease:
+    """The memory that a request and its reply hold, within the limit of its client.
 
-    `held` is by client.
+    `held` has the bytes of all requests of each client.
     """
 
     def __init__(self, held: Counter[str], client: str) -> None:
@@ -48,7 +48,7 @@ class Share:
         return self._own > 0
 
     def take(self, size: int) -> bool:
-        """Holds so many bytes more until the request ends; returns whether it may."""
+        """Takes `size` bytes until the request ends; returns whether the limit allows it."""
         if self._has_ended or self._held[self._client] + size > HELD_BYTES:
             return False
         self._held[self._client] += size
@@ -56,27 +56,26 @@ class Share:
         return True
 
     def end(self) -> None:
-        """Gives back what it holds."""
+        """Releases its bytes."""
         self._has_ended = True
         self._held[self._client] -= self._own
         if not self._held[self._client]:
             del self._held[self._client]
 
 
-SHARE: ContextVar[Share | None] = ContextVar("share", default=None)
-"""The share of the request that is served; None over stdio, where the client is the only one."""
+LEASE: ContextVar[MemoryLease | None] = ContextVar("lease", default=None)
+"""The lease of the current request; None over stdio, which has only one client."""
 
 
 class Caller(Struct, frozen=True):
     """The client that makes a call.
 
     Attributes:
-        scope: What binds its calls to its automatic sessions: the owner that its token names, the
-            connection, or the process. It is empty if nothing does: then each call needs a
-            session's handle.
-        credential: The name of its token: only the same credential may use what it makes.
-        owner: The name that the limits of sessions count its sessions under.
-        is_admin: Whether it may see and use the sessions of others.
+        scope: The name that binds its calls to its automatic sessions: of its token's owner, the
+            connection, or the process. If it is empty, each call needs a session's handle.
+        credential: The name of its token: only the same credential may use its sessions.
+        owner: The name under which the limits count its sessions.
+        is_admin: Whether it may see and use the sessions of other clients.
     """
 
     scope: str
@@ -85,12 +84,12 @@ class Caller(Struct, frozen=True):
     is_admin: bool = False
 
 
-NOBODY = Caller("", "", "")
-"""The client over stdio of a server that serves none."""
+NO_CALLER = Caller("", "", "")
+"""The local caller of a server without a client over stdio."""
 
 
 def caller_of(context: ServerRequestContext[Any, Any], local: Caller) -> Caller:
-    """Returns the client that makes a request; over stdio that is `local`."""
+    """Returns the client that makes a request; over stdio, it is `local`."""
     request = context.request
     if request is None:
         return local
@@ -107,7 +106,7 @@ def caller_of(context: ServerRequestContext[Any, Any], local: Caller) -> Caller:
 
 
 def client_name(credential: str, scope: Scope) -> str:
-    """Returns the name of a request's client: its credential, or its address if it shows none."""
+    """Returns the name of a request's client: its credential, or else its address."""
     return credential or f"at {(scope.get('client') or ('',))[0]}"
 
 
@@ -119,7 +118,7 @@ def connection_scope(session_header: str) -> str:
 class Tokens:
     """The bearer tokens that a server takes: a `TokenVerifier` of the SDK.
 
-    They are known by their SHA-256: looking one up takes no longer for a token that begins rightly.
+    They are kept as SHA-256, so that the time of a look-up tells nothing of a token's beginning.
     """
 
     def __init__(self, known: dict[bytes, AccessToken]) -> None:
@@ -158,13 +157,13 @@ class Tokens:
         return cls(known)
 
     def name_of(self, authorization: str) -> str:
-        """Returns whose token an `Authorization` header holds; empty if it is not known."""
+        """Returns the name of the token in an `Authorization` header; empty if it is unknown."""
         kind, _, token = authorization.partition(" ")
         known = self._known.get(_digest(token)) if kind.lower() == "bearer" else None
         return known.client_id if known is not None else ""
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Returns what a token stands for; None if it is not known."""
+        """Returns the rights of a token; None if it is unknown."""
         return self._known.get(_digest(token))
 
 

@@ -1,4 +1,4 @@
-"""Running a cell for a client: progress while it runs, an interrupt if the client cancels."""
+"""Runs a cell for a client: with progress while it runs, and an interrupt if the client cancels."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.outputs import terminal
 from wasm_kernel.result import SandboxResult
 
-TELL_SECONDS = 1.0  # some clients give up after ten without a word
+TELL_SECONDS = 1.0  # some clients give up after ten seconds of silence
 _LINE_CHARACTERS = 200
 _HELD_CHARACTERS = 4096
 
 Tell = Callable[[float, str], Awaitable[None]]
-"""Tells the client how long a cell has run, in seconds, and what it says."""
+"""Tells the client how long a cell has run, in seconds, and its last line of output."""
 
 
 class LastLine:
-    """The last line of what a cell has written. It is looked for when it is told, once a second."""
+    """The last line of a cell's output. It is only computed when it is sent, once a second."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -49,8 +49,8 @@ async def run_cell(
 ) -> SandboxResult:
     """Runs a cell and returns its result, whatever the code does.
 
-    If it is cancelled, the cell is interrupted, and its end awaited. Raises `LimitReached` if the
-    session's queue is full, or it can't be woken.
+    Cancelling it interrupts the cell and waits for its end. Raises `LimitReached` if the session's
+    queue is full, or the session can't be woken.
     """
     session.running += 1
     try:
@@ -68,7 +68,7 @@ async def _run(
     if sandbox.sync.worker.state in ("asleep", "starting"):
         waking = asyncio.ensure_future(sandbox.start(line.say))
         waking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    # a task of its own: anyio cancels again and again, and each would be one more interrupt
+    # a task of its own: anyio repeats a cancellation, and each would interrupt the cell again
     cell = asyncio.ensure_future(
         sandbox.execute(
             code,

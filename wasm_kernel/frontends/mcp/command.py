@@ -1,4 +1,4 @@
-"""`wasm-kernel mcp`: its options, and how it begins."""
+"""The command `wasm-kernel mcp`, its options, and its start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULTS = {
     "text_file_bytes": 64 * MIB,
     "display_bytes": 64 * MIB,
 }
-"""The limits of sessions that differ from those of a kernel: what a cell shows costs its reader."""
+"""The limits that differ from a kernel's, since an agent pays for the outputs that it reads."""
 _NUMBERS: dict[str, tuple[float | None, str, str]] = {
     "sessions": (100, "N", "sessions in all"),
     "owner_sessions": (
@@ -45,7 +45,7 @@ _NUMBERS: dict[str, tuple[float | None, str, str]] = {
     "expire_seconds": (86_400, "S", "after so long without a call a session is deleted"),
     "output_characters": (20_000, "N", "the most of one output, value or file that a reply has"),
 }
-"""The options that are numbers: default, unit and meaning of each."""
+"""The default, unit and meaning of each numeric option."""
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
 _BY_HAND = (
     "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
@@ -100,7 +100,7 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until the client leaves, or a signal comes; `WasmKernelError` if it can't."""
+    """Serves until the client leaves or a signal comes; raises `WasmKernelError` if it can't."""
     for name in ("token_file", "allow_host"):
         if getattr(options, name) and not options.http:
             raise PolicyError(_option(name), "is for --http alone")
@@ -121,8 +121,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy) -> None:
-    opening = _opening(options, limits, policy)  # while the SDK is loaded, which takes longer
-    gc.disable()  # what is loaded stays: looking for garbage in it takes a quarter of the time
+    opening = _opening(options, limits, policy)  # while the SDK is loaded, which is slower
+    gc.disable()  # loaded modules stay: collecting garbage would take a quarter of the time
     import anyio
 
     from wasm_kernel.frontends.mcp.callers import Caller
@@ -166,7 +166,7 @@ def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimi
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
             raise PolicyError(_option(name), f"must be a finite number above 0, not {value:g}")
-    memory = max(available_memory(), policy.memory_bytes + 64 * MIB)  # one session, at least
+    memory = max(available_memory(), policy.memory_bytes + 64 * MIB)  # at least one session
     return ServiceLimits(
         sessions=options.sessions,
         owner_sessions=options.owner_sessions,
@@ -202,7 +202,7 @@ def _opening(
 
 
 def _check_mounts(policy: ExecutionPolicy, root: Path) -> None:
-    """Raises `PolicyError` for mounts that no session could have; each would refuse to begin."""
+    """Raises `PolicyError` for mounts with which no session could begin."""
     if policy.mounts:
         from wasm_kernel.sessions import ids
         from wasm_kernel.sessions.root import SessionsRoot
@@ -215,9 +215,9 @@ def _option(name: str) -> str:
 
 
 def _folder_name(*, keep: bool) -> str:
-    """Returns where sessions lie in the data folder: those to keep where no later server looks.
+    """Returns the sessions' folder in the data folder; later servers do not use one to `keep`.
 
-    In the other folder each server deletes what one that was killed has left, when it expires.
+    In the other folder, each server deletes expired sessions that a killed server has left.
     """
     return time.strftime("kept/%Y-%m-%d-%H%M%S") if keep else "sessions"
 

@@ -18,7 +18,7 @@ from mcp_types import Resource, ResourceTemplate, ToolAnnotations
 from pydantic import Field
 
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
-from wasm_kernel.frontends.mcp.callers import SHARE, Caller
+from wasm_kernel.frontends.mcp.callers import LEASE, Caller
 from wasm_kernel.frontends.mcp.images import IMAGES, Picture, fitting, image_block
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.results import (
@@ -47,12 +47,12 @@ from wasm_kernel.result import readable
 
 SCHEME = "workspace"
 _FOLDER = "/app/"
-_ALL = ("", ".")  # as what is to be listed
+_ALL = ("", ".")  # patterns that list all files
 FILE_BYTES = 32 * MIB
-"""The most bytes of a file that a call reads or writes."""
+"""The most bytes of a file that one call reads or writes."""
 RESOURCE_BYTES = 8 * MIB
-"""The most bytes of a file that is read as a resource, which the SDK sends whole."""
-_CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})  # that JSON writes six times as long
+"""The most bytes of a file read as a resource, which the SDK sends as a whole."""
+_CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})  # which are six times as long in JSON
 _LARGE = (
     "A resource may have {most}, and this file is larger: read it in parts, by read_file with "
     'encoding="base64" and an offset.'
@@ -71,9 +71,9 @@ Encoding = Literal["utf-8", "base64"]
 
 
 class FileTools:
-    """The tools for files; `caller` returns who calls.
+    """The tools for files; `caller` returns the caller.
 
-    Files of `mounts` are listed and read, too. A reply carries `characters` of a file at most.
+    They also list and read the files of `mounts`. A reply holds at most `characters` of a file.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class FileTools:
         self._characters = characters
 
     def add_to(self, server: MCPServer[None]) -> None:
-        """Offers the tools."""
+        """Adds the tools to a server."""
         rows: list[tuple[Callable[..., Awaitable[Blocks]], ToolAnnotations]] = [
             (self.list_files, READS),
             (self.read_file, READS),
@@ -195,7 +195,7 @@ class FileTools:
     async def _content(
         self, session: AgentSession | None, path: str, most: int = FILE_BYTES
     ) -> bytes:
-        """Returns the content of a file of a session, or of a mount.
+        """Returns the content of a file of a session or a mount.
 
         Raises `LimitReached` if too many large replies are under way.
         """
@@ -204,8 +204,8 @@ class FileTools:
             caller = session.caller
             read = partial(session.sandbox.sync.read_file, path, max_bytes=most)
         data = await self._sessions.host.work(caller, read)
-        share = SHARE.get()
-        if share is not None and not share.take(len(data)):
+        lease = LEASE.get()
+        if lease is not None and not lease.take(len(data)):
             raise LimitReached("reply_bytes", "Too many large files at once.", "")
         return data
 
@@ -252,7 +252,7 @@ class FileTools:
 
 @contextlib.contextmanager
 def _missing_there(session: AgentSession, path: str) -> Iterator[None]:
-    """Says which session has no such file: it may lie in that of another language."""
+    """Turns a missing file into a `Refused` that names the session: another one may have it."""
     try:
         yield
     except FileNotFoundError:
@@ -260,7 +260,7 @@ def _missing_there(session: AgentSession, path: str) -> Iterator[None]:
 
 
 def _paths(session: AgentSession, pattern: str | None) -> list[str]:
-    """Returns the files that match a glob, or lie in a folder of that name; all for None."""
+    """Returns the files that match a glob or lie in a folder of that name; all files for None."""
     sandbox = session.sandbox.sync
     found = sandbox.list_files(pattern)
     return found if found or pattern is None else sandbox.list_files(f"{pattern}/**")
@@ -272,9 +272,9 @@ def _listing(paths: Sequence[str]) -> str:
 
 
 def _shown(name: str, data: bytes, offset: int, encoding: Encoding, most: int) -> Blocks:
-    """Returns a part of a file, and how to ask for the next one.
+    """Returns a part of a file, and a note on how to read the next one.
 
-    The offset is in characters of a text, and in bytes of what is encoded.
+    The offset is in characters for text, and in bytes for encoded content.
     """
     if encoding == "base64":
         size = most // 4 * 3
@@ -293,5 +293,5 @@ def _shown(name: str, data: bytes, offset: int, encoding: Encoding, most: int) -
 
 
 def _relative(path: str) -> str:
-    """Returns a path below `/app`, which models often put before it."""
+    """Returns a path relative to `/app`; models often write the whole path."""
     return "." if path == "/app" else path.removeprefix(_FOLDER).removeprefix("./")

@@ -1,4 +1,4 @@
-"""The server over Streamable HTTP: its address, its lines to clients, `/healthz` and `/metrics`."""
+"""The server over Streamable HTTP: its address and connections, `/healthz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.mcp.callers import ADMIN, Tokens
-from wasm_kernel.frontends.mcp.gate import REQUEST_BYTES, Gate
 from wasm_kernel.frontends.mcp.metrics import CONTENT_TYPE, Metrics
+from wasm_kernel.frontends.mcp.request_limiter import REQUEST_BYTES, RequestLimiter
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
 _CONNECTIONS_MOST = 10_000  # of the older protocol, of all clients
 _LINES_MOST = 5_000  # at once
-_HEAD_SECONDS = 10.0  # for the head of a request to come
-_LEAVE_SECONDS = 3  # for what is being served when the server ends
+_HEAD_SECONDS = 10.0  # for the head of a request to arrive
+_LEAVE_SECONDS = 3  # for running requests when the server ends
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _UNPROTECTED = (
     "is needed for an address that other machines reach: whoever reaches it could run code in your "
@@ -40,7 +40,7 @@ _Page = Callable[[Request], Awaitable[Response]]
 
 
 class Address(Struct, frozen=True):
-    """The address to listen on; port 0 is any that is free, `names` are further ones of clients."""
+    """The address to listen on. Port 0 is any free port; `names` are further names of the host."""
 
     host: str
     port: int
@@ -48,9 +48,9 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, names: tuple[str, ...], *, has_tokens: bool) -> Address:
-        """Returns the address that `HOST:PORT` says, or raises `PolicyError`.
+        """Returns the address in `HOST:PORT`; raises `PolicyError` if it is not one.
 
-        It does so as well if other machines reach the address, and there is no token.
+        Also raises `PolicyError` if other machines reach the address, and there is no token.
         """
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isdecimal() and int(port) < 2**16):
@@ -60,17 +60,17 @@ class Address(Struct, frozen=True):
         return cls(host, int(port), names)
 
     def listening(self) -> socket.socket:
-        """Returns a socket that listens there."""
+        """Returns a socket that listens on the address."""
         host = self.host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, self.port), family=family)
-        # asyncio knows no socket of this function as TCP: a reply's second part would wait 40 ms
+        # asyncio does not take this function's sockets for TCP: a reply's rest would wait 40 ms
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
 
     @property
     def security(self) -> TransportSecuritySettings:
-        """The names that a request may call this server by, so that no web page can rebind one."""
+        """The names by which requests may call this server, so that no web page can rebind one."""
         names = [*_LOOPBACK, self.host, *self.names]
         origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
         return TransportSecuritySettings(
@@ -81,9 +81,9 @@ class Address(Struct, frozen=True):
 
 
 class Line(H11Protocol):
-    """A line to a client. It ends if the head of a request does not come: each takes a descriptor.
+    """A connection, which takes a descriptor. It ends if the head of a request does not arrive.
 
-    uvicorn's own time-out begins after the first response, and ends with a byte.
+    uvicorn's own time-out begins only after the first response, and any byte ends it.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -94,7 +94,7 @@ class Line(H11Protocol):
         self._late = self.loop.call_later(_HEAD_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what has come; waits for the rest, if it is a part of a head."""
+        """Takes received data; waits for the rest, if it is a part of a head."""
         super().data_received(data)
         is_waiting = self.conn.their_state is h11.IDLE
         if self._late is not None and not is_waiting:
@@ -105,14 +105,14 @@ class Line(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that waits for no cell when it is told to end."""
+    """A server that does not wait for cells when it is told to end."""
 
     def __init__(self, config: uvicorn.Config, sessions: AgentSessions) -> None:
         super().__init__(config)
         self._sessions = sessions
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the sessions first, so that those who wait for a cell are answered."""
+        """Ends the sessions first, so that requests that wait for a cell are answered."""
         await self._sessions.close()
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # streams are cut off
         await super().shutdown(sockets)
@@ -121,9 +121,9 @@ class Server(uvicorn.Server):
 def http_server(
     sessions: AgentSessions, address: Address, tokens: Tokens | None, characters: int
 ) -> WorkspaceServer:
-    """Returns a server with its pages, and with tokens if there are some.
+    """Returns a server with its pages, and with `tokens` if given.
 
-    A reply carries `characters` of one output at most.
+    A reply holds at most `characters` of one output.
     """
     secured: dict[str, Any] = {}
     if tokens is not None:
@@ -142,7 +142,7 @@ async def serve_http(
     idle_seconds: float | None,
     listener: socket.socket,
 ) -> None:
-    """Serves until a signal ends it.
+    """Serves until a signal comes.
 
     After `idle_seconds` without a request, a connection of the older protocol ends.
     """
@@ -155,11 +155,11 @@ async def serve_http(
         max_sessions=_CONNECTIONS_MOST,
     )
     config = uvicorn.Config(
-        Gate(app, sessions, tokens, server.metrics),
+        RequestLimiter(app, sessions, tokens, server.metrics),
         http=Line,
         log_level="warning",
         access_log=False,
-        proxy_headers=tokens is not None,  # else any program could call itself another client
+        proxy_headers=tokens is not None,  # otherwise any program could pose as another client
         limit_concurrency=_LINES_MOST,
         timeout_graceful_shutdown=_LEAVE_SECONDS,
     )
@@ -167,9 +167,10 @@ async def serve_http(
 
 
 def add_pages(server: WorkspaceServer, opened: Address | None, *, needs_admin: bool) -> None:
-    """Adds `/healthz` and `/metrics`, which take the admin token if `needs_admin`.
+    """Adds `/healthz` and `/metrics`, which require the admin token if `needs_admin`.
 
-    If the server takes no tokens, its address is given: a web page could rebind its name to it.
+    `opened` is the address of a server without tokens, which must refuse web pages that rebind
+    their names to it.
     """
     security = TransportSecurityMiddleware(None if opened is None else opened.security)
 

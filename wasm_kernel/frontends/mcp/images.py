@@ -1,7 +1,7 @@
-"""Images for a client: what is one, how large it is, and how a large one is made smaller.
+"""Images for a client: recognises them, measures them, and makes large ones smaller.
 
-Nothing here decodes what a stranger drew: an image's head says how large it is, and what is too
-large is made smaller in the guest.
+No untrusted image is decoded here: its size is read from its head, and the guest makes large ones
+smaller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wasm_kernel.frontends.mcp.sessions import AgentSession
 from wasm_kernel.policy import MIB, RuntimeType
 
 EDGE = 1568
-"""The longest edge of an image in a reply, in pixels: what is larger, clients make smaller."""
+"""The longest edge of an image in a reply, in pixels; clients make larger ones smaller."""
 IMAGE_BYTES = 3 * MIB
 """The most bytes of an image in a reply."""
 REPLY_IMAGE_BYTES = 6 * MIB
@@ -33,12 +33,12 @@ IMAGES: Mapping[str, tuple[re.Pattern[bytes], bytes]] = {
     "image/gif": (re.compile(rb"GIF8[79]a.{4}", re.DOTALL), b";"),
     "image/webp": (re.compile(rb"RIFF.{4}WEBPVP8[ LX].{14}", re.DOTALL), b""),
 }
-"""The images that clients show, by what such a file begins and ends with.
+"""The types of images that clients show, with the beginning and end of such files.
 
-A model's provider may refuse a whole talk for a file that only claims to be one.
+A model's provider may refuse a whole conversation because of one file that is not an image.
 """
-_SCALED = ("image/png", "image/gif")  # that the guest can read
-_SEGMENTS_MOST = 1_000  # of a JPEG before its size is told
+_SCALED = ("image/png", "image/gif")  # types that the guest can read
+_SEGMENTS_MOST = 1_000  # of a JPEG, before the one with its size
 _SCALE = f"""
 def scaled(path):
     import io
@@ -60,7 +60,7 @@ class Picture(Struct, frozen=True):
 
     @property
     def is_fit(self) -> bool:
-        """True if clients can show it as it is."""
+        """True if clients can show it unchanged."""
         if len(self.data) > IMAGE_BYTES or not self.is_image:
             return False
         edge = max(_size(self))
@@ -68,7 +68,7 @@ class Picture(Struct, frozen=True):
 
     @property
     def is_image(self) -> bool:
-        """True if it begins and ends as such images do."""
+        """True if it begins and ends as images of its type do."""
         head, end = IMAGES[self.mime_type]
         return head.match(self.data[:_HEAD_BYTES]) is not None and self.data.endswith(end)
 
@@ -93,9 +93,9 @@ def image_block(picture: Picture) -> ImageContent:
 
 
 async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture | None:
-    """Returns an image that clients can show: itself, or a smaller one; None if there is none.
+    """Returns the image or a smaller one, which clients can show; None if there is none.
 
-    The session's guest makes the file at `path` smaller, if no cell runs that it had to wait for.
+    The session's guest makes the file at `path` smaller, unless it would have to wait for a cell.
     """
     if picture.is_fit:
         return picture
@@ -114,7 +114,7 @@ async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture
 
 
 def _size(picture: Picture) -> tuple[int, int]:
-    """Returns the width and height of an image in pixels, as its head says; zeros for unknown."""
+    """Returns the width and height of an image in pixels, from its head; zeros if unknown."""
     data = picture.data
     match picture.mime_type, data[12:16]:
         case "image/png", _:
@@ -134,7 +134,7 @@ def _size(picture: Picture) -> tuple[int, int]:
 
 
 def _size_of_jpeg(data: bytes) -> tuple[int, int]:
-    """Goes from segment to segment, until one begins a frame."""
+    """Returns the size in the first frame's segment."""
     at = 2
     for _ in range(_SEGMENTS_MOST):
         head = data[at : at + 9]

@@ -20,13 +20,13 @@ from wasm_kernel.service.service import Service
 from wasm_kernel.service.session_info import SessionInfo
 
 _CELLS, _FILES = 30, 100
-_LOOK_SECONDS = 10.0  # for the guest to say what it holds
+_LOOK_SECONDS = 10.0  # for the guest to list its variables
 
 
 def listing(
     sessions: Sequence[AgentSession], usage: Mapping[str, SessionInfo] | None = None
 ) -> str:
-    """Returns one line a session; with what it uses, for administrators."""
+    """Returns one line per session; with its `usage`, for administrators."""
     return "\n".join(_line(each, usage) for each in sessions)
 
 
@@ -50,16 +50,16 @@ def _line(session: AgentSession, usage: Mapping[str, SessionInfo] | None) -> str
 
 
 def usage_of(sessions: Sequence[AgentSession], service: Service) -> dict[str, SessionInfo]:
-    """Returns what sessions use, by their handles; looks at all of their files."""
+    """Returns the usage of sessions, by their handles; measures all of their files."""
     found: dict[str, SessionInfo] = {}
     for each in sessions:
-        with contextlib.suppress(WasmKernelError, OSError):  # it was deleted meanwhile
+        with contextlib.suppress(WasmKernelError, OSError):  # it may have been deleted
             found[each.handle] = service.info(each.handle)
     return found
 
 
 async def workspace_info(session: AgentSession, service: Service) -> str:
-    """Returns what there is to know of a session. It waits for no cell."""
+    """Returns a description of a session, without waiting for a cell."""
     if session.seen.is_stale and not session.running:
         await _look_again(session)
     info = await session.work(partial(service.info, session.handle))
@@ -79,7 +79,7 @@ async def workspace_info(session: AgentSession, service: Service) -> str:
 
 
 async def _look_again(session: AgentSession) -> None:
-    """Has the guest say what it holds, after a cell that failed or an undo."""
+    """Asks the guest for its variables, after a failed cell or an undo."""
     asked = variables.expressions(session.language)
     try:
         result = await session.sandbox.execute(
@@ -128,7 +128,7 @@ def _limits(policy: ExecutionPolicy, info: SessionInfo) -> list[str]:
 
 
 def runtimes() -> str:
-    """Returns the languages, and what they have built in."""
+    """Returns the languages and their built-in packages."""
     return "\n".join(_runtime(each) for each in languages())
 
 

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus: sessions, cells, what they use, and what was refused."""
+"""Metrics for Prometheus: of sessions, cells, their use of resources, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STATES: tuple[State, ...] = ("starting", "idle", "busy", "asleep")
 
 
 class Metrics:
-    """The numbers of one server. Its event loop uses it."""
+    """The metrics of one server. Only its event loop uses it."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -58,16 +58,16 @@ class Metrics:
         self._cells.labels("cancelled").inc()
 
     def refused(self, limit: str) -> None:
-        """Counts what a limit has refused."""
+        """Counts a refusal by a limit."""
         self._refusals.labels(limit).inc()
 
     def page(self, infos: list[SessionInfo]) -> bytes:
-        """Returns the page that Prometheus reads, of what the service knows of its sessions now."""
+        """Returns the page for Prometheus, with the service's current facts about its sessions."""
         self._infos = infos
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields what is counted only when it is asked for; the registry calls it."""
+        """Yields the metrics that are computed on demand; the registry calls it."""
         sessions = GaugeMetricFamily("wasm_kernel_sessions", "Sessions.", labels=["state"])
         found = Tally(each.state for each in self._infos)
         for state in _STATES:

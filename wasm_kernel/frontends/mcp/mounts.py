@@ -1,4 +1,4 @@
-"""`MountedFiles`: the host's folders that cells see beside `/app`, as the file tools read them."""
+"""`MountedFiles`: the host's folders that cells see beside `/app`, for the file tools."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens, visible
 from wasm_kernel.wasi_files.quota import Quota
 
-_LOOKED_AT = 100_000  # names, of one folder
+_LOOKED_AT = 100_000  # names in one folder
 _OPEN_FILES = 16
 _UNREADABLE = {"folder": errno.EISDIR, "file": errno.EFBIG}
 
 
 class MountedFiles:
-    """The mounts of a policy. What a guest would not see in them is not there for tools, either.
+    """The mounts of a policy. Tools see only the files in them that a guest would see.
 
-    Paths are absolute, as guests have them. Any thread may use it: each call opens a folder anew.
+    Paths are absolute, in the guest's form. Any thread may use it: each call opens a folder anew.
     """
 
     def __init__(self, mounts: Sequence[Mount]) -> None:
@@ -45,7 +45,7 @@ class MountedFiles:
         return self._of(path) is not None
 
     def read(self, path: str, most: int) -> bytes:
-        """Returns the content of a file; `OSError` if it can't be read, or has more bytes."""
+        """Returns the content of a file; `OSError` if it can't be read or exceeds `most` bytes."""
         with self._opened(path) as preopen, _access(preopen) as files:
             try:
                 status = files.status(path)
@@ -56,7 +56,7 @@ class MountedFiles:
         raise _error(_UNREADABLE.get(status.kind, errno.EINVAL), path)
 
     def list(self, path: str) -> list[str]:
-        """Returns the paths of the files in a folder, or of those that match a glob, sorted."""
+        """Returns the sorted paths of the files in a folder, or of those that match a glob."""
         with self._opened(path) as preopen:
             rest = posixpath.relpath(posixpath.normpath(path), preopen.guest)
             globs = ["**"] if rest == "." else [rest, f"{rest}/**"]
@@ -83,7 +83,7 @@ class MountedFiles:
 
 @contextlib.contextmanager
 def _access(preopen: Preopen) -> Iterator[FileAccess]:
-    """Yields the file calls that a guest with this folder alone would have."""
+    """Yields the file calls of a guest with only this folder."""
     files = WasiFiles(
         Preopens((preopen,)),
         FileChanges(preopen),
@@ -101,7 +101,7 @@ def _files_in(preopen: Preopen) -> Iterator[tuple[str, ...]]:
     for entry in islice(visible(preopen), _LOOKED_AT):
         if entry.is_folder or entry.is_deep:
             continue
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # the file is gone
             found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
             if stat.S_ISREG(found.st_mode):
                 yield (*entry.path, entry.name)

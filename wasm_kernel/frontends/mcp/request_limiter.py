@@ -1,7 +1,6 @@
-"""`Gate`: what stands before the SDK's application, and bounds what one client takes of the server.
+"""`RequestLimiter`: checks requests before the SDK's application does, and limits each client.
 
-It limits how many requests come and what they hold, ends connections that nothing is lost with, and
-sees that clients leave.
+It limits the rate and size of requests, ends unused connections, and notices when clients leave.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wasm_kernel.frontends.mcp.callers import (
+    LEASE_KEY,
     SESSION_HEADER,
-    SHARE_KEY,
-    Share,
+    MemoryLease,
     Tokens,
     client_name,
     connection_scope,
@@ -34,14 +33,14 @@ from wasm_kernel.policy import MIB
 REQUEST_BYTES = 16 * MIB
 """The most bytes of a request."""
 REQUEST_VALUES = 10_000
-"""The most values of JSON in a request: each takes the event loop's time, and memory."""
+"""The most values of JSON in a request: each takes memory and the event loop's time."""
 RATE, BURST = 100.0, 500.0
-"""The requests a second of one client, and those that it may send at once."""
+"""The requests per second of one client, and the number that it may send at once."""
 CONNECTIONS = 1_000
-"""The connections of the older protocol that one client may have open."""
-_BODY_SECONDS = 60.0  # for the content of a request to come
-_SMALL_BYTES = 64 * 1024  # of a request that takes no part of its client's share
-_CLIENTS_MOST = 10_000  # whose rates are known
+"""The most open connections of the older protocol of one client."""
+_BODY_SECONDS = 60.0  # for a request's content to arrive
+_SMALL_BYTES = 64 * 1024  # the most of a request that does not count towards its client's memory
+_CLIENTS_MOST = 10_000  # whose rates are remembered
 _OF_REQUEST = {each.encode() for each in (SESSION_HEADER, MCP_PROTOCOL_VERSION_HEADER)}
 _OF_REQUEST |= {b"content-length", b"content-type", b"accept"}
 _JSON = [(b"content-type", b"application/json")]
@@ -49,7 +48,7 @@ _JSON += [(b"accept", b"application/json, text/event-stream")]
 
 
 class Rates:
-    """The number of requests that clients have sent lately."""
+    """The recent numbers of requests of clients."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -66,7 +65,7 @@ class Rates:
 
 
 class _Refusal(Exception):
-    """A request that is not served: the status, which limit it met, and words for its client."""
+    """A request that is not served: the status, the limit that it met, and words for its client."""
 
     def __init__(self, status: int, limit: str, words: str) -> None:
         super().__init__(words)
@@ -78,10 +77,10 @@ class _Refusal(Exception):
         return PlainTextResponse(str(self), self.status, headers)
 
 
-class Gate:
+class RequestLimiter:
     """The checks that every request passes before the SDK's application.
 
-    Who shows none of the tokens is known by the address. Metrics count what is refused.
+    A client without a known token is identified by its address. Metrics count refusals.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Gate:
         self._metrics = metrics
         self._rates = Rates()
         self._held: Counter[str] = Counter()
-        self._connections: dict[str, OrderedDict[str, None]] = {}  # used longest ago first
+        self._connections: dict[str, OrderedDict[str, None]] = {}  # least recently used first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
@@ -103,36 +102,36 @@ class Gate:
         headers = Headers(scope=scope)
         known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
         client = client_name(known, scope)
-        share = Share(self._held, client)
+        lease = MemoryLease(self._held, client)
         try:
             if not self._rates.allows(self._counted_as(client, headers, known)):
                 words = f"{RATE:g} a second may come from one client. Wait a moment."
                 raise _Refusal(429, "requests", f"Too many requests: {words}")
             if scope["method"] == "POST" and (known or self._tokens is None):
-                receive = _again(await self._read(share, headers, receive), receive)
-            await self._serve(client, headers, {**scope, SHARE_KEY: share}, receive, send)
+                receive = _again(await self._read(lease, headers, receive), receive)
+            await self._serve(client, headers, {**scope, LEASE_KEY: lease}, receive, send)
         except _Refusal as refusal:
             self._metrics.refused(refusal.limit)
             await refusal.answer()(scope, receive, send)
         finally:
-            share.end()
+            lease.end()
 
     def _counted_as(self, client: str, headers: Headers, known: str) -> str:
-        """Returns the name that the rate of a request is counted under.
+        """Returns the name under which the rate of a request is counted.
 
-        Clients without tokens share an address: one of them leaves the others' connections alone.
+        Clients without tokens may share an address, so a known connection is counted by itself.
         """
         connection = headers.get(SESSION_HEADER, "")
         is_own = not known and connection in self._connections.get(client, ())
         return f"{client}, {connection}" if is_own else client
 
     @staticmethod
-    async def _read(share: Share, headers: Headers, receive: Receive) -> bytes:
-        """Returns a request's content; `_Refusal` if too large, too slow, or too much at once."""
+    async def _read(lease: MemoryLease, headers: Headers, receive: Receive) -> bytes:
+        """Returns a request's content; raises `_Refusal` if it is too large or too slow."""
         told = headers.get("content-length", "")
         most = REQUEST_BYTES
         if SESSION_HEADER not in headers and not _is_modern(headers):
-            most = _SMALL_BYTES  # it begins a connection, which keeps what it tells
+            most = _SMALL_BYTES  # it begins a connection, which keeps its content
         words = f"A request may have {REQUEST_BYTES // MIB} MiB, and one that begins a connection "
         too_large = _Refusal(413, "request_bytes", f"{words}{_SMALL_BYTES // 1024} KiB. Send less.")
         if told.isdecimal() and int(told[:20]) > most:
@@ -149,7 +148,7 @@ class Gate:
                     if len(content) + len(part) > most:
                         raise too_large
                     content += part
-                    if len(content) > _SMALL_BYTES and not share.take(len(part)):
+                    if len(content) > _SMALL_BYTES and not lease.take(len(part)):
                         words = "Too many large requests at once. Send one after the other."
                         raise _Refusal(503, "request_bytes", words)
                     more = message.get("more_body", False)
@@ -166,7 +165,7 @@ class Gate:
     async def _serve(
         self, client: str, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Serves a request, and notes what it says of its connection."""
+        """Serves a request, and notes the state of its connection."""
         status, header = 500, headers.get(SESSION_HEADER, "")
         own = self._connections.get(client, OrderedDict())
         if header:
@@ -190,7 +189,7 @@ class Gate:
         finally:
             if scope["method"] == "GET" and status < 300 and header:
                 self._sessions.client_is_there(connection_scope(header), False)
-            if header and scope[SHARE_KEY].is_used:
+            if header and scope[LEASE_KEY].is_used:
                 await self._let_go(header, scope)
         if scope["method"] == "DELETE" and status < 300:
             own.pop(header, None)
@@ -199,7 +198,7 @@ class Gate:
     async def _end_unused(self, own: OrderedDict[str, None], scope: Scope) -> None:
         """Ends a client's connection without a session, on behalf of a request of that client.
 
-        The one that is used next is told that it is gone, and begins another.
+        A client that uses it later is told that it is gone, and begins another.
         """
         has_session = self._sessions.has_automatic
         unused = next((each for each in own if not has_session(connection_scope(each))), None)
@@ -209,36 +208,36 @@ class Gate:
         await self._send_for(unused, scope, "DELETE", b"")
 
     async def _let_go(self, connection: str, scope: Scope) -> None:
-        """Has a connection forget a large request, and its reply.
+        """Makes a connection forget a large request and its reply, by a ping.
 
-        The SDK holds the last ones of each connection, until others come.
+        The SDK holds the last ones of each connection until others come.
         """
-        ping = {"jsonrpc": "2.0", "id": f"gate {uuid4()}", "method": "ping"}
+        ping = {"jsonrpc": "2.0", "id": f"limiter {uuid4()}", "method": "ping"}
         await self._send_for(connection, scope, "POST", json.dumps(ping).encode())
 
     async def _send_for(self, connection: str, scope: Scope, verb: str, content: bytes) -> None:
-        """Sends a request on behalf of a client, as whose request `scope` is."""
+        """Sends a request on behalf of the client whose request `scope` describes."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _OF_REQUEST]
         headers += [*_JSON, (SESSION_HEADER.encode(), connection.encode())]
 
         async def nothing_more() -> Message:
             return await asyncio.Future[Message]()
 
-        async def nobody(_: Message) -> None:
+        async def discard(_: Message) -> None:
             pass
 
         replayed = _again(content, nothing_more)
-        await self._app({**scope, "method": verb, "headers": headers}, replayed, nobody)
+        await self._app({**scope, "method": verb, "headers": headers}, replayed, discard)
 
 
 def _is_modern(headers: Headers) -> bool:
-    """Returns whether a request is of a protocol without connections, as the SDK decides it."""
+    """Returns whether a request uses a protocol without connections, as the SDK decides it."""
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     return version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def _again(content: bytes, receive: Receive) -> Receive:
-    """Returns what hands out a content that was read already."""
+    """Returns a `Receive` that replays content that was already read."""
     left: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
     async def replay() -> Message:

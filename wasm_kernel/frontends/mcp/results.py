@@ -1,8 +1,8 @@
-"""The result of a cell as content blocks: what a model can use of it, within bounds.
+"""The result of a cell as content blocks: the parts that a model can use, within limits.
 
-What is too long or too large for a reply lies in the session's files, and the reply says where.
-Replies are made on the event loop that all clients share: only what they show is cleaned and
-searched, and whole outputs are encoded and written by a thread.
+Outputs that are too large for a reply are saved in the session's files, and the reply says where.
+Replies are made on the event loop that all clients share. So only the shown parts are cleaned and
+searched there, and a thread encodes and writes whole outputs.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellError, Output, SandboxResult
 
 TEXT_CHARACTERS = 20_000
-"""The most characters of one stream, one value or one file that a reply carries, by default."""
+"""The most characters of one stream, value or file in a reply, by default."""
 _ERROR_CHARACTERS, _TRACE_CHARACTERS = 6_000, 60_000  # without and with colours
 _PATHS_CHARACTERS = 4_000
-_VALUES_MOST = 3  # of full length that one reply carries
-_BLOCK_CHARACTERS = 50  # that a value takes beside its own
+_VALUES_MOST = 3  # values of full length in one reply
+_BLOCK_CHARACTERS = 50  # of a value's block beside its own text
 _IMAGES_MOST, _SAVED_MOST, _LINKS_MOST, _PATHS_MOST = 6, 50, 8, 20
 _TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
 _NO_TEXT = re.compile(
     r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>|<[\w.]+ (object )?at 0x[0-9a-f]+>"
 )
-"""The text of what has another form to be seen in, if it has one."""
+"""The plain text of an object that is to be seen in another form, such as a figure's name."""
 _NO_TEXT_CHARACTERS = 500
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
@@ -70,17 +70,17 @@ def text_block(text: str) -> TextContent:
 
 
 def _encodable(text: str) -> str:
-    """Returns a text that UTF-8 can hold: guests may show halves of characters."""
+    """Returns a text that UTF-8 can encode: guests may show lone surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 
 def plain(text: str) -> str:
-    """Returns a text without colours and other terminal control."""
+    """Returns a text without colours or other terminal control."""
     return _COLOUR.sub("", terminal.clean(text))
 
 
 def cut(text: str, most: int, note: str) -> str:
-    """Returns a text with its middle left out if it is too long, and a note in its place."""
+    """Returns a text; if it is too long, with a note in place of its middle."""
     if len(text) <= most:
         return text
     head = most * 2 // 3
@@ -104,14 +104,14 @@ def uri_of(session: AgentSession, path: str) -> str:
 
 
 def mime_type_of(path: str) -> str:
-    """Returns the MIME type that a file's name says."""
+    """Returns the MIME type of a file, by its name."""
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
 class CellReply:
     """Makes the reply to a cell, from its result and the session that it ran in.
 
-    It carries so many characters of one stream or one value at most.
+    It holds at most `characters` of one stream or value.
     """
 
     def __init__(self, session: AgentSession, result: SandboxResult, characters: int) -> None:
@@ -130,7 +130,7 @@ class CellReply:
         self._saved: list[str] = []
 
     async def blocks(self) -> list[ContentBlock]:
-        """Returns the blocks; saves what they do not hold as files."""
+        """Returns the blocks; saves outputs that do not fit as files."""
         result = self._result
         for name, text in (("stdout", result.stdout), ("stderr", _besides_error(result))):
             if text and not text.isspace():
@@ -163,7 +163,7 @@ class CellReply:
         return plain(cut(text, self._most, f"; all of it is in {path}" if path else ""))
 
     async def _save(self, path: str, data: bytes | str) -> str:
-        """Writes a file of the session; returns its path in the guest, or nothing if it can't."""
+        """Writes a file of the session; returns its path in the guest, empty if it can't."""
         try:
             await self._session.write(path, data)
         except (WasmKernelError, OSError) as problem:
@@ -198,7 +198,7 @@ class CellReply:
         return value if isinstance(value, str) else await self._session.work(partial(_json, value))
 
     def _may_save_more(self) -> bool:
-        """Counts a file that is made of a display; returns whether it may be."""
+        """Counts a file that a display would make; returns whether it may be made."""
         self._made += 1
         self._unsaved += self._made > _SAVED_MOST
         return self._made <= _SAVED_MOST
@@ -259,7 +259,7 @@ class CellReply:
 
 
 def _shown(outputs: Iterable[Output]) -> list[Output]:
-    """Returns what is left to see in the end: updated displays once, nothing that was cleared."""
+    """Returns the outputs visible at the end: updated displays once, without cleared ones."""
     left: list[tuple[int, Output]] = []
     updates: dict[str, tuple[int, Output]] = {}  # the last one of each display
     for number, output in enumerate(outputs):
@@ -275,7 +275,7 @@ def _shown(outputs: Iterable[Output]) -> list[Output]:
 
 
 def _says_something(value: object) -> bool:
-    """Returns whether a value is more than the name of what has another form to be seen in."""
+    """Returns whether a value is more than the name of an object that has another form."""
     if not isinstance(value, str) or len(value) > _NO_TEXT_CHARACTERS:
         return True
     return not _NO_TEXT.fullmatch(value.strip())
@@ -296,7 +296,7 @@ def _identity(output: Output) -> str:
 
 
 def _pages(reply: Mapping[str, Any]) -> list[str]:
-    """Returns the texts that a cell has opened a pager for, as `print?` does."""
+    """Returns the texts that a cell has shown in a pager, as `print?` does."""
     found = reply.get("payload")
     pages = [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
     shown = [each.get("data") for each in pages if each.get("source") == "page"]
@@ -305,7 +305,7 @@ def _pages(reply: Mapping[str, Any]) -> list[str]:
 
 
 def _besides_error(result: SandboxResult) -> str:
-    """Returns standard error without the sentence that the reply has as the cell's error."""
+    """Returns standard error without the sentence that the reply shows as the cell's error."""
     error = result.error
     if error is None or error.traceback:
         return result.stderr

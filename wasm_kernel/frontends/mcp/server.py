@@ -1,4 +1,4 @@
-"""The server: the SDK's, with our tools and resources, and errors that teach."""
+"""The server: the SDK's, with our tools and resources, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import Door, GuestStopped, LimitReached, WasmKernelError
-from wasm_kernel.frontends.mcp.callers import NOBODY, SHARE, SHARE_KEY, Caller, caller_of
+from wasm_kernel.frontends.mcp.callers import LEASE, LEASE_KEY, NO_CALLER, Caller, caller_of
 from wasm_kernel.frontends.mcp.file_tools import TEMPLATE, FileTools
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
@@ -60,7 +60,7 @@ _NO_ROOM = (
 _LINKS_SINCE = "2025-06-18"
 Answered = CallToolResult | InputRequiredResult
 _ADMINS = "list_active_sessions"
-_LONG, _SHORT_CHARACTERS = {"code", "content"}, 5_000  # arguments of any length; of the others
+_LONG, _SHORT_CHARACTERS = {"code", "content"}, 5_000  # arguments of any length; the most of others
 _SHOWN = {"type", "description", "enum", "items"}
 _FEWER_SESSIONS = "list_sessions shows yours, destroy_session ends one."
 _ADVICE = {
@@ -76,16 +76,16 @@ _ADVICE = {
 
 
 class WorkspaceServer(MCPServer[None]):
-    """The server of all clients; `local` calls over stdio. Metrics count refusals, too.
+    """The server of all clients; `local` is the caller over stdio. Metrics count refusals, too.
 
-    A reply carries `characters` of one output at most.
+    A reply holds at most `characters` of one output.
     """
 
     def __init__(
         self,
         sessions: AgentSessions,
         metrics: Metrics,
-        local: Caller = NOBODY,
+        local: Caller = NO_CALLER,
         *,
         characters: int = TEXT_CHARACTERS,
         **options: Any,
@@ -127,16 +127,16 @@ class WorkspaceServer(MCPServer[None]):
     ) -> HandlerResult:
         caller = caller_of(ctx, self._local)
         token = _CALLER.set(caller)
-        share = SHARE.set(ctx.request.scope.get(SHARE_KEY) if ctx.request is not None else None)
+        lease = LEASE.set(ctx.request.scope.get(LEASE_KEY) if ctx.request is not None else None)
         try:
             result = await call_next(ctx)
             if ctx.method == "server/discover" and not caller.scope and isinstance(result, dict):
-                # sessions need what only the handshake of earlier versions has: clients that
-                # speak both take it then, as the SDKs' own servers with sessions ask them to
+                # sessions need the handshake of earlier versions: clients of both versions then
+                # use it, as the SDKs' own servers with sessions require
                 result["supportedVersions"] = [*HANDSHAKE_PROTOCOL_VERSIONS]
             return result
         finally:
-            SHARE.reset(share)
+            LEASE.reset(lease)
             _CALLER.reset(token)
 
     async def list_tools(self) -> list[Tool]:
@@ -154,7 +154,7 @@ class WorkspaceServer(MCPServer[None]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
     ) -> Answered:
-        """Calls a tool; what it refuses, it refuses in words."""
+        """Calls a tool; turns its refusals into error results with words."""
         try:
             await self._check(name, arguments)
             return _held(_as_of(await super().call_tool(name, arguments, context), context))
@@ -169,10 +169,10 @@ class WorkspaceServer(MCPServer[None]):
             )
 
     async def _check(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Raises `ToolError` for arguments that the SDK does not refuse before it reads them.
+        """Raises `ToolError` for arguments that the SDK would accept.
 
-        It drops those that the tool does not have. And it reads each text as JSON, unless its
-        argument takes texts alone: any number of values could lie in one.
+        The SDK drops arguments that the tool does not have. It also parses a text as JSON, unless
+        its argument takes only texts, and a text could hold any number of values.
         """
         tools = {each.name: each.input_schema["properties"] for each in await self._all_tools()}
         known = tools.get(name, arguments)
@@ -189,7 +189,7 @@ class WorkspaceServer(MCPServer[None]):
         return await self._files.resources()
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Returns the form of the addresses of files."""
+        """Returns the template of files' addresses."""
         return [TEMPLATE]
 
     async def read_resource(
@@ -205,7 +205,7 @@ def _refuse(words: str) -> NoReturn:
 
 
 def _shortened(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tool's schema without what a model need not read: each client pays for it.
+    """Returns a tool's schema without parts that a model need not read, since clients pay for it.
 
     Titles repeat names; null and defaults repeat that an argument may be left out; bounds are
     checked when a tool is called, and a refusal names them.
@@ -216,13 +216,13 @@ def _shortened(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shortened_row(row: dict[str, Any]) -> dict[str, Any]:
-    row = {**row.get("anyOf", [{}])[0], **row}  # a tool's first form is the one to use
+    row = {**row.get("anyOf", [{}])[0], **row}  # an argument's first type is the one to use
     kept = {key: value for key, value in row.items() if key in _SHOWN}
     return kept | ({"items": _shortened_row(kept["items"])} if "items" in kept else {})
 
 
 def _as_of(result: Answered, context: Context[None, Any] | None) -> Answered:
-    """Returns a result without links, if its client is older than they are and would refuse it."""
+    """Returns a result without links, if its client's version is too old for links."""
     version = context.protocol_version if context is not None else None
     if version is None or is_version_at_least(version, _LINKS_SINCE):
         return result
@@ -232,17 +232,17 @@ def _as_of(result: Answered, context: Context[None, Any] | None) -> Answered:
 
 
 def _held(result: Answered) -> Answered:
-    """Returns a result without the images for which the client's share of memory has no room."""
-    share = SHARE.get()
-    if share is not None and isinstance(result, CallToolResult):
+    """Returns a result without images that exceed the client's limit of memory."""
+    lease = LEASE.get()
+    if lease is not None and isinstance(result, CallToolResult):
         for place, block in enumerate(result.content):
-            if block.type == "image" and not share.take(len(block.data)):
+            if block.type == "image" and not lease.take(len(block.data)):
                 result.content[place] = text_block(_NO_ROOM)
     return result
 
 
 def _refusal(name: str, cause: BaseException | None) -> str | None:
-    """Returns what a tool that refused has to say; None if it failed without words of ours."""
+    """Returns the words of a tool's refusal; None if the error has no words of ours."""
     match cause:
         case ValidationError():
             rows = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
@@ -264,7 +264,7 @@ def _is_relative(name: object) -> bool:
 
 
 async def serve_stdio(server: WorkspaceServer) -> None:
-    """Serves the client at the other end of stdin and stdout, until it closes them."""
+    """Serves the client over stdin and stdout, until it closes them."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_end_by_signal, server.sessions.close)
         await server.run_stdio_async()

@@ -1,8 +1,8 @@
-"""`AgentSessions`: the sessions of a server's clients, automatic and explicit; who may use them.
+"""`AgentSessions`: the sessions of a server's clients, automatic and explicit, and their use.
 
 An automatic session belongs to a scope (`callers.py`), such as a connection, and to a language. An
-explicit one is made on request. Each has a handle, its id, which nobody guesses: a call that names
-it, and shows the credential that it was made with, may use it.
+explicit one is made on request. Each has a handle, its id, which can't be guessed: a call with the
+handle, and with the credential that the session was made with, may use it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from wasm_kernel.wasi_files.quota import Full, Quota
 
 T = TypeVar("T")
 LEFT_SECONDS = 3600.0
-"""The time after its last use at which a session that its client has left is deleted."""
-_LOOK_SECONDS = 60.0  # between two looks for such sessions
-_THREADS = 8  # that work on files at once
+"""The time after its last use when a session is deleted, if its client has left."""
+_LOOK_SECONDS = 60.0  # between two searches for such sessions
+_THREADS = 8  # for work on files
 _CELLS_MOST = 200  # of the history of a session
-_ENDED_MOST = 10_000  # clients that are told why their sessions are gone
+_ENDED_MOST = 10_000  # ended sessions whose reasons are remembered
 _UNKNOWN = (
     "There is no session {handle} for you. list_sessions shows those that you have; "
     "create_session makes one."
@@ -69,14 +69,14 @@ _CLIENT_LEFT = "This session was deleted, as its client had left."
 
 
 class NoSuchSession(WasmKernelError):
-    """A call names no session of its caller's; nothing was changed."""
+    """A call does not name a session of its caller; nothing was changed."""
 
 
 class CellRecord(Struct, frozen=True):
-    """The record of a cell: its number (0 if it is none, such as an undo) and first line.
+    """The record of a cell: its number (0 for other actions, such as an undo) and first line.
 
-    The outcome is `ok`, or the name of its error. It took some seconds and ended at `at`, in
-    seconds since 1970.
+    The outcome is `ok`, or the name of its error. It took `seconds` and ended at `at`, in seconds
+    since 1970.
     """
 
     number: int
@@ -89,8 +89,8 @@ class CellRecord(Struct, frozen=True):
 class HostWork:
     """The work on files that threads of this process do for clients.
 
-    They share the interpreter with the event loop: of a hundred at once, each turn of the loop
-    would wait for all. So a client's work takes turns, and not much is done at once.
+    The threads share the interpreter with the event loop, whose turns would wait for all of them.
+    So there are few threads, and the work of one client is done one after the other.
     """
 
     def __init__(self) -> None:
@@ -98,22 +98,22 @@ class HostWork:
         self._threads = anyio.CapacityLimiter(_THREADS)
 
     async def work(self, caller: Caller, work: Callable[[], T]) -> T:
-        """Has a thread do something for a client; waits for its end even if it is cancelled."""
+        """Runs `work` for a client on a thread; waits for its end even if it is cancelled."""
         async with self._turns.setdefault(caller.owner, asyncio.Lock()):
             return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
 class AgentSession:
-    """A session of a client, its `caller`; an automatic one ends with that.
+    """A session of a client, its `caller`; an automatic one ends with the client.
 
     Attributes:
-        handle: The name that calls use for it.
+        handle: The name by which calls refer to it.
         created: When it was made, in seconds since 1970; `used` is when a call last named it.
         cells: Its last cells.
-        seen: What the last cell left in variables.
-        notes: Sentences that its next result begins with.
+        seen: The variables after the last cell.
+        notes: Sentences with which its next result begins.
         running: How many of its cells run or wait.
-        is_left: True if nobody is likely to use it again: its client's stream has ended, or no call
+        is_left: True if it is unlikely to be used again: its client's stream has ended, or no call
             has named its handle yet.
     """
 
@@ -141,44 +141,44 @@ class AgentSession:
 
     @property
     def name(self) -> str:
-        """The words for it in results."""
+        """The name for it in results."""
         if self.is_automatic and self.caller.scope:
             return f"your {self.language} session"
         return f'session="{self.handle}" ({self.language})'
 
     @property
     def why_gone(self) -> str:
-        """The reason why no call can use it any more; empty if it is there."""
+        """The reason why no call can use it any more; empty if calls can."""
         return self.sandbox.sync.worker.why_closed
 
     def may_use(self, caller: Caller) -> bool:
-        """Returns whether a client that names it may use it."""
+        """Returns whether a client that knows its handle may use it."""
         return caller.is_admin or self.caller.credential == caller.credential
 
     def take_notes(self) -> list[str]:
-        """Returns the sentences that its next result begins with, once."""
+        """Removes and returns the notes for its next result."""
         notes, self.notes = self.notes, []
         return notes
 
     def travelled(self, what: str) -> None:
-        """Notes that variables were brought elsewhere."""
+        """Notes that variables were brought to another state."""
         self.remember(0, what, "ok", 0.0)
         self.seen = replace(self.seen, is_stale=True)
 
     def begin_anew(self) -> None:
-        """Notes that variables are gone, and the list of cells."""
+        """Notes that variables and the list of cells are gone."""
         self.cells.clear()
         self.seen = NOTHING_SEEN
 
     async def work(self, work: Callable[[], T]) -> T:
-        """Has a thread do something with its files; nothing else is done with them meanwhile."""
+        """Runs `work` on its files on a thread, after the client's other such work."""
         return await self._host.work(self.caller, work)
 
     async def write(self, path: str, data: bytes | str) -> None:
-        """Writes a file, if the session may have one of that size; otherwise `LimitReached`.
+        """Writes a file; raises `LimitReached` if its size exceeds the session's limits.
 
-        The guest's own calls are counted in its worker, which does not see what the host writes
-        before its next cell.
+        The worker counts only the guest's own calls; it sees files written by the host at its next
+        cell.
         """
         await self.work(partial(self._write, path, data))
 
@@ -196,10 +196,10 @@ class AgentSession:
 
 
 class AgentSessions:
-    """The sessions of all clients of a server. Its event loop uses it.
+    """The sessions of all clients of a server. Only its event loop uses it.
 
-    `opening` ends with the service that they live in. With `keep`, sessions stay on disk when the
-    server ends.
+    `opening` is the future of the service that has the sessions. With `keep`, sessions stay on disk
+    when the server ends.
     """
 
     def __init__(self, opening: Future[Service], policy: ExecutionPolicy, *, keep: bool) -> None:
@@ -209,11 +209,11 @@ class AgentSessions:
         self._keep = keep
         self._sessions: dict[str, AgentSession] = {}
         self._automatic: dict[tuple[str, str], AgentSession] = {}
-        self._ended: dict[tuple[str, str], str] = {}  # why automatic sessions are gone
+        self._ended: dict[tuple[str, str], str] = {}  # the reasons why automatic sessions are gone
         self._creating: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def service(self) -> AsyncService:
-        """Returns the service, when it is open, or raises why it can't be."""
+        """Returns the service, when it is open; raises the error if it can't be opened."""
         return AsyncService(await asyncio.shield(asyncio.wrap_future(self._opening)))
 
     # -- one session
@@ -221,17 +221,17 @@ class AgentSessions:
     async def of(
         self, caller: Caller, handle: str | None, language: str | None = None
     ) -> AgentSession:
-        """Returns the session that a call is for; makes an automatic one if there is none.
+        """Returns the session of a call; makes an automatic one if there is none.
 
-        A handle wins over everything else. Without a language, it is the automatic session that was
-        used last, and a new one is Python's. Raises `NoSuchSession` if the handle is not known, not
-        the caller's, or of another language, or if nothing binds the caller's calls and this is not
-        its first one; `LimitReached`.
+        A handle wins over everything else. Without a language, the last used automatic session is
+        returned, or a new one for Python. Raises `NoSuchSession` if the handle is unknown, not the
+        caller's, or of another language, or if the caller has no scope and has called before; and
+        `LimitReached`.
         """
         found = self.known(caller, handle, language)
         if found is None:
             begun = self._automatic_one(caller, language or RuntimeType.PYTHON.value)
-            # it is made to its end if the client leaves meanwhile: then `end_scope` deletes it
+            # it is completed even if the client leaves: then `end_scope` deletes it
             found = await asyncio.shield(begun)
         found.used = time.time()
         return found
@@ -239,7 +239,7 @@ class AgentSessions:
     def existing(
         self, caller: Caller, handle: str | None, language: str | None = None
     ) -> AgentSession:
-        """Returns the session that a call is for, as `of`, or raises `NoSuchSession`."""
+        """Returns the existing session of a call, as `of`; otherwise raises `NoSuchSession`."""
         found = self.known(caller, handle, language)
         if found is None:
             if not caller.scope:
@@ -256,7 +256,7 @@ class AgentSessions:
 
         Raises `NoSuchSession` as `of` does for a handle.
         """
-        if not handle:  # models give an empty text for what they leave out
+        if not handle:  # models often pass an empty text for no handle
             own = [
                 each
                 for (scope, spoken), each in self._automatic.items()
@@ -279,7 +279,7 @@ class AgentSessions:
         return why or _UNKNOWN.format(handle=repr(handle[:64]))
 
     async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
-        """Returns the automatic session of a client, which its first calls share."""
+        """Returns the automatic session of a client; makes one for concurrent first calls."""
         async with self._creating_of(caller.scope or caller.owner, language):
             if caller.scope:
                 found = self.known(caller, None, language)
@@ -291,13 +291,13 @@ class AgentSessions:
             return made
 
     def _creating_of(self, client: str, language: str) -> asyncio.Lock:
-        """The lock of whoever makes a client's automatic session, or ends it."""
+        """The lock for making or ending a client's automatic session."""
         return self._creating.setdefault((client, language), asyncio.Lock())
 
     def _has_begun(self, caller: Caller, language: str) -> bool:
-        """Returns whether a caller that nothing binds has an automatic session already.
+        """Returns whether a caller without a scope already has an automatic session.
 
-        One that nobody has used for long may be that of another conversation.
+        One that was not used for long does not count: it may belong to another conversation.
         """
         since = time.time() - LEFT_SECONDS
         own = [each for each in self.all() if each.caller == caller and each.is_automatic]
@@ -324,7 +324,7 @@ class AgentSessions:
         return await service.create(language, owner=caller.owner, policy=self.policy, pip=True)
 
     async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
-        """Makes sessions that begin with the variables and files of another one.
+        """Makes sessions with the variables and files of another one.
 
         Raises `ForkError` or `LimitReached`, with none made, or `ValueError` if `count` is less
         than 1.
@@ -351,10 +351,10 @@ class AgentSessions:
     # -- all of them
 
     def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
-        """Returns the sessions that a caller may be told of: those of the same scope.
+        """Returns the sessions that a caller may see: those of the same scope.
 
-        Raises `NoSuchSession` if the handle is not the caller's, or nothing tells whose a session
-        is.
+        A caller without a scope only sees the session of its handle. Raises `NoSuchSession` if that
+        is missing or not the caller's.
         """
         if not caller.scope:
             return [self.existing(caller, handle)]
@@ -369,11 +369,11 @@ class AgentSessions:
         return [each for each in self._sessions.values() if not each.why_gone]
 
     def has_automatic(self, scope: str) -> bool:
-        """Returns whether a client has a session that ends with it."""
+        """Returns whether a client has an automatic session, which ends with it."""
         return any((scope, each.value) in self._automatic for each in RuntimeType)
 
     def client_is_there(self, scope: str, is_there: bool) -> None:
-        """Notes that a client has sent a request, or that its stream has ended."""
+        """Notes that a client is there, as it sent a request, or not, as its stream has ended."""
         for each in RuntimeType:
             if (session := self._automatic.get((scope, each.value))) is not None:
                 session.is_left = not is_there
@@ -388,23 +388,23 @@ class AgentSessions:
                     await self._end_left(session)
 
     async def look_after(self) -> None:
-        """Deletes sessions that were left, and forgets those that are gone; until it is cancelled.
+        """Deletes left sessions, and forgets those that are gone, until it is cancelled.
 
-        Many a client leaves without a word, and its sessions would be in the way for a day.
+        Many clients leave silently, and their sessions would take room for a day.
         """
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             await self.end_left(time.time() - LEFT_SECONDS)
 
     async def end_left(self, before: float) -> None:
-        """Deletes sessions that their clients have left, and nobody has used since `before`."""
+        """Deletes sessions that their clients have left, and not used since `before`."""
         for each in self.all():
             if each.is_left and each.used < before and not each.running:
                 await self._end_left(each)
         self._forget_gone()
 
     def _forget_gone(self) -> None:
-        """Forgets sessions that are gone, but for the reasons: the service has them by handle."""
+        """Forgets sessions that are gone; keeps the reasons for automatic ones, by their keys."""
         for each in [each for each in self._sessions.values() if each.why_gone]:
             del self._sessions[each.handle]
         for key in [key for key, each in self._automatic.items() if each.why_gone]:
@@ -417,16 +417,16 @@ class AgentSessions:
             await self.destroy(session, _CLIENT_LEFT)
 
     async def close(self) -> None:
-        """Ends all sessions and the service; deletes them, unless they are to be kept."""
+        """Ends all sessions and the service; deletes the sessions, unless they are kept."""
         try:
             service = (await self.service()).sync
         except (WasmKernelError, OSError):
-            return  # it was never open
+            return  # it was never opened
         await on_thread(_close, service, keep=self._keep)
 
 
 def _check_room(sandbox: RemoteSandbox, path: str, size: int) -> None:
-    """Raises `LimitReached` unless a file of that size fits, in the place of the one at `path`."""
+    """Raises `LimitReached` unless a file of `size` bytes fits, in place of the one at `path`."""
     policy = sandbox.policy
     with Folder.open(sandbox.workspace.parent) as root, root.enter(sandbox.session_id) as folder:
         workspace = Preopen(folder, "/app", hidden=METADATA_HIDDEN)
@@ -451,7 +451,7 @@ def _check_room(sandbox: RemoteSandbox, path: str, size: int) -> None:
 def _close(service: Service, *, keep: bool) -> None:
     ended = [] if keep else [each.session_id for each in service.list()]
     if not keep:
-        service.fork_server.close()  # what is deleted need not be saved before
+        service.fork_server.close()  # sessions to delete need not be saved first
     service.close()
     for name in ended:
         with contextlib.suppress(WasmKernelError, OSError):

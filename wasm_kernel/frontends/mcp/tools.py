@@ -26,11 +26,11 @@ from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import Travelled
 
 _SPOKEN = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript"}
-_SPOKEN |= {"ts": "typescript"}  # as models call them, too
+_SPOKEN |= {"ts": "typescript"}  # models use these names, too
 
 
 def _spoken(name: object) -> object:
-    """Returns the language that a model means; what it is not, the check of the enum refuses."""
+    """Returns the language that a model means; the enum's check refuses other names."""
     word = name.strip().lower() if isinstance(name, str) else name
     return _SPOKEN.get(word, word) or None if isinstance(word, str) else word
 
@@ -58,19 +58,19 @@ _TOO_LATE = (
     "holds."
 )
 _TRAVEL_CHARACTERS = 2_000
-_NAMED = 20  # files, of those that stay
+_NAMED = 20  # files that an undo leaves as they are, in a reply
 
 Blocks = list[ContentBlock]
 
 
 class Refused(WasmKernelError):
-    """A call that asks for what can't be done; `str()` says why."""
+    """A call that can't be served; `str()` says why."""
 
 
 class CellTools:
-    """The tools for cells and sessions; `caller` returns who calls.
+    """The tools for cells and sessions; `caller` returns the caller.
 
-    A reply carries `characters` of one output at most.
+    A reply holds at most `characters` of one output.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CellTools:
         self._metrics = metrics
 
     def add_to(self, server: MCPServer[None]) -> None:
-        """Offers the tools."""
+        """Adds the tools to a server."""
         rows: list[tuple[Callable[..., Awaitable[Blocks | CallToolResult]], ToolAnnotations]] = [
             (self.execute_code, CHANGES),
             (self.install_packages, FETCHES),
@@ -276,9 +276,9 @@ class CellTools:
         return said(found, f"Made {len(made)}:\n{handles}\n{words}")
 
     async def _quiet(self, handle: str | None, language: str | None) -> AgentSession:
-        """Returns a session that no cell runs in, or raises `Refused`.
+        """Returns a session without a running cell, or raises `Refused`.
 
-        A call would wait for the running one without a word.
+        Otherwise a call would wait for the cell silently.
         """
         found = await self._sessions.of(self._caller(), handle, guest_of(language))
         if found.running:
@@ -287,13 +287,13 @@ class CellTools:
 
 
 def offer(server: MCPServer[None], tool: Callable[..., Any], hints: ToolAnnotations) -> None:
-    """Offers a tool; its docstring is what the model reads."""
+    """Adds a tool to a server; the model reads its docstring."""
     description = inspect.getdoc(tool)
     server.add_tool(tool, description=description, annotations=hints, structured_output=False)
 
 
 def said(session: AgentSession, text: str) -> Blocks:
-    """Returns the result of a tool as blocks; it begins with what its session has to say."""
+    """Returns the result of a tool as blocks; it begins with the notes of its session."""
     return [text_block("\n".join([*(f"[note] {note}" for note in session.take_notes()), text]))]
 
 
@@ -303,7 +303,7 @@ def guest_of(language: str | None) -> str | None:
 
 
 def _left(paths: Sequence[str]) -> str:
-    """Returns the names of files that did not go along, and how they do; empty if all did."""
+    """Returns the names of files that stayed, and how to undo them; empty if none stayed."""
     more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
     names = ", ".join(paths[:_NAMED]) + more
     return f"{names}. The cell %restore --files takes that back, too." if paths else ""

@@ -1,4 +1,4 @@
-"""The contents of variables: told by the guest after each cell, in the cell's own turn."""
+"""The variables of a session: the guest reports them after each cell, in the cell's own turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "wasm_kernel_variables"
 """The name of the expression in a cell's request and reply."""
 
 _MOST, _CHARACTERS = 100, 200
-_TEXT_CHARACTERS = 200_000  # of what a guest tells, at most
+_TEXT_CHARACTERS = 200_000  # the most of a guest's report
 _PYTHON = f"""
 def seen(shell):
     import json, os, sys
@@ -79,7 +79,7 @@ _JAVASCRIPT = """
 })()
 """
 _EXPRESSIONS = {
-    # the function is made once a session: compiling it takes some milliseconds
+    # the function is made once per session: compiling it takes some milliseconds
     RuntimeType.PYTHON.value: (
         f"(lambda shell: (shell.meta.get({NAME!r}) or (lambda d: (exec({_PYTHON!r}, d), "
         f"shell.meta.setdefault({NAME!r}, d['seen']))[1])({{}}))(shell))(get_ipython())"
@@ -91,10 +91,10 @@ Text = Annotated[str, Meta(max_length=_CHARACTERS)]
 
 
 class Seen(Struct, frozen=True):
-    """The content of a session as of a cell; it `is_stale` if something happened since.
+    """The content of a session after a cell; it `is_stale` if something happened since.
 
-    Of `count` variables, the newest first, there are name, type, and size or value. `packages` were
-    installed in the session, with versions.
+    `variables` has the name, type, and size or value of the newest of `count` variables, newest
+    first. `packages` were installed in the session, with versions.
     """
 
     variables: Annotated[tuple[tuple[Text, Text, Text], ...], Meta(max_length=_MOST)] = ()
@@ -108,12 +108,12 @@ NOTHING_SEEN = Seen()
 
 
 def expressions(language: str) -> dict[str, str]:
-    """Returns what a cell's request asks for, so that its reply says what the session holds."""
+    """Returns expressions for a cell's request, whose reply then reports the variables."""
     return {NAME: _EXPRESSIONS[language]}
 
 
 def read(reply: Mapping[str, Any], before: Seen) -> Seen:
-    """Returns what a cell's reply says, which may be anything; if it is nothing, `before`."""
+    """Returns the report in a cell's reply, which is untrusted; if there is none, `before`."""
     with contextlib.suppress(KeyError, TypeError, AttributeError, msgspec.DecodeError):
         text = reply["user_expressions"][NAME]["data"]["text/plain"]  # a text in quotes
         return msgspec.json.decode(unquote(text[1:-1][:_TEXT_CHARACTERS]), type=Seen)
