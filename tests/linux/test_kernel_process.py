@@ -124,7 +124,7 @@ def test_cells_work_and_native_code_in_the_kernel_reaches_nothing_of_the_users(
     kernel.run("import pandas, sqlite3, matplotlib.pyplot as plt; plt.plot([1, 2])")
     kernel.run("open('/app/a', 'w').write('x'); import os; os.makedirs('/app/b')")
     kernel.run("os.rename('/app/a', '/app/b/c'); x = 1; open('/tmp/scratch', 'w').write('x')")
-    assert kernel.run("%undo\nprint(open('/app/b/c').read())").endswith("x\n")
+    assert "x" in kernel.run("%undo\nprint(open('/app/b/c').read())").splitlines()
     with threadpool_limits(1), redirect_stdout(StringIO()) as by_the_host:
         exec(PRODUCT, {})
     assert kernel.run(PRODUCT) == by_the_host.getvalue()
