@@ -172,6 +172,8 @@ def test_what_a_sandbox_has_not_is_said_in_words(stdio: Agent) -> None:
     assert "network" in network.text
     missing = stdio.call("execute_code", code="import torch")
     assert "torch" in missing.text
+    assert "install_packages" not in missing.text  # which can't bring it
+    missing = stdio.call("execute_code", code="import nonesuch")
     assert "install_packages" in missing.text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
     stdio.says("n = 3; open('three', 'w').close()")
     undone = stdio.call("undo").text
     assert "n = 3" in undone
-    assert "Files that stay as they are: three. The cell %restore --files takes that" in undone
+    assert "Files that stay as they are: three. Run the cell %restore --files to" in undone
     assert "1 removed (three)" in stdio.call("execute_code", code="%restore --files").text
     refused = stdio.call("execute_code", code="new = %fork")
     assert "fork_session" in refused.text  # it would be a session that no tool finds
@@ -118,6 +119,13 @@ def test_a_new_session_follows_on_one_that_was_reset_or_destroyed(stdio: Agent) 
     stdio.call("reset_session")
     assert "NameError" in stdio.call("execute_code", code="gone").text
     assert "kept.txt" in stdio.call("list_files").text
+    page = "from IPython.display import HTML, display\ndisplay(HTML('<i></i>'))"
+    first, second = (
+        (stdio.call("execute_code", code=page).text, stdio.call("reset_session"))[0] for _ in "ab"
+    )
+    saved = [re.findall(r"/app/(\S+\.html)", text)[0] for text in (first, second)]
+    assert saved[0] != saved[1]
+    assert all(name in stdio.call("list_files").text for name in saved)
     stdio.call("destroy_session")
     assert "no session yet" in stdio.call("list_files").text
     assert not stdio.says("import os; os.listdir()").strip("[]")

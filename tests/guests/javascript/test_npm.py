@@ -20,7 +20,7 @@ assert "--ignore-scripts" in words and "--no-bin-links" in words, words
 for wanted in words[words.index("--") + 1:]:
     name, _, version = wanted.partition("@")
     if name == "missing":
-        sys.exit("npm error code E404")
+        sys.exit("npm error code E404\\nnpm error 404  'missing@*' is not in this registry.")
     folder = pathlib.Path("node_modules", name)
     folder.mkdir(parents=True)
     (folder / "package.json").write_text(json.dumps({{"name": name}}))
@@ -86,7 +86,8 @@ def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("missing", "Nothing was changed: npm finds no such package: missing"),
+        ("missing", "Nothing was changed: npm finds no such package: missing."),
+        ("one missing two@2.0.0", "npm finds no such package: missing."),
         ("compiled", "Nothing was changed: compiled needs compiled code, which the sandbox can't"),
         ("copied", "Nothing was changed: copied is not from the package registry"),
         ("cloned", "cloned is not from the package registry"),

@@ -47,6 +47,7 @@ _NO_TEXT_CHARACTERS = 500
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
 _GO_ON = "Go on from there: do the work in smaller steps, or in another way."
+_NOT_BY_PIP = "%pip can't bring it in"  # the guest's words about a package of compiled code
 _HELP: Mapping[str, str] = {
     "OutOfFuel": _GO_ON,
     "OutOfMemory": _GO_ON,
@@ -163,9 +164,12 @@ class CellReply:
         return plain(cut(text, self._most, f"; all of it is in {path}" if path else ""))
 
     async def _save(self, path: str, data: bytes | str) -> str:
-        """Writes a file of the session; returns its path in the guest, empty if it can't."""
+        """Writes a new file of the session; returns its path in the guest, empty if it can't.
+
+        Numbers of cells begin again after a reset, and files of earlier cells stay.
+        """
         try:
-            await self._session.write(path, data)
+            path = await self._session.write_new(path, data)
         except (WasmKernelError, OSError) as problem:
             self._say(f"[note] {path} could not be saved: {describe(problem)}")
             return ""
@@ -225,7 +229,7 @@ class CellReply:
         if self._images > _IMAGES_MOST:
             self._say(f"[figure] one more, saved as {path}")
             return
-        shown = await fitting(self._session, picture, name if path else "")
+        shown = await fitting(self._session, picture, path.removeprefix("/app/"))
         where = f"saved as {path}" if path else "not saved"
         if shown is None:
             self._say(f"[figure] can't be shown here, {where}")
@@ -316,7 +320,7 @@ def _error(error: CellError) -> str:
     trace = "\n".join(error.traceback) or f"{error.ename}: {error.evalue}"
     text = plain(cut(trace, _TRACE_CHARACTERS, ""))
     text = cut(_RULE.sub("", text).strip(), _ERROR_CHARACTERS, " of the traceback")
-    hint = _HELP.get(error.ename)
+    hint = "" if _NOT_BY_PIP in trace else _HELP.get(error.ename)
     return f"[error]\n{text}" + (f"\n[hint] {hint}" if hint else "")
 
 

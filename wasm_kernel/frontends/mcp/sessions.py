@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
 from collections import deque
@@ -182,12 +183,31 @@ class AgentSession:
         """
         await self.work(partial(self._write, path, data))
 
-    def _write(self, path: str, data: bytes | str) -> None:
+    async def write_new(self, path: str, data: bytes | str) -> str:
+        """Writes a file as `write`, but replaces none: if the name is taken, it gets a number.
+
+        Returns:
+            Its path.
+        """
+        return await self.work(partial(self._write_new, path, data))
+
+    def _write_new(self, path: str, data: bytes | str) -> str:
+        stem, dot, suffix = path.rpartition(".")
+        for number in itertools.count(2):
+            try:
+                self._write(path, data, overwrite=False)
+            except FileExistsError:
+                path = f"{stem}-{number}{dot}{suffix}"
+            else:
+                break
+        return path
+
+    def _write(self, path: str, data: bytes | str, *, overwrite: bool = True) -> None:
         sandbox = self.sandbox.sync
         if isinstance(data, str):
             data = data.encode("utf-8", "replace")
         _check_room(sandbox, path, len(data))
-        sandbox.write_file(path, data)
+        sandbox.write_file(path, data, overwrite=overwrite)
 
     def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
         """Adds a cell to its history."""

@@ -306,7 +306,7 @@ def _left(paths: Sequence[str]) -> str:
     """Returns the names of files that stayed, and how to undo them; empty if none stayed."""
     more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
     names = ", ".join(paths[:_NAMED]) + more
-    return f"{names}. The cell %restore --files takes that back, too." if paths else ""
+    return f"{names}. Run the cell %restore --files to take that back, too." if paths else ""
 
 
 def _travelled(session: AgentSession, what: str, done: str, travelled: Travelled) -> Blocks:

@@ -133,7 +133,8 @@ def _check_sources(packages: Mapping[str, _Locked]) -> None:
 
 def _why(said: str, wanted: Sequence[str]) -> str:
     if "E404" in said or "ETARGET" in said:
-        return f"npm finds no such package: {', '.join(wanted)}. It may be misspelt."
+        missing = [e for e in wanted if (e.rpartition("@")[0] or e) in said] or wanted
+        return f"npm finds no such package: {', '.join(missing)}. It may be misspelt."
     if re.search(r"ENOTFOUND|ECONNREFUSED|ETIMEDOUT|EAI_AGAIN|ECONNRESET|network", said):
         return "the package registry can't be reached from the kernel's machine."
     lines = [line.partition("npm error")[2] for line in said.splitlines() if "npm error" in line]
