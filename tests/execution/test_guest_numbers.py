@@ -323,6 +323,30 @@ def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> No
     assert says(put_back(module_sandbox), cell) == "[]"
 
 
+@pytest.mark.parametrize("kind", ["cKDTree", "KDTree"])
+def test_pickled_trees_find_the_same_neighbours(module_sandbox: LocalSandbox, kind: str) -> None:
+    code = f"""
+import copy, pickle
+from scipy.spatial import {kind}
+points = np.random.default_rng(0).random((200, 2))
+tree = {kind}(points, boxsize=2)
+for other in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
+    print((other.query(points)[1] == np.arange(200)).all(), type(other) is {kind})
+"""
+    assert says(put_back(module_sandbox), IMPORT + code) == "True True\nTrue True"
+
+
+def test_sparse_positions_are_not_taken_for_int32(module_sandbox: LocalSandbox) -> None:
+    code = """
+from scipy.sparse import csr_array
+chosen = csr_array(np.full((2, 2), 2**30, np.int32))
+positions = csr_array(np.full((2, 2), 2**30, np.intp))
+for _ in range(2):
+    print((chosen + chosen).dtype, (positions + positions).sum())
+"""
+    assert says(put_back(module_sandbox), IMPORT + code) == "\n".join(["int32 8589934592"] * 2)
+
+
 def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
     """A frame's own positions stay positions, which pandas' compiled code asks for."""
     frame = (

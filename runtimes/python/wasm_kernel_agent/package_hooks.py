@@ -4,6 +4,7 @@ compiled code can't do.
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import os
 import sys
@@ -220,6 +221,48 @@ def check_indexes_of_lists(module: ModuleType) -> None:
     changed.lil_fancy_set = checking(changed.lil_fancy_set, 4)
 
 
+def take_wide_positions_of_trees(module: ModuleType) -> None:
+    """Lets scipy's k-d trees come back from a pickle, in which positions are wider."""
+    trees: Any = module
+    compiled = trees.cKDTree
+
+    def restore(tree: Any, state: Any) -> None:
+        compiled.__setstate__(tree, tuple(map(_as_positions, state)))
+
+    # A class of compiled code takes no other `__setstate__`, so its pickles name a function.
+    copyreg.pickle(compiled, lambda tree: (_restored_tree, (tree.__getstate__(),)))
+    trees.KDTree.__setstate__ = restore
+
+
+def _restored_tree(state: Any) -> Any:
+    compiled: Any = importlib.import_module("scipy.spatial").cKDTree
+    tree = compiled.__new__(compiled)
+    tree.__setstate__(tuple(map(_as_positions, state)))
+    return tree
+
+
+def _as_positions(value: Any) -> Any:
+    numpy: Any = importlib.import_module("numpy")
+    is_wide = isinstance(value, numpy.ndarray) and value.dtype == numpy.int64
+    return value.astype(numpy.intp) if is_wide else value
+
+
+class _NoMemo(dict[int, Any]):
+    """A cache that keeps nothing."""
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        """Keeps nothing."""
+
+
+def tell_positions_from_int32(module: ModuleType) -> None:
+    """Lets scipy find each time which type two have in common.
+
+    Its cache is by the hash of types. Positions and `int32` have the same, as they are equal.
+    """
+    types: Any = module
+    types._upcast_memo = _NoMemo()
+
+
 CHANGES: dict[str, Change] = {
     "altair": show_vegalite,
     "matplotlib": return_to_inline_figures,
@@ -238,6 +281,8 @@ CHANGES: dict[str, Change] = {
     "plotly.io._renderers": show_plotly,
     "scipy.signal._peak_finding": take_wide_peaks,
     "scipy.sparse._csparsetools": check_indexes_of_lists,
+    "scipy.sparse._sputils": tell_positions_from_int32,
+    "scipy.spatial._kdtree": take_wide_positions_of_trees,
     "sklearn.tree._tree": name_the_fields_of_trees,
     "sklearn.utils._random": sample_in_python,
     "tqdm": start_no_monitor,
