@@ -193,7 +193,7 @@ def work(agent: Agent) -> None:
     call("restore", "clean", name="clean")
     cell("totals.to_csv('totals.csv')", "created totals.csv")
     call("read_file", "Oslo,1594", path="totals.csv")
-    call("read_file", "no such file", fails=True, path="nothing.csv")
+    call("read_file", "There is no file", fails=True, path="nothing.csv")
     call("delete_file", "Deleted", path="orders.csv")
     call("list_runtimes", "scikit-learn")
     call("get_workspace_info", "restore clean -> ok")
