@@ -328,8 +328,9 @@ class SessionOfFiles:
     async def work(self, work: Any) -> Any:
         return await anyio.to_thread.run_sync(work)
 
-    async def write(self, path: str, data: bytes | str) -> None:
+    async def write_new(self, path: str, data: bytes | str) -> str:
         self.files.append(path)
+        return path
 
     def take_notes(self) -> list[str]:
         return []
