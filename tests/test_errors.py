@@ -99,7 +99,7 @@ def test_a_policy_error_is_a_value_error_with_its_field() -> None:
 
 
 def test_a_host_that_failed_says_what_would_help() -> None:
-    """Who showed too much was told to close other sandboxes, agents too."""
+    """A cell that shows too much needs other advice than a host without memory."""
     assert str(HostFailed("no memory")).endswith("closing other sandboxes, and try again.")
     assert str(HostFailed("too much", "Show less.")).endswith("files are as they are. Show less.")
 

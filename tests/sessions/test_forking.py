@@ -81,7 +81,7 @@ def parent(tmp_path: Path) -> Path:
 
 
 def forking(parent: Path, limits: ForkLimits | None = None) -> Callable[..., Forked]:
-    """What makes forks of a session."""
+    """The function that makes forks of a session."""
     root = SessionsRoot(parent.parent)
     policy = None if limits is None else cast("ExecutionPolicy", limits)
     return fork_session(root, root.lineage_below(parent.name), policy)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -184,22 +184,17 @@ class AgentSession:
         await self.work(partial(self._write, path, data))
 
     async def write_new(self, path: str, data: bytes | str) -> str:
-        """Writes a file as `write`, but replaces none: if the name is taken, it gets a number.
-
-        Returns:
-            Its path.
-        """
+        """Writes a file as `write`, and returns its path: another one if the path is taken."""
         return await self.work(partial(self._write_new, path, data))
 
     def _write_new(self, path: str, data: bytes | str) -> str:
-        stem, dot, suffix = path.rpartition(".")
-        for number in itertools.count(2):
-            try:
-                self._write(path, data, overwrite=False)
-            except FileExistsError:
-                path = f"{stem}-{number}{dot}{suffix}"
-            else:
-                break
+        try:
+            self._write(path, data, overwrite=False)
+        except FileExistsError:
+            # A cell may have taken thousands of names, so numbers could be tried for minutes.
+            stem, dot, suffix = path.rpartition(".")
+            path = f"{stem}-{secrets.token_hex(4)}{dot}{suffix}"
+            self._write(path, data, overwrite=False)
         return path
 
     def _write(self, path: str, data: bytes | str, *, overwrite: bool = True) -> None:
