@@ -35,7 +35,7 @@ _FULL = (
     "all forks of a session, and forks of those, may take {bytes} and {files:,} files on disk "
     "together, as much as one session; with this one they would take {wanted} and {names:,} files"
 )
-_ADVICE = "Delete forks that nobody needs."
+_ADVICE = "Delete forks that you no longer need."
 
 
 class ForkLimits(Struct, frozen=True):
