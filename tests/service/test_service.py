@@ -252,12 +252,14 @@ def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
     with service.create(policy=policy) as parent, service.create(policy=policy) as other:
         first, second = parent.execute("%fork"), parent.execute("%fork")
         assert (first.stderr, first.stdout[:8]) == ("", "Session ")
-        assert "Delete forks that nobody needs. Raise workspace_bytes or work" in second.stderr
+        assert (
+            "Delete forks that you no longer need. Raise workspace_bytes or work" in second.stderr
+        )
         for fork in parent.fork(2):  # the program is its own master
             fork.close()
         other.adopt(policy.at(Door.AGENT), None)
         before = sorted(service.root.iterdir())
-        with pytest.raises(WasmKernelError, match="Delete forks that nobody needs"):
+        with pytest.raises(WasmKernelError, match="Delete forks that you no longer need"):
             other.fork(2)
         assert sorted(service.root.iterdir()) == before
 

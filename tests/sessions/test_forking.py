@@ -320,7 +320,7 @@ def use_of(workspace: Path) -> DiskUse:
 
 
 def refused(
-    parent: Path, limits: ForkLimits, match: str = "Delete forks that nobody needs"
+    parent: Path, limits: ForkLimits, match: str = "Delete forks that you no longer need"
 ) -> None:
     """Sees a fork refused, without a trace of it."""
     before = sorted(parent.parent.iterdir())

@@ -83,5 +83,5 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
             raise LimitReached(
                 "disk_bytes",
                 f"The disk of the sessions' folder has less than {readable(_FREE_BYTES)} left.",
-                "Delete what nobody needs there, such as sessions.",
+                "Delete what is no longer needed there, such as old sessions.",
             )
