@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.faces import says
 from tests.local import LocalSandbox
@@ -58,6 +58,17 @@ def test_the_host_gives_its_own_bits(
         expected = eval(expression, space)
     assert says(module_sandbox, f"{MAKE}\nprint({expression})") == str(expected)
     assert pieces
+
+
+def test_a_program_beside_the_guest_chooses_its_own_number_of_threads(
+    module_sandbox: LocalSandbox, pieces: list[int]
+) -> None:
+    before = [each["num_threads"] for each in threadpool_info()]
+    assert module_sandbox.execute(f"{MAKE}\nnp.matmul(*matrices(100))").success
+    assert pieces
+    assert [each["num_threads"] for each in threadpool_info()] == before
+    with threadpool_limits(1):
+        assert {each["num_threads"] for each in threadpool_info()} == {1}
 
 
 def test_small_work_is_not_for_the_host(module_sandbox: LocalSandbox, pieces: list[int]) -> None:

@@ -20,7 +20,8 @@ import math
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -37,6 +38,7 @@ _A_TRANSPOSED, _B_TRANSPOSED = 2, 1  # in a product's variant
 _LOWER, _TRANSPOSED = 2, 1  # in a triangle's variant
 _SORTED = ("<f4", "<f8", "<i4", "<u4", "<i8", "<u8")  # by a sort's variant
 
+_COMPUTING = threading.Lock()
 _ARGUMENTS = struct.Struct("<3I4x2I6i")  # three matrices, alpha, beta; m, n, k, three strides
 
 _PIECE = 500_000_000  # multiplications of a piece: some 20 to 50 ms of one core
@@ -153,24 +155,25 @@ class HostNumpy:
             raise _Refused
         plain = asked.alpha == 1 and asked.beta == 0
         aside = numpy.empty((2, 0), c.dtype)
-        with _ONE_THREAD:
-            for piece in pieces:
-                into = c[piece.rows, piece.columns].T  # row by row, as numpy's results are
-                self._count(into.size * asked.k * into.itemsize)
-                factors = b[:, piece.columns].T, a[piece.rows].T
-                if plain and piece.wanted is None:
+        for piece in pieces:
+            into = c[piece.rows, piece.columns].T  # row by row, as numpy's results are
+            self._count(into.size * asked.k * into.itemsize)
+            factors = b[:, piece.columns].T, a[piece.rows].T
+            if plain and piece.wanted is None:
+                with _one_thread():
                     numpy.matmul(*factors, out=into)
-                    continue
-                if not aside.size:  # the first piece is the largest, and nothing is written yet
-                    aside = numpy.empty((2, into.size), c.dtype)
-                product, before = (row[: into.size].reshape(into.shape) for row in aside)
+                continue
+            if not aside.size:  # the first piece is the largest, and nothing is written yet
+                aside = numpy.empty((2, into.size), c.dtype)
+            product, before = (row[: into.size].reshape(into.shape) for row in aside)
+            with _one_thread():
                 numpy.matmul(*factors, out=product)
-                if asked.alpha != 1:
-                    product *= asked.alpha
-                if asked.beta != 0:
-                    product += numpy.multiply(into, asked.beta, out=before)
-                wanted = True if piece.wanted is None else piece.wanted.T
-                numpy.copyto(into, product, where=wanted)
+            if asked.alpha != 1:
+                product *= asked.alpha
+            if asked.beta != 0:
+                product += numpy.multiply(into, asked.beta, out=before)
+            wanted = True if piece.wanted is None else piece.wanted.T
+            numpy.copyto(into, product, where=wanted)
 
     def _arguments(self, variant: int, at: int) -> tuple[str, _Product]:
         """Returns the type of a product's numbers, and its arguments."""
@@ -286,48 +289,27 @@ def _pieces_of_triangle(n: int, side: int, half: Any, *, lower: bool) -> Iterato
                 yield _Piece(rows, columns)
 
 
-class _OneThread:
-    """Keeps BLAS at one thread while guests compute, and then restores the program's number.
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Lets BLAS compute with one thread for a guest, and then restores the program's number.
 
-    BLAS has one number of threads for the whole process; sandboxes may have threads of their own.
+    BLAS has one number of threads for the whole process, so guests in other threads wait. The
+    program's number stays if the program limits it in a thread of its own at that moment.
     """
-
-    def __init__(self) -> None:
-        self._changing = threading.Lock()
-        self._users = 0
-        self._libraries: list[Any] | None = None
-        self._before: list[int] = []
-
-    def __enter__(self) -> None:
-        with self._changing:
-            if self._libraries is None:
-                from threadpoolctl import ThreadpoolController
-
-                found = ThreadpoolController().lib_controllers
-                self._libraries = [each for each in found if each.user_api == "blas"]
-            self._users += 1
-            if self._users == 1:
-                self._before = [library.num_threads for library in self._libraries]
-                self._set([1] * len(self._before))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._changing:
-            self._users -= 1
-            if self._users == 0:
-                self._set(self._before)
-
-    def _set(self, threads: list[int]) -> None:
-        for library, number in zip(self._libraries or (), threads, strict=True):
-            if library.num_threads != number:
-                library.set_num_threads(number)
+    with _COMPUTING:
+        blas = _blas()
+        if all(library.num_threads == 1 for library in blas.lib_controllers):
+            yield
+        else:
+            with blas.limit(limits=1):
+                yield
 
 
-_ONE_THREAD = _OneThread()
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def _import_numpy() -> Any:
