@@ -15,7 +15,8 @@ from msgspec.structs import asdict
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.protocol import FRAME_BYTES, FRAME_DEPTH, FRAME_NODES, decode, encode
+from wasm_kernel.guests.protocol import FRAME_DEPTH, decode, encode
+from wasm_kernel.linux.channel import FRAME_BYTES, FRAME_NODES
 
 GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
 

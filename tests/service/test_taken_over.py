@@ -30,11 +30,11 @@ from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, Wor
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell, NoListener
 from wasm_kernel.guests.protocol import Display, Output
-from wasm_kernel.linux.broker import Done, Handlers
+from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Done, Handlers
+from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.service import awake, calls, messages, session_worker
 from wasm_kernel.service.awake import AwakeSessions
-from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Open, plain_policy
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
@@ -334,8 +334,8 @@ def says(*reports: Any) -> Script:
         says(messages.Closed({})),
         says(*[messages.Text(99, "stdout", "x" * 2**20)] * 5),
         says(*[messages.Text(99, "stdout", "")] * 20_000),
-        says(*[messages.Unwanted(1)] * 20_000),
-        says(*[messages.Wanted(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(99)]),
+        says(*[BrokerCancel(1)] * 20_000),
+        says(*[BrokerRequest(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(99)]),
         says(messages.Logged(30, "x" * 20_000)),
         says(messages.Logged(10**9, "x")),
         says(lambda call: messages.Failed(call.call, "LimitReached", "x", {"limit": "any"})),
@@ -414,7 +414,7 @@ def test_what_a_worker_may_want_is_done_and_counted_anew_for_each_call(homes: Ma
         while not isinstance(call := request(channel), messages.Close):
             for _ in range(20):
                 number += 1
-                channel.send(messages.Wanted(number, "Done", msgspec.Raw(b"{}")))
+                channel.send(BrokerRequest(number, "Done", msgspec.Raw(b"{}")))
                 assert request(channel).number == number
             channel.send(ended(call))
 
@@ -596,8 +596,8 @@ REPORTS = st.one_of(
     st.builds(messages.Text, NUMBERS, st.sampled_from(["stdout", "stderr"]), st.text(max_size=9)),
     st.builds(messages.Asked, NUMBERS, st.text(max_size=9), st.booleans()),
     st.builds(messages.Failed, NUMBERS, st.sampled_from(["CellTimeout", "x"]), st.text(max_size=9)),
-    st.builds(messages.Wanted, NUMBERS, st.just("Done"), st.just(msgspec.Raw(b"[]"))),
-    st.builds(messages.Unwanted, NUMBERS),
+    st.builds(BrokerRequest, NUMBERS, st.just("Done"), st.just(msgspec.Raw(b"[]"))),
+    st.builds(BrokerCancel, NUMBERS),
     st.builds(messages.Event, st.just("session.forked"), st.just({"level": 1, "self": 2})),
     st.builds(messages.Logged, st.integers(-9, 99), st.text(max_size=9)),
     st.just(messages.Pong()),

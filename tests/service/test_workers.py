@@ -28,9 +28,9 @@ from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import BASELINE_SETTING, UNCHECKED
 from wasm_kernel.errors import FrameError, HostFailed, TravelError, WasmKernelError, WorkerLost
 from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
-from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.create import create_sandbox
 from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
 from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox

@@ -13,7 +13,6 @@ from typing import Any
 from wasm_kernel.errors import FrameError
 from wasm_kernel.execution.interfaces import Listener, OfferedMessage
 from wasm_kernel.guests.protocol import (
-    FRAME_BYTES,
     NAME_CHARACTERS,
     CommDone,
     CommFrame,
@@ -23,6 +22,7 @@ from wasm_kernel.guests.protocol import (
     comm_request,
     encode,
 )
+from wasm_kernel.linux.channel import FRAME_BYTES
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import COMMS_MOST, CommMessage
 

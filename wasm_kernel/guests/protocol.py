@@ -18,17 +18,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from wasm_kernel.errors import FrameError
+from wasm_kernel.linux.channel import check_size
 from wasm_kernel.result import CommKind, CommMessage
 
-FRAME_BYTES = 64 * 1024 * 1024
-FRAME_MEMORY = 128 * 1024 * 1024  # bytes of a frame's text in Python's memory
-FRAME_NODES = 500_000
 FRAME_DEPTH = 64
 NAME_CHARACTERS = 200  # of a comm's id and of its target's name
 
 _REASON_CHARACTERS = 150
-_MARKS = (b"[", b"{", b",")
-_UNMARKED = bytes({*range(256)} - {*b'"[{,'})
 
 Json = Any
 Object = dict[str, Json]
@@ -279,50 +275,6 @@ def checked(frame: Any) -> Frame:
 def _check_name(field: str, name: str) -> None:
     if not name.isprintable():
         raise FrameError(f"{field} is no name")
-
-
-def check_size(data: bytes, spare: int = 0) -> None:
-    """Checks the cost of reading JSON before it is read; raises `FrameError`.
-
-    `spare` more bytes and values are allowed than in a frame, for a message around a frame.
-    """
-    nodes = FRAME_NODES + spare
-    if len(data) > FRAME_BYTES + spare:
-        raise FrameError(f"it is larger than {FRAME_BYTES // 2**20} MiB")
-    if marks_in(data, nodes) > nodes:
-        raise FrameError("it holds too many values")
-    if len(data) * _WIDEST > FRAME_MEMORY and len(data) * _width(data) > FRAME_MEMORY:
-        raise FrameError(f"its text takes more than {FRAME_MEMORY // 2**20} MiB of memory")
-
-
-def marks_in(data: bytes | bytearray, most: int) -> int:
-    """Returns the number of marks in a JSON text that a value may follow, without reading it.
-
-    Each value but the first follows a mark. If there are more than `most` marks, those in strings
-    are left out, unless the text is UTF-16, which some readers take and which holds zeros.
-    """
-    if len(data) <= most:
-        return len(data)
-    found = sum(map(data.count, _MARKS))
-    if found <= most or b"\0" in data:
-        return found
-    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
-    told = plain.translate(None, _UNMARKED)
-    if told.count(b'"') > 4 * most:  # a key and a value have four
-        return found
-    return len(b"".join(told.split(b'"')[::2]))
-
-
-# Python keeps each character of a text in as many bytes as the widest of them needs.
-_WIDEST = 4
-_LATIN_1, _PLANE_0 = bytes(range(0xC4)), bytes(range(0xF0))  # UTF-8 and continuation bytes
-
-
-def _width(data: bytes) -> int:
-    beyond = data.translate(None, _LATIN_1)
-    if beyond.translate(None, _PLANE_0) or b"\\ud" in data or b"\\uD" in data:
-        return _WIDEST
-    return 2 if beyond or b"\\u" in data else 1
 
 
 def check_depth(frame: Struct) -> None:

@@ -1,8 +1,8 @@
 """The broker: a process outside the second wall that does a few things for the one inside.
 
-It is forked before that wall is closed, so it costs a millisecond and no second interpreter. The
-two processes talk in JSON over a pair of sockets. An attacker in the inner process can make every
-request: each handler must check what it gets, as if a stranger had sent it.
+A kernel forks it before that wall is closed, so it costs a millisecond and no second interpreter. A
+worker's broker is its service. An attacker in the inner process can make every request: each
+handler must check what it gets, as if a stranger had sent it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import FrameError, WasmKernelError
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 
 if TYPE_CHECKING:
-    import socket  # only a process with a broker imports it
+    from wasm_kernel.linux.channel import Channel  # only a process with a broker imports it
 
 INTERNAL_ERROR = "internal error; the kernel's log says more"
 
@@ -35,19 +35,21 @@ Handlers = Mapping[type[Struct], Callable[[Any, Task], Struct]]
 A handler's reply, and the text of a `WasmKernelError` that it raises, reach the caller.
 """
 
-_PACKET = 128 * 1024  # a sequenced packet arrives whole or not at all
-_MESSAGE_MOST = 16 * 1024 * 1024
-_MORE, _LAST = b"+", b"."
+Number = Annotated[int, Meta(ge=0, lt=2**62)]
+
 _TEXT_MOST = 16 * 1024
-_WAITING_MOST = 2  # calls: an honest caller sends the next one after the last one's answer
+_WAITING_MOST = 2
 _POLL_SECONDS = 0.05
 _LEAVE_SECONDS = 0.5  # a grace period for the running handler to clean up
-_ALL = 1 << 62  # higher than the number of any call
 _GONE = "the kernel's helper process has ended. Restart the kernel."
 
 
 class BrokerError(WasmKernelError):
     """The broker could not do what it was asked."""
+
+
+class NoBroker(BrokerError):
+    """The process that a language is loaded in has no broker yet."""
 
 
 class Done(Struct, frozen=True):
@@ -92,16 +94,124 @@ class LocalBroker:
         """Does nothing."""
 
 
-class ProcessBroker:
-    """A `Broker` in another process: the confined process's side of it.
-    Any thread may call; one request is handled at a time.
+class LateBroker:
+    """A `Broker` for what is loaded before its process has one; `broker` is set later, if ever."""
+
+    broker: Broker | None = None
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        """Has a request handled by the later broker; raises `NoBroker` until there is one."""
+        if self.broker is None:
+            raise NoBroker
+        return self.broker.call(request, reply, task)
+
+    def close(self) -> None:
+        """Does nothing: the broker's maker closes it."""
+
+
+class BrokerRequest(Struct, frozen=True, tag_field="kind", tag="request"):
+    """A request for work that its sender may not do; `name` is the request's type."""
+
+    number: Number
+    name: Annotated[str, Meta(max_length=200)]
+    request: msgspec.Raw
+
+
+class BrokerCancel(Struct, frozen=True, tag_field="kind", tag="cancel"):
+    """Cancels a `BrokerRequest`."""
+
+    number: Number
+
+
+class BrokerAnswer(Struct, frozen=True, tag_field="kind", tag="answer"):
+    """The reply to a `BrokerRequest`, or the reason why there is none, or a report of progress."""
+
+    number: int
+    reply: msgspec.Raw = msgspec.Raw(b"null")
+    why: str = ""
+    cancelled: bool = False
+    progress: str = ""
+
+
+class Answers(Protocol):
+    """The answers that come from another process."""
+
+    def get(self, *, timeout: float) -> BrokerAnswer | None:
+        """Returns the next answer; None if the process is gone.
+
+        Raises `queue.Empty` if there is no answer within `timeout` seconds.
+        """
+
+
+class RemoteBroker:
+    """A `Broker` in the process at the other end of a channel. Any thread may call it.
+
+    One request is handled at a time. `gone` is the error text once the process has ended.
     """
 
-    def __init__(self, link: socket.socket, process: int) -> None:
-        self._channel = _Channel(link)
-        self._process = process
+    def __init__(self, channel: Channel, answers: Answers, gone: str) -> None:
+        self._channel = channel
+        self._answers = answers
+        self._gone = gone
         self._guard = threading.Lock()
         self._number = 0
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        """Sends a request, and waits for the answer."""
+        raw = msgspec.Raw(msgspec.json.encode(request))
+        with self._guard:
+            self._number += 1
+            try:
+                self._channel.send(BrokerRequest(self._number, type(request).__name__, raw))
+                answer = self._wait(task)
+            except (OSError, EOFError, msgspec.DecodeError) as problem:
+                raise BrokerError(self._gone) from problem
+            except FrameError as problem:
+                raise BrokerError(f"the request can't be sent: {problem.why}") from problem
+        if answer.cancelled:
+            raise Cancelled
+        if answer.why:
+            raise BrokerError(answer.why)
+        return msgspec.json.decode(answer.reply, type=reply)
+
+    def _wait(self, task: Task) -> BrokerAnswer:
+        is_cancelled = False
+        while True:
+            if task.cancelled and not is_cancelled:
+                is_cancelled = True
+                self._channel.send(BrokerCancel(self._number))
+            with contextlib.suppress(queue.Empty):
+                answer = self._answers.get(timeout=_POLL_SECONDS)
+                if answer is None:
+                    raise EOFError
+                if answer.number != self._number:
+                    continue  # of a call that failed before it heard this
+                if not answer.progress:
+                    return answer
+                task.report(answer.progress)
+
+    def close(self) -> None:
+        """Does nothing: the channel's owner closes it."""
+
+
+class _OwnAnswers:
+    """The answers on a channel that brings nothing else; the thread that waits reads them."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def get(self, *, timeout: float) -> BrokerAnswer:
+        if self._channel.is_quiet(timeout):
+            raise queue.Empty
+        return msgspec.json.decode(self._channel.receive(), type=BrokerAnswer)
+
+
+class ProcessBroker(RemoteBroker):
+    """A `Broker` in a process that this one has forked for it."""
+
+    def __init__(self, channel: Channel, process: int) -> None:
+        super().__init__(channel, _OwnAnswers(channel), _GONE)
+        self._process = process
 
     @classmethod
     def spawn(
@@ -118,12 +228,13 @@ class ProcessBroker:
         """
         import socket
 
-        inner, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        from wasm_kernel.linux.channel import Channel
+
+        inner, outer = socket.socketpair()
         process = os.fork()
         if process:
             outer.close()
-            inner.settimeout(_POLL_SECONDS)
-            return cls(inner, process)
+            return cls(Channel(inner), process)
         try:
             inner.close()
             # The group's signals are for the kernel: this process ends with it, but cleans up
@@ -131,45 +242,12 @@ class ProcessBroker:
             os.setpgid(0, 0)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             begin()
-            _Service(outer, handlers).run()
+            BrokerServer(Channel(outer), lambda: handlers).run()
             at_end()
         except Exception as problem:
             log_failure("the broker", problem)
         finally:
             os._exit(0)
-
-    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Sends a request, and waits for the answer."""
-        with self._guard:
-            self._number += 1
-            try:
-                raw = msgspec.Raw(msgspec.json.encode(request))
-                self._channel.send(_Call(self._number, type(request).__name__, raw))
-                said = self._wait(task)
-            except (OSError, msgspec.DecodeError) as problem:
-                raise BrokerError(_GONE) from problem
-        if said.cancelled:
-            raise Cancelled
-        if said.why:
-            raise BrokerError(said.why)
-        return msgspec.json.decode(said.reply, type=reply)
-
-    def _wait(self, task: Task) -> _Answer:
-        is_cancelled = False
-        while True:
-            if not is_cancelled and task.cancelled:
-                is_cancelled = True
-                self._channel.send(_Cancel(self._number))
-            try:
-                said = self._channel.receive()
-            except TimeoutError:
-                continue
-            if said is None:
-                raise ConnectionError(_GONE)
-            if isinstance(said, _Progress):
-                task.report(said.text)
-            elif isinstance(said, _Answer) and said.number == self._number:
-                return said
 
     def close(self) -> None:
         """Lets the process end."""
@@ -180,146 +258,108 @@ class ProcessBroker:
             self._process = 0
 
 
-class _Call(Struct, frozen=True, tag=True):
-    number: int
-    name: str
-    request: msgspec.Raw
+class BrokerServer:
+    """Handles the requests of the process at the other end of a channel, one after another.
 
+    A process that was taken over may ask for anything, at any time. So each handler checks its
+    request as untrusted input, and a second request is taken only to wait for the first one's end.
+    """
 
-class _Cancel(Struct, frozen=True, tag=True):
-    """Cancels all calls up to this number."""
-
-    number: int
-
-
-class _Progress(Struct, frozen=True, tag=True):
-    text: str
-
-
-class _Answer(Struct, frozen=True, tag=True):
-    """The reply to a call; or why there is none: in words, or `cancelled`."""
-
-    number: int
-    reply: msgspec.Raw = msgspec.Raw(b"null")
-    why: str = ""
-    cancelled: bool = False
-
-
-_Message = _Call | _Cancel | _Progress | _Answer
-_DECODER: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
-
-
-class _Channel:
-    """One end of the line: messages in packets. One thread sends at a time, and one receives."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
-        self._parts = bytearray()
-
-    def send(self, message: _Message) -> None:
-        """Sends a message; `BrokerError` if it is too long and was not sent."""
-        data = msgspec.json.encode(message)
-        if len(data) > _MESSAGE_MOST:
-            raise BrokerError("the request is too long")
-        for at in range(0, len(data), _PACKET):
-            mark = _MORE if at + _PACKET < len(data) else _LAST
-            self._send_packet(mark + data[at : at + _PACKET])
-
-    def _send_packet(self, packet: bytes) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                self._link.send(packet)
-                return
-
-    def receive(self) -> _Message | None:
-        """Returns the next message; None if the other side is gone.
-
-        After a `TimeoutError`, the next call goes on with the message's parts that came. After
-        another error the channel is unusable.
-        """
-        while packet := self._link.recv(_PACKET + 1):
-            self._parts += packet[1:]
-            if len(self._parts) > _MESSAGE_MOST:
-                raise OSError("a message is too long")
-            if packet[:1] == _LAST:
-                data, self._parts = self._parts, bytearray()
-                return _DECODER.decode(data)
-        return None
-
-    def close(self) -> None:
-        self._link.close()
-
-
-class _Service:
-    """The outer side: the main thread handles requests, another one reads."""
-
-    def __init__(self, link: socket.socket, handlers: Handlers) -> None:
-        self._channel = _Channel(link)
-        self._handlers = {request.__name__: (request, each) for request, each in handlers.items()}
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self.cancelled_up_to = 0
+    def __init__(self, channel: Channel, handlers: Callable[[], Handlers]) -> None:
+        self._channel = channel
+        self._handlers = handlers
+        self._guard, self._handling = threading.Lock(), threading.Lock()
+        self._tasks: dict[int, _RemoteTask] = {}
 
     def run(self) -> None:
-        threading.Thread(target=self._read, daemon=True).start()
-        while (call := self._calls.get()) is not None and self.cancelled_up_to < _ALL:
-            with contextlib.suppress(OSError):
-                self._channel.send(self._answer(call))
-
-    def _read(self) -> None:
+        """Takes requests until the other process is gone; ends this one if a handler goes on."""
         with contextlib.suppress(Exception):  # no message may keep this process from ending
-            while message := self._channel.receive():
-                if isinstance(message, _Cancel):
-                    self.cancelled_up_to = message.number
-                elif self._calls.qsize() >= _WAITING_MOST:
-                    break
-                elif isinstance(message, _Call):
-                    self._calls.put(message)
-        self.cancelled_up_to = _ALL
-        self._calls.put(None)
-        time.sleep(_LEAVE_SECONDS)
-        os._exit(0)  # a handler that does not heed this, such as a compiler, only fills the cache
+            while True:
+                data = self._channel.receive()
+                self.take(msgspec.json.decode(data, type=BrokerRequest | BrokerCancel))
+        self.cancel_all()
+        threading.Thread(target=_leave, daemon=True).start()
+        with self._handling:
+            pass
 
-    def _answer(self, call: _Call) -> _Answer:
+    def take(self, message: BrokerRequest | BrokerCancel) -> None:
+        """Begins to handle a request, on a thread of its own, or cancels one.
+
+        Raises `FrameError` if too many requests wait.
+        """
+        number = message.number
+        with self._guard:
+            if isinstance(message, BrokerCancel):
+                if (found := self._tasks.get(number)) is not None:
+                    found.cancelled = True
+                return
+            # an honest process sends the next request when it has the answer
+            if len(self._tasks) >= _WAITING_MOST or number in self._tasks:
+                raise FrameError("it asks for too much")
+            task = self._tasks[number] = _RemoteTask(self._channel, number)
+        threading.Thread(target=lambda: self._handle(message, task), daemon=True).start()
+
+    def cancel_all(self) -> None:
+        """Cancels all requests, when the other process is gone."""
+        with self._guard:
+            for task in self._tasks.values():
+                task.cancelled = True
+
+    def _handle(self, asked: BrokerRequest, task: _RemoteTask) -> None:
+        with self._handling:
+            try:
+                task.tell(self._answer(asked, task))
+            except FrameError:
+                task.tell(BrokerAnswer(asked.number, why="its answer is too long"))
+            with self._guard:
+                del self._tasks[asked.number]
+
+    def _answer(self, asked: BrokerRequest, task: _RemoteTask) -> BrokerAnswer:
+        number = asked.number
         try:
-            reply = self._reply(call)
+            if task.cancelled:
+                raise Cancelled
+            request, handler = self._read(asked)
+            return BrokerAnswer(number, msgspec.Raw(msgspec.json.encode(handler(request, task))))
         except Cancelled:
-            return _Answer(call.number, cancelled=True)
+            return BrokerAnswer(number, cancelled=True)
         except WasmKernelError as problem:
-            return _Answer(call.number, why=str(problem) or INTERNAL_ERROR)
+            return BrokerAnswer(number, why=str(problem) or INTERNAL_ERROR)
         except Exception as problem:
-            log_failure(call.name, problem)
-            return _Answer(call.number, why=INTERNAL_ERROR)
-        return _Answer(call.number, msgspec.Raw(reply))
+            log_failure(asked.name, problem)
+            return BrokerAnswer(number, why=INTERNAL_ERROR)
 
-    def _reply(self, call: _Call) -> bytes:
-        if call.name not in self._handlers:
-            raise BrokerError("there is no handler for this request")
-        kind, handler = self._handlers[call.name]
-        try:
-            request = msgspec.json.decode(call.request, type=kind)
-        except (ValueError, RecursionError):  # a DecodeError is a ValueError
-            raise BrokerError("this request can't be read") from None
-        reply = msgspec.json.encode(handler(request, _OuterTask(self, call.number)))
-        if len(reply) > _MESSAGE_MOST // 2:
-            raise BrokerError("its answer is too long")
-        return reply
+    def _read(self, asked: BrokerRequest) -> tuple[Struct, Callable[[Any, Task], Struct]]:
+        for kind, handler in self._handlers().items():
+            if kind.__name__ == asked.name:
+                try:
+                    return msgspec.json.decode(asked.request, type=kind), handler
+                except (ValueError, RecursionError):  # a DecodeError is a ValueError
+                    raise BrokerError("this request can't be read") from None
+        raise BrokerError("there is no handler for this request")
+
+
+class _RemoteTask:
+    """A task whose caller waits in another process, until it is `cancelled`."""
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self.cancelled = False
+        self._channel = channel
+        self._number = number
+
+    def tell(self, answer: BrokerAnswer) -> None:
+        """Sends an answer, unless the other process is gone."""
+        with contextlib.suppress(OSError):
+            self._channel.send(answer)
 
     def report(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            self._channel.send(_Progress(text[:_TEXT_MOST]))
+        self.tell(BrokerAnswer(self._number, progress=text[:_TEXT_MOST]))
 
 
-class _OuterTask:
-    """A task whose owner waits in the confined process."""
-
-    def __init__(self, service: _Service, number: int) -> None:
-        self._service = service
-        self._number = number
-        self.report = service.report
-
-    @property
-    def cancelled(self) -> bool:
-        return self._service.cancelled_up_to >= self._number
+def _leave() -> None:
+    """Ends this process soon: a handler that goes on, such as a compiler, only fills the cache."""
+    time.sleep(_LEAVE_SECONDS)
+    os._exit(0)
 
 
 def log_failure(name: str, problem: Exception) -> None:

@@ -18,21 +18,19 @@ import select
 import signal
 import socket
 import time
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import msgspec
-from msgspec import Struct
 
 from wasm_kernel.engine.flavours import EPOCH, UNCHECKED, named
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.guests.base import CompileInBackground, GuestLanguage, load
+from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux import memory
-from wasm_kernel.linux.broker import check_alone, end_with, log_failure
+from wasm_kernel.linux.broker import LateBroker, NoBroker, check_alone, end_with, log_failure
+from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import import_places
-from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import worker
-from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
 from wasm_kernel.state.image import BaseImage
 
@@ -42,25 +40,6 @@ _NEEDED = ("wasm_kernel.engine.instance", "resource")
 _LATER = "wasm_kernel.state.tables"
 """The module that no first result needs; it is loaded once the first worker was forked."""
 
-Reply = TypeVar("Reply", bound=Struct)
-
-
-class _Unprepared(WasmKernelError):
-    """A language lacks something in the cache."""
-
-
-class _NoPreparing:
-    """The broker of a process, and its workers, that must not prepare anything."""
-
-    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Refuses a request."""
-        if isinstance(request, CompileInBackground):
-            return reply()  # the sender of a request for baseline code has seen to it
-        raise _Unprepared
-
-    def close(self) -> None:
-        """Does nothing."""
-
 
 class ForkLoop:
     """The loop of the process that forks workers. It has no other thread."""
@@ -68,7 +47,7 @@ class ForkLoop:
     def __init__(self, line: socket.socket, owner: int) -> None:
         self._line = line
         self._owner = os.pidfd_open(owner)
-        self._broker = _NoPreparing()
+        self._no_broker = LateBroker()  # neither this process nor a worker prepares anything
         self._loaded: dict[ForkRequest, tuple[GuestLanguage, BaseImage]] = {}
         self._served: set[ForkRequest] = set()
 
@@ -95,7 +74,7 @@ class ForkLoop:
             reply, process = self._fork(request, *descriptors), None
             if reply.process:
                 process = os.pidfd_open(reply.process)
-        except _Unprepared:
+        except NoBroker:
             reply, process = ForkReply(is_unprepared=True), None
         except (WasmKernelError, OSError) as problem:
             reply, process = ForkReply(why=str(problem)), None
@@ -113,7 +92,7 @@ class ForkLoop:
         Raises `WasmKernelError` if the cache lacks something that the language needs.
         """
         if request not in self._loaded:
-            language = load(RuntimeType.checked(request.language), self._broker)
+            language = load(RuntimeType.checked(request.language), self._no_broker)
             base = language.prepare(named(request.flavour), lambda text: None)
             language.define_early(named(request.flavour))
             check_alone()

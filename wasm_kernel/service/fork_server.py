@@ -34,10 +34,10 @@ from wasm_kernel.engine.flavours import (
 )
 from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError
 from wasm_kernel.linux.broker import tied_command
+from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import OFF, possible
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import fork_process
-from wasm_kernel.service.channel import Channel
 from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest, Open
 

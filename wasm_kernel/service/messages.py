@@ -1,8 +1,7 @@
 """The messages between a service and its workers.
 
-Both directions use JSON. If a guest gets out of its sandbox, its worker may send anything. So a
-worker's messages are bounded before they are read, as a guest's frames are
-(`guests/protocol.py`), and checked field by field.
+If a guest gets out of its sandbox, its worker may send anything. So a worker's messages are bounded
+by their `Channel` before they are read, and checked field by field.
 """
 
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
@@ -23,12 +22,17 @@ from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
-from wasm_kernel.linux.broker import INTERNAL_ERROR, log_failure
+from wasm_kernel.linux.broker import (
+    INTERNAL_ERROR,
+    BrokerAnswer,
+    BrokerCancel,
+    BrokerRequest,
+    log_failure,
+)
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage
 
-SPARE = 4096  # bytes and values that a message may hold beyond the guest's frame in it
 TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
 _LOG_CHARACTERS = 16 * 1024
 
@@ -193,16 +197,6 @@ class Line(_Message, frozen=True, tag="line"):
     interrupted: bool = False
 
 
-class Answer(_Message, frozen=True, tag="answer"):
-    """The reply to `Wanted`, the reason why there is none, or the progress."""
-
-    number: int
-    reply: Raw = Raw(b"null")
-    why: str = ""
-    cancelled: bool = False
-    progress: str = ""
-
-
 class Ping(_Message, frozen=True, tag="ping"):
     """Asks for a `Pong`."""
 
@@ -226,7 +220,7 @@ Request = (
     | Fork
     | Interrupt
     | Line
-    | Answer
+    | BrokerAnswer
     | Ping
     | Close
 )
@@ -319,20 +313,6 @@ class Failed(_Call, frozen=True, tag="failed"):
     fields: Annotated[dict[Short, Scalar], Meta(max_length=50)] = {}
 
 
-class Wanted(_Message, frozen=True, tag="wanted"):
-    """A request for work beyond the worker's walls."""
-
-    number: Count
-    name: Short
-    request: Raw
-
-
-class Unwanted(_Message, frozen=True, tag="unwanted"):
-    """Cancels a `Wanted`."""
-
-    number: Count
-
-
 class Event(_Message, frozen=True, tag="event"):
     """An event for the application's log."""
 
@@ -390,8 +370,8 @@ Report = (
     | Terminating
     | Ended
     | Failed
-    | Wanted
-    | Unwanted
+    | BrokerRequest
+    | BrokerCancel
     | Event
     | Logged
     | Stuck
@@ -406,7 +386,6 @@ _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)
 
 def read_report(data: bytes) -> Report:
     """Returns a worker's message, checked as untrusted input; or raises `FrameError`."""
-    protocol.check_size(data, SPARE)
     report: Report = _read(_reports, data)
     match report:
         case Shown(output=output):

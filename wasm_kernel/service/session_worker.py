@@ -30,14 +30,13 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NUMBERS_MOST
 from wasm_kernel.guests.base import Fetched
-from wasm_kernel.linux.broker import Handlers, log_failure
+from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
 from wasm_kernel.service.call_queue import CallQueue
 from wasm_kernel.service.calls import LAST_KEPT, START_SECONDS, PendingCall, most_memory, stuck
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
-from wasm_kernel.service.outside_work import OutsideWork
 from wasm_kernel.service.worker_line import WorkerLine, own_fields
 
 State = Literal["starting", "idle", "busy", "asleep"]
@@ -126,7 +125,6 @@ class SessionWorker:
         self._home = home
         self.logger = logger
         self._answer_seconds = answer_seconds
-        self._outside = OutsideWork(lambda: home.handlers(self))
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._calls = CallQueue(queue)
@@ -224,8 +222,9 @@ class SessionWorker:
                 log_failure("a session's start", failure)
                 is_called = self._asleep(HostFailed(describe(failure)))
             else:
-                line = WorkerLine(worker)
+                line = WorkerLine(worker, lambda: self._home.handlers(self))
                 problem = self._serve(line)
+                line.outside.cancel_all()
                 self.usage.ended_seconds = self.usage.cpu_seconds
                 worker.close()
                 is_called = self._begins_again(line, problem) or self._asleep(problem)
@@ -245,7 +244,6 @@ class SessionWorker:
             if self._leaving is not None or not self._calls.send_again():
                 return False
             self._line = None
-        self._outside.cancel_all()
         self._home.release(self)
         return True
 
@@ -306,14 +304,11 @@ class SessionWorker:
             case messages.Event() | messages.Logged():
                 line.count(size)
                 self._log(report)
-            case messages.Wanted():
+            case BrokerRequest() | BrokerCancel():
                 line.count(size)
                 with self._changed:
                     forks = self._calls.forks
-                self._outside.begin(report, line.worker, forks)
-            case messages.Unwanted():
-                line.count(size)
-                self._outside.cancel(report.number)
+                line.serve(report, forks)
             case _:
                 if (pending := self._calls.find(report.call)) is None:
                     line.count(size)
@@ -332,7 +327,6 @@ class SessionWorker:
             self.opened = self.opened.again
             self.usage.cells += pending.is_cell
             self.usage.fuel += min(report.figures.fuel, self.opened.policy["fuel_budget"] or 0)
-        self._outside.renew()
         line.renew()
         with self._changed:
             self._calls.remove(report.call)
@@ -353,7 +347,6 @@ class SessionWorker:
         `problem` is the reason why the worker is gone; None if it was closed.
         """
         self._home.release(self)
-        self._outside.cancel_all()
         with self._changed:
             leaving = None if self._why_closed else self._leaving
             left = self._calls.take_until(

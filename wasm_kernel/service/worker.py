@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, TypeVar, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
@@ -35,14 +35,13 @@ from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import confinement
-from wasm_kernel.linux.broker import BrokerError
+from wasm_kernel.linux.broker import BrokerAnswer, RemoteBroker
+from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service import messages
-from wasm_kernel.service.channel import Channel
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.root import SessionsRoot
@@ -61,8 +60,6 @@ _FORK_BY_TOOL = (
 )
 _GONE = "the service has ended"
 _LOG_CHARACTERS = 16 * 1024
-
-Reply = TypeVar("Reply", bound=Struct)
 
 
 def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
@@ -105,7 +102,8 @@ class _Worker:
         self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
         self._questions = itertools.count(1)
         self._cells: dict[int, CellFuture] = {}
-        self._broker = ServiceBroker(channel)
+        self._answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
+        self._broker = RemoteBroker(channel, self._answers, _GONE)
         policy = ExecutionPolicy.from_values(opened.policy).at(opened.door)
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
@@ -147,7 +145,7 @@ class _Worker:
             anew = message.anew
             threading.Thread(target=self._answer_pings, daemon=True).start()
         except (EOFError, OSError):
-            pass
+            self._answers.put(None)
         self._sandbox.close(anew=anew)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._sandbox.folders.verified))
@@ -180,8 +178,8 @@ class _Worker:
                 self._channel.send(messages.Pong())
             case messages.Line():
                 self._lines.put(message)
-            case messages.Answer():
-                self._broker.answered(message)
+            case BrokerAnswer():
+                self._answers.put(message)
             case messages.Interrupt(call=0):
                 self._sandbox.interrupt()
             case messages.Interrupt():
@@ -351,55 +349,6 @@ class _Page:
     def _send(self, message: Struct) -> None:
         with contextlib.suppress(OSError):  # the service is gone, and the sandbox is being closed
             self._channel.send(message)
-
-
-class ServiceBroker:
-    """A `Broker` in the service's process: the worker's side. Any thread may call it."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, queue.SimpleQueue[messages.Answer]] = {}
-
-    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Sends a request, and waits for the answer."""
-        number, answers = next(self._numbers), queue.SimpleQueue[messages.Answer]()
-        self._waiting[number] = answers
-        try:
-            raw = Raw(msgspec.json.encode(request))
-            self._channel.send(messages.Wanted(number, type(request).__name__, raw))
-            answer = self._wait(number, answers, task)
-        except OSError:
-            raise BrokerError(_GONE) from None
-        finally:
-            del self._waiting[number]
-        if answer.cancelled:
-            raise Cancelled
-        if answer.why:
-            raise BrokerError(answer.why)
-        return msgspec.json.decode(answer.reply, type=reply)
-
-    def _wait(
-        self, number: int, answers: queue.SimpleQueue[messages.Answer], task: Task
-    ) -> messages.Answer:
-        is_cancelled = False
-        while True:
-            if task.cancelled and not is_cancelled:
-                is_cancelled = True
-                self._channel.send(messages.Unwanted(number))
-            with contextlib.suppress(queue.Empty):
-                answer = answers.get(timeout=_POLL_SECONDS)
-                if not answer.progress:
-                    return answer
-                task.report(answer.progress)
-
-    def answered(self, answer: messages.Answer) -> None:
-        """Takes an answer of the service; called on the main thread."""
-        if (answers := self._waiting.get(answer.number)) is not None:
-            answers.put(answer)
-
-    def close(self) -> None:
-        """Does nothing: the line is the worker's."""
 
 
 class _Events:

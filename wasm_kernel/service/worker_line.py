@@ -9,12 +9,14 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import FrameError
+from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, BrokerServer, Handlers
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
 from wasm_kernel.service.fork_server import Worker
@@ -23,6 +25,7 @@ from wasm_kernel.service.messages import Report
 _LOG = logging.getLogger("wasm_kernel.service")
 _STRAY_BYTES = 4 * MIB  # of messages that belong to no call, from one answer to the next
 _STRAY_LEAST = 256  # added to the size of each of them
+_REQUESTS_MOST = 32  # from one answered call to the next; each `%pip` or `%fork` of a cell is one
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
 )
@@ -34,11 +37,13 @@ class WorkerLine:
 
     `why_ended` says in words why the worker was ended; empty if it was not. `has_guest` is true if
     the worker may have begun a call. While it `is_hearing`, the session's thread waits for the
-    worker; otherwise that thread handles a message.
+    worker; otherwise that thread handles a message. `handlers` serve the worker's requests for work
+    beyond its walls.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, handlers: Callable[[], Handlers]) -> None:
         self.worker = worker
+        self.outside = BrokerServer(worker.channel, handlers)
         self.why_ended = ""
         self.is_hearing = True
         self.has_guest = False
@@ -46,6 +51,7 @@ class WorkerLine:
         self._guard = threading.Lock()
         self._pings = 0  # unanswered
         self._stray_left = _STRAY_BYTES
+        self._requests = 0
 
     def hear(self) -> tuple[Report, int]:
         """Waits for a message; returns it with its size.
@@ -71,9 +77,19 @@ class WorkerLine:
         if self._stray_left < 0:
             raise FrameError("it says more than anybody reads")
 
+    def serve(self, message: BrokerRequest | BrokerCancel, more: int) -> None:
+        """Begins to serve a request for work beyond the walls, or cancels one.
+
+        Raises `FrameError` if the worker makes too many: more than a cell does, and `more`.
+        """
+        self._requests += isinstance(message, BrokerRequest)
+        if self._requests > _REQUESTS_MOST + more:
+            raise FrameError("it asks for too much")
+        self.outside.take(message)
+
     def renew(self) -> None:
-        """Notes that a call has ended: the count of messages without a call begins at 0."""
-        self._stray_left = _STRAY_BYTES
+        """Notes that a call has ended: the counts of messages without a call begin at 0."""
+        self._stray_left, self._requests = _STRAY_BYTES, 0
 
     def look(self, seconds: float) -> None:
         """Sends the worker a ping; ends it if it has been silent for `seconds`."""

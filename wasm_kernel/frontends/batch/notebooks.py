@@ -26,7 +26,7 @@ from nbformat import NotebookNode
 
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.batch.outcome import BatchError, BatchStopped, plain
-from wasm_kernel.guests.protocol import marks_in
+from wasm_kernel.linux.channel import marks_in
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import RuntimeType
 

@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -34,9 +34,8 @@ from wasm_kernel.frontends.jupyter.kernel_launch import create
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
-from wasm_kernel.linux.broker import Broker, ProcessBroker, check_alone
+from wasm_kernel.linux.broker import Broker, LateBroker, ProcessBroker, check_alone
 from wasm_kernel.linux.confinement import import_places
-from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:
@@ -65,21 +64,6 @@ _NEEDED = (
 _WAITING = 64  # launchers with a pending request
 _HANDSHAKE_SECONDS = 10.0
 _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for arguments and variables
-Reply = TypeVar("Reply", bound=Struct)
-
-
-class _LaterBroker:
-    """The broker of the loaded languages: each kernel sets its own in it."""
-
-    broker: Broker | None = None
-
-    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        if self.broker is None:
-            raise WasmKernelError("the guest is not in the cache")
-        return self.broker.call(request, reply, task)
-
-    def close(self) -> None:
-        """Does nothing: the broker's maker closes it."""
 
 
 class ForkedLaunch:
@@ -92,7 +76,7 @@ class ForkedLaunch:
         self,
         link: socket.socket,
         languages: Mapping[RuntimeType, GuestLanguage],
-        broker: _LaterBroker,
+        broker: LateBroker,
     ) -> None:
         self._link = link
         self._languages = languages
@@ -355,7 +339,7 @@ def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
             yield from _files(entry.path)
 
 
-def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
+def _load() -> tuple[dict[RuntimeType, GuestLanguage], LateBroker]:
     """Loads the languages and modules that kernels need, without starting a thread.
 
     The base image is not mapped for them: its page tables would make each fork, of the kernel and
@@ -369,7 +353,7 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], _LaterBroker]:
     with startup.without("curses"):
         for name in _NEEDED:
             importlib.import_module(name)
-    broker = _LaterBroker()
+    broker = LateBroker()
     languages = {}
     for runtime in RuntimeType:
         with contextlib.suppress(WasmKernelError):

@@ -27,7 +27,7 @@ from wasm_kernel.frontends.mcp.callers import (
 )
 from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
-from wasm_kernel.guests.protocol import marks_in
+from wasm_kernel.linux.channel import marks_in
 from wasm_kernel.policy import MIB
 
 REQUEST_BYTES = 16 * MIB

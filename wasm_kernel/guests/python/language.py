@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
@@ -37,7 +38,7 @@ from wasm_kernel.guests.python.guest import (
     ImageBuilder,
     PythonGuest,
 )
-from wasm_kernel.linux.broker import Broker, Done
+from wasm_kernel.linux.broker import Broker, Done, NoBroker
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
@@ -237,7 +238,8 @@ class PythonLanguage:
 
             background.begin(self.cache, flavour)
         else:
-            self._broker.call(CompileInBackground(flavour.name), Done)
+            with suppress(NoBroker):  # the owner of this process has seen to it
+                self._broker.call(CompileInBackground(flavour.name), Done)
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour that a guest is started with now; as `GuestLanguage` has it."""

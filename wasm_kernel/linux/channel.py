@@ -1,5 +1,7 @@
-"""`Channel`: the line between a service and one worker. A message is its size in four bytes, and
-JSON. Nothing is ever pickled.
+"""`Channel`: the line between two processes of ours, such as a service and one worker.
+
+A message is its size in four bytes, and JSON. Nothing is ever pickled. The process at the other end
+may have been taken over, so a message is bounded before it is read, as a guest's frames are.
 """
 
 from __future__ import annotations
@@ -13,9 +15,15 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.guests.protocol import FRAME_BYTES, check_size
-from wasm_kernel.service.messages import SPARE
 
+FRAME_BYTES = 64 * 1024 * 1024
+FRAME_MEMORY = 128 * 1024 * 1024  # bytes of a frame's text in Python's memory
+FRAME_NODES = 500_000
+SPARE = 4096
+"""Bytes and values that a message may hold beyond the guest's frame in it."""
+
+_MARKS = (b"[", b"{", b",")
+_UNMARKED = bytes({*range(256)} - {*b'"[{,'})
 _SIZE_BYTES = 4
 _PIECE = 1024 * 1024  # the most bytes that are read at once
 _TOO_LARGE = "a message is larger than any may be"
@@ -63,12 +71,15 @@ class Channel:
     def receive(self) -> bytes:
         """Waits for a message, and returns its bytes.
 
-        Raises `EOFError` or `OSError` if the line is closed, `FrameError` if it is too large.
+        Raises `EOFError` or `OSError` if the line is closed, `FrameError` if the message is too
+        large, or would be once it is read.
         """
         size = int.from_bytes(self._read(_SIZE_BYTES))
         if size > FRAME_BYTES + SPARE:
             raise FrameError(_TOO_LARGE)
-        return self._read(size)
+        data = self._read(size)
+        check_size(data, SPARE)
+        return data
 
     def _read(self, size: int) -> bytes:
         read = BytesIO()  # not a list: a message sent byte by byte must not take more memory
@@ -89,3 +100,47 @@ class Channel:
         """Closes this end, after the other side is gone. Safe to call twice."""
         with self._sending:  # the descriptor's number may be reused at once
             self._line.close()
+
+
+def check_size(data: bytes, spare: int = 0) -> None:
+    """Checks the cost of reading JSON before it is read; raises `FrameError`.
+
+    `spare` more bytes and values are allowed than in a frame, for a message around a frame.
+    """
+    nodes = FRAME_NODES + spare
+    if len(data) > FRAME_BYTES + spare:
+        raise FrameError(f"it is larger than {FRAME_BYTES // 2**20} MiB")
+    if marks_in(data, nodes) > nodes:
+        raise FrameError("it holds too many values")
+    if len(data) * _WIDEST > FRAME_MEMORY and len(data) * _width(data) > FRAME_MEMORY:
+        raise FrameError(f"its text takes more than {FRAME_MEMORY // 2**20} MiB of memory")
+
+
+def marks_in(data: bytes | bytearray, most: int) -> int:
+    """Returns the number of marks in a JSON text that a value may follow, without reading it.
+
+    Each value but the first follows a mark. If there are more than `most` marks, those in strings
+    are left out, unless the text is UTF-16, which some readers take and which holds zeros.
+    """
+    if len(data) <= most:
+        return len(data)
+    found = sum(map(data.count, _MARKS))
+    if found <= most or b"\0" in data:
+        return found
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
+    told = plain.translate(None, _UNMARKED)
+    if told.count(b'"') > 4 * most:  # a key and a value have four
+        return found
+    return len(b"".join(told.split(b'"')[::2]))
+
+
+# Python keeps each character of a text in as many bytes as the widest of them needs.
+_WIDEST = 4
+_LATIN_1, _PLANE_0 = bytes(range(0xC4)), bytes(range(0xF0))  # UTF-8 and continuation bytes
+
+
+def _width(data: bytes) -> int:
+    beyond = data.translate(None, _LATIN_1)
+    if beyond.translate(None, _PLANE_0) or b"\\ud" in data or b"\\uD" in data:
+        return _WIDEST
+    return 2 if beyond or b"\\u" in data else 1
