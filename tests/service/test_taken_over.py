@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import socket
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -628,47 +626,3 @@ def test_whatever_a_worker_says_its_calls_end_and_its_session_goes_on(
     home.script = serves
     assert sandbox.query(A_QUERY).result(PATIENCE) == {}
     home.close()
-
-
-def test_a_message_that_comes_in_small_pieces_takes_no_more_memory_than_another() -> None:
-    """Before, one of 64 MiB that came byte by byte took gigabytes of the service's memory."""
-    size = 100_000
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each piece is read
-
-    def trickle() -> None:
-        theirs.send(size.to_bytes(4))
-        for _ in range(size // 2):
-            theirs.send(b"ab")
-
-    with theirs, closing(Channel(ours)) as channel:
-        sending = threading.Thread(target=trickle)
-        sending.start()
-        tracemalloc.start()
-        try:
-            data = channel.receive()
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        sending.join()
-    assert data == b"ab" * (size // 2)
-    assert peak < 5 * size
-
-
-def test_a_line_that_is_closed_just_as_its_worker_is_asked_ends_nothing() -> None:
-    """Before, `close` of a session could raise a ValueError."""
-    ours, theirs = socket.socketpair()
-    channel = Channel(ours)
-    theirs.close()
-    channel.close()
-    assert not channel.send_at_once(messages.Ping())
-
-
-def test_a_program_that_sigpipe_ends_outlives_its_workers() -> None:
-    ours, theirs = socket.socketpair()
-    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        theirs.close()
-        with closing(Channel(ours)) as channel, pytest.raises(BrokenPipeError):
-            channel.send(messages.Pong())
-    finally:
-        signal.signal(signal.SIGPIPE, before)

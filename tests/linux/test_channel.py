@@ -1,0 +1,80 @@
+"""The channel between two processes of ours: whole messages in bounded memory."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import tracemalloc
+from contextlib import closing, suppress
+
+import pytest
+
+from wasm_kernel.errors import FrameError
+from wasm_kernel.linux.broker import Done
+from wasm_kernel.linux.channel import FRAME_BYTES, FRAME_NODES, SPARE, Channel
+
+MANY, LONG = b"[" + b"0," * 2 * FRAME_NODES + b"0]", b'"' + b"x" * FRAME_BYTES + b"x" * SPARE + b'"'
+
+
+@pytest.mark.parametrize("data", [MANY, LONG], ids=["many values", "long"])
+def test_a_message_that_would_take_too_much_memory_is_refused_before_it_is_read(
+    data: bytes,
+) -> None:
+    ours, theirs = socket.socketpair()
+    with closing(Channel(ours)) as channel, closing(Channel(theirs)) as stranger:
+
+        def send() -> None:
+            with suppress(OSError):  # nobody reads it to its end
+                stranger._write(data)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        with pytest.raises(FrameError):
+            channel.receive()
+        channel.close()
+        sending.join()
+
+
+def test_a_message_that_comes_in_small_pieces_takes_no_more_memory_than_another() -> None:
+    """Before, one of 64 MiB that came byte by byte took gigabytes of the service's memory."""
+    size = 100_000
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each piece is read
+
+    def trickle() -> None:
+        theirs.send(size.to_bytes(4))
+        for _ in range(size // 2):
+            theirs.send(b"ab")
+
+    with theirs, closing(Channel(ours)) as channel:
+        sending = threading.Thread(target=trickle)
+        sending.start()
+        tracemalloc.start()
+        try:
+            data = channel.receive()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        sending.join()
+    assert data == b"ab" * (size // 2)
+    assert peak < 5 * size
+
+
+def test_a_line_that_is_closed_just_as_its_worker_is_asked_ends_nothing() -> None:
+    """Before, `close` of a session could raise a ValueError."""
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    theirs.close()
+    channel.close()
+    assert not channel.send_at_once(Done())
+
+
+def test_a_program_that_sigpipe_ends_outlives_its_workers() -> None:
+    ours, theirs = socket.socketpair()
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        theirs.close()
+        with closing(Channel(ours)) as channel, pytest.raises(BrokenPipeError):
+            channel.send(Done())
+    finally:
+        signal.signal(signal.SIGPIPE, before)
