@@ -169,15 +169,15 @@ def answers_starts_alone(channel: Channel) -> None:
 def serves(channel: Channel) -> None:
     """As an honest worker does, with cells that do nothing."""
     while not isinstance(found := request(channel), messages.Close):
-        if isinstance(found, messages.Execute | messages.Start | messages.Query):
+        if isinstance(found, messages.Call):
             channel.send(ended(found))
     channel.send(messages.Closed({}))
 
 
-def ended(call: Any, value: object = None) -> messages.Ended:
-    if isinstance(call, messages.Execute):
+def ended(call: messages.Call, value: object = None) -> messages.Ended:
+    if isinstance(call.request, messages.Execute):
         value = messages.CellResult(True, 0, None, None, 0.0, (), (), (), {})
-    elif isinstance(call, messages.Query) and value is None:
+    elif isinstance(call.request, messages.Query) and value is None:
         value = {}
     raw = msgspec.Raw(msgspec.json.encode(value))
     return messages.Ended(call.call, raw, messages.Figures())
@@ -431,7 +431,7 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
 
     def leaves_slowly(channel: Channel) -> None:
         while not isinstance(found := request(channel), messages.Close):
-            if isinstance(found, messages.Query):
+            if isinstance(found, messages.Call):
                 channel.send(ended(found))
         while not slow.is_set():  # it is well, and has much to write
             if not channel.is_quiet(0.01):
@@ -592,7 +592,7 @@ def test_a_service_that_fails_itself_ends_the_call_in_words(
 NUMBERS = st.integers(0, 3)
 REPORTS = st.one_of(
     st.builds(messages.Text, NUMBERS, st.sampled_from(["stdout", "stderr"]), st.text(max_size=9)),
-    st.builds(messages.Asked, NUMBERS, st.text(max_size=9), st.booleans()),
+    st.builds(messages.InputRequest, NUMBERS, st.text(max_size=9), st.booleans()),
     st.builds(messages.Failed, NUMBERS, st.sampled_from(["CellTimeout", "x"]), st.text(max_size=9)),
     st.builds(BrokerRequest, NUMBERS, st.just("Done"), st.just(msgspec.Raw(b"[]"))),
     st.builds(BrokerCancel, NUMBERS),
@@ -600,8 +600,8 @@ REPORTS = st.one_of(
     st.builds(messages.Logged, st.integers(-9, 99), st.text(max_size=9)),
     st.just(messages.Pong()),
     st.just(messages.Terminating(1)),
-    st.builds(lambda call: ended(messages.Query(call, {})), NUMBERS),
-    st.builds(lambda call: ended(messages.Execute(call, Cell(code=""))), NUMBERS),
+    st.builds(lambda call: ended(messages.Call(call, messages.Query({}))), NUMBERS),
+    st.builds(lambda call: ended(messages.Call(call, messages.Execute(Cell(code="")))), NUMBERS),
 )
 FRAMES = st.lists(st.one_of(REPORTS.map(msgspec.json.encode), st.binary(max_size=40)), max_size=6)
 

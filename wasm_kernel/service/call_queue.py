@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -28,11 +27,8 @@ class CallQueue:
 
     # -- calls come
 
-    def add(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
-        """Adds a call and returns its number; `make` makes the message from the number.
-
-        Raises `LimitReached` if too many cells wait.
-        """
+    def add(self, pending: PendingCall) -> int:
+        """Adds a call and returns its number; raises `LimitReached` if too many cells wait."""
         cells = sum(call.is_cell for call in self._calls.values())
         if pending.is_cell and cells > self._most:
             raise LimitReached(
@@ -40,9 +36,8 @@ class CallQueue:
                 f"{self._most:,} cells of this session wait already.",
                 "Wait for one of them, interrupt the running one, or raise queue.",
             )
-        pending.message = make(self.last + 1)
         self.last += 1
-        self._unsent.append(pending.message)
+        self._unsent.append(messages.Call(self.last, pending.request))
         self._calls[self.last] = pending
         return self.last
 
@@ -106,7 +101,8 @@ class CallQueue:
         """
         if self._interrupted in self._calls:
             return False
-        self._unsent = deque(call.message for call in self._calls.values())
+        calls = self._calls.items()
+        self._unsent = deque(messages.Call(number, call.request) for number, call in calls)
         return self.has_unsent
 
     def forget_unsent(self) -> None:

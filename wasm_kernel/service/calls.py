@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import astuple
 
 from wasm_kernel.errors import (
@@ -24,7 +23,13 @@ from wasm_kernel.errors import (
     WorkerLost,
 )
 from wasm_kernel.execution.cell_future import CellFuture, CellOutput, as_error
-from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener, NoListener
+from wasm_kernel.execution.interfaces import (
+    Cell,
+    InputInterrupted,
+    InputRefused,
+    Listener,
+    NoListener,
+)
 from wasm_kernel.guests.protocol import Stream, memory_size, without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
@@ -56,6 +61,19 @@ def _most_bytes(policy: ExecutionPolicy) -> int:
     return _MARGIN_BYTES + _CHARACTER_BYTES * text + 2 * (policy.display_bytes + policy.comm_bytes)
 
 
+def _seconds(request: messages.Asked, policy: ExecutionPolicy) -> float | None:
+    """Returns the time limit that the worker enforces for a request; None if there is none."""
+    match request:
+        case messages.Execute(cell=cell):
+            limits = (policy.cell_timeout, cell.timeout_seconds)
+            return min((limit for limit in limits if limit), default=math.inf)
+        case messages.Query():
+            return policy.query_seconds
+        case messages.Comm():
+            return policy.comm_seconds
+    return None
+
+
 def most_memory(policy: Mapping[str, Any]) -> int:
     """Returns the most memory that a worker may take; one that takes more no longer keeps count.
 
@@ -79,50 +97,43 @@ class PendingCall:
     """A call that its worker has not answered yet. The session's thread ends it.
 
     Args:
-        future: Gets the call's value.
-        kind: The type of the value.
+        request: The request for the worker.
         policy: The limits of its session.
         listener: Gets what the guest shows during the call.
         progress: Gets sentences about a start that takes long.
-        seconds: The time limit that the worker enforces; None if there is none.
-        forks: How many forks it makes.
 
     Attributes:
-        message: The message for the worker.
+        future: Gets the call's value.
+        forks: How many forks it makes.
+        is_counted: Whether it is a cell that gets a number.
     """
 
-    message: Struct
+    is_counted = False
 
     def __init__(
         self,
-        future: Future[Any],
-        kind: Any,
+        request: messages.Asked,
         policy: ExecutionPolicy,
         listener: Listener | None = None,
-        *,
-        progress: Callable[[str], None] = lambda text: None,
-        seconds: float | None = None,
-        forks: int = 0,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
-        self.future = future
+        self.request = request
+        self.future: Future[Any] = Future()
         self.listener = listener or NoListener()
-        self.forks = forks
-        self._kind = kind
+        self.forks = len(request.ids) if isinstance(request, messages.Fork) else 0
         self._left = _most_bytes(policy)
         self._fuel_budget, self._made = policy.fuel_budget, time.monotonic()
-        self._progress = progress
+        self._progress = progress or (lambda text: None)
         self._late = 2 * policy.grace_seconds + _LATE_SECONDS
-        self._limit = (1 + forks) * _CALL_SECONDS if seconds is None else seconds + self._late
+        limit = _seconds(request, policy)
+        self._limit = (1 + self.forks) * _CALL_SECONDS if limit is None else limit + self._late
         self._overdue_at = math.inf
         self._has_begun, self._interrupts = False, 0
-
-    is_counted = False
-    """True if it is a cell that gets a number."""
 
     @property
     def is_cell(self) -> bool:
         """True if it is a cell."""
-        return isinstance(self.future, CellFuture)
+        return isinstance(self.request, messages.Execute)
 
     def begin(self, more: float = 0.0) -> None:
         """Begins to count its time, when it is the first call, with `more` additional seconds."""
@@ -177,11 +188,11 @@ class PendingCall:
                 self.listener.comm(report.message)
             case messages.Terminating():
                 self.listener.terminate()
-            case messages.Asked():
+            case messages.InputRequest():
                 return self._ask(report)
         return None
 
-    def _ask(self, asked: messages.Asked) -> messages.Line:
+    def _ask(self, asked: messages.InputRequest) -> messages.Line:
         number = asked.question
         try:
             line = without_surrogates(self.listener.ask(asked.prompt, asked.password))
@@ -202,7 +213,8 @@ class PendingCall:
         if isinstance(report, messages.Failed):
             error = messages.error_of(report)
             return lambda: self.refuse(error)
-        value, figures = messages.read_value(report.value, self._kind), report.figures
+        kind, figures = messages.REPLIES[type(self.request)], report.figures
+        value = messages.read_value(report.value, kind)
         return lambda: self._finish(value, figures)
 
     def refuse(self, problem: WasmKernelError) -> None:
@@ -225,30 +237,26 @@ class PendingCall:
 class PendingCell(PendingCall):
     """A cell; its result holds its outputs, if its listener wants that.
 
-    `nothing` is the result of a cell of which nothing is known. `timeout` is the caller's limit in
-    seconds, if any. The cell gets a number if it `is_counted`.
+    `nothing` is the result of a cell of which nothing is known.
     """
 
     def __init__(
         self,
+        cell: Cell,
         future: CellFuture,
-        listener: Listener | None,
         policy: ExecutionPolicy,
-        timeout: float | None,
+        listener: Listener | None,
         nothing: SandboxResult,
-        *,
-        is_counted: bool,
     ) -> None:
-        limits = [limit for limit in (policy.cell_timeout, timeout) if limit]
-        seconds = min(limits, default=math.inf)
-        super().__init__(future, CellResult, policy, listener, seconds=seconds)
+        super().__init__(messages.Execute(cell), policy, listener)
+        self.future = future
         self._output = CellOutput(wanted=self.listener.collects)
         self._outputs_left = policy.display_count + _MARGIN_OUTPUTS
         self._memory_left = policy.display_bytes + _MARGIN_BYTES
-        self._timeout = timeout
+        self._timeout = cell.timeout_seconds
         self._door = policy.door
         self._nothing = nothing
-        self.is_counted = is_counted
+        self.is_counted = cell.store_history
 
     def _heard(self, report: Report) -> messages.Line | None:
         match report:

@@ -31,7 +31,7 @@ from wasm_kernel.linux.broker import (
 )
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
-from wasm_kernel.result import CellError, CommMessage
+from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled
 
 TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
 _LOG_CHARACTERS = 16 * 1024
@@ -53,7 +53,7 @@ class _Message(Struct, frozen=True, tag_field="kind"):
 
 
 class _Call(_Message, frozen=True):
-    """A request, answered by an `Ended` or a `Failed` with its number."""
+    """A message about one call, which ends with an `Ended` or a `Failed` of its number."""
 
     call: int
 
@@ -132,54 +132,64 @@ class Open(_Message, frozen=True, tag="open"):
         return str(Path(self.workspace).parent)
 
 
-class Start(_Call, frozen=True, tag="start"):
+class Start(_Message, frozen=True, tag="start"):
     """Asks the worker to start the guest."""
 
 
-class Execute(_Call, frozen=True, tag="execute"):
+class Execute(_Message, frozen=True, tag="execute"):
     """Asks the worker to run a cell."""
 
     cell: Cell
 
 
-class Query(_Call, frozen=True, tag="query"):
+class Query(_Message, frozen=True, tag="query"):
     """Asks the worker to pass a query to the guest."""
 
     request: Object
 
 
-class Comm(_Call, frozen=True, tag="comm"):
+class Comm(_Message, frozen=True, tag="comm"):
     """Asks the worker to pass the page's comm message to the guest."""
 
     message: CommMessage
     parent: Mapping[str, str] = {}
 
 
-class Comms(_Call, frozen=True, tag="comms"):
+class Comms(_Message, frozen=True, tag="comms"):
     """Asks for the open comms."""
 
 
-class Travel(_Call, frozen=True, tag="travel"):
+class Travel(_Message, frozen=True, tag="travel"):
     """Asks the worker to move memory to another state of the history."""
 
     request: TravelRequest
 
 
-class Name(_Call, frozen=True, tag="name"):
+class Name(_Message, frozen=True, tag="name"):
     """Asks the worker to name the current state of memory."""
 
     name: str
 
 
-class Checkpoints(_Call, frozen=True, tag="checkpoints"):
+class Checkpoints(_Message, frozen=True, tag="checkpoints"):
     """Asks for the states that memory can be brought back to."""
 
 
-class Fork(_Call, frozen=True, tag="fork"):
+class Fork(_Message, frozen=True, tag="fork"):
     """Asks the worker to fork the session into new sessions of these ids."""
 
     ids: tuple[str, ...]
     reseed: bool
+
+
+Asked = Start | Execute | Query | Comm | Comms | Travel | Name | Checkpoints | Fork
+"""The requests that a call can carry; `REPLIES` has the type of each one's reply."""
+
+
+class Call(_Call, frozen=True, tag="call"):
+    """A request with the number of its call."""
+
+    request: Asked
 
 
 class Interrupt(_Message, frozen=True, tag="interrupt"):
@@ -189,7 +199,7 @@ class Interrupt(_Message, frozen=True, tag="interrupt"):
 
 
 class Line(_Message, frozen=True, tag="line"):
-    """The answer to the question of an `Asked`: a line, or the reason why there is none."""
+    """The answer to the question of an `InputRequest`: a line, or the reason why there is none."""
 
     question: int
     text: str = ""
@@ -207,23 +217,7 @@ class Close(_Message, frozen=True, tag="close"):
     anew: bool = False
 
 
-Request = (
-    Open
-    | Start
-    | Execute
-    | Query
-    | Comm
-    | Comms
-    | Travel
-    | Name
-    | Checkpoints
-    | Fork
-    | Interrupt
-    | Line
-    | BrokerAnswer
-    | Ping
-    | Close
-)
+Request = Open | Call | Interrupt | Line | BrokerAnswer | Ping | Close
 
 # -- from the worker
 
@@ -256,7 +250,7 @@ class Said(_Call, frozen=True, tag="said"):
     message: CommMessage
 
 
-class Asked(_Call, frozen=True, tag="asked"):
+class InputRequest(_Call, frozen=True, tag="input"):
     """A cell asks its user for a line.
 
     Questions have numbers, so that a late answer to an interrupted one does not answer the next.
@@ -283,6 +277,19 @@ class CellResult(Struct, frozen=True):
     files_modified: Files
     files_deleted: Files
     reply: Object
+
+
+REPLIES: Mapping[type[Struct], Any] = {
+    Start: None,
+    Execute: CellResult,
+    Query: Object,
+    Comm: None,
+    Comms: dict[str, str],
+    Travel: Travelled,
+    Name: None,
+    Checkpoints: list[Checkpoint],
+    Fork: list[str],
+}
 
 
 class Figures(Struct, frozen=True):
@@ -366,7 +373,7 @@ Report = (
     Text
     | Shown
     | Said
-    | Asked
+    | InputRequest
     | Terminating
     | Ended
     | Failed

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,11 +77,7 @@ class WorkerSandbox(BaseSandbox):
 
         As for all calls, the future ends with `LimitReached` if the service has no room to wake it.
         """
-        future: Future[None] = Future()
-        tell = progress or (lambda text: None)
-        pending = PendingCall(future, None, self.policy, progress=tell)
-        self._send(messages.Start, pending)
-        return future
+        return self._call(messages.Start(), progress=progress)
 
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
         """As `BaseSandbox`; wakes a session that sleeps.
@@ -92,26 +87,12 @@ class WorkerSandbox(BaseSandbox):
         """
         sent, future = replace(cell, code=without_surrogates(cell.code)), RemoteCell(self.worker)
         nothing = never_ran(Path(self.worker.opened.workspace), self.session_id)
-        pending = PendingCell(
-            future,
-            listener,
-            self.policy,
-            cell.timeout_seconds,
-            nothing,
-            is_counted=cell.store_history,
-        )
-
-        def make(call: int) -> messages.Execute:
-            future.call = call
-            return messages.Execute(call, sent)
-
-        self._send(make, pending)
+        future.call = self._send(PendingCell(sent, future, self.policy, listener, nothing))
         return future
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """As `BaseSandbox`."""
-        make = partial(messages.Query, request=dict(request))
-        return self._call(make, dict[str, Any], seconds=self.policy.query_seconds)
+        return self._call(messages.Query(dict(request)))
 
     def comm(
         self,
@@ -121,15 +102,14 @@ class WorkerSandbox(BaseSandbox):
         listener: Listener | None = None,
     ) -> Future[None]:
         """As `BaseSandbox`."""
-        make = partial(messages.Comm, message=message, parent=dict(parent or {}))
-        return self._call(make, None, listener, seconds=self.policy.comm_seconds)
+        return self._call(messages.Comm(message, dict(parent or {})), listener)
 
     def offer(self, offered: OfferedMessage) -> None:
         """Does nothing: a running cell in a worker takes no messages; this one has its own turn."""
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """As `BaseSandbox`."""
-        return self._call(messages.Comms, dict[str, str], listener)
+        return self._call(messages.Comms(), listener)
 
     def interrupt(self) -> bool:
         """As `BaseSandbox`."""
@@ -149,15 +129,15 @@ class WorkerSandbox(BaseSandbox):
 
     def naming(self, name: str) -> Future[None]:
         """As `BaseSandbox`."""
-        return self._call(partial(messages.Name, name=name), None)
+        return self._call(messages.Name(name))
 
     def listing(self) -> Future[list[Checkpoint]]:
         """As `BaseSandbox`."""
-        return self._call(messages.Checkpoints, list[Checkpoint])
+        return self._call(messages.Checkpoints())
 
     def travel(self, request: TravelRequest) -> Future[Travelled]:
         """As `BaseSandbox`."""
-        return self._call(partial(messages.Travel, request=request), Travelled)
+        return self._call(messages.Travel(request))
 
     def fork_into(self, names: Sequence[str], *, reseed: bool) -> list[str]:
         """Forks this session into new sessions of these ids. For the service.
@@ -165,8 +145,7 @@ class WorkerSandbox(BaseSandbox):
         Returns the notice for the first cell of each, such as which files were left out. Raises
         `ForkError`.
         """
-        make = partial(messages.Fork, ids=tuple(names), reseed=reseed)
-        notices: list[str] = self._call(make, list[str], forks=len(names)).result()
+        notices: list[str] = self._call(messages.Fork(tuple(names), reseed)).result()
         return notices
 
     # -- options, closing, resetting
@@ -187,8 +166,11 @@ class WorkerSandbox(BaseSandbox):
             if not self.worker.opened.pip:
                 self._changes["pip"] = True
 
-    def _send(self, make: Callable[[int], Any], pending: PendingCall) -> None:
-        """Sends a call to the worker; if options have changed, to a new worker."""
+    def _send(self, pending: PendingCall) -> int:
+        """Sends a call to the worker; if options have changed, to a new worker.
+
+        Returns the call's number.
+        """
         if self._is_copy:
             raise SandboxClosed(_COPY)
         with self._sending:
@@ -197,7 +179,7 @@ class WorkerSandbox(BaseSandbox):
                     time.sleep(_POLL_SECONDS)
                 self.worker.opened = replace(self.worker.opened, verified={}, **self._changes)
                 self._changes = {}
-            self.worker.call(make, pending)
+            return self.worker.call(pending)
 
     @property
     def _is_copy(self) -> bool:
@@ -265,14 +247,13 @@ class WorkerSandbox(BaseSandbox):
 
     def _call(
         self,
-        make: Callable[[int], Any],
-        kind: Any,
+        request: messages.Asked,
         listener: Listener | None = None,
-        **options: Any,
+        progress: Callable[[str], None] | None = None,
     ) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._send(make, PendingCall(future, kind, self.policy, listener, **options))
-        return future
+        pending = PendingCall(request, self.policy, listener, progress)
+        self._send(pending)
+        return pending.future
 
 
 class SessionsOfService(Protocol):

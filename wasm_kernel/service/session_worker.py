@@ -140,8 +140,8 @@ class SessionWorker:
 
     # -- calls
 
-    def call(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
-        """Sends a call, whose message `make` makes, to the worker; returns its number.
+    def call(self, pending: PendingCall) -> int:
+        """Sends a call to the worker; returns its number.
 
         Forks a worker if there is none, without waiting for it. Raises `SandboxClosed` or
         `LimitReached`.
@@ -149,7 +149,7 @@ class SessionWorker:
         with self._changed:
             if self._why_closed:
                 raise SandboxClosed(self._why_closed)
-            number = self._calls.add(make, pending)
+            number = self._calls.add(pending)
             if self._line is not None and self._leaving is None:
                 self._calls.begin()
             self.last_used = time.time()
@@ -204,7 +204,7 @@ class SessionWorker:
 
     def _refuse(self, message: Struct, problem: FrameError) -> None:
         with self._changed:
-            pending = self._calls.remove(getattr(message, "call", 0))
+            pending = self._calls.remove(message.call if isinstance(message, messages.Call) else 0)
         if pending is not None:
             pending.refuse(problem)
 

@@ -12,7 +12,6 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, assert_never
@@ -28,7 +27,6 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.create import create_local_sandbox
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused
-from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded, lies_in_session
 from wasm_kernel.folders.private import PrivateFolders
@@ -95,7 +93,10 @@ def get_ready() -> None:
 
 
 class _Worker:
-    """The sandbox of one session, and the requests of its service. Only the main thread uses it."""
+    """The sandbox of one session, and the requests of its service.
+
+    The main thread uses it; pages use it on the guest's thread.
+    """
 
     def __init__(self, channel: Channel, language: GuestLanguage, opened: messages.Open) -> None:
         self._channel = channel
@@ -152,7 +153,7 @@ class _Worker:
 
     def _tell_opened(self, started: Future[None]) -> None:
         if started.exception() is None:  # otherwise, each call gets the error
-            self._send(messages.Opened(self._sandbox.next_count))
+            self.send(messages.Opened(self._sandbox.next_count))
 
     def _answer_pings(self) -> None:
         """Answers pings while this process closes the session, which may take long."""
@@ -164,7 +165,7 @@ class _Worker:
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
         is_kept = self._sandbox.wait_written(_SAVE_SECONDS)
-        self._send(messages.Stuck(reason, is_kept))
+        self.send(messages.Stuck(reason, is_kept))
 
     def _next(self) -> messages.Request:
         while self._channel.is_quiet(_QUIET_SECONDS):
@@ -187,46 +188,43 @@ class _Worker:
                     cell.interrupt()
             case messages.Open() | messages.Close():
                 raise AssertionError("the one comes first, the other last")
+            case messages.Call():
+                self._begin(message.call, message.request)
             case _:
-                self._begin(message)
+                assert_never(message)
 
-    def _begin(self, call: _Served) -> None:
+    def _begin(self, call: int, request: messages.Asked) -> None:
         """Begins a call; the thread on which it ends sends its answer."""
-        number, sandbox = call.call, self._sandbox
         try:
-            match call:
-                case messages.Start():
-                    self._when_done(number, sandbox.start())
-                case messages.Execute():
-                    self._execute(call)
-                case messages.Query():
-                    self._when_done(number, sandbox.query(call.request))
-                case messages.Comm():
-                    page = self._page(number)
-                    served = sandbox.comm(call.message, parent=call.parent, listener=page)
-                    self._when_done(number, served)
-                case messages.Comms():
-                    self._when_done(number, sandbox.comms(self._page(number)))
-                case messages.Travel():
-                    self._when_done(number, sandbox.travel(call.request))
-                case messages.Name():
-                    self._when_done(number, sandbox.naming(call.name))
-                case messages.Checkpoints():
-                    self._when_done(number, sandbox.listing())
-                case messages.Fork():
-                    self._when_done(number, sandbox.between_cells(lambda: self._fork(call)))
-                case _:
-                    assert_never(call)
+            self._when_done(call, self._served(call, request))
         except Exception as problem:  # such as SandboxClosed
-            self._send(messages.failure(number, problem))
+            self.send(messages.failure(call, problem))
 
-    def _execute(self, call: messages.Execute) -> None:
-        cell = self._sandbox.queue(call.cell, self._page(call.call))
-        self._cells[call.call] = cell
-        self._when_done(call.call, cell)
-
-    def _page(self, call: int) -> _Page:
-        return _Page(self._channel, call, self._questions, self._lines, self._sandbox)
+    def _served(self, call: int, request: messages.Asked) -> Future[Any]:
+        sandbox, page = self._sandbox, _Page(self, call)
+        served: Future[Any]
+        match request:
+            case messages.Start():
+                served = sandbox.start()
+            case messages.Execute():
+                served = self._cells[call] = sandbox.queue(request.cell, page)
+            case messages.Query():
+                served = sandbox.query(request.request)
+            case messages.Comm():
+                served = sandbox.comm(request.message, parent=request.parent, listener=page)
+            case messages.Comms():
+                served = sandbox.comms(page)
+            case messages.Travel():
+                served = sandbox.travel(request.request)
+            case messages.Name():
+                served = sandbox.naming(request.name)
+            case messages.Checkpoints():
+                served = sandbox.listing()
+            case messages.Fork():
+                served = sandbox.between_cells(lambda: self._fork(request))
+            case _:
+                assert_never(request)
+        return served
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns the notice for each one's first cell."""
@@ -239,16 +237,16 @@ class _Worker:
             self._cells.pop(call, None)
             problem = ended.exception()
             if problem is not None:
-                self._send(messages.failure(call, problem))
+                self.send(messages.failure(call, problem))
                 return
             value, fuel = ended.result(), 0
             if isinstance(value, SandboxResult):
                 value, fuel = _as_message(value), value.fuel_consumed or 0
             try:
                 raw = Raw(msgspec.json.encode(value))
-                self._send(messages.Ended(call, raw, self._figures(fuel)))
+                self.send(messages.Ended(call, raw, self._figures(fuel)))
             except FrameError:
-                self._send(messages.failure(call, HostFailed(_TOO_LARGE, _SHOW_LESS)))
+                self.send(messages.failure(call, HostFailed(_TOO_LARGE, _SHOW_LESS)))
 
         future.add_done_callback(tell)
 
@@ -257,22 +255,21 @@ class _Worker:
         used, commits = facts.get("memory_bytes", 0), facts.get("history_states", 0)
         return messages.Figures(self._sandbox.next_count, used, commits, fuel)
 
-    def _send(self, message: Struct) -> None:
+    def send(self, message: Struct) -> None:
+        """Sends a message. Any thread may call it."""
         with contextlib.suppress(OSError):  # the service is gone; the main thread notices, too
             self._channel.send(message)
 
-
-_Served = (
-    messages.Start
-    | messages.Execute
-    | messages.Query
-    | messages.Comm
-    | messages.Comms
-    | messages.Travel
-    | messages.Name
-    | messages.Checkpoints
-    | messages.Fork
-)
+    def ask(self, call: int, prompt: str, password: bool) -> messages.Line | None:
+        """Asks the caller for a line, and waits for it; None if the cell was interrupted."""
+        number = next(self._questions)
+        self.send(messages.InputRequest(call, number, prompt, password))
+        while not self._sandbox.interrupted:
+            with contextlib.suppress(queue.Empty):
+                line = self._lines.get(timeout=_POLL_SECONDS)
+                if line.question == number:
+                    return line
+        return None
 
 
 def _opened(
@@ -299,56 +296,35 @@ class _Page:
 
     collects = False  # the caller's side collects the outputs
 
-    def __init__(
-        self,
-        channel: Channel,
-        call: int,
-        questions: Iterator[int],
-        lines: queue.SimpleQueue[messages.Line],
-        sandbox: LocalSandbox,
-    ) -> None:
-        self._channel = channel
+    def __init__(self, worker: _Worker, call: int) -> None:
+        self._worker = worker
         self._call = call
-        self._questions = questions
-        self._lines = lines
-        self._sandbox = sandbox
 
     def emit(self, output: Output) -> None:
         """Sends an output; splits a long text into pieces."""
         if not isinstance(output, Stream):
-            self._send(messages.Shown(self._call, output))
+            self._worker.send(messages.Shown(self._call, output))
             return
         most = messages.TEXT_CHARACTERS
         name: Literal["stdout", "stderr"] = "stderr" if output.name == "stderr" else "stdout"
         for at in range(0, len(output.text), most):
-            self._send(messages.Text(self._call, name, output.text[at : at + most]))
+            self._worker.send(messages.Text(self._call, name, output.text[at : at + most]))
 
     def comm(self, message: CommMessage) -> None:
-        self._send(messages.Said(self._call, message))
+        self._worker.send(messages.Said(self._call, message))
 
     def ask(self, prompt: str, password: bool) -> str:
         """Asks the caller for a line, and waits for it."""
-        number = next(self._questions)
-        self._send(messages.Asked(self._call, number, prompt, password))
-        while not self._sandbox.interrupted:
-            with contextlib.suppress(queue.Empty):
-                line = self._lines.get(timeout=_POLL_SECONDS)
-                if line.question != number:
-                    continue
-                if line.refused:
-                    raise InputRefused(line.refused)
-                if line.interrupted:
-                    break
-                return line.text
-        raise InputInterrupted
+        line = self._worker.ask(self._call, prompt, password)
+        if line is None or line.interrupted:
+            raise InputInterrupted
+        if line.refused:
+            raise InputRefused(line.refused)
+        return line.text
 
     def terminate(self) -> None:
         """Tells the service that the cell asked for its kernel's end."""
-        self._send(messages.Terminating(self._call))
-
-    def _send(self, message: Struct) -> None:
-        with contextlib.suppress(OSError):  # the service is gone, and the sandbox is being closed
-            self._channel.send(message)
+        self._worker.send(messages.Terminating(self._call))
 
 
 class _Events:
