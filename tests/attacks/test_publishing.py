@@ -22,9 +22,9 @@ from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.linux import files
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.publishing import folder_beside
+from wasm_kernel.publishing import tree
 from wasm_kernel.publishing.names import PublishError
-from wasm_kernel.publishing.write_back import WriteFiles, WritePlace
+from wasm_kernel.publishing.place import WriteFiles
 
 SECRET = "secret of the host"
 
@@ -195,7 +195,7 @@ def test_the_user_saves_in_the_last_moment_and_keeps_his_file(
         monkeypatch.chdir(one.book)
         return files.swap_names(*names)
 
-    monkeypatch.setattr(folder_beside, "swap_names", late)
+    monkeypatch.setattr(tree, "swap_names", late)
     assert "was left as it is" in one.refusal("r.csv")
     assert one.files == {"orders.files/r.csv": "mine"}
 
@@ -269,8 +269,7 @@ def test_nothing_is_put_where_private_state_or_sessions_lie(
 
 def brought(one: Publishing, *paths: str) -> dict[str, str]:
     """Returns which paths that a cell has changed are refused."""
-    place = WritePlace(one.place, one.book / "secret.json", 1 << 20)
-    return place.write(WriteFiles(paths), QUIET).refused
+    return one.place.write(WriteFiles(paths), QUIET).refused
 
 
 @pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 3))

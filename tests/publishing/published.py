@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.publishing.names import PublishableNames, PublishLimits
-from wasm_kernel.publishing.publish import Published, PublishFiles, PublishPlace, publish_files
+from wasm_kernel.publishing.place import PlaceBeside, PublishFiles, Written
 from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -24,12 +24,14 @@ class Publishing:
         self.book.mkdir(exist_ok=True)
         self.session = Session(SessionsRoot(self.root), session_id)
         self.app = self.root / session_id
-        made = PublishPlace(
+        made = PlaceBeside(
             SessionsRoot(self.root),
             session_id,
             ("orders.files",),
             PublishableNames(DATA_SUFFIXES),
             PublishLimits(1 << 20, 50),
+            secret=self.book / "secret.json",
+            most_kept=1 << 20,
         )
         self.place = replace(made, **place)
 
@@ -38,9 +40,9 @@ class Publishing:
         (self.app / path).parent.mkdir(parents=True, exist_ok=True)
         (self.app / path).write_text(text)
 
-    def publish(self, *paths: str, task: Task = QUIET) -> Published:
+    def publish(self, *paths: str, task: Task = QUIET) -> Written:
         """What the handler answers."""
-        return publish_files(self.place)(PublishFiles(paths), task)
+        return self.place.publish(PublishFiles(paths), task)
 
     def refusal(self, path: str) -> str:
         """Why a file is not published."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +24,8 @@ from wasm_kernel.publishing.names import (
     PublishLimits,
     SuffixError,
 )
-from wasm_kernel.publishing.publish import (
-    PublishCommand,
-    PublishFiles,
-    UnpublishedNotice,
-    publish_files,
-)
+from wasm_kernel.publishing.place import PublishFiles
+from wasm_kernel.publishing.publish import PublishCommand, UnpublishedNotice
 from wasm_kernel.sessions.notebooks import bind
 
 
@@ -46,7 +43,7 @@ class Cell:
     cancelled = False
 
     def __init__(self, one: Publishing) -> None:
-        self.broker: Broker = LocalBroker({PublishFiles: publish_files(one.place)})
+        self.broker: Broker = LocalBroker({PublishFiles: one.place.publish})
         self.command = PublishCommand(one.session, one.place)
 
     def report(self, text: str) -> None:
@@ -196,6 +193,27 @@ def test_a_file_of_the_users_stays(
     assert one.publish("s.csv").links
     assert kept == "1"
     assert one.files["orders.files/s.csv"] == "2"
+
+
+def test_a_record_of_an_earlier_version_is_understood(
+    one: Publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("a.csv", "b.csv"):
+        one.write(name)
+        one.publish(name)
+    (record,) = (tmp_path / "wasm-kernel/published").glob("?" * 32)
+    known = json.loads(record.read_bytes())
+    for path, session in {"a.csv": {"session": "one"}, "b.csv": {}}.items():
+        known["files"][path] = known["files"][path]["own"] | session
+    record.write_text(json.dumps(known))
+    one.write("a.csv", "2")
+    one.write("b.csv", "2")
+    assert one.publish("a.csv", "b.csv").refused == {}
+    assert one.files == {"orders.files/a.csv": "2", "orders.files/b.csv": "2"}
+    record.write_text('{"folder": 1}')  # then the files count as the user's
+    one.write("a.csv", "3")
+    assert "was left as it is" in one.refusal("a.csv")
 
 
 def test_there_are_bounds(one: Publishing) -> None:

@@ -23,34 +23,22 @@ from wasm_kernel.linux import files, walks
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.publishing.mirror import Mirror
 from wasm_kernel.publishing.names import PublishLimits
-from wasm_kernel.publishing.write_back import (
-    AdoptFiles,
-    WriteBack,
-    WriteFiles,
-    WritePlace,
-    WrittenFiles,
-)
-from wasm_kernel.publishing.written_folder import WrittenFolder
+from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, Written
+from wasm_kernel.publishing.write_back import WriteBack
 
 
 class Writing(Publishing):
     """A notebook's folder, which must be the current one, and a session that writes there."""
 
-    most_kept = 1 << 20
-
-    def bring(self, *paths: str, task: Task = QUIET) -> WrittenFiles:
+    def bring(self, *paths: str, task: Task = QUIET) -> Written:
         """What the handler answers."""
-        return self.writing.write(WriteFiles(paths), task)
-
-    @property
-    def writing(self) -> WritePlace:
-        """The handlers."""
-        return WritePlace(self.place, self.book / "secret.json", self.most_kept)
+        return self.place.write(WriteFiles(paths), task)
 
     def adopted(self, *paths: str) -> dict[str, str]:
         """What was refused before a cell, after the user has changed files."""
-        return self.writing.adopt(AdoptFiles(paths), QUIET).refused
+        return self.place.adopt(AdoptFiles(paths), QUIET).refused
 
     def wrote(self, path: str, text: str = "1") -> dict[str, str]:
         """What was refused after a cell has written a file."""
@@ -233,7 +221,7 @@ def test_temporary_files_leave_no_notes(one: Writing) -> None:
 
 
 def test_what_can_not_be_kept_is_not_replaced(one: Writing) -> None:
-    one.most_kept = 5
+    one.place = replace(one.place, most_kept=5)
     (one.book / "b.csv").write_text("b")
     (one.book / "c.csv").write_text("c")
     for name in ("mine.csv", "b.csv", "c.csv"):
@@ -258,12 +246,12 @@ def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPa
     pid = os.fork()
     if pid:
         return bool(os.waitpid(pid, 0)[1])
-    steps, rename, bring = iter(range(1, 1_000_000)), files.renameat2, WrittenFolder.bring
+    steps, rename, bring = iter(range(1, 1_000_000)), files.renameat2, Mirror.bring
     begun = []
 
-    def begin(folder: WrittenFolder, path: str) -> bool:
+    def begin(mirror: Mirror, path: str) -> bool:
         begun.append(path)
-        return bring(folder, path)
+        return bring(mirror, path)
 
     def watch(event: str, _: object) -> None:
         if begun and event.startswith(("os.", "open", "fcntl")) and next(steps) == step:
@@ -276,7 +264,7 @@ def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPa
         return done
 
     monkeypatch.setattr(files, "renameat2", renamed)
-    monkeypatch.setattr(WrittenFolder, "bring", begin)
+    monkeypatch.setattr(Mirror, "bring", begin)
     sys.addaudithook(watch)
     act()
     os._exit(0)
@@ -309,7 +297,9 @@ class Turn:
     cancelled = False
 
     def __init__(self, one: Writing) -> None:
-        self.broker: Broker = LocalBroker(one.writing.handlers())
+        self.broker: Broker = LocalBroker(
+            {WriteFiles: one.place.write, AdoptFiles: one.place.adopt}
+        )
         self.heard: list[str] = []
         self.notes: list[str] = []
 

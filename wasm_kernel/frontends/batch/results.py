@@ -26,11 +26,10 @@ from wasm_kernel.frontends.batch.notebooks import Source, read_executed
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Folder, NotRegular, closing_fd
 from wasm_kernel.policy import MIB
-from wasm_kernel.publishing.folder_beside import entered
 from wasm_kernel.publishing.names import PublishableNames, is_public
+from wasm_kernel.publishing.tree import FileTree
 from wasm_kernel.result import DATA_SUFFIXES, readable
 from wasm_kernel.sessions.files import files_in
-from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
 
 RESULTS_BYTES, RESULTS_FILES = 256 * MIB, 1_000
 """The most bytes collected from a notebook, unless `--disk` limits its files."""
@@ -103,7 +102,7 @@ class ResultsFolder:
     def _entered(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
         with (
             Folder.open(self._above) as top,
-            entered(top.fd, f"{self.name}/{path}", NOTHING_HIDDEN, make=make) as found,
+            FileTree(top).entered(f"{self.name}/{path}", make=make) as found,
         ):
             yield found
 
@@ -116,11 +115,12 @@ def collect(session: BatchSession, source: Source, inputs: Sequence[Path], most:
     into, left = ResultsFolder(source.output), dict[str, str]()
     files, packed, total = list[str](), list[str](), 0
     known = {each.name: each for each in inputs}
-    with session.workspace() as workspace:
+    with session.workspace() as folder:
+        workspace = FileTree(folder, MetadataAndPlacesHidden(folder))
         for path in filter(is_public, sorted(files_in(session.path, None))):
             with (
                 suppress(NotRegular),
-                _opened(workspace, path) as fd,
+                closing_fd(workspace.open_regular(path)) as fd,
             ):  # a link is skipped: its target in the session is collected itself
                 size = os.fstat(fd).st_size
                 if path in known and _is_same(fd, known[path]):
@@ -145,19 +145,11 @@ def collect(session: BatchSession, source: Source, inputs: Sequence[Path], most:
     return Results(tuple(files), tuple(each for each in packed if each not in left), left)
 
 
-@contextmanager
-def _opened(workspace: Folder, path: str) -> Iterator[int]:
-    with entered(workspace.fd, path, MetadataAndPlacesHidden(workspace)) as (folder, name):
-        fd = folder.open_regular(name)
-    with closing_fd(fd):
-        yield fd
-
-
-def _pack(workspace: Folder, paths: Sequence[str], file: BinaryIO) -> None:
+def _pack(workspace: FileTree, paths: Sequence[str], file: BinaryIO) -> None:
     """Writes an archive of files; its bytes depend only on their names and contents."""
     with ZipFile(file, "w", ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
         for path in paths:
-            with _opened(workspace, path) as fd, os.fdopen(os.dup(fd), "rb") as source:
+            with os.fdopen(workspace.open_regular(path), "rb") as source:
                 about = ZipInfo(path)
                 about.compress_type = ZIP_DEFLATED
                 with archive.open(about, "w") as target:

@@ -55,16 +55,15 @@ from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishLimits
+from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
 from wasm_kernel.publishing.publish import (
     PUBLISH,
     PUBLISHED,
     CollectedFiles,
     PublishCommand,
-    PublishFiles,
-    PublishPlace,
     UnpublishedNotice,
-    publish_files,
 )
+from wasm_kernel.publishing.write_back import WriteBack
 from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
 from wasm_kernel.sessions.session import Session
 
@@ -193,8 +192,8 @@ class WasmKernelApp(JupyterApp):
         opening = self.settings.opening(path)
         ending.callback(opening.close)
         session_id = opening.session_id
-        place = self._publish_place(opening, policy)
-        handlers = self._handlers(place, path, policy)
+        place = self._place_beside(opening, path, policy)
+        handlers = self._handlers(place, policy)
 
         def end() -> None:
             opening.ended()
@@ -263,13 +262,15 @@ class WasmKernelApp(JupyterApp):
             return "shown as /notebook; files of data that cells write there land in it"
         return "shown as /notebook, never changed"
 
-    def _publish_place(self, opening: Opening, policy: ExecutionPolicy) -> PublishPlace:
-        return PublishPlace(
+    def _place_beside(self, opening: Opening, secret: Path, policy: ExecutionPolicy) -> PlaceBeside:
+        return PlaceBeside(
             root=self.settings.root,
             session_id=opening.session_id,
             folder=self.settings.published_into(),
             names=self.settings.publishable(),
             limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
+            secret=secret,
+            most_kept=policy.files_history_bytes,
             kept=_jupyters_folders(),
             follows=None if self.settings.publish_folder else opening.file,
         )
@@ -280,7 +281,7 @@ class WasmKernelApp(JupyterApp):
         is_named = bool(self.settings.publish_folder) and not self.settings.is_batch
         return is_named and not folder_of_notebook(os.environ)
 
-    def _handlers(self, place: PublishPlace, secret: Path, policy: ExecutionPolicy) -> Handlers:
+    def _handlers(self, place: PlaceBeside, policy: ExecutionPolicy) -> Handlers:
         """The handlers of the broker; each checks its request as untrusted input."""
         root, session_id = place.root, place.session_id
         private = root.private_of(session_id)
@@ -288,15 +289,12 @@ class WasmKernelApp(JupyterApp):
             **broker_handlers(self.settings.runtime, private, pip=self.settings.pip),
         }
         if not self.settings.is_batch:
-            handlers = {**handlers, PublishFiles: publish_files(place)}
+            handlers = {**handlers, PublishFiles: place.publish}
         if self.settings.fork:
             fork = fork_session(root, root.lineage_below(session_id), policy)
             handlers = {**handlers, ForkSession: fork}
         if self.settings.writes_folder:
-            from wasm_kernel.publishing.write_back import WritePlace
-
-            own = WritePlace(place, secret, policy.files_history_bytes).handlers()
-            handlers = {**handlers, **own}
+            handlers = {**handlers, WriteFiles: place.write, AdoptFiles: place.adopt}
         if not self.settings.prune_sessions:
             return handlers
         from wasm_kernel.sessions.pruning import PruneSessions, prune
@@ -311,8 +309,6 @@ class WasmKernelApp(JupyterApp):
         notebook = session.folders.notebook
         beneath = notebook.beneath if notebook is not None else None
         if self.settings.writes_folder and beneath is not None:
-            from wasm_kernel.publishing.write_back import WriteBack
-
             writing = WriteBack(session, beneath.folder, self.settings.publishable(), self._note)
             sandbox.commands.listener, link = writing, writing.link
         elif beneath is not None and not (self._publishes_at_end or self.settings.is_batch):

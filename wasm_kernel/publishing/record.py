@@ -1,0 +1,123 @@
+"""The record of the files that sessions have written into one folder of the user's.
+
+It lies where neither a cell nor a notebook's author can write. A file that is not in the record, or
+is no longer the file noted there, is the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Closing, Folder
+from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.publishing.names import PublishError
+from wasm_kernel.publishing.tree import CopiedFile
+
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_RECORD_BYTES = 64 * 1024 * 1024
+_LOCK_SECONDS = 10.0
+_BUSY = "Another kernel writes into this folder. Nothing was written there. Try again."
+
+
+class WrittenFile(Struct, frozen=True):
+    """The change that a session made to a path in the folder.
+
+    Attributes:
+        own: The file that the session put there; None if it deleted the file there.
+        kept: The name of the kept original, beside the record; empty if there was none.
+        size: The bytes of the original.
+        theirs: Whether `own` is the user's own file, which holds the same as the session's.
+        session: The session; empty in records of earlier versions.
+    """
+
+    own: CopiedFile | None
+    kept: str = ""
+    size: int = 0
+    theirs: bool = False
+    session: str = ""
+
+
+class _Known(Struct):
+    """The entries on files in a folder, by their paths."""
+
+    folder: FileMark
+    files: dict[str, Any]
+
+
+class FolderRecord(Closing):
+    """The record of one folder, locked for other processes; close it.
+
+    It lies in the folder `place`, which no guest sees and which stays the caller's, with the kept
+    originals. `PublishError` if another process has the record.
+    """
+
+    def __init__(self, place: Folder, folder: Folder) -> None:
+        with suppress(OSError):
+            # an overlay gives a folder another identity with its first change, which is this one
+            os.fchmod(folder.fd, stat.S_IMODE(os.fstat(folder.fd).st_mode))
+        self.place, self._mark = place, FileMark.of(folder.fd)
+        name = f"{self._mark.number} {self._mark.born}"
+        self._name = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        self._journal = f"{self._name}.journal"
+        self._lock = FileLock(f"{self._name}.lock", place)
+        if not self._lock.acquire(_LOCK_SECONDS):
+            raise PublishError(_BUSY)
+        self.files = self._read()
+        self._saved = dict(self.files)
+
+    def _read(self) -> dict[str, WrittenFile]:
+        files = dict[str, WrittenFile]()
+        # a record that can't be read is left out: its files then count as the user's
+        for name in (self._name, self._journal):
+            with suppress(OSError, ValueError):
+                for line in self.place.read(name, _RECORD_BYTES).splitlines():
+                    part = msgspec.json.decode(line, type=_Known)
+                    if part.folder.same(self._mark):
+                        files |= {path: _entry(known) for path, known in part.files.items()}
+        return files
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of all kept originals."""
+        return sum(file.size for file in self.files.values())
+
+    def note(self, path: str, known: WrittenFile) -> None:
+        """Writes down a coming change to a file at once, in case this process is killed."""
+        line = msgspec.json.encode(_Known(self._mark, {path: known})) + b"\n"
+        with os.fdopen(self.place.open_regular(self._journal, _APPEND), "ab") as file:
+            file.write(line)
+
+    def drop_original(self, known: WrittenFile | None) -> None:
+        """Removes the original that an entry has kept, if any."""
+        if known is not None and known.kept:
+            self.place.remove(known.kept)
+
+    def forget(self, path: str) -> None:
+        """Removes the entry on a path, and its kept original: the file is the user's now."""
+        self.drop_original(self.files.pop(path))
+
+    def close(self) -> None:
+        """Saves the record, and releases its lock. Safe to call twice."""
+        try:
+            if self.files != self._saved:
+                with self.place.replacing(self._name) as file:
+                    file.write(msgspec.json.encode(_Known(self._mark, self.files)))
+                self._saved = dict(self.files)
+            self.place.remove(self._journal)
+        finally:
+            self._lock.release()
+
+
+def _entry(known: Any) -> WrittenFile:
+    """Converts an entry. Earlier versions noted of a published file the copy and its session."""
+    if isinstance(known, dict) and "own" not in known:
+        known = {"own": known, "session": known.get("session", "")}
+    return msgspec.convert(known, WrittenFile)
