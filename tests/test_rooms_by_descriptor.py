@@ -59,6 +59,7 @@ KNOWN = {
     "state/file_contents.py:FileContents._copy": NO_PATH,
     "state/session_state.py:SessionState.restore_files.changing": NO_PATH,
     "sessions/root.py:SessionsRoot.aliases": NO_PATH,
+    "sessions/removal.py:Deleter._private_of": NO_PATH,
     "sessions/archives.py": CHOSEN,
     "state/archive_in.py:ArchiveReader._write": NO_PATH,
     "state/archive_in.py:_MemoryReader._rebased": CACHE,

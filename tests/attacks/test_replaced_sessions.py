@@ -22,6 +22,7 @@ from wasm_kernel.folders.private import PrivateFolders, discard
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import metadata, removal, staging
+from wasm_kernel.sessions.removal import ASKED, Deleter
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
@@ -68,7 +69,7 @@ def test_a_session_begun_meanwhile_is_not_deleted(
     with Folder.open(root) as top:
         once_before(monkeypatch, owner, name, another)
         with pytest.raises(FileNotFoundError):
-            removal.remove(top, ID, PrivateFolders(root))
+            Deleter(SessionsRoot(root), top).delete(ID, ASKED)
     (session,) = begun
     assert not session.folders.removed
     assert session.folders.private_path.exists()
@@ -207,7 +208,7 @@ def test_a_session_is_made_although_a_removal_takes_its_folder_for_a_rest(
                 (aside,) = names(root)
                 assert try_lock(held.enter_context(top.enter(aside)).fd)
 
-        once_before(monkeypatch, removal, "try_lock", finish)
+        once_before(monkeypatch, staging, "try_lock", finish)
         make(root)
         assert len(names(root)) == (1 if done else 2)
     with Folder.open(root) as top:

@@ -28,8 +28,8 @@ from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
+from wasm_kernel.sessions import removal, root
 from wasm_kernel.sessions.disk_use import DiskUse
-from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import WorkspaceError
 
@@ -131,12 +131,15 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     """However long it takes to delete one: another one is looked after, and falls asleep."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def slowly(*args: Any, **options: Any) -> None:
+    really = root.remove_links
+
+    def slowly(*args: Any) -> None:
         begun.set()
         may_end.wait(PATIENCE)
-        delete_session_workspace(*args, **options)
+        really(*args)
 
-    monkeypatch.setattr("wasm_kernel.sessions.lifecycle.delete_session_workspace", slowly)
+    monkeypatch.setattr(removal, "remove_links", slowly)
+    monkeypatch.setattr("wasm_kernel.service.service._SCAN_SECONDS", 1.0)
     service = starting(limits=ServiceLimits(idle_seconds=1000, expire_seconds=3000))
     sandbox = service.create()
     says(sandbox, "x = 1")
@@ -147,7 +150,6 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     other.worker.last_used -= 2000
     wait_for(lambda: other.worker.state == "asleep")
     may_end.set()
-    wait_for(lambda: not sandbox.workspace.exists())
     other.worker.last_used -= 2000
     wait_for(lambda: service.list() == [])
     with pytest.raises(SandboxClosed, match=r"deleted, as nobody had used it for 3000 seconds"):
@@ -342,8 +344,8 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     first.close()
     later = starting(limits=ServiceLimits(expire_seconds=1000))
     kept = later.get(later.create().session_id)
-    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
-    monkeypatch.setattr("wasm_kernel.service.service.time", tomorrow)
+    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400)
+    monkeypatch.setattr(removal, "time", tomorrow)
     wait_for(lambda: not left.exists())
     wait_for(lambda: not kept.workspace.exists())  # that one has expired by now, too
     assert kernels.workspace.exists()

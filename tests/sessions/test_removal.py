@@ -21,6 +21,7 @@ from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import removal
+from wasm_kernel.sessions.removal import ASKED, Deleter
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
@@ -94,7 +95,7 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
     for user in (first, second):
         assert used(workspace)
         with Folder.open(tmp_path) as root, pytest.raises(SessionInUse):
-            removal.remove(root, ID, PrivateFolders(tmp_path))
+            Deleter(SessionsRoot(tmp_path), root).delete(ID, ASKED)
         user.closed()
     assert not used(workspace)
     assert (workspace / "file").exists()
@@ -234,6 +235,6 @@ def test_who_is_late_does_not_delete_the_session_that_came_after(
 
     monkeypatch.setattr(removal, "exclusively", late)
     with Folder.open(tmp_path) as root, pytest.raises(FileNotFoundError):
-        removal.remove(root, ID, PrivateFolders(tmp_path))
+        Deleter(SessionsRoot(tmp_path), root).delete(ID, ASKED)
     assert (workspace / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == [ID]

@@ -24,7 +24,7 @@ from wasm_kernel.engine.cache import ENVIRONMENT
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import SERVED, Holder, ServiceLock
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.sessions import disk_use, ids, upkeep
+from wasm_kernel.sessions import disk_use, ids, removal, upkeep
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.notebooks import bind
 from wasm_kernel.sessions.root import SessionsRoot
@@ -194,12 +194,12 @@ def test_sessions_of_a_living_service_are_left_alone(root: Path) -> None:
 def test_who_comes_before_it_goes_keeps_it(root: Path, in_use: ExitStack) -> None:
     name = a_session(root, 10)
     with Folder.open(private_of(root / name)) as private:
-        assert not disk_use.evict(private, "room", 2 * HOUR)
+        assert not removal.evict(private, "room", 2 * HOUR)
         in_use.callback(opened(root, name).close)
-        assert not disk_use.evict(private, "room", HOUR / 2)
+        assert not removal.evict(private, "room", HOUR / 2)
         assert has_history(root, name)
         in_use.close()
-        assert disk_use.evict(private, "room", HOUR / 2)
+        assert removal.evict(private, "room", HOUR / 2)
 
 
 def test_old_histories_go_by_age(root: Path) -> None:

@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from wasm_kernel.errors import Door, LimitReached, SandboxClosed, WasmKernelError, describe
+from wasm_kernel import events
+from wasm_kernel.errors import (
+    Door,
+    LimitReached,
+    SandboxClosed,
+    SessionInUse,
+    WasmKernelError,
+    describe,
+)
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.folders.locks import ServiceLock
@@ -34,13 +42,14 @@ from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
+from wasm_kernel.sessions.removal import Deleter, NotDue, Rule, last_cell
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
 _MEASURE_SECONDS = 0.1  # of each round, to measure sessions on disk
-_SCAN_SECONDS = 60.0  # between two searches for sessions that earlier services left
+_SCAN_SECONDS = 60.0  # the most between two searches for expired sessions
 _DESCRIPTORS = 8  # of this process that a worker needs, if only for a moment
 _EXPIRED = (
     "This session was deleted, as nobody had used it for {seconds:g} seconds. Its variables and "
@@ -411,15 +420,10 @@ class Service:
         It has its own thread, as a session of a million files takes minutes, and the workers must
         be looked after.
         """
-        scanned, most = -math.inf, self.limits.expire_seconds or math.inf
-        while not self._ending.wait(_ROUND_SECONDS):
-            for entry in self._registry.entries():
-                worker = entry.sandbox.worker
-                if time.time() - worker.last_used > most and worker.state == "asleep":
-                    self._in_peace(self._expire, entry.sandbox.session_id)
-            if time.monotonic() > scanned + _SCAN_SECONDS:
-                self._in_peace(self._expire_left)
-                scanned = time.monotonic()
+        seconds = self.limits.expire_seconds or math.inf
+        rule = Rule(seconds, self._last_use, begins=self._close_expired)
+        while not self._ending.wait(min(max(_ROUND_SECONDS, seconds / 10), _SCAN_SECONDS)):
+            self._in_peace(self._delete_by, rule)
 
     def _in_peace(self, work: Callable[..., None], *about: Any) -> None:
         """Calls `work`, and logs its errors, which must not end the calling thread."""
@@ -430,30 +434,33 @@ class Service:
         except Exception as problem:
             log_failure("looking after sessions", problem)
 
-    def _expire_left(self) -> None:
-        """Deletes expired sessions that an earlier service left."""
+    def _delete_by(self, rule: Rule) -> None:
+        """Deletes the sessions that have expired, also those that an earlier service left."""
         if not self.root.is_dir():
             return
-        with Folder.open(self.root) as root:
-            names = [*filter(ids.is_id, root.names())]
-        for name in names:
-            if self._registry.find(name) is None and self._has_expired(name):
-                self._in_peace(self._expire, name)
+        with Folder.open(self.root) as top:
+            deleter = Deleter(self._sessions_root, top)
+            for name in filter(ids.is_id, top.names()):
+                self._in_peace(self._expire, name, deleter, rule)
 
-    def _has_expired(self, name: str) -> bool:
-        """Returns whether a service made a session, and its last cell is too long ago."""
+    def _expire(self, name: str, deleter: Deleter, rule: Rule) -> None:
         try:
-            with Folder.open(self.root) as root, root.enter(name) as folder:
-                found = metadata.read(folder, name)
-            idle = 0.0 if found is None else time.time() - found.updated_at.timestamp()
-            return idle > (self.limits.expire_seconds or math.inf) and bool(
-                self._records.read(name)
-            )
-        except (WasmKernelError, OSError):  # something else has such a name
-            return False
+            deleter.delete(name, rule)
+        except (NotDue, SessionInUse, metadata.MetadataCorrupted, NotADirectoryError):
+            return  # something else may have such a name
+        self._logger.log_event(events.SESSION_DELETED, session_id=name)
 
-    def _expire(self, name: str) -> None:
-        self.delete(name, _EXPIRED.format(seconds=self.limits.expire_seconds))
+    def _close_expired(self, name: str) -> None:
+        why = _EXPIRED.format(seconds=self.limits.expire_seconds)
+        if (entry := self._registry.remove(name, why)) is not None:
+            entry.sandbox.close(why=why)
+
+    def _last_use(self, name: str, workspace: Folder) -> float | None:
+        """Returns when a session that a service made had its last call; None if it is awake."""
+        if (entry := self._registry.find(name)) is None:
+            return last_cell(name, workspace) if self._records.read(name) else None
+        worker = entry.sandbox.worker
+        return worker.last_used if worker.state == "asleep" else None
 
     def _look_at(self, entry: Entry) -> None:
         worker, limits = entry.sandbox.worker, self.limits
@@ -465,6 +472,12 @@ class Service:
             self._registry.remove(entry.sandbox.session_id)
         elif state == "idle" and idle > most:
             worker.sleep()
+        elif (
+            state == "asleep"
+            and idle > (limits.expire_seconds or math.inf)
+            and not entry.sandbox.workspace.is_dir()  # somebody else has deleted it
+        ):
+            self._close_expired(entry.sandbox.session_id)
 
 
 def _check_type(name: str, given: object, kind: type) -> None:

@@ -11,10 +11,9 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.folders import FETCHED, KEPT, STATE, UNLINKED
-from wasm_kernel.folders.locks import HOLDER, exclusively, is_used, note_evicted
-from wasm_kernel.linux import trees, walks
+from wasm_kernel.folders.locks import HOLDER, is_used
+from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import NAME as INDEX
 
@@ -25,7 +24,6 @@ fetched packages. `state` goes first, as the others are useless without it."""
 ENTRIES_MOST = 200_000
 """The most names of a tree that are counted; a larger tree counts with this number."""
 
-_ASIDE = ".evicted-"
 _BLOCK = 512  # what `st_blocks` counts, on every file system
 _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's process can make
 
@@ -115,36 +113,3 @@ def stamp_of(private: Folder) -> tuple[int, ...]:
 def idle_seconds(stamp: tuple[int, ...]) -> float:
     """Returns the seconds since the session of a stamp was used; 0 for a time in the future."""
     return max(0.0, time.time() - max(stamp[::2], default=0) / 1e9)
-
-
-def evict(private: Folder, why: str, seconds: float) -> bool:
-    """Sets a session's history aside, if the session was not used for `seconds`.
-
-    Other processes see the whole history or none, even if this process is killed on the way. The
-    next holder of the session is told `why` (as in `texts.evicted`). `sweep_evicted` frees the
-    disk space. Returns whether the history is gone.
-    """
-    try:
-        with exclusively(private):
-            stamp = stamp_of(private)
-            if idle_seconds(stamp) < seconds:
-                return False
-            note_evicted(private, why)
-            # eviction does not count as use: restore the time
-            os.utime(HOLDER, ns=(max(stamp[::2]),) * 2, dir_fd=private.fd, follow_symlinks=False)
-            for number, name in enumerate(HISTORY):
-                with suppress(FileNotFoundError):
-                    private.rename(name, f"{_ASIDE}{time.time_ns()}-{number}")
-    except SessionInUse:
-        return False
-    return True
-
-
-def sweep_evicted(private: Folder) -> None:
-    """Removes histories that were set aside, and skips those that can't be removed."""
-    for name in private.names(_PRIVATE_MOST):
-        if name.startswith(_ASIDE):
-            with suppress(OSError):
-                with private.enter(name, force=True) as folder:
-                    trees.remove_contents(folder.fd)
-                os.rmdir(name, dir_fd=private.fd)

@@ -27,7 +27,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, making_folder
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.sessions import entries, ids, removal
+from wasm_kernel.sessions import entries, ids
 from wasm_kernel.sessions.paths import (
     WORKSPACE_ROOT,
     SessionPathError,
@@ -37,6 +37,7 @@ from wasm_kernel.sessions.paths import (
     resolve_names,
     split_path,
 )
+from wasm_kernel.sessions.removal import ASKED, Deleter
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.wasi_files.preopens import is_cover, is_hidden_name
@@ -197,7 +198,7 @@ def _begun(root: SessionsRoot, session_id: str, logger: SandboxLogger) -> Iterat
             session.leave()
             with suppress(OSError, WasmKernelError), Folder.open(root.path) as folder:
                 if session.made:
-                    removal.remove(folder, session_id, root.privates)
+                    Deleter(root, folder).delete(session_id, ASKED)
                     logger.log_event(events.SESSION_DELETED, session_id=session_id)
             raise
         session.leave()

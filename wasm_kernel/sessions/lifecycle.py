@@ -7,18 +7,12 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.folders import orphans
 from wasm_kernel.linux.folders import open_named
-from wasm_kernel.sessions import ids, removal
-from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
+from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
-from wasm_kernel.sessions.root import SessionsRoot, remove_links
+from wasm_kernel.sessions.removal import ASKED, Deleter
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import WorkspaceError
-
-_DELETED = (
-    "This sandbox was closed because its session was to be deleted. Get the session again with "
-    "get_session_sandbox: it goes on with what is left, or begins empty."
-)
 
 
 def delete_session_workspace(
@@ -51,14 +45,11 @@ def delete_session_workspace(
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)
     root.check(name)
-    OPEN_SANDBOXES.close(root.path / name, _DELETED)
     try:
         with open_named(workspace_root) as top:
-            removal.finish_removals(top)
-            orphans.sweep_now_and_then()
-            links = root.aliases().get(name, [])
-            removal.remove(top, name, root.privates)
-            remove_links(top, links)
+            deleter = Deleter(root, top)
+            deleter.finish_earlier()
+            deleter.delete(name, ASKED)
     except FileNotFoundError:
         return
     except OSError as problem:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.base_sandbox import BaseSandbox
 
 
-RUNNING_CELL, ANOTHER_PROCESS = "running_cell", "another_process"
+class CellRuns(SessionInUse):
+    """The error of a session that is not closed because a cell runs in it."""
 
 
 class _Open:
@@ -114,55 +115,37 @@ class OpenSandboxes:
         if found is not None:
             found.gone.set()
 
-    def has(self, workspace: Path) -> bool:
-        """Returns whether a sandbox is open on a workspace."""
-        with self._guard:
-            return workspace in self._open
+    def check(self, workspace: Path, *, stop_cell: bool = False) -> _Open | None:
+        """Returns the sandbox that is open on a workspace; None if there is none.
 
-    def user(self, workspace: Path) -> str:
-        """Returns the user of an open sandbox that keeps it from being closed for pruning.
-
-        That is `RUNNING_CELL` or `ANOTHER_PROCESS`; empty if there is no such user, or no sandbox.
+        Raises `SessionInUse` if it can't be closed, as the session is open elsewhere, too, or,
+        without `stop_cell`, `CellRuns` if a cell runs in it.
         """
         with self._guard:
             found = self._open.get(workspace)
-        if found is None:
-            return ""
-        if found.sandbox.busy:
-            return RUNNING_CELL
-        return "" if found.is_only() else ANOTHER_PROCESS
-
-    def close(self, workspace: Path, why: str) -> None:
-        """Closes the sandbox that is open on a workspace, if any; later calls raise `why`.
-
-        Raises `SessionInUse` if the session is open elsewhere, too; nothing was closed.
-        """
-        with self._guard:
-            found = self._open.get(workspace)
-        if found is not None:
-            if not (found.closing or found.is_only()):
+        if found is not None and not found.closing:
+            if found.sandbox.busy and not stop_cell:
+                raise CellRuns
+            if not found.is_only():
                 raise SessionInUse(
                     "This session is open elsewhere, too, in another process or another sandbox. "
                     "Nothing was deleted or closed. Close it there, or shut its kernel down, and "
                     "try again."
                 )
-            found.sandbox.close(why=why)
-            found.gone.wait()
+        return found
 
-    def retire(self, workspace: Path, why: str) -> str:
-        """Closes the open sandbox of a workspace, unless it has a user.
+    def close(self, workspace: Path, why: str, *, stop_cell: bool = False) -> None:
+        """Closes the sandbox that is open on a workspace, if any; later calls raise `why`.
 
-        Returns the user, like `user`; empty if no sandbox is open there any more.
+        Raises as `check`; nothing was closed.
         """
-        needed = self.user(workspace)
-        if not needed:
-            with self._guard:
-                found = self._open.get(workspace)
-            if found is not None:
-                if not found.sandbox.retire(why):
-                    return RUNNING_CELL
-                found.gone.wait()
-        return needed
+        found = self.check(workspace, stop_cell=stop_cell)
+        if found is not None:
+            if stop_cell:
+                found.sandbox.close(why=why)
+            elif not found.sandbox.retire(why):
+                raise CellRuns
+            found.gone.wait()
 
     def close_all(self) -> None:
         """Closes every sandbox when the process ends."""

@@ -18,10 +18,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,23 +29,24 @@ from msgspec import Struct
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.folders import orphans
 from wasm_kernel.folders.hiding import check_opening
-from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import PrivateFolderError
 from wasm_kernel.guests.base import CommandContext, CommandHandler, CommandLine, CommandRefused
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named
-from wasm_kernel.linux.task import Cancelled, Task
-from wasm_kernel.sessions import ids, metadata, removal
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.open_sandboxes import ANOTHER_PROCESS, OPEN_SANDBOXES
+from wasm_kernel.sessions.open_sandboxes import CellRuns
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.prune_result import PruneResult
-from wasm_kernel.sessions.root import SessionsRoot, remove_links
+from wasm_kernel.sessions.removal import Deleter, NotDue, Rule
+from wasm_kernel.sessions.root import SessionsRoot
 
+_HOUR = 3600.0
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
 _CHOSEN_ID = "not_a_uuid"  # the person who chose the id may rely on the session
+_RUNNING_CELL, _ANOTHER_PROCESS = "running_cell", "another_process"
 _PRUNED = (
     "This sandbox was closed because prune_sessions was to delete its session: no cell had run in "
     "it for more than {hours:g} hours. Get the session again with get_session_sandbox: it goes on "
@@ -94,20 +93,28 @@ def prune_sessions(
         NoWorkspaceRoot: there is no such folder.
         OverlapError: it is one of the host's own folders.
     """
-    limit, begun = _hours(older_than_hours), time.monotonic()
-    log = SandboxLogger.of(logger)
     root = SessionsRoot(workspace_root, private_root)
-    with _opened(root) as folder:
-        check_opening(root.path, root.path, (), private_root)
+    return _pruned(root, older_than_hours, dry_run, SandboxLogger.of(logger), QUIET)
+
+
+def _pruned(
+    root: SessionsRoot, hours: float, dry_run: bool, log: SandboxLogger, task: Task
+) -> PruneResult:
+    """Prunes a root, as `prune_sessions`. Raises `Cancelled` between two sessions."""
+    rule, begun = Rule(_seconds(hours), closes=_PRUNED.format(hours=hours)), time.monotonic()
+    try:
+        folder = open_named(root.named)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoWorkspaceRoot(
+            "workspace_root is no folder that exists. Nothing was deleted. Name the folder that "
+            "holds the sessions' folders."
+        ) from None
+    with folder:
+        check_opening(root.path, root.path, (), root.private_root)
         log.log_event(
-            events.PRUNE_STARTED,
-            threshold=older_than_hours,
-            workspace_root=str(workspace_root),
-            dry_run=dry_run,
+            events.PRUNE_STARTED, threshold=hours, workspace_root=str(root.named), dry_run=dry_run
         )
-        if not dry_run:
-            orphans.sweep_now_and_then()
-        result = _Pruning(root, folder, limit, dry_run, log).run()
+        result = _Pruning(root, folder, rule, dry_run, log).run(task)
     log.log_event(
         events.PRUNE_COMPLETED,
         deleted_count=len(result.deleted_sessions),
@@ -121,74 +128,45 @@ def prune_sessions(
     return result
 
 
-@contextmanager
-def _opened(root: SessionsRoot) -> Iterator[Folder]:
-    try:
-        folder = open_named(root.named)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NoWorkspaceRoot(
-            "workspace_root is no folder that exists. Nothing was deleted. Name the folder that "
-            "holds the sessions' folders."
-        ) from None
-    with folder:
-        yield folder
-
-
-def _hours(hours: float) -> timedelta:
+def _seconds(hours: float) -> float:
     number = isinstance(hours, int | float) and not isinstance(hours, bool)
     if not number or hours < 0 or (isinstance(hours, float) and not math.isfinite(hours)):
         raise PruneError(
             f"older_than_hours must be a finite number of hours, at least 0, not {hours!r}. "
             "Nothing was deleted."
         )
-    try:
-        return timedelta(hours=hours)
-    except OverflowError:
-        return timedelta.max
-
-
-class _Spared(Exception):
-    """The reason why a session is not deleted: its user.
-
-    Empty if it was used or deleted since it was found.
-    """
+    return min(hours, 1e300) * _HOUR  # any number of hours fits
 
 
 class _Pruning:
     """One pruning, and its results so far."""
 
     def __init__(
-        self,
-        root: SessionsRoot,
-        folder: Folder,
-        limit: timedelta,
-        dry_run: bool,
-        logger: SandboxLogger,
+        self, root: SessionsRoot, folder: Folder, rule: Rule, dry_run: bool, logger: SandboxLogger
     ) -> None:
-        self._root, self._folder = root, folder
-        self._limit = limit
-        self._dry_run = dry_run
+        self._root, self._folder, self._rule = root, folder, rule
+        self._deleter = Deleter(root, folder)
         self._log = logger.log_event
         self._result = PruneResult(dry_run=dry_run)
-        self._links: dict[str, list[str]] = {}
         self._unread: dict[str, OSError] = {}
         self._bytes = self._private_bytes = 0
 
-    def run(self) -> PruneResult:
+    def run(self, task: Task) -> PruneResult:
         """Finds the old sessions, and deletes them, the oldest first."""
-        left = {} if self._dry_run else removal.finish_removals(self._folder)
-        self._links = self._root.aliases()
-        now = metadata.now()
-        judged = {name: self._judged(name, now) for name in self._names()}
+        result = self._result
+        left = {} if result.dry_run else self._deleter.finish_earlier()
+        judged = {name: self._judged(name) for name in self._names()}
         ages = {name: age for name, age in judged.items() if age is not None}
         for name in sorted(ages, key=lambda name: ages[name], reverse=True):
+            if task.cancelled:
+                raise Cancelled
             self._prune(name, ages[name])
         for name, problem in left.items():
-            if name not in {*self._result.errors, *self._result.deleted_sessions}:
+            if name not in {*result.errors, *result.deleted_sessions}:
                 self._fail(name, problem)
         return replace(
-            self._result,
-            skipped_sessions=list(self._result.skip_reasons),
+            result,
+            skipped_sessions=list(result.skip_reasons),
             reclaimed_bytes=self._bytes,
             reclaimed_private_bytes=self._private_bytes,
         )
@@ -198,135 +176,83 @@ class _Pruning:
             names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
         return sorted(filter(ids.is_id, names))
 
-    def _judged(self, name: str, now: datetime) -> timedelta | None:
+    def _judged(self, name: str) -> float | None:
         """Returns the age of a session to delete; None for others, whose skip reasons are noted.
 
         A folder that is not named by a UUID is a session's if it has metadata. An unreadable
         session is as old as its folder, which every cell changes.
         """
-        is_uuid = bool(ids.uuid_in(name))
+        is_uuid, reason = bool(ids.uuid_in(name)), _NO_METADATA
         try:
             with self._folder.enter(name) as folder:
-                age = _age(folder, name, now)
+                age = self._rule.age(name, folder)
         except FileNotFoundError:
             return None
         except OSError as problem:
             self._unread[name] = problem
-            age = _age_of_folder(self._folder, name, now) if is_uuid else None
-            return age if age is not None and age > self._limit else None
+            status = self._folder.status(name)
+            if status is None or not is_uuid:
+                return None
+            age = time.time() - status.st_mtime
         except MetadataCorrupted:
+            age, reason = None, _CORRUPTED
+        if self._rule.is_due(age):
             if is_uuid:
-                self._skip(name, _CORRUPTED)
+                return age
+            reason = _CHOSEN_ID
+        elif not is_uuid or age is not None:
             return None
-        if age is None:
-            if is_uuid:
-                self._skip(name, _NO_METADATA)
-            return None
-        if age > self._limit and not is_uuid:
-            self._skip(name, _CHOSEN_ID)
-        return age if age > self._limit and is_uuid else None
+        self._result.skip_reasons[name] = reason
+        self._log(events.PRUNE_SKIPPED, session_id=name, reason=reason)
+        return None
 
-    def _prune(self, name: str, age: timedelta) -> None:
+    def _prune(self, name: str, age: float) -> None:
         try:
-            sizes = self._candidate(name, age)
-            if not self._dry_run:
-                sizes = self._remove(name)
-        except _Spared as spared:
-            if str(spared):
-                self._spare(name, str(spared))
-        except SessionInUse:
-            self._spare(name, ANOTHER_PROCESS)
-        except FileNotFoundError:
-            return  # another process deleted it since it was found
+            size, private_size = self._candidate(name, age)
+            if self._result.dry_run:
+                self._deleter.check_free(name)
+            else:
+                self._deleter.delete(name, self._rule)
+                self._log(events.PRUNE_DELETED, session_id=name)
+        except (FileNotFoundError, NotDue):
+            return  # another process deleted or used it since it was found
+        except SessionInUse as problem:
+            user = _RUNNING_CELL if isinstance(problem, CellRuns) else _ANOTHER_PROCESS
+            self._result.in_use[name] = user
+            self._log(events.PRUNE_IN_USE, session_id=name, reason=user)
         except (OSError, MetadataCorrupted, PrivateFolderError) as problem:
             self._fail(name, problem)
         else:
             self._result.deleted_sessions.append(name)
-            self._bytes += sizes[0]
-            self._private_bytes += sizes[1]
+            self._bytes += size
+            self._private_bytes += private_size
 
-    def _candidate(self, name: str, age: timedelta) -> tuple[int, int]:
-        """Logs a candidate; returns the bytes of its workspace and, in a dry run, private folder.
+    def _candidate(self, name: str, age: float) -> tuple[int, int]:
+        """Logs a candidate; returns the bytes of its workspace and its private folder.
 
         Refuses a folder that its owner made read-only, to keep it, and one that can't be read.
         """
-        if (problem := self._unread.get(name)) is not None:
-            self._log(
-                events.PRUNE_CANDIDATE,
-                session_id=name,
-                age_hours=age / timedelta(hours=1),
-                size_bytes=self._seen_bytes(name),
-            )
+        problem, size, private_size = self._unread.get(name), 0, 0
+        try:
+            with self._folder.enter(name) as folder:
+                size = walks.size_of(folder.fd)
+                if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                if (private := self._root.privates.find(name, folder)) is not None:
+                    with private:
+                        private_size = walks.size_of(private.fd)
+        except FileNotFoundError:
+            raise
+        except OSError as found:
+            problem = problem or found
+        self._log(events.PRUNE_CANDIDATE, session_id=name, age_hours=age / _HOUR, size_bytes=size)
+        if problem is not None:
             raise problem
-        with self._folder.enter(name) as folder:
-            size, hours = walks.size_of(folder.fd), age / timedelta(hours=1)
-            self._log(events.PRUNE_CANDIDATE, session_id=name, age_hours=hours, size_bytes=size)
-            if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            return size, self._look(name, folder) if self._dry_run else 0
-
-    def _seen_bytes(self, name: str) -> int:
-        with suppress(OSError), self._folder.enter(name) as folder:
-            return walks.size_of(folder.fd)
-        return 0
-
-    def _look(self, name: str, folder: Folder) -> int:
-        """Checks that the session is not in use; returns the bytes of its private folder."""
-        workspace = self._root.path / name
-        if used := OPEN_SANDBOXES.user(workspace):
-            raise _Spared(used)
-        found = self._root.privates.find(name, folder)
-        if found is None:
-            return 0
-        with found:
-            if not OPEN_SANDBOXES.has(workspace) and is_used(found):
-                raise SessionInUse
-            return walks.size_of(found.fd)
-
-    def _remove(self, name: str) -> tuple[int, int]:
-        sizes: list[int] = []
-
-        def confirm(folder: Folder, private: Folder) -> None:
-            """Checks under the session's lock that the session is still old."""
-            self._check_age(folder, name)
-            sizes.extend(walks.size_of(each.fd, force=True) for each in (folder, private))
-
-        with self._folder.enter(name) as folder:
-            self._check_age(folder, name)
-        why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
-        if used := OPEN_SANDBOXES.retire(self._root.path / name, why):
-            raise _Spared(used)
-        removal.remove(self._folder, name, self._root.privates, confirm)
-        remove_links(self._folder, self._links.get(name, []))
-        self._log(events.PRUNE_DELETED, session_id=name)
-        return sizes[0], sizes[1]
-
-    def _check_age(self, folder: Folder, name: str) -> None:
-        age = _age(folder, name, metadata.now())
-        if age is None or age <= self._limit:
-            raise _Spared
-
-    def _skip(self, name: str, reason: str) -> None:
-        self._result.skip_reasons[name] = reason
-        self._log(events.PRUNE_SKIPPED, session_id=name, reason=reason)
-
-    def _spare(self, name: str, user: str) -> None:
-        self._result.in_use[name] = user
-        self._log(events.PRUNE_IN_USE, session_id=name, reason=user)
+        return size, private_size
 
     def _fail(self, name: str, problem: Exception) -> None:
         why = self._result.errors[name] = describe(problem)
         self._log(events.PRUNE_FAILED, session_id=name, error=why)
-
-
-def _age(folder: Folder, session_id: str, now: datetime) -> timedelta | None:
-    known = metadata.read(folder, session_id)
-    return now - known.updated_at if known is not None else None
-
-
-def _age_of_folder(root: Folder, name: str, now: datetime) -> timedelta | None:
-    status = root.status(name)
-    return None if status is None else now - datetime.fromtimestamp(status.st_mtime, UTC)
 
 
 _USAGE = (
@@ -393,33 +319,23 @@ def prune(root: SessionsRoot) -> Callable[[PruneSessions, Task], Pruned]:
     """Returns the handler of `PruneSessions`, which prunes only the sessions in `root`."""
 
     def handle(request: PruneSessions, task: Task) -> Pruned:
-        heard = _Events(task)
-        logger = SandboxLogger(heard)
+        heard = _Events()
         try:
-            result = prune_sessions(
-                request.hours, root.named, request.dry_run, logger, private_root=root.private_root
-            )
-        except _CutShort:
+            result = _pruned(root, request.hours, request.dry_run, SandboxLogger(heard), task)
+        except Cancelled:
             return Pruned(events=tuple(heard.events), cancelled=True)
         return Pruned(_reply_of(result), tuple(heard.events))
 
     return handle
 
 
-class _CutShort(BaseException):
-    """Ends a pruning between two sessions; an `Exception` from a logger would be ignored."""
-
-
 class _Events:
-    """A logger that keeps events, and ends the pruning if it was cancelled."""
+    """A logger that keeps the first events, and the last one."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
     def info(self, event: str, **fields: Any) -> None:
-        if self._task.cancelled:
-            raise _CutShort
         if len(self.events) < _EVENTS_MOST or event == events.PRUNE_COMPLETED:
             self.events.append((event, fields))
 

@@ -1,9 +1,21 @@
-"""Deleting a session's folder: first it is renamed, so that it is gone at once for all others.
+"""The deleter of sessions and of their histories, and the rules by which sessions are deleted.
 
-The rename, to a name that is not a session id, happens under the lock that keeps all users out. A
-folder that then has the session's name is another, new session. After that the files are deleted
-one by one. If one can't be deleted, the session gets its id back, and the next removal tries again.
-A removal that is killed is finished by the next one.
+A caller names a rule. The deleter checks it, keeps all users of the session out, checks it again,
+and deletes: it never deletes a session that is open.
+
+| rule | caller | deletes |
+|---|---|---|
+| `ASKED` | `delete_session_workspace` | any session; its sandbox in this process is closed first |
+| a `Rule` of pruning | `prune_sessions` | a session in which no cell has ended for some hours |
+| a `Rule` of upkeep | a kernel | a session without its notebook that was not used for days |
+| a `Rule` of expiry | a service | a session of a service that had no call for some time |
+| `evict`, by age or room | a kernel's upkeep | an idle session's history; its files stay |
+
+A deleted session is first renamed, so that it is gone at once for all others. The rename, to a name
+that is not a session id, happens under the lock that keeps all users out. A folder that then has
+the session's name is another, new session. After that the files are deleted one by one. If one
+can't be deleted, the session gets its id back, and the next removal tries again. A removal that is
+killed is finished by the next one.
 """
 
 from __future__ import annotations
@@ -11,22 +23,172 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import cached_property
 
+from msgspec import Struct
+
+from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.folders import orphans
 from wasm_kernel.folders.hiding import ASIDE
-from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard, removing
+from wasm_kernel.folders.locks import HOLDER, exclusively, note_evicted
+from wasm_kernel.folders.private import PrivateFolder, discard, removing
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.locks import try_lock, wait_lock
+from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.sessions import metadata
+from wasm_kernel.sessions.disk_use import HISTORY, idle_seconds, stamp_of
 from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
+from wasm_kernel.sessions.root import SessionsRoot, remove_links
 
-_ATTEMPTS = 100  # to make a folder while other removals may delete it
 _WAIT_SECONDS = 1.0  # for another process that still reads the metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
+_EVICTED = ".evicted-"
+_PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's process can make
+
+
+class NotDue(WasmKernelError):
+    """The error of a session that was to be deleted by a rule, but is too young for it."""
+
+
+def last_cell(name: str, workspace: Folder) -> float | None:
+    """Returns when a cell last ended in a session, in seconds since 1970; None without metadata.
+
+    Raises `MetadataCorrupted`.
+    """
+    known = metadata.read(workspace, name)
+    return None if known is None else known.updated_at.timestamp()
+
+
+class Rule(Struct, frozen=True):
+    """A rule by which sessions are deleted.
+
+    Attributes:
+        seconds: A session that was last used longer ago is due; None if every session is.
+        last_use: Returns when a session was last used, by its id and its folder, in seconds since
+            1970; None if that is not known, and the session stays.
+        closes: The error of later calls on the session's sandbox in this process, which is closed
+            unless a cell runs in it. If it is empty, an open sandbox keeps its session.
+        begins: Called with the session's id when its deletion is certain, before it begins.
+    """
+
+    seconds: float | None
+    last_use: Callable[[str, Folder], float | None] = last_cell
+    closes: str = ""
+    begins: Callable[[str], None] = lambda name: None
+
+    def age(self, name: str, workspace: Folder) -> float | None:
+        """Returns the seconds since a session was last used; None if that is not known."""
+        used = self.last_use(name, workspace)
+        return None if used is None else time.time() - used
+
+    def is_due(self, age: float | None) -> bool:
+        """Returns whether a session of an age is due."""
+        return self.seconds is None or (age is not None and age > self.seconds)
+
+    def check(self, name: str, workspace: Folder) -> None:
+        """Raises `NotDue` if a session is not due."""
+        if self.seconds is not None and not self.is_due(self.age(name, workspace)):
+            raise NotDue(f"session {name} was used since")
+
+
+ASKED = Rule(
+    None,
+    closes="This sandbox was closed because its session was to be deleted. Get the session again "
+    "with get_session_sandbox: it goes on with what is left, or begins empty.",
+)
+"""The rule of a session that a caller names: it is deleted even if a cell of this process runs."""
+
+
+class Deleter:
+    """Deletes sessions of a root, whose folder its owner keeps open."""
+
+    def __init__(self, root: SessionsRoot, top: Folder) -> None:
+        self._root, self._top = root, top
+
+    @cached_property
+    def _links(self) -> dict[str, list[str]]:
+        return self._root.aliases()
+
+    def finish_earlier(self) -> dict[str, OSError]:
+        """Finishes removals that were killed, as `finish_removals`, and removes old orphans."""
+        orphans.sweep_now_and_then()
+        return finish_removals(self._top)
+
+    def check_free(self, name: str) -> None:
+        """Raises `SessionInUse` if a session has a user that would keep it; changes nothing."""
+        workspace = self._root.path / name
+        if OPEN_SANDBOXES.check(workspace) is None and self._root.is_used(name):
+            raise SessionInUse
+
+    def delete(self, name: str, rule: Rule) -> None:
+        """Deletes a session with its private folder and all links to it.
+
+        By `ASKED`, a folder that its owner can't enter is made accessible.
+
+        Raises:
+            NotDue: the session is not due by the rule.
+            FileNotFoundError: there is no such folder, or another one took its place, which is not
+                touched.
+            SessionInUse: the session is used; nothing was deleted.
+            MetadataCorrupted: the rule can't be checked.
+            PrivateFolderError: there is no place for the lock that keeps others out.
+            OSError: it is not a folder, or a file in it can't be deleted. The rest keeps the
+                session's id.
+        """
+        if rule is not ASKED:
+            with self._top.enter(name) as workspace:
+                rule.check(name, workspace)
+        links = self._links.get(name, [])
+        if rule.closes:
+            path = self._root.path / name
+            OPEN_SANDBOXES.close(path, rule.closes, stop_cell=rule is ASKED)
+        self._remove(name, rule)
+        remove_links(self._top, links)
+
+    def _remove(self, name: str, rule: Rule) -> None:
+        top = self._top
+        with ExitStack() as held:
+            workspace = held.enter_context(top.enter(name, force=rule is ASKED))
+            found = held.enter_context(self._private_of(name, workspace))
+            with exclusively(found):
+                try:
+                    if not top.has(name, workspace.fd):
+                        raise _gone(name)
+                    rule.check(name, workspace)
+                    rule.begins(name)
+                    aside = _set_aside(top, name, workspace)
+                except BaseException:
+                    if found.made:  # it was made only for the lock
+                        with suppress(OSError):
+                            discard(found.path)
+                    raise
+                if aside == name:
+                    _delete(top, name, workspace)
+                held.enter_context(removing(found.path))
+            if aside != name:
+                try:
+                    _delete(top, aside, workspace)
+                except OSError:
+                    take_name(top.fd, aside, name)
+                    raise
+
+    def _private_of(self, name: str, workspace: Folder) -> PrivateFolder:
+        """Opens the session's private folder, which has the lock; makes it if there is none."""
+        found = self._root.privates.find(name, workspace)
+        if found is not None:
+            return found
+        if not self._top.has(name, workspace.fd):
+            raise _gone(name)
+        return self._root.privates.open(name, workspace)
+
+
+def _gone(name: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "Somebody else has deleted this session", name)
 
 
 def aside_name(name: str) -> str:
@@ -35,100 +197,6 @@ def aside_name(name: str) -> str:
     The caller must hold the folder's lock: removals delete unlocked folders with such names.
     """
     return f"{ASIDE}{name}-{os.urandom(4).hex()}"
-
-
-def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
-    """Makes a folder that will become a session; returns its name until then, and the folder.
-
-    It is locked until it is closed: close it when it has the session's name. A removal that sees it
-    before it is locked deletes it as a leftover; then another one is made.
-    """
-    for _ in range(_ATTEMPTS):
-        aside = aside_name(name)
-        os.mkdir(aside, 0o700, dir_fd=root.fd)
-        try:
-            made = root.enter(aside)
-        except FileNotFoundError:
-            continue
-        try:
-            if try_lock(made.fd) and root.has(aside, made.fd):
-                return aside, made
-        except BaseException:
-            made.close()
-            os.rmdir(aside, dir_fd=root.fd)
-            raise
-        made.close()
-    raise OSError(errno.EAGAIN, "it is deleted all the time")
-
-
-def remove_aside(root: Folder, aside: str, folder: Folder) -> None:
-    """Removes a folder that `new_aside` made; skips files that can't be removed."""
-    with suppress(OSError):
-        trees.remove_contents(folder.fd)
-        os.rmdir(aside, dir_fd=root.fd)
-
-
-def remove(
-    root: Folder,
-    name: str,
-    privates: PrivateFolders,
-    confirm: Callable[[Folder, Folder], None] | None = None,
-) -> None:
-    """Deletes the folder and the private folder of a session that is not in use.
-
-    `confirm` is called with both folders, under the session's lock and before anything is deleted;
-    an exception of it keeps the session. Without `confirm`, a folder that its owner can't enter is
-    made accessible.
-
-    Raises:
-        FileNotFoundError: there is no such folder, or another one took its place, which is not
-            touched.
-        SessionInUse: a process uses the session; nothing was deleted.
-        PrivateFolderError: there is no place for the lock that keeps others out.
-        OSError: it is not a folder, or a file in it can't be deleted. The rest keeps the session's
-            id.
-    """
-    with ExitStack() as held:
-        workspace = held.enter_context(root.enter(name, force=confirm is None))
-        found = _private_of(root, name, workspace, privates)
-        held.enter_context(found)
-        with exclusively(found):
-            try:
-                if not root.has(name, workspace.fd):
-                    raise _gone(name)
-                if confirm is not None:
-                    confirm(workspace, found)
-                aside = _set_aside(root, name, workspace)
-            except BaseException:
-                if found.made:  # it was made only for the lock
-                    with suppress(OSError):
-                        discard(found.path)
-                raise
-            if aside == name:
-                _delete(root, name, workspace)
-            held.enter_context(removing(found.path))
-        if aside != name:
-            try:
-                _delete(root, aside, workspace)
-            except OSError:
-                take_name(root.fd, aside, name)
-                raise
-
-
-def _private_of(
-    root: Folder, name: str, workspace: Folder, privates: PrivateFolders
-) -> PrivateFolder:
-    """Opens the session's private folder, which has the lock; makes it if there is none."""
-    found = privates.find(name, workspace)
-    if found is not None:
-        return found
-    if not root.has(name, workspace.fd):
-        raise _gone(name)
-    return privates.open(name, workspace)
-
-
-def _gone(name: str) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "Somebody else has deleted this session", name)
 
 
 def _set_aside(root: Folder, name: str, workspace: Folder) -> str:
@@ -192,3 +260,39 @@ def _delete(root: Folder, name: str, folder: Folder, seconds: float = _WAIT_SECO
     if root.has(name, folder.fd):
         with suppress(FileNotFoundError):
             os.rmdir(name, dir_fd=root.fd)
+
+
+# -- histories
+
+
+def evict(private: Folder, why: str, seconds: float) -> bool:
+    """Sets a session's history aside, if the session was not used for `seconds`.
+
+    Other processes see the whole history or none, even if this process is killed on the way. The
+    next holder of the session is told `why` (as in `texts.evicted`). `sweep_evicted` frees the
+    disk space. Returns whether the history is gone.
+    """
+    try:
+        with exclusively(private):
+            stamp = stamp_of(private)
+            if idle_seconds(stamp) < seconds:
+                return False
+            note_evicted(private, why)
+            # eviction does not count as use: restore the time
+            os.utime(HOLDER, ns=(max(stamp[::2]),) * 2, dir_fd=private.fd, follow_symlinks=False)
+            for number, name in enumerate(HISTORY):
+                with suppress(FileNotFoundError):
+                    private.rename(name, f"{_EVICTED}{time.time_ns()}-{number}")
+    except SessionInUse:
+        return False
+    return True
+
+
+def sweep_evicted(private: Folder) -> None:
+    """Removes histories that were set aside, and skips those that can't be removed."""
+    for name in private.names(_PRIVATE_MOST):
+        if name.startswith(_EVICTED):
+            with suppress(OSError):
+                with private.enter(name, force=True) as folder:
+                    trees.remove_contents(folder.fd)
+                os.rmdir(name, dir_fd=private.fd)

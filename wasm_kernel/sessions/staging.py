@@ -6,6 +6,7 @@ deletes the leftovers.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -14,11 +15,14 @@ from pathlib import Path
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.root import SessionsRoot
 
+_ATTEMPTS = 100  # to make a folder while removals may delete it
 _EXISTS = (
     "There is a session {id} already. Nothing was imported. Import it under another id, or under a "
     "new one."
@@ -38,15 +42,46 @@ def staged(
     The session exists when the block has ended, and not if it fails. The block closes the private
     folder. Raises `SessionExists` if the session's name is taken by then.
     """
-    aside, workspace = removal.new_aside(root, ids.new())
+    aside, workspace = _new_aside(root, ids.new())
     with workspace, ExitStack() as undo:
-        undo.callback(removal.remove_aside, root, aside, workspace)
+        undo.callback(_remove_aside, root, aside, workspace)
         found = privates.open(name, workspace)
         undo.callback(_discard, found.path)
         yield privates.root / aside, workspace, found
         if not publish(root, aside, name):
             raise SessionExists(_EXISTS.format(id=name))
         undo.pop_all()
+
+
+def _new_aside(root: Folder, name: str) -> tuple[str, Folder]:
+    """Makes a folder that will become a session; returns its name until then, and the folder.
+
+    It is locked until it is closed: close it when it has the session's name. A removal that sees it
+    before it is locked deletes it as a leftover; then another one is made.
+    """
+    for _ in range(_ATTEMPTS):
+        aside = removal.aside_name(name)
+        os.mkdir(aside, 0o700, dir_fd=root.fd)
+        try:
+            made = root.enter(aside)
+        except FileNotFoundError:
+            continue
+        try:
+            if try_lock(made.fd) and root.has(aside, made.fd):
+                return aside, made
+        except BaseException:
+            made.close()
+            os.rmdir(aside, dir_fd=root.fd)
+            raise
+        made.close()
+    raise OSError(errno.EAGAIN, "it is deleted all the time")
+
+
+def _remove_aside(root: Folder, aside: str, folder: Folder) -> None:
+    """Removes a folder that `_new_aside` made; skips files that can't be removed."""
+    with suppress(OSError):
+        trees.remove_contents(folder.fd)
+        os.rmdir(aside, dir_fd=root.fd)
 
 
 def _discard(private: Path) -> None:

@@ -28,7 +28,6 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -36,16 +35,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.locks import SERVED, is_served
 from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state, upkeep_name
 from wasm_kernel.folders.private import PrivateFolder
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
-from wasm_kernel.sessions import disk_use, ids, metadata, removal
-from wasm_kernel.sessions.disk_use import DiskUse, idle_seconds
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.disk_use import DiskUse, idle_seconds, stamp_of
 from wasm_kernel.sessions.notebooks import notebooks_of
-from wasm_kernel.sessions.root import SessionsRoot, remove_links
+from wasm_kernel.sessions.removal import Deleter, Rule, evict, last_cell, sweep_evicted
+from wasm_kernel.sessions.root import SessionsRoot
 
 DAY = 24 * 3600.0
 IDLE_SECONDS = 600.0
@@ -304,7 +304,7 @@ class _Sessions:
         with contextlib.suppress(OSError), self._opened(name) as folders:
             if folders is None or (self._is_served and folders[1].status(SERVED) is not None):
                 return
-            disk_use.sweep_evicted(folders[1])
+            sweep_evicted(folders[1])
             key = folders[1].path.name
             before = known.get(key)
             if before is None or not before.use.holds(folders[1]):
@@ -316,7 +316,7 @@ class _Sessions:
         record, gone = self.records[key], False
         with contextlib.suppress(OSError), self._opened(record.session_id) as folders:
             if folders is not None and folders[1].path.name == key:
-                gone = disk_use.evict(folders[1], why, seconds)
+                gone = evict(folders[1], why, seconds)
         if not gone:
             self.records[key] = replace(record, use=replace(record.use, in_use=True))
             return
@@ -326,23 +326,20 @@ class _Sessions:
 
     def remove(self, record: Record, seconds: float) -> bool:
         """Removes a session with its files, if it was not used for `seconds`."""
-        name = record.session_id
-
-        def confirm(workspace: Folder, private: Folder) -> None:
-            known = metadata.read(workspace, name)
-            limit = metadata.now() - timedelta(seconds=seconds)
-            idle = idle_seconds(disk_use.stamp_of(private))
-            if known is None or known.updated_at > limit or idle < seconds:
-                raise SessionInUse
-
+        rule = Rule(seconds, self._last_use)
         try:
-            links = self._root.aliases().get(name, [])
-            removal.remove(self._top, name, self._root.privates, confirm)
-            remove_links(self._top, links)
+            Deleter(self._root, self._top).delete(record.session_id, rule)
         except (OSError, WasmKernelError):
             return False
-        _LOG.info("session %s was removed: its notebook is gone", name)
+        _LOG.info("session %s was removed: its notebook is gone", record.session_id)
         return True
+
+    def _last_use(self, name: str, workspace: Folder) -> float | None:
+        """Returns when a cell last ended in a session, or a process last opened or left it."""
+        with self._root.private_of(name)() as (private, _):
+            opened = time.time() - idle_seconds(stamp_of(private))
+        ended = last_cell(name, workspace)
+        return None if ended is None else max(opened, ended)
 
 
 def _read(place: Place, name: str) -> Records:
