@@ -31,7 +31,7 @@ from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import removal, root
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.root import SessionsRoot
-from wasm_kernel.sessions.session import WorkspaceError
+from wasm_kernel.sessions.session import Session, WorkspaceError
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -340,6 +340,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     monkeypatch.setattr("wasm_kernel.service.service._SCAN_SECONDS", 0.1)
     first = starting()
     left, kernels = first.create().workspace, first.create()
+    used = Session(SessionsRoot(first.root), first.create().session_id)
     _record_of(first, kernels.session_id).unlink()  # as no service had it
     first.close()
     later = starting(limits=ServiceLimits(expire_seconds=1000))
@@ -351,6 +352,9 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     assert kernels.workspace.exists()
     with pytest.raises(FileNotFoundError, match="nobody had used it"):
         later.get(left.name)
+    assert used.workspace.exists()
+    used.closed()
+    wait_for(lambda: not used.workspace.exists())
 
 
 def test_cells_wait_in_a_bounded_queue(starting: Starting) -> None:

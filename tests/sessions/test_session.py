@@ -16,7 +16,7 @@ from tests.local import create_session_sandbox, get_session_sandbox
 from tests.private import private_of
 from wasm_kernel import SandboxLogger, SessionInUse, delete_session_workspace, prune_sessions
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.sessions.removal import ASKED, Deleter
+from wasm_kernel.sessions.removal import Deleter, Rule
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
@@ -78,7 +78,7 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
             assert made["session_id"] == fork.session_id
             assert made["updated_at"] > made["created_at"]
             with pytest.raises(SessionInUse), Folder.open(tmp_path) as root:
-                Deleter(SessionsRoot(tmp_path), root).delete(fork.session_id, ASKED)
+                Deleter(SessionsRoot(tmp_path), root).delete(fork.session_id, Rule(0.0))
         fork.close()
     told = [(call.args[0], call.kwargs) for call in captured.calls]
     assert ("session.forked", {"session_id": session_id, "fork_id": fork.session_id}) in told
