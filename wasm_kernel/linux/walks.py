@@ -10,8 +10,10 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
+from typing import Self
 
 from msgspec import Struct
 
@@ -25,6 +27,7 @@ DEEPEST = 2000
 """Longer paths are not built: the paths of a deep tree grow with the square of its depth."""
 
 _KEPT = 16
+_BLOCK = 512  # the unit of `st_blocks`, on every file system
 
 
 class FolderWalk(Closing):
@@ -299,24 +302,40 @@ def _is_gone(folder: int, name: str) -> bool:
     return False
 
 
-def size_of(folder: int, *, force: bool = False) -> int:
-    """Returns the bytes of all regular files below a folder, by their length.
+class TreeSizes:
+    """The sizes of some folder trees, without the folders at their tops.
 
-    A file with several names in the tree counts once, as it takes its space once; a sparse file
-    counts with its full length. Folders and links themselves do not count.
+    A file with several names counts once, as it takes its space once.
+
+    Attributes:
+        names: The number of all files, folders and links.
+        length: The bytes of regular files, by their length; a sparse file counts in full.
+        on_disk: The bytes that everything takes on the disk.
     """
-    total = 0
-    seen: set[tuple[int, int]] = set()
-    for entry in entries(folder, force=force):
-        if entry.is_folder:
-            continue
-        try:
-            status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-        except FileNotFoundError:
-            continue  # another process was faster
-        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
-            continue
-        if status.st_nlink > 1:
-            seen.add((status.st_dev, status.st_ino))
-        total += status.st_size
-    return total
+
+    def __init__(self) -> None:
+        self.names = self.length = self.on_disk = 0
+        self._seen: set[tuple[int, int]] = set()
+
+    def add(self, folder: int, *, force: bool = False, most: int | None = None) -> Self:
+        """Adds the entries below a folder; with arguments as those of `entries`."""
+        for entry in entries(folder, force=force, most=most):
+            self.names += 1
+            with suppress(FileNotFoundError):  # another process was faster
+                self._add(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
+        return self
+
+    def _add(self, status: os.stat_result) -> None:
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            mark = (status.st_dev, status.st_ino)
+            if mark in self._seen:
+                return
+            self._seen.add(mark)
+        self.on_disk += status.st_blocks * _BLOCK
+        if stat.S_ISREG(status.st_mode):
+            self.length += status.st_size
+
+
+def size_of(folder: int, *, force: bool = False) -> int:
+    """Returns the bytes of all regular files below a folder, by their length."""
+    return TreeSizes().add(folder, force=force).length

@@ -9,7 +9,6 @@ from collections import Counter
 from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
@@ -50,12 +49,8 @@ class Entry(Struct):
         if session.last_used < self.measured and session.state != "busy":
             return self.disk_bytes
         name, self.measured = self.sandbox.session_id, time.time()
-        with Folder.open(root.path) as top, top.enter(name) as folder:
-            private = root.privates.find(name, folder)
-            if private is None:
-                return self.disk_bytes
-            with private:
-                return DiskUse.measured(folder, private).total
+        with root.visit(name) as (folder, private):
+            return self.disk_bytes if private is None else DiskUse.measured(folder, private).total
 
     def sandbox_of(self, owner: str) -> RemoteSandbox:
         """Returns the sandbox; `SessionInUse` if it belongs to another owner."""

@@ -5,7 +5,6 @@ Blocks on disk count, not lengths of files: a sparse file counts less than its l
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 
@@ -13,8 +12,8 @@ from msgspec import Struct
 
 from wasm_kernel.folders.folders import FETCHED, KEPT, STATE, UNLINKED
 from wasm_kernel.folders.locks import HOLDER, is_used
-from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.walks import TreeSizes
 from wasm_kernel.state.index import NAME as INDEX
 
 HISTORY = (STATE, KEPT, UNLINKED, FETCHED)
@@ -24,7 +23,6 @@ fetched packages. `state` goes first, as the others are useless without it."""
 ENTRIES_MOST = 200_000
 """The most names of a tree that are counted; a larger tree counts with this number."""
 
-_BLOCK = 512  # what `st_blocks` counts, on every file system
 _PRIVATE_MOST = 1_000  # names at the top of a private folder, which a session's process can make
 
 
@@ -50,49 +48,21 @@ class DiskUse(Struct, frozen=True):
     @classmethod
     def measured(cls, workspace: Folder, private: Folder) -> DiskUse:
         """Measures a session, without files that can't be read."""
-        stamp, in_use, walk = stamp_of(private), is_used(private), _Measuring()
-        files = walk.add(workspace)
+        stamp, in_use, sizes = stamp_of(private), is_used(private), TreeSizes()
+        with suppress(OSError):  # a folder that was moved just now
+            sizes.add(workspace.fd, most=ENTRIES_MOST)
         history = 0
         for name in private.names(_PRIVATE_MOST):
+            before = sizes.on_disk
             with suppress(OSError), private.enter(name) as folder:
-                if name in HISTORY:
-                    history += walk.add(folder)
-                else:
-                    files += walk.add(folder)
-        return cls(stamp, history, files, in_use, walk.names)
+                sizes.add(folder.fd, most=ENTRIES_MOST)
+            if name in HISTORY:
+                history += sizes.on_disk - before
+        return cls(stamp, history, sizes.on_disk - history, in_use, sizes.names)
 
     def holds(self, private: Folder) -> bool:
         """Returns whether the figures still hold, as the session was not used since."""
         return not (self.in_use or self.stamp != stamp_of(private) or is_used(private))
-
-
-class _Measuring:
-    """The measuring of one session. A file with several names counts once."""
-
-    def __init__(self) -> None:
-        self.names = 0
-        self._seen: set[tuple[int, int]] = set()
-
-    def add(self, folder: Folder) -> int:
-        """Returns the bytes of a folder's content."""
-        total = 0
-        with suppress(OSError):  # a folder that was moved just now
-            for entry in walks.entries(folder.fd, most=ENTRIES_MOST):
-                self.names += 1
-                with suppress(FileNotFoundError):
-                    found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-                    total += self._counted(found, folder=entry.is_folder)
-        return total
-
-    def _counted(self, found: os.stat_result, *, folder: bool) -> int:
-        taken = found.st_blocks * _BLOCK
-        if folder or found.st_nlink < 2:
-            return taken
-        mark = (found.st_dev, found.st_ino)
-        if mark in self._seen:
-            return 0
-        self._seen.add(mark)
-        return taken
 
 
 def stamp_of(private: Folder) -> tuple[int, ...]:

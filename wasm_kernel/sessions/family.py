@@ -67,7 +67,7 @@ def room_for_fork(
     """
     with Folder.open(root.path) as top:
         _wait_turn(top, task)
-        forks = [use for name in top.names() if (use := _of_fork(root, top, name, first, task))]
+        forks = [use for name in top.names() if (use := _of_fork(root, name, first, task))]
         if forks:
             _check([*forks, DiskUse.measured(parent.workspace, parent.private)], limits)
         yield
@@ -83,20 +83,16 @@ def _wait_turn(top: Folder, task: Task) -> None:
         raise ForkError(_BUSY, "Try again.")
 
 
-def _of_fork(root: SessionsRoot, top: Folder, name: str, first: str, task: Task) -> DiskUse | None:
+def _of_fork(root: SessionsRoot, name: str, first: str, task: Task) -> DiskUse | None:
     """Returns the disk space of a fork of the family; None if the name is not one."""
     if task.cancelled:
         raise Cancelled
     if not ids.is_id(name):
         return None
-    with suppress(OSError, MetadataCorrupted), top.enter(name) as workspace:
+    with suppress(OSError, MetadataCorrupted), root.visit(name) as (workspace, private):
         known = metadata.read(workspace, name)
-        if known is None or known.lineage is None or known.lineage.first != first:
-            return None
-        private = root.privates.find(name, workspace)
-        if private is not None:
-            with private:
-                return DiskUse.measured(workspace, private)
+        if private is not None and known and known.lineage and known.lineage.first == first:
+            return DiskUse.measured(workspace, private)
     return None
 
 

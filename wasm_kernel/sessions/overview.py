@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,7 +113,7 @@ def ids_named(root: SessionsRoot, text: str) -> list[str]:
 
 
 def _is_session(root: SessionsRoot, name: str) -> bool:
-    with suppress(OSError), Folder.open(root.path) as top, top.enter(name) as folder:
+    with suppress(OSError), root.visit(name) as (folder, _):
         return folder.status(metadata.NAME) is not None or bool(ids.uuid_in(name))
     return False
 
@@ -123,7 +123,7 @@ def _notebook_of(
 ) -> Path | None:
     if name in books:
         return books[name][0].file
-    with suppress(OSError), Folder.open(root.path) as top, top.enter(name) as folder:
+    with suppress(OSError), root.visit(name) as (folder, _):
         known = _metadata(folder, name)
         return Path(known.notebook) if known is not None and known.notebook else None
     return None
@@ -166,7 +166,7 @@ def session_in(root: SessionsRoot, session_id: str) -> Overview:
 
 def kept_cells(root: SessionsRoot, session_id: str) -> frozenset[int]:
     """Returns the numbers of the cells whose states a session keeps; none if it has no history."""
-    with suppress(OSError), _private(root, session_id) as private:
+    with suppress(OSError), root.private_of(session_id)() as (private, _):
         stored = _stored(private)
         commits = {} if stored is None else stored.tree.commits
         return frozenset(commit.cell for commit in commits.values())
@@ -175,30 +175,16 @@ def kept_cells(root: SessionsRoot, session_id: str) -> frozenset[int]:
 
 def ended_whole(root: SessionsRoot, session_id: str) -> bool:
     """Returns whether a session's last process ended with all of its variables on disk."""
-    with suppress(OSError), _private(root, session_id) as private:
+    with suppress(OSError), root.private_of(session_id)() as (private, _):
         return not Holder.of(private).alive
     return False
-
-
-@contextmanager
-def _private(root: SessionsRoot, session_id: str) -> Iterator[Folder]:
-    """Opens the private folder of a session; `OSError` if there is none."""
-    with Folder.open(root.path) as top, top.enter(session_id) as folder:
-        private = root.privates.find(session_id, folder)
-        if private is None:
-            raise FileNotFoundError
-        with private:
-            yield private
 
 
 def _seen(root: SessionsRoot, name: str, *, named: bool = False) -> Overview | None:
     """Returns the overview of one folder; None if it is not a session's, or can't be read."""
     try:
         ids.checked(name)
-        with Folder.open(root.path) as top, top.enter(name) as folder, ExitStack() as held:
-            found = root.privates.find(name, folder)
-            if found is not None:
-                held.enter_context(found)
+        with root.visit(name) as (folder, found):
             marked = found is not None or folder.status(metadata.NAME) is not None
             if not (named or marked or ids.uuid_in(name)):
                 return None

@@ -234,13 +234,12 @@ class _Pruning:
         """
         problem, size, private_size = self._unread.get(name), 0, 0
         try:
-            with self._folder.enter(name) as folder:
+            with self._root.visit(name) as (folder, private):
                 size = walks.size_of(folder.fd)
                 if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-                if (private := self._root.privates.find(name, folder)) is not None:
-                    with private:
-                        private_size = walks.size_of(private.fd)
+                if private is not None:
+                    private_size = walks.size_of(private.fd)
         except FileNotFoundError:
             raise
         except OSError as found:

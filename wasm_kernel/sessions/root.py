@@ -14,13 +14,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import Guards, check_opening
 from wasm_kernel.folders.locks import is_used
-from wasm_kernel.folders.private import OpenPrivate, PrivateFolders
+from wasm_kernel.folders.private import OpenPrivate, PrivateFolder, PrivateFolders
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import ids, metadata
@@ -73,17 +73,26 @@ class SessionsRoot:
         real = self.path / name
         return SandboxFolders(real, real, workspace.enter(), found, self.private_root)
 
+    @contextmanager
+    def visit(self, session_id: str) -> Iterator[tuple[Folder, PrivateFolder | None]]:
+        """Opens a session's folder and its private folder, None if it has none; locks nothing.
+
+        Raises `OSError` if there is no such session.
+        """
+        with Folder.open(self.path) as top, top.enter(session_id) as workspace:
+            private = self.privates.find(session_id, workspace)
+            with nullcontext() if private is None else private:
+                yield workspace, private
+
     def private_of(self, session_id: str) -> OpenPrivate:
         """Returns a function that opens a session's private folder, for other processes."""
 
         @contextmanager
         def opened() -> Iterator[tuple[Folder, Path]]:
-            with Folder.open(self.path) as top, top.enter(session_id) as workspace:
-                found = self.privates.find(session_id, workspace)
-            if found is None:
-                raise FileNotFoundError
-            with found:
-                yield found, found.path
+            with self.visit(session_id) as (_, private):
+                if private is None:
+                    raise FileNotFoundError
+                yield private, private.path
 
         return opened
 
@@ -96,9 +105,8 @@ class SessionsRoot:
     def lineage_below(self, session_id: str) -> Lineage:
         """Returns the lineage of forks of a session, which need not exist yet."""
         first = session_id
-        with suppress(OSError, metadata.MetadataCorrupted), Folder.open(self.path) as top:
-            with top.enter(session_id) as workspace:
-                known = metadata.read(workspace, session_id)
+        with suppress(OSError, metadata.MetadataCorrupted), self.visit(session_id) as (own, _):
+            known = metadata.read(own, session_id)
             if known is not None and known.lineage is not None:
                 first = known.lineage.first
         return Lineage(session_id, first)

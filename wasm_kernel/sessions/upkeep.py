@@ -27,7 +27,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -38,7 +38,6 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.locks import SERVED, is_served
 from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state, upkeep_name
-from wasm_kernel.folders.private import PrivateFolder
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.sessions import ids
@@ -288,35 +287,24 @@ class _Sessions:
         self._is_served = is_served(root.path)
         self.records: Records = {}
 
-    @contextlib.contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[Folder, PrivateFolder] | None]:
-        """Yields a session's folders; None without a private one: it was never used then."""
-        with self._top.enter(name) as workspace:
-            private = self._root.privates.find(name, workspace)
-            if private is None:
-                yield None
-                return
-            with private:
-                yield workspace, private
-
     def look(self, name: str, known: Records) -> None:
         """Measures a session, if it may have changed and no running service has it."""
-        with contextlib.suppress(OSError), self._opened(name) as folders:
-            if folders is None or (self._is_served and folders[1].status(SERVED) is not None):
+        with contextlib.suppress(OSError), self._root.visit(name) as (workspace, private):
+            if private is None or (self._is_served and private.status(SERVED) is not None):
                 return
-            sweep_evicted(folders[1])
-            key = folders[1].path.name
+            sweep_evicted(private)
+            key = private.path.name
             before = known.get(key)
-            if before is None or not before.use.holds(folders[1]):
-                use = DiskUse.measured(*folders)
+            if before is None or not before.use.holds(private):
+                use = DiskUse.measured(workspace, private)
                 before = Record(name, use) if before is None else replace(before, use=use)
             self.records[key] = before
 
     def evict(self, key: str, why: str, seconds: float) -> None:
         record, gone = self.records[key], False
-        with contextlib.suppress(OSError), self._opened(record.session_id) as folders:
-            if folders is not None and folders[1].path.name == key:
-                gone = evict(folders[1], why, seconds)
+        with contextlib.suppress(OSError), self._root.visit(record.session_id) as (_, private):
+            if private is not None and private.path.name == key:
+                gone = evict(private, why, seconds)
         if not gone:
             self.records[key] = replace(record, use=replace(record.use, in_use=True))
             return
