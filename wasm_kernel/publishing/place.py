@@ -41,7 +41,7 @@ NO_FOLDER = (
     '`c.WasmKernel.publish_folder = "results"`: it is made in the folder that the kernel is '
     "started in."
 )
-TOO_MANY = "So many files can't be published at once. Nothing was published."
+TOO_MANY = f"At most {AT_ONCE:,} files can be published at once. Nothing was published."
 MISSING = "the session has no such file. (What lies beside the notebook need not be published.)"
 _NO_FILE = "it is a link, a folder or something else that is not a regular file."
 _NOT_THERE = (
@@ -50,8 +50,8 @@ _NOT_THERE = (
 )
 _A_LINK = "is a link, or something else that is not a folder"
 _HOMELESS = (
-    "This user has no folder for state that is his alone, so nobody could tell later which files "
-    "were published. Nothing was published."
+    "This user has no folder for state that other users can't change, so a later session could not "
+    "tell which files were published. Nothing was published."
 )
 _PUBLISHED, _WRITTEN = "published", "written"
 """The folders with records: in the state folder, and in a session's private folder."""

@@ -50,6 +50,7 @@ _GUEST_FOLDERS = ("/notebook/", "/app/", "./")
 _NOT_COLLECTED = "Nothing is published: files of notebooks that are graded are not kept."
 _OFF = "Nothing may be published from this kernel: WasmKernel.publish_suffixes is empty."
 _NO_MATCH = "No file of the session with a suffix of data matches {pattern}. Nothing was published."
+_PATTERNS = f"At most {_PATTERNS_MOST} patterns can be published at once. Nothing was published."
 _USAGE = "Usage: %session_publish FILES... (patterns such as *.csv, too; quote a path with spaces)"
 _TOLD = "results-told"
 """The file in the private folder which records that `UnpublishedNotice` has spoken."""
@@ -135,8 +136,10 @@ class PublishCommand:
         Raises `CommandRefused` if a pattern matches no file, or there are too many words.
         """
         paths = dict[str, None]()
-        if len(words) > AT_ONCE or sum(map(_is_pattern, words)) > _PATTERNS_MOST:
+        if len(words) > AT_ONCE:
             raise CommandRefused(TOO_MANY)
+        if sum(map(_is_pattern, words)) > _PATTERNS_MOST:
+            raise CommandRefused(_PATTERNS)
         for word in words:
             if task.cancelled:
                 raise Cancelled
@@ -190,10 +193,8 @@ class UnpublishedNotice:
     def __init__(
         self, session: Session, publishing: PublishCommand, note: Callable[[str], None]
     ) -> None:
-        self._private, self._workspace = (
-            session.folders.private,
-            FileTree(session.folders.workspace),
-        )
+        self._private = session.folders.private
+        self._workspace = FileTree(session.folders.workspace)
         self._publishing = publishing
         self._note = note
         self._spoken = False

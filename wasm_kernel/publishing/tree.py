@@ -28,10 +28,7 @@ _BLOCK = 4 * 1024 * 1024
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _ALL_MAY_READ = 0o666  # less the user's umask
 _CHANGED = "it changed while it was copied. Try again."
-_TAKEN = (
-    "there is a file of that name that was not published from here, or was changed since. It was "
-    "left as it is. Give one of the two another name."
-)
+_TAKEN = "the file beside the notebook was changed since, and was left as it is."
 
 
 class NameTaken(PublishError):

@@ -30,6 +30,10 @@ from wasm_kernel.publishing.tree import (
 )
 
 _KEPT = "kept-"
+_NOT_OURS = (
+    "there is a file of that name that was not published from here, or was changed since. It was "
+    "left as it is. Give one of the two another name."
+)
 _SINCE = (
     "it was changed there since the cell began, and was left as it is. The next cell sees the "
     "changed file: run this one again to overwrite it, or rename one of the two."
@@ -83,7 +87,7 @@ class FolderWriter(Closing):
             there, known = here.status(name), self.record.files.get(path)
             is_own = self._is_own(here, name, known)
             if there is not None and self._most_kept is None and not is_own:
-                raise NameTaken
+                raise PublishError(_NOT_OURS)
             mode = None if there is None else _checked(there).st_mode
             with self.tree.draft(here, source, mode) as (draft, made):
                 if there is None:
