@@ -169,6 +169,20 @@ def test_what_is_as_it_was_is_not_written_again(one: Publishing) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+def test_a_published_file_keeps_the_permissions_that_its_user_gave_it(one: Publishing) -> None:
+    one.write("r.csv", "1")
+    one.publish("r.csv")
+    there = one.book / "orders.files/r.csv"
+    there.chmod(0o640)
+    one.write("r.csv", "2")
+    assert one.publish("r.csv").links
+    assert (there.read_text(), there.stat().st_mode & 0o777) == ("2", 0o640)
+    there.chmod(0o440)
+    one.write("r.csv", "3")
+    assert "read-only" in one.refusal("r.csv")
+    assert there.read_text() == "2"
+
+
 @pytest.mark.parametrize("swaps", [True, False])
 def test_a_file_of_the_users_stays(
     one: Publishing, monkeypatch: pytest.MonkeyPatch, swaps: bool

@@ -152,7 +152,7 @@ class Mirror:
             before = _regular(folder, name)
             if before is not None:
                 made = self._take_over(source, folder, name, before)
-                self._record.files[path] = replace(known, own=made, theirs=True)
+                self._record.set(path, replace(known, own=made, theirs=True))
 
     def _take_over(
         self, source: int, folder: Folder, name: str, before: os.stat_result

@@ -56,7 +56,7 @@ class FolderRecord(Closing):
     """The record of one folder, locked for other processes; close it.
 
     It lies in the folder `place`, which no guest sees and which stays the caller's, with the kept
-    originals. `PublishError` if another process has the record.
+    originals, which hold `kept_bytes`. `PublishError` if another process has the record.
     """
 
     def __init__(self, place: Folder, folder: Folder) -> None:
@@ -72,6 +72,7 @@ class FolderRecord(Closing):
             raise PublishError(_BUSY)
         self.files = self._read()
         self._saved = dict(self.files)
+        self.kept_bytes = sum(file.size for file in self.files.values())
 
     def _read(self) -> dict[str, WrittenFile]:
         files = dict[str, WrittenFile]()
@@ -84,25 +85,28 @@ class FolderRecord(Closing):
                         files |= {path: _entry(known) for path, known in part.files.items()}
         return files
 
-    @property
-    def kept_bytes(self) -> int:
-        """The bytes of all kept originals."""
-        return sum(file.size for file in self.files.values())
-
     def note(self, path: str, known: WrittenFile) -> None:
         """Writes down a coming change to a file at once, in case this process is killed."""
         line = msgspec.json.encode(_Known(self._mark, {path: known})) + b"\n"
         with os.fdopen(self.place.open_regular(self._journal, _APPEND), "ab") as file:
             file.write(line)
 
-    def drop_original(self, known: WrittenFile | None) -> None:
-        """Removes the original that an entry has kept, if any."""
-        if known is not None and known.kept:
-            self.place.remove(known.kept)
+    def set(self, path: str, known: WrittenFile) -> None:
+        """Notes a change to a file; removes an original that another one has replaced."""
+        old = self.files.get(path)
+        self.files[path] = known
+        self.kept_bytes += known.size
+        self._drop(old, known.kept)
 
     def forget(self, path: str) -> None:
         """Removes the entry on a path, and its kept original: the file is the user's now."""
-        self.drop_original(self.files.pop(path))
+        self._drop(self.files.pop(path))
+
+    def _drop(self, old: WrittenFile | None, still_kept: str = "") -> None:
+        if old is not None:
+            self.kept_bytes -= old.size
+            if old.kept and old.kept != still_kept:
+                self.place.remove(old.kept)
 
     def close(self) -> None:
         """Saves the record, and releases its lock. Safe to call twice."""

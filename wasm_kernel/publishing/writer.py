@@ -92,14 +92,14 @@ class FolderWriter(Closing):
             with self.tree.draft(here, source, mode) as (draft, made):
                 if there is None:
                     give_name(here, draft, name, None)
-                    self.record.files[path] = self._changed(known, made)
+                    self.record.set(path, self._changed(known, made))
                     return
                 same = known.own if known and is_own else self.tree.read(here, name, made.size)
                 if same is None or same.digest != made.digest:
                     with self._changing(path, made, here, name, there, is_own=is_own):
                         give_name(here, draft, name, there)
                 elif known is None:
-                    self.record.files[path] = WrittenFile(same, theirs=True)
+                    self.record.set(path, WrittenFile(same, theirs=True))
 
     def delete(self, path: str) -> None:
         """Deletes the file at a path, if there is one."""
@@ -173,13 +173,13 @@ class FolderWriter(Closing):
             except BaseException:
                 place.remove(new.kept)
                 raise
-            self.record.drop_original(known)  # the user's newer file is kept instead
-        self.record.files[path] = new
+        self.record.set(path, new)  # of several originals, the newest is kept
 
     def _check_room(self, path: str, size: int) -> None:
         if self._limits is not None and self._is_full(self._limits, path, size):
-            files = self.record.files
-            self.record.files = {each: files[each] for each in files if self.tree.status(each)}
+            for each in [*self.record.files]:
+                if self.tree.status(each) is None:
+                    self.record.forget(each)
             if self._is_full(self._limits, path, size):
                 words = _FULL.format(bytes=self._limits.bytes, files=self._limits.files)
                 raise PublishError(words)
