@@ -10,6 +10,7 @@ SOAK_ROUNDS ?= 3
 WORKERS ?= 5
 RECIPE := $(wildcard guest/*.py)
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
+TESTS := $(shell find tests -name '*.py')
 
 # Processes that tests and benchmarks start would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,7 +51,13 @@ test: $(EDITABLE)
 	folder=$$(mktemp -d -p $$place) && export PYTEST_DEBUG_TEMPROOT=$$folder && \
 	$(MAKE) --no-print-directory --jobs=2 lint pytest; status=$$?; rm -rf $$folder; exit $$status
 
-pytest: $(EDITABLE)
+# pytest compiles tests in its own way: once here, or all of them in each worker that begins.
+build/.tests: $(TESTS) | $(EDITABLE)
+	@mkdir -p build
+	-@$(BIN)/python -m pytest --collect-only -qq >build/collected 2>&1
+	@touch $@
+
+pytest: $(EDITABLE) build/.tests
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --max-worker-restart=0
 
 lint: $(EDITABLE)

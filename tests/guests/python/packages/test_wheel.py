@@ -124,8 +124,8 @@ def test_too_large_and_too_many_are_refused(make: Make, monkeypatch: pytest.Monk
 
 def test_a_list_of_files_without_end_is_not_read(make: Make) -> None:
     def fill(archive: zipfile.ZipFile) -> None:
-        for i in range(60_000):
-            archive.writestr(f"{i:0200}", b"")
+        for i in range(250):
+            archive.writestr(f"{i:060000}", b"")
 
     path = make("many", extra=fill, record=False)
     with pytest.MonkeyPatch.context() as patch:
