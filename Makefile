@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 BENCH := build/bench-venv
 GALLERY := build/gallery-venv
 WHEELS := build/wheels-venv
+DOCS := build/docs-venv
 # A test that fails once in some runs shows itself in a few; more would make a soak take a day.
 SOAK_ROUNDS ?= 3
 WORKERS ?= 5
@@ -15,7 +16,7 @@ TESTS := $(shell find tests -name '*.py')
 # Processes that tests and benchmarks start would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest lint bench soak wheels clean
+.PHONY: demo test pytest lint bench soak wheels docs clean
 
 # The environment holds one of two installs, as its stamp says: the plain one, which is a user's, until
 # the tests first need theirs. From then on the demo runs from that, too: nothing is installed in turns.
@@ -82,6 +83,17 @@ $(BENCH)/.installed: tests/benchmarks/requirements.txt
 bench: $(EDITABLE) $(BENCH)/.installed
 	$(BIN)/wasm-kernel warm
 	$(BIN)/python -m tests.benchmarks --native $(BENCH)
+
+# The site, in build/site. The pages of the reference that the code writes are in docs/ already: the
+# tests hold them, so this needs no install of ours.
+$(DOCS)/.installed: docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet -r $<
+	touch $@
+
+docs: $(DOCS)/.installed
+	PATH=$(CURDIR)/$(DOCS)/bin:$$PATH $(DOCS)/bin/mkdocs --quiet build --strict
+	@echo "The site is in build/site. To read it: python3 -m http.server -d build/site"
 
 $(GALLERY)/.installed: tests/browser/requirements.txt
 	$(PYTHON) -m venv $(GALLERY)

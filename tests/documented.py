@@ -11,14 +11,29 @@ from typing import Any
 from wasm_kernel import events
 
 _ALWAYS = {"session_id", "level"}  # bound by the session; added by the tests
+_LINE = re.compile(r'^[A-Z_]+ = "([a-z._]+)"  # ([^:\n]+)(?:: )?(.*)$', re.MULTILINE)
 
 
 @cache
+def _documented() -> Mapping[str, tuple[list[str], str]]:
+    source = re.sub(r"\n# +", " ", inspect.getsource(events))
+    lines = _LINE.findall(source)
+    return {event: (re.findall(r"\w+", fields), meaning) for event, fields, meaning in lines}
+
+
 def fields_of() -> Mapping[str, frozenset[str]]:
     """By the event's name."""
-    source = re.sub(r"\n# +", " ", inspect.getsource(events))
-    lines = re.findall(r'^[A-Z_]+ = "([a-z._]+)"  # ([^:\n]+)', source, re.MULTILINE)
-    return {event: frozenset(re.findall(r"\w+", fields)) for event, fields in lines}
+    return {event: frozenset(fields) for event, (fields, _) in _documented().items()}
+
+
+def fields_in_order(event: str) -> list[str]:
+    """The fields of one event, in the order of the comment."""
+    return _documented()[event][0]
+
+
+def meanings() -> Mapping[str, str]:
+    """What the comment says beyond the fields, by the event's name; mostly nothing."""
+    return {event: meaning for event, (_, meaning) in _documented().items()}
 
 
 def check(told: Iterable[tuple[str, Mapping[str, Any]]]) -> None:

@@ -1,36 +1,189 @@
-"""The pages for engineers name files that exist."""
+"""The pages tell the truth: what they name is there, and the reference leaves nothing out."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from jupyter_client.kernelspec import find_kernel_specs
+from msgspec import Struct
 
+import wasm_kernel
+from tests.benchmarks.measures import MEASURES
+from tests.pages import ALL, DOCS, ROOT, SITE, blocks_of, prose_of
+from tests.reference_pages import PAGES
+from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.policy import POLICY_FIELDS
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/recipes.md"]
+OF_CODE = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/recipes.md"]
 PLACES = ["", "wasm_kernel/", "tests/", "runtimes/", "wasm_kernel/outputs/"]
 PLACES += ["runtimes/python/wasm_kernel_agent/", "tests/outputs/", "docs/"]
+FOR_NEWCOMERS = [ROOT / "README.md", DOCS / "index.md", DOCS / "install.md"]
+RESULTS = DOCS / "results.md"
+GIVEN = {"Budgets", "ExecutionPolicy", "Mount", "ServiceLimits"}  # by callers, and no results
 
 
 def files_in(text: str) -> list[str]:
-    found = re.findall(r"`([\w./-]+(?:\.py|\.md|/))`", text)
-    return found + re.findall(r"\]\(([\w./-]+\.md)\)", text)
+    return re.findall(r"`([\w./-]+(?:\.py|\.md|/))`", text)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", OF_CODE)
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
     named = files_in((ROOT / page).read_text(encoding="utf-8"))
-    assert named
     named = [name for name in named if not name.startswith("jupyter_")]  # a user's own file
     missing = [name for name in named if not any((ROOT / at / name).exists() for at in PLACES)]
     assert not missing
 
 
 def test_the_holder_of_every_limit_is_named() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("Who holds each limit")[2]
     rows = [line.partition("|")[2].partition("|")[0] for line in table.splitlines()]
     assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(POLICY_FIELDS)
+
+
+# Links
+
+
+def links_of(page: Path) -> Iterator[tuple[Path, str]]:
+    """The file and the heading that each link of a page leads to, of this repository's."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
+        if not re.match(r"\w+:", target):
+            name, _, anchor = target.partition("#")
+            yield (page.parent / name).resolve() if name else page, anchor
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names of a page's headings, on the site and on a code host alike."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    plain = [re.sub(r"\]\([^)]*\)", "", heading) for heading in headings]
+    kept = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in plain]
+    here, there = ([re.sub(run, "-", name) for name in kept] for run in (r"[-\s]+", r"\s"))
+    return set(here) & set(there)
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = list(links_of(page))
+    assert not [file.name for file, _ in links if not file.exists()]
+    broken = [(file.name, name) for file, name in links if name and name not in anchors_of(file)]
+    assert not broken
+
+
+def test_the_site_links_to_nothing_outside() -> None:
+    outside = [
+        (page.name, file.name)
+        for page in SITE
+        for file, _ in links_of(page)
+        if DOCS not in file.parents
+    ]
+    assert not outside
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    def pages(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for part in entry.values() if isinstance(entry, dict) else entry:
+                yield from pages(part)
+
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(pages(nav)) == sorted(str(page.relative_to(DOCS)) for page in SITE)
+
+
+# Commands
+
+
+def commands_on(pages: list[Path], kinds: set[str]) -> list[str]:
+    blocks = [block for page in pages for block in blocks_of(page) if block.kind in kinds]
+    lines = [line for block in blocks for line in block.text.splitlines()]
+    return [line.partition("  #")[0].strip() for line in lines if line]
+
+
+def test_every_make_target_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lines = commands_on(ALL, {"sh", "console"})
+    targets = {target for line in lines for target in re.findall(r"\bmake ([a-z]+)\b", line)}
+    assert {"test", "bench", "docs", "demo", "soak"} <= targets
+    assert not [one for one in targets if not re.search(rf"^{one}:", makefile, re.MULTILINE)]
+
+
+def test_every_command_for_newcomers_is_one_that_a_test_knows() -> None:
+    known = (
+        r"make \w+|python3 -m venv \.venv|(\.venv/bin/)?"
+        r"(python -m (pip install|tests\.benchmarks)|wasm-kernel|jupyter) .+"
+    )
+    assert not [
+        command
+        for command in commands_on(FOR_NEWCOMERS, {"sh"})
+        if not re.fullmatch(known, command)
+    ]
+
+
+def test_every_command_of_ours_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = commands_on(ALL, {"sh", "console", "text", "dockerfile"})
+    ours = {found for line in lines for found in re.findall(r"\bwasm-kernel ([a-z]+)\b", line)}
+    assert {"warm", "doctor", "run", "grade", "mcp", "sessions"} <= ours
+    for command in ours:
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--help"])
+        assert command in capsys.readouterr().out
+
+
+def test_every_row_that_is_measured_exists() -> None:
+    page = DOCS / "measured.md"
+    lines = commands_on([page], {"sh"})
+    named = [row for line in lines for row in line.partition("--only ")[2].split()]
+    shown = re.findall(r"`(\w+)` \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(shown) == set(named) <= set(MEASURES)
+
+
+def test_the_kernel_is_in_the_picker() -> None:
+    assert "wasm-python" in find_kernel_specs()
+
+
+# The reference
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_that_the_code_writes_is_up_to_date(name: str) -> None:
+    written = (DOCS / name).read_text(encoding="utf-8")
+    assert written == PAGES[name](), "python -m tests.reference_pages writes it"
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in SITE)
+    named = re.findall(r"^::: wasm_kernel\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(wasm_kernel.__all__)
+
+
+def values() -> list[type]:
+    """The public classes of values, which functions return."""
+    public = [getattr(wasm_kernel, name) for name in wasm_kernel.__all__]
+    classes = [each for each in public if isinstance(each, type)]
+    kinds = [each for each in classes if is_dataclass(each) or issubclass(each, Struct)]
+    return [each for each in kinds if each.__name__ not in GIVEN]
+
+
+def test_every_result_says_where_it_comes_from() -> None:
+    text = RESULTS.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \|$", text, re.MULTILINE)
+    shown = re.findall(r"^::: .*?(\w+)$", text, re.MULTILINE)
+    assert rows == shown
+    assert set(rows) == {each.__name__ for each in values()} | {"Output"}
+
+
+@pytest.mark.parametrize("kind", values(), ids=lambda kind: kind.__name__)
+def test_every_field_of_a_result_has_a_meaning(kind: type) -> None:
+    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
+    named = set(re.findall(r"^ {4}(\w+): \S", section, re.MULTILINE))
+    properties = [name for name, each in vars(kind).items() if isinstance(each, property)]
+    assert set(inspect.get_annotations(kind)) <= named
+    assert all(vars(kind)[name].__doc__ for name in properties if not name.startswith("_"))
