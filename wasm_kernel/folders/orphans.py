@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,60 +24,37 @@ from wasm_kernel.folders.places import ROOTS, Place, places, state_folder
 from wasm_kernel.folders.private import Owner, discard
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.result import readable
 
 _DAY = 24 * 3600.0
-GONE_SECONDS, UNSURE_SECONDS = 7 * _DAY, 90 * _DAY
-"""Seconds that a private folder is kept after its workspace is gone, or may be gone."""
-
 _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 
 
-class Orphan(Struct, frozen=True):
-    """A private folder without a workspace: `key` in `place`.
+class _Rule(Struct, frozen=True):
+    """How many days a kind of orphans is kept, and that for people."""
 
-    `workspace` is the workspace's last path, None if it is unknown. `sure` is true if the workspace
-    is gone, and not merely out of reach. It was first missed `missed_seconds` ago.
-    """
+    days: float
+    words: str
 
-    place: Path
-    key: str
-    workspace: Path | None
-    sure: bool
-    missed_seconds: float
+
+_GONE = _Rule(7, "that are gone takes {size}; it is removed a week after it was first missed")
+_AWAY = _Rule(90, "that can't be reached now takes {size}; it is kept for 90 days")
+_UNFINISHED = _Rule(1, _GONE.words)  # a process was killed while it made or removed the folder
+
+
+class _Orphan(Struct, frozen=True):
+    """A private folder without a workspace, missed since a time in seconds since 1970."""
+
+    rule: _Rule
+    missed: float
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """True if it is old enough to be removed."""
-        if self.unfinished:
-            return self.missed_seconds > _DAY
-        return self.missed_seconds > (GONE_SECONDS if self.sure else UNSURE_SECONDS)
-
-    @property
-    def unfinished(self) -> bool:
-        """True if it belongs to no workspace: a process was killed while it made or removed it."""
-        return self.key.startswith(".")
-
-    def size(self) -> int:
-        """Returns the bytes of its files; 0 if it is gone."""
-        try:
-            with Folder.open(self.place) as place, place.enter(self.key) as folder:
-                return walks.size_of(folder.fd, force=True)
-        except OSError:
-            return 0
+        return time.time() - self.missed > self.rule.days * _DAY
 
 
-def orphans() -> list[Orphan]:
-    """Returns the private folders of this user that have no workspace now. Nothing is changed."""
-    found = []
-    for place in places():
-        with place:
-            found += [one for name in place.names() if (one := _judged(place, name))]
-    return found
-
-
-def _judged(place: Place, name: str) -> Orphan | None:
+def _judged(place: Place, name: str) -> _Orphan | None:
     """Returns a private folder as an orphan; None if its workspace is there."""
     try:
         with place.enter(name) as folder:
@@ -84,18 +62,15 @@ def _judged(place: Place, name: str) -> Orphan | None:
             changed = os.fstat(folder.fd).st_mtime
     except OSError:
         return None
-    now = time.time()
     if name.startswith("."):
-        return Orphan(place.path, name, None, True, now - changed)
-    missed = 0.0 if noted is None else now - noted.st_mtime
-    if owner is None:
-        return Orphan(place.path, name, None, False, missed)
-    if _is(owner.path, owner.mark):
+        return _Orphan(_UNFINISHED, changed)
+    if owner is not None and _is(owner.path, owner.mark):
         return None
-    return Orphan(place.path, name, owner.path, is_gone(owner), missed)
+    rule = _GONE if owner is not None and _is_gone(owner) else _AWAY
+    return _Orphan(rule, time.time() if noted is None else noted.st_mtime)
 
 
-def is_gone(owner: Owner) -> bool:
+def _is_gone(owner: Owner) -> bool:
     """Returns whether a workspace that is not at its path is certainly gone."""
     root = Path(owner.root)
     if _is(root, owner.root_mark):
@@ -111,27 +86,29 @@ def _is(path: Path, mark: FileMark) -> bool:
     return there is not None and there.same(mark)
 
 
-def sweep(seconds: float | None = None) -> list[Orphan]:
-    """Removes private folders that are due and not in use; returns them.
+def _private_folders() -> Iterator[tuple[Place, str]]:
+    """Yields the names of all private folders of this user, with their open places.
+
+    Their order differs each time, as a sweep may have little time.
+    """
+    for place in places():
+        with place:
+            for name in sorted(place.names(), key=lambda _: os.urandom(4)):
+                yield place, name
+
+
+def sweep(seconds: float | None = None) -> None:
+    """Removes private folders that are due and not in use.
 
     It stops after `seconds`, if they are not None.
     """
-    until = None if seconds is None else time.monotonic() + seconds
-    removed = []
-    for place in places():
-        with place:
-            names = place.names()
-            # in another order each time, as a sweep may have little time
-            names.sort(key=lambda _: os.urandom(4))
-            for name in names:
-                if until is not None and time.monotonic() > until:
-                    break
-                one = _judged(place, name)
-                if one is not None and one.due and _removed(place, one):
-                    removed.append(one)
-                else:
-                    _note(place, name, missed=one is not None)
-    return removed
+    begun = time.monotonic()
+    for place, name in _private_folders():
+        if seconds is not None and time.monotonic() - begun > seconds:
+            return
+        one = _judged(place, name)
+        if one is None or not one.is_due or not _removed(place, name):
+            _note(place, name, missed=one is not None)
 
 
 def sweep_now_and_then() -> None:
@@ -166,16 +143,16 @@ def _note(place: Place, name: str, *, missed: bool) -> None:
             os.close(folder.open_regular(MISSED, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
-def _removed(place: Place, one: Orphan) -> bool:
+def _removed(place: Place, name: str) -> bool:
     try:
-        if one.unfinished:
-            trees.remove_tree(one.place / one.key)
+        if name.startswith("."):
+            trees.remove_tree(place.path / name)
             return True
-        with place.enter(one.key) as folder, exclusively(folder):
-            again = _judged(place, one.key)  # no process can begin to use it from here on
-            if again is None or not again.due:
+        with place.enter(name) as folder, exclusively(folder):
+            again = _judged(place, name)  # no process can begin to use it from here on
+            if again is None or not again.is_due:
                 return False
-            discard(place.path / one.key)
+            discard(place.path / name)
         return True
     except (OSError, SessionInUse):
         return False
@@ -183,12 +160,11 @@ def _removed(place: Place, one: Orphan) -> bool:
 
 def describe() -> Iterator[str]:
     """Yields sentences on the orphans, for people."""
-    found = orphans()
-    for sure, words in (
-        (True, "that are gone takes {size}; it is removed a week after it was first missed"),
-        (False, "that can't be reached now takes {size}; it is kept for 90 days"),
-    ):
-        some = [one for one in found if one.sure is sure]
-        if some:
-            size = readable(sum(one.size() for one in some))
-            yield f"private state of {len(some)} workspaces {words.format(size=size)}"
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for place, name in _private_folders():
+        if (one := _judged(place, name)) is not None:
+            with contextlib.suppress(OSError), place.enter(name) as folder:
+                sizes[one.rule.words].append(walks.size_of(folder.fd, force=True))
+    for words, found in sizes.items():
+        size = readable(sum(found))
+        yield f"private state of {len(found)} workspaces {words.format(size=size)}"
