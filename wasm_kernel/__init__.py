@@ -78,13 +78,13 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.files import read_session_file as read_session_file
     from wasm_kernel.sessions.files import write_session_file as write_session_file
     from wasm_kernel.sessions.ids import SessionIdError as SessionIdError
-    from wasm_kernel.sessions.lifecycle import delete_session_workspace as delete_session_workspace
     from wasm_kernel.sessions.paths import SessionPathError as SessionPathError
-    from wasm_kernel.sessions.prune_result import PruneResult as PruneResult
     from wasm_kernel.sessions.pruning import NoWorkspaceRoot as NoWorkspaceRoot
     from wasm_kernel.sessions.pruning import PruneError as PruneError
+    from wasm_kernel.sessions.pruning import PruneResult as PruneResult
     from wasm_kernel.sessions.pruning import prune_sessions as prune_sessions
-    from wasm_kernel.sessions.session import WorkspaceError as WorkspaceError
+    from wasm_kernel.sessions.removal import delete_session_workspace as delete_session_workspace
+    from wasm_kernel.sessions.root import WorkspaceError as WorkspaceError
     from wasm_kernel.sessions.staging import SessionExists as SessionExists
     from wasm_kernel.state.archive_in import Imported as Imported
     from wasm_kernel.state.archive_out import Exported as Exported
@@ -123,11 +123,10 @@ _NAMES = {  # the public names by module
     "sessions.ids": "SessionIdError",
     "service.create": "create_sandbox",
     "service.create_session": "create_session_sandbox get_session_sandbox",
-    "sessions.lifecycle": "delete_session_workspace",
     "sessions.paths": "SessionPathError",
-    "sessions.prune_result": "PruneResult",
-    "sessions.pruning": "NoWorkspaceRoot PruneError prune_sessions",
-    "sessions.session": "WorkspaceError",
+    "sessions.pruning": "NoWorkspaceRoot PruneError PruneResult prune_sessions",
+    "sessions.removal": "delete_session_workspace",
+    "sessions.root": "WorkspaceError",
     "sessions.staging": "SessionExists",
     "state.archive_in": "Imported",
     "state.archive_out": "Exported",

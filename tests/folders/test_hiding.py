@@ -10,7 +10,7 @@ import pytest
 from tests.faces import A_UUID
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import SessionFoldersHidden
-from wasm_kernel.sessions.lifecycle import delete_session_workspace
+from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 

@@ -30,8 +30,8 @@ from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import removal, root
 from wasm_kernel.sessions.disk_use import DiskUse
-from wasm_kernel.sessions.root import SessionsRoot
-from wasm_kernel.sessions.session import Session, WorkspaceError
+from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
+from wasm_kernel.sessions.session import Session
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 

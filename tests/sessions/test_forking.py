@@ -28,7 +28,7 @@ from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.family import ForkLimits
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
-from wasm_kernel.sessions.lifecycle import delete_session_workspace
+from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content

@@ -13,8 +13,8 @@ from tests.faces import PATIENCE
 from tests.sessions.notebook_kernel import NotebookKernel, session_of, written
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.sessions import notebooks
-from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.notebooks import bind, notebooks_of
+from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 
 pytestmark = pytest.mark.usefixtures("impatient")

@@ -17,8 +17,8 @@ from tests.private import private_of
 from wasm_kernel import SandboxLogger, SessionInUse, delete_session_workspace, prune_sessions
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.removal import Deleter, Rule
-from wasm_kernel.sessions.root import SessionsRoot
-from wasm_kernel.sessions.session import Session, WorkspaceError
+from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
+from wasm_kernel.sessions.session import Session
 
 Opening = Callable[[Path, str], Path]
 

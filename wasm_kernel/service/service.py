@@ -223,7 +223,7 @@ class Service:
             SessionInUse: another process uses it, too; it was closed here, and nothing was deleted.
             WorkspaceError: something in its folder can't be deleted.
         """
-        from wasm_kernel.sessions.lifecycle import delete_session_workspace
+        from wasm_kernel.sessions.removal import delete_session_workspace
 
         is_there = (self.root / ids.checked(session_id)).is_dir()
         if (entry := self._registry.remove(session_id, why if is_there else "")) is not None:

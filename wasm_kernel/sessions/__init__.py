@@ -18,9 +18,8 @@ if TYPE_CHECKING:
         read_session_file,
         write_session_file,
     )
-    from wasm_kernel.sessions.lifecycle import delete_session_workspace
-    from wasm_kernel.sessions.prune_result import PruneResult
-    from wasm_kernel.sessions.pruning import prune_sessions
+    from wasm_kernel.sessions.pruning import PruneResult, prune_sessions
+    from wasm_kernel.sessions.removal import delete_session_workspace
 
 __all__ = [
     "PruneResult",

@@ -37,7 +37,6 @@ from wasm_kernel.sessions.paths import (
     resolve_names,
     split_path,
 )
-from wasm_kernel.sessions.removal import ASKED, Deleter
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.wasi_files.preopens import is_cover, is_hidden_name
@@ -195,6 +194,8 @@ def _begun(root: SessionsRoot, session_id: str, logger: SandboxLogger) -> Iterat
         try:
             yield
         except BaseException:
+            from wasm_kernel.sessions.removal import ASKED, Deleter
+
             session.leave()
             with suppress(OSError, WasmKernelError), Folder.open(root.path) as folder:
                 if session.made:

@@ -27,23 +27,28 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cached_property
+from pathlib import Path
 
 from msgspec import Struct
 
+from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.hiding import ASIDE
 from wasm_kernel.folders.locks import HOLDER, exclusively, note_evicted
 from wasm_kernel.folders.private import PrivateFolder, discard, removing
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, open_named
 from wasm_kernel.linux.locks import wait_lock
-from wasm_kernel.sessions import metadata
+from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.disk_use import HISTORY, idle_seconds, stamp_of
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
-from wasm_kernel.sessions.root import SessionsRoot, remove_links
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT
+from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError, remove_links
+from wasm_kernel.sessions.staging import aside_name
 
 _WAIT_SECONDS = 1.0  # for another process that still reads the metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
@@ -191,12 +196,49 @@ def _gone(name: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "Somebody else has deleted this session", name)
 
 
-def aside_name(name: str) -> str:
-    """Returns a name for a folder that is not a session any more, or not yet.
+def delete_session_workspace(
+    session_id: str,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
+) -> None:
+    """Deletes a session: its files, its variables, its folder. Does nothing if there is none.
 
-    The caller must hold the folder's lock: removals delete unlocked folders with such names.
+    An open sandbox of the session in this process is closed first. Links in the session are
+    deleted, but not their targets. If the id is a link to a session in the same root, that session
+    is deleted with all links to it.
+
+    Args:
+        session_id: Letters, digits and hyphens.
+        workspace_root: The folder that holds the sessions' folders.
+        logger: Gets the events; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
+
+    Raises:
+        SessionIdError: `session_id` is not a session id (a `ValueError`).
+        SessionInUse: another process uses the session; nothing was deleted.
+        OverlapError: the root is one of the host's own folders.
+        WorkspaceError: the name is not that of a session's folder, or a file in the folder can't
+            be deleted.
     """
-    return f"{ASIDE}{name}-{os.urandom(4).hex()}"
+    asked, log = ids.checked(session_id), SandboxLogger.of(logger)
+    root = SessionsRoot(workspace_root, private_root)
+    name = root.target_of(asked)
+    root.check(name)
+    try:
+        with open_named(workspace_root) as top:
+            deleter = Deleter(root, top)
+            deleter.finish_earlier()
+            deleter.delete(name, ASKED)
+    except FileNotFoundError:
+        return
+    except OSError as problem:
+        raise WorkspaceError(
+            f"Session {name} can't be deleted ({os.strerror(problem.errno or 0)}). What was "
+            "deleted before is gone. Look at the permissions of its folder, and try again."
+        ) from problem
+    log.log_event(events.SESSION_DELETED, session_id=name)
 
 
 def _set_aside(root: Folder, name: str, workspace: Folder) -> str:

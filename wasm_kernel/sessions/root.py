@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import Guards, check_opening
 from wasm_kernel.folders.locks import is_used
@@ -26,6 +27,10 @@ from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.paths import SessionPathError, resolve
+
+
+class WorkspaceError(WasmKernelError):
+    """The error of a session's folder that can't be made, opened or deleted."""
 
 
 class SessionsRoot:

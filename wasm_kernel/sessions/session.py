@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wasm_kernel import events
 from wasm_kernel.engine.cache import INSTALLED, default_folder
-from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
+from wasm_kernel.errors import SessionInUse, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
@@ -35,7 +35,7 @@ from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.sessions import entries, ids, metadata
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
-from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
 from wasm_kernel.sessions.staging import SessionExists, staged, write_metadata
 
 if TYPE_CHECKING:
@@ -51,10 +51,6 @@ _DELETED = (
     "Nothing was run. Create another session."
 )
 _ATTEMPTS = 1000  # to open a session that others delete; then something else is wrong
-
-
-class WorkspaceError(WasmKernelError):
-    """The error of a session's folder that can't be made or opened."""
 
 
 class Session(LastUse):

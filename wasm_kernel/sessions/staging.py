@@ -14,12 +14,13 @@ from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.hiding import ASIDE
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
-from wasm_kernel.sessions import ids, metadata, removal
+from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.root import SessionsRoot
 
 _ATTEMPTS = 100  # to make a folder while removals may delete it
@@ -53,6 +54,14 @@ def staged(
         undo.pop_all()
 
 
+def aside_name(name: str) -> str:
+    """Returns a name for a folder that is not a session any more, or not yet.
+
+    The caller must hold the folder's lock: removals delete unlocked folders with such names.
+    """
+    return f"{ASIDE}{name}-{os.urandom(4).hex()}"
+
+
 def _new_aside(root: Folder, name: str) -> tuple[str, Folder]:
     """Makes a folder that will become a session; returns its name until then, and the folder.
 
@@ -60,7 +69,7 @@ def _new_aside(root: Folder, name: str) -> tuple[str, Folder]:
     before it is locked deletes it as a leftover; then another one is made.
     """
     for _ in range(_ATTEMPTS):
-        aside = removal.aside_name(name)
+        aside = aside_name(name)
         os.mkdir(aside, 0o700, dir_fd=root.fd)
         try:
             made = root.enter(aside)

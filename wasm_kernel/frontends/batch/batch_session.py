@@ -19,9 +19,9 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import write_session_file
-from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.metadata import NOTEBOOK
 from wasm_kernel.sessions.overview import ended_whole, kept_cells
+from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 

@@ -203,7 +203,7 @@ def _write(options: argparse.Namespace) -> None:
 )
 def _delete(options: argparse.Namespace) -> int | None:
     from wasm_kernel.sessions.files import delete_session_path
-    from wasm_kernel.sessions.lifecycle import delete_session_workspace
+    from wasm_kernel.sessions.removal import delete_session_workspace
 
     session, path, recursive = options.session, options.path, options.recursive
     if path is not None:
