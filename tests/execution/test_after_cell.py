@@ -36,7 +36,7 @@ class Action:
 class Cell:
     """A turn that keeps what it is told."""
 
-    is_cell, code = True, ""
+    text = None
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []

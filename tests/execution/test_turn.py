@@ -14,7 +14,12 @@ from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
-from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, OfferedMessage
+from wasm_kernel.execution.interfaces import (
+    Cell,
+    InputInterrupted,
+    InputRefused,
+    OfferedMessage,
+)
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.guests import protocol
@@ -25,6 +30,7 @@ from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage
 
+CELL = Cell(code="1", allow_stdin=True)
 REQUEST = {"op": "execute", "code": "1", "allow_stdin": True}
 DISPLAY = {"op": "display", "data": {"text/plain": "x"}}
 
@@ -133,7 +139,7 @@ class Driven:
 
     def __init__(
         self,
-        request: Mapping[str, Any] | None = None,
+        cell: Cell | str = CELL,
         answer: str | Exception = "a line",
         *,
         begun: bool = True,
@@ -141,7 +147,12 @@ class Driven:
     ) -> None:
         policy = ExecutionPolicy(**limits)
         self.ear, self.sandbox = Ear(answer), Sandbox(policy)
-        self.turn = Turn(request or REQUEST, self.ear, self.sandbox.parts)
+        parts = self.sandbox.parts
+        if isinstance(cell, str):
+            self.turn = Turn({"op": cell}, self.ear, parts)
+        else:
+            text = PythonLanguage().parse_cell(cell.code)
+            self.turn = Turn(REQUEST, self.ear, parts, cell, text=text)
         if begun:
             self.send({"op": "next"})
             self.sandbox.calls.clear()
@@ -318,7 +329,7 @@ def test_a_question_that_is_refused_says_why() -> None:
 
 
 def test_a_cell_that_may_not_ask_does_not_ask() -> None:
-    driven = Driven({"op": "execute", "code": "1", "allow_stdin": False})
+    driven = Driven(Cell(code="1"))
     assert "refused" in driven.send({"op": "input", "prompt": "?"})
     assert driven.ear.asked == []
 
@@ -341,7 +352,7 @@ def test_a_journey_is_answered_with_what_is_said_of_it() -> None:
 
 
 def test_a_callback_can_ask_for_names_and_for_no_journey() -> None:
-    driven = Driven({"op": "comm"})
+    driven = Driven("comm")
     assert "works in a cell" in driven.send({"op": "command", "name": "undo"})["refused"]
     assert "said" in driven.send({"op": "command", "name": "checkpoints"})["value"]
 
@@ -379,7 +390,7 @@ KNOCK = {"op": "command", "name": "knock", "line": "twice"}
 
 def asking(code: str = "%knock twice", **limits: Any) -> Driven:
     """A turn of this cell in a sandbox that can be sent to knock."""
-    driven = Driven({"op": "execute", "code": code}, **limits)
+    driven = Driven(Cell(code=code), **limits)
     driven.sandbox.commands.add("knock", lambda line, context: [line.name, line.line])
     return driven
 
@@ -403,7 +414,7 @@ def test_a_command_that_does_not_stand_there_is_refused_in_words(code: str) -> N
 
 
 def test_a_command_in_a_query_is_refused() -> None:
-    driven = Driven({"op": "complete", "code": "%knock twice", "cursor_pos": 3})
+    driven = Driven("complete")
     driven.sandbox.commands.add("knock", lambda line, context: 1)
     assert "refused" in driven.send(KNOCK)
 
@@ -415,7 +426,7 @@ def test_a_command_after_the_end_is_refused() -> None:
 
 
 def test_a_command_that_nobody_does_is_refused() -> None:
-    driven = Driven({"op": "execute", "code": "%knock twice"})
+    driven = Driven(Cell(code="%knock twice"))
     assert "refused" in driven.send(KNOCK)
 
 
@@ -520,7 +531,7 @@ def test_comm_messages_after_the_end_are_refused() -> None:
 
 
 def test_a_harmless_command_is_done_from_anywhere_and_as_often_as_asked() -> None:
-    driven = Driven({"op": "execute", "code": ""})
+    driven = Driven(Cell(code=""))
     driven.sandbox.commands.add("knock", lambda line, context: line.line, from_anywhere=True)
     assert [driven.send(KNOCK) for _ in range(3)] == [{"value": "twice"}] * 3
     driven.sandbox.commands.add("knock", lambda line, context: 1)

@@ -32,6 +32,7 @@ from wasm_kernel.guests.base import (
     CommandRefused,
     GuestLanguage,
     Json,
+    ParsedCell,
 )
 from wasm_kernel.guests.protocol import Display, Output
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
@@ -80,10 +81,9 @@ class ChangedFiles(Protocol):
 
 
 class RunningTurn(Protocol):
-    """The turn that sends commands: whether it is a cell, and its source."""
+    """The turn that sends commands; `text` is its cell's, None if it is not a cell."""
 
-    is_cell: bool
-    code: str
+    text: ParsedCell | None
 
     def on_text(self, name: str, text: str) -> None:
         """Prints on `stdout` or `stderr`."""
@@ -269,7 +269,7 @@ class TurnCommands:
 
     def _run(self, line: CommandLine) -> Json:
         if line.name in TRAVELS:
-            if line.name not in LISTS and not self._turn.is_cell:
+            if line.name not in LISTS and self._turn.text is None:
                 raise CommandRefused(f"%{line.name} works in a cell: a callback can't ask for it.")
             return self._commands.travel.plan(line)
         handler = self._commands.handler(line.name)
@@ -281,14 +281,14 @@ class TurnCommands:
 
         Raises `CommandRefused` if it does not stand there, or was run as often as it stands there.
         """
-        if len(self._turn.code) > _TEXT_MOST:
+        text = self._turn.text
+        if text is not None and len(text.source) > _TEXT_MOST:
             raise CommandRefused(
                 f"%{asked.name} is not done in a cell of more than {_TEXT_MOST:,} characters. "
                 "Nothing was changed. Put it into a cell of its own."
             )
         if self._left is None:  # most cells send no command, and are not parsed here
-            cell = self._commands.language.parse_cell(self._turn.code)
-            self._left = Counter(cell.commands(self._commands.names))
+            self._left = Counter(text.commands(self._commands.names) if text is not None else ())
         line = CommandLine(asked.name, asked.line.strip(), asked.cell and asked.cell.rstrip("\n"))
         if self._left[line]:
             self._left[line] -= 1

@@ -164,6 +164,10 @@ class Cell(Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
 
 
+NO_CELL = Cell(code="", silent=True, store_history=False)
+"""The cell of a turn that runs none."""
+
+
 class Sandbox(Protocol):
     """A sandbox as a front end sees it. Any thread may call it.
 

@@ -29,13 +29,13 @@ from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.descriptors import TO_START, make_room
-from wasm_kernel.execution.interfaces import NUMBERS_MOST, Listener, NoListener
+from wasm_kernel.execution.interfaces import NO_CELL, NUMBERS_MOST, Cell, Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
+from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup, ParsedCell
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
@@ -237,11 +237,17 @@ class GuestRunner:
         """The size of the guest's memory; 0 if there is no guest."""
         return self._guest.instance.memory.size if self._guest is not None else 0
 
-    def new_turn(self, request: Mapping[str, Any], listener: Listener) -> Turn:
+    def new_turn(
+        self,
+        request: Mapping[str, Any],
+        listener: Listener,
+        cell: Cell = NO_CELL,
+        text: ParsedCell | None = None,
+    ) -> Turn:
         """Returns a new turn to run; forgets the changes and requests of the one before."""
         self.changes.clear()
         self.commands.begin_cell(self.next_count)
-        return Turn(request, listener, self._parts)
+        return Turn(request, listener, self._parts, cell, text=text, number=self.next_count)
 
     def run(self, turn: Turn, seconds: float | None = None) -> None:
         """Runs a turn; a soft limit of `seconds` replaces the policy's, if it is given.
@@ -250,7 +256,8 @@ class GuestRunner:
         """
         guest, policy = self.guest, self.policy
         is_soft = seconds is not None
-        limits = (seconds,) if is_soft else (policy.cell_timeout, turn.timeout)
+        own_limit = turn.cell.timeout_seconds
+        limits = (seconds,) if is_soft else (policy.cell_timeout, own_limit)
         self.clock.arm(
             guest.signals,
             min((limit for limit in limits if limit is not None), default=None),
@@ -263,7 +270,7 @@ class GuestRunner:
         try:
             self._drive(guest, turn, policy.fuel_budget if is_metered else None)
         except CellTimeout as stopped:
-            if stopped.seconds == turn.timeout:
+            if stopped.seconds == own_limit:
                 stopped.setting = CALL_SECONDS
             raise
 
@@ -337,14 +344,14 @@ class GuestRunner:
 
     def keep_later(self, turn: Turn, cell: int) -> None:
         """Lets `keep` commit a turn's changes to memory, as those of the cell with this number."""
-        self.unkept = int(turn.is_counted)
+        self.unkept = int(turn.cell.store_history)
         self._keeping = partial(
             self.state.commit,
             self.guest.instance,
             cell=cell,
             count=self.next_count,
-            code=turn.code,
-            counted=turn.is_counted,
+            code=turn.cell.code,
+            counted=turn.cell.store_history,
         )
 
     def keep(self) -> bool:

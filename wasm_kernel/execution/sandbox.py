@@ -126,9 +126,7 @@ class LocalSandbox(BaseSandbox):
         except BaseException:
             self._runner.clock.expect(-1)
             raise
-        request = {"op": "execute", **structs.asdict(cell)}
-        timeout = request.pop("timeout_seconds")
-        turn = self._turns.run_cell(request, listener, timeout)
+        turn = self._turns.run_cell(cell, listener)
         result = result_of(turn, self._runner, self.session_id)
         self._turns.sync(listener, is_after_loss=turn.stopped is not None)
         self._hooks.executed()

@@ -30,14 +30,16 @@ from wasm_kernel.execution.cell_future import CellOutput
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.interfaces import (
+    NO_CELL,
     NO_INPUT,
+    Cell,
     InputInterrupted,
     InputRefused,
     Listener,
 )
 from wasm_kernel.execution.limits import CellAllowance, FuelMeter, OutputAllowance
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.base import CommandLine, ParsedCell
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import texts
 
@@ -65,31 +67,34 @@ class Turn:
     """The state of one turn; `answer` takes the guest's frames.
 
     Attributes:
-        is_cell: Whether it is a cell.
-        is_counted: Whether it is a cell that gets a number and a place in the history.
+        cell: The cell; `NO_CELL` if it is none. One with `store_history` gets a number and a place
+            in the history.
+        text: The cell's text, as its language reads it; None if it is not a cell.
         is_comm: Whether it is a front end's message on a comm, for the user's code.
-        is_visible: Whether it is a cell whose output is shown.
-        code: The cell's source; empty if it is not a cell.
         number: The cell's number; that of the one before if it is not counted.
         limits_met: The settings of the limits that it reached.
         reply: The agent's reply, once there is one.
         stopped: How the guest was lost in it; None if the guest lives.
-        timeout: The limit in seconds that a cell's caller set; None if it set none.
         seconds: How long a cell took, including its wait for the page's widgets.
         error: The last error that it showed.
         held: The error of a guest that was refused memory, which is shown only if the guest lives.
     """
 
-    def __init__(self, request: Mapping[str, Any], listener: Listener, parts: TurnParts) -> None:
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        listener: Listener,
+        parts: TurnParts,
+        cell: Cell = NO_CELL,
+        *,
+        text: ParsedCell | None = None,
+        number: int = 0,
+    ) -> None:
         self._request: Mapping[str, Any] | None = request
         self._parts = parts
-        self._may_ask = bool(request.get("allow_stdin", False))
-        self.is_cell = request.get("op") == "execute"
-        self.is_counted = bool(request.get("store_history"))
+        self.cell, self.text = cell, text
         self.is_comm = request.get("op") == "comm"
-        self.is_visible = self.is_cell and not request.get("silent")
-        self.code = str(request.get("code", "")) if self.is_cell else ""
-        self.number = int(request.get("execution_count", 0)) - (not self.is_counted)
+        self.number = number - (not cell.store_history)
         self.comms = TurnComms(listener, parts.policy, parts.comms)
         self._allowed = CellAllowance(parts.allowance)
         self._commands = TurnCommands(self, parts.commands, parts.clock, parts.policy.stdout_bytes)
@@ -100,7 +105,6 @@ class Turn:
         self.error: protocol.Error | None = None
         self.held: protocol.Error | None = None
         self.stopped: GuestStopped | None = None
-        self.timeout: float | None = None
         self.seconds = 0.0
         self.output = CellOutput(wanted=listener.collects)
 
@@ -113,7 +117,7 @@ class Turn:
     def count(self) -> int:
         """The cell's number in the guest's reply; 0 if there is none or the cell does not count."""
         count = (self.reply or {}).get("execution_count")
-        if self.is_counted and isinstance(count, int) and 0 < count < 2**31:
+        if self.cell.store_history and isinstance(count, int) and 0 < count < 2**31:
             return count
         return 0
 
@@ -243,7 +247,7 @@ class Turn:
         raise FrameError("the cell's rich output is over its limit")
 
     def _ask(self, question: protocol.Input) -> Mapping[str, Any]:
-        if not self._may_ask:
+        if not self.cell.allow_stdin:
             return {"refused": NO_INPUT}
         clock = self._parts.clock
         clock.pause()

@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from wasm_kernel import events
 from wasm_kernel.engine.clock import NO_SIGNALS
 from wasm_kernel.errors import Door, GuestClosed, GuestStopped
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution.cell_future import as_error
 from wasm_kernel.execution.commands import TRAVELS
-from wasm_kernel.execution.interfaces import Listener, NoListener
+from wasm_kernel.execution.interfaces import Cell, Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn, left_unusable, what_remains
 from wasm_kernel.guests.base import CommandLine
@@ -48,29 +50,17 @@ class GuestTurns:
 
     # -- cells
 
-    def run_cell(
-        self, request: Mapping[str, Any], listener: Listener, timeout: float | None = None
-    ) -> Turn:
-        """Runs a cell. If the guest is lost before the cell can begin, the cell is refused.
-
-        `timeout` is the call's own limit in seconds, if it is lower than the policy's.
-        """
+    def run_cell(self, cell: Cell, listener: Listener) -> Turn:
+        """Runs a cell. If the guest is lost before the cell can begin, the cell is refused."""
         runner, began = self._runner, time.monotonic()
+        text = runner.language.parse_cell(cell.code)
         try:
-            travels = runner.language.parse_cell(request["code"]).only_commands(TRAVELS)
+            travels = text.only_commands(TRAVELS)
             refused = self.sync(listener, for_cell=True) if travels is None else None
         except BaseException:
             runner.clock.expect(-1)
             raise
-        request = {
-            **request,
-            "execution_count": runner.next_count,
-            "memory_bytes": runner.policy.memory_bytes,
-            "advice": _advice(runner.policy.door),
-            "alone": [*self._missed],
-        }
-        turn = runner.new_turn(request, listener)
-        turn.timeout = timeout
+        turn = runner.new_turn(self._request_of(cell), listener, cell, text)
         self._tell_notices(turn)
         if refused is None:
             self._run_and_keep(turn, travels)
@@ -83,6 +73,20 @@ class GuestTurns:
             self._count_alone(turn)
         turn.seconds = time.monotonic() - began
         return turn
+
+    def _request_of(self, cell: Cell) -> dict[str, Any]:
+        """Returns the request that hands a cell to the guest."""
+        policy = self._runner.policy
+        request = {
+            **asdict(cell),
+            "op": "execute",
+            "execution_count": self._runner.next_count,
+            "memory_bytes": policy.memory_bytes,
+            "advice": _advice(policy.door),
+            "alone": [*self._missed],
+        }
+        del request["timeout_seconds"]
+        return request
 
     def _run_and_keep(self, turn: Turn, travels: list[CommandLine] | None) -> None:
         is_wanted = self._runner.commands.cell_begins(turn, self._runner.clock)
@@ -124,8 +128,8 @@ class GuestTurns:
 
         The number is written to disk at once, as no commit records it.
         """
-        if turn.is_counted:
-            code = turn.code if len(turn.code) <= _MISSED_CHARACTERS else ""
+        if turn.cell.store_history:
+            code = turn.cell.code if len(turn.cell.code) <= _MISSED_CHARACTERS else ""
             self._missed.append((turn.number, code))
             self._runner.use_number(turn.number)
             self._runner.state.use_count(self._runner.next_count)
@@ -146,7 +150,7 @@ class GuestTurns:
         """
         runner, travel = self._runner, self._runner.commands.travel
         is_kept = ran and (travel.target is None or bool(travel.here))
-        if turn.is_counted:
+        if turn.cell.store_history:
             runner.use_number(max(turn.count, turn.number))
         if is_kept:
             runner.keep_later(turn, turn.number)
@@ -185,7 +189,7 @@ class GuestTurns:
 
     def _tell_notices(self, turn: Turn) -> None:
         """Prints notices about the variables in the cell, or in the next visible one."""
-        if turn.is_visible:
+        if not turn.cell.silent:
             for text in self._notices.take():
                 turn.on_text("stderr", text)
 

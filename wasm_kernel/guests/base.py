@@ -119,6 +119,10 @@ def switched_off(sentence: str) -> CommandHandler:
 class ParsedCell(Protocol):
     """A cell's text, as the host reads it: in linear time, and without raising."""
 
+    @property
+    def source(self) -> str:
+        """The text."""
+
     def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
         """Returns the commands of a cell that holds nothing but some of these; else None.
 
