@@ -231,49 +231,57 @@ def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(
     assert signals.raised == 0
 
 
-def test_a_queued_cell_can_be_interrupted_before_it_runs(
+class Served:
+    """A cell."""
+
+    def __init__(self, *, is_interrupted: bool = False) -> None:
+        self.is_interrupted = is_interrupted
+
+
+def test_a_cell_can_be_interrupted_before_its_turn(clock: Clock, signals: Noted, at: Time) -> None:
+    with clock.serving(Served()):
+        assert clock.interrupt()
+        clock.arm(NO_SIGNALS, None, 2.0)
+        assert not clock.interrupted  # this is not its turn
+        clock.disarm()
+        clock.arm(signals, None, 2.0, for_cell=True)
+        clock.on_epoch()
+        assert signals.raised == 1
+
+
+def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(
     clock: Clock, signals: Noted, at: Time
 ) -> None:
-    clock.expect(1)
-    assert clock.interrupt()
-    clock.arm(signals, None, 2.0, expected=True)
-    clock.on_epoch()
-    assert signals.raised == 1
+    with clock.serving(Served(is_interrupted=True)):
+        clock.arm(signals, None, 2.0, for_cell=True)
+        clock.on_epoch()
+        assert signals.raised == 1
 
 
 def test_an_early_interrupt_is_for_one_cell_only(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.expect(2)
-    clock.interrupt()
-    clock.arm(signals, None, 2.0, expected=True)
-    clock.disarm()
-    clock.arm(signals, None, 2.0, expected=True)
-    clock.on_epoch()
+    first, second = Served(), Served()
+    with clock.serving(first):
+        assert clock.interrupt(first)
+    assert not clock.interrupt(first)
+    with clock.serving(second):
+        assert not clock.interrupt(first)
+        clock.arm(signals, None, 2.0, for_cell=True)
+        assert not clock.interrupt(first)
+        clock.on_epoch()
     assert signals.raised == 0
 
 
-def test_an_early_interrupt_is_not_for_what_runs_in_between(
+def test_an_interrupt_of_what_prepares_for_a_cell_stops_the_cell_as_well(
     clock: Clock, signals: Noted, at: Time
 ) -> None:
-    clock.expect(1)
-    clock.interrupt()
-    clock.arm(NO_SIGNALS, None, 2.0)
-    clock.on_epoch()
-    clock.disarm()
-    clock.arm(signals, None, 2.0, expected=True)
-    clock.on_epoch()
-    assert signals.raised == 1
-
-
-def test_an_early_interrupt_dies_with_a_cell_that_never_runs(
-    clock: Clock, signals: Noted, at: Time
-) -> None:
-    clock.expect(1)
-    clock.interrupt()
-    clock.expect(-1)
-    clock.expect(1)
-    clock.arm(signals, None, 2.0, expected=True)
-    clock.on_epoch()
-    assert signals.raised == 0
+    with clock.serving(Served()):
+        clock.arm(NO_SIGNALS, None, 2.0)
+        clock.interrupt()
+        assert clock.interrupted
+        clock.disarm()
+        clock.arm(signals, None, 2.0, for_cell=True)
+        clock.on_epoch()
+        assert signals.raised == 1
 
 
 def test_the_users_time_does_not_count(clock: Clock, signals: Noted, at: Time) -> None:

@@ -12,9 +12,8 @@ from tests.execution.conftest import Opening
 from tests.faces import PATIENCE
 from tests.local import LocalSandbox
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
-from wasm_kernel.execution.cell_future import QueuedCell
 from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.execution.jobs import GuestJobs
+from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 from wasm_kernel.guests.protocol import Output
 
 ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
@@ -74,7 +73,7 @@ def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
     turn_is_over, cancelled, met = threading.Event(), threading.Event(), []
 
     def run() -> Any:
-        clock.arm(NO_SIGNALS, None, 0.0, expected=True)
+        clock.arm(NO_SIGNALS, None, 0.0, for_cell=True)
         met.append(clock.interrupted)
         clock.disarm()
         turn_is_over.set()

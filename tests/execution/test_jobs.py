@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from wasm_kernel.errors import CompileError, HostFailed, SandboxClosed
+from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.jobs import GuestJobs
 
 Begin = Callable[[Callable[[str], None]], None]
@@ -106,9 +107,9 @@ def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) 
         begun.set()
         return gate.wait(SECONDS)
 
-    running = jobs.submit(run, is_cell=True)
+    running = jobs.submit(run, cell=CellFuture())
     assert begun.wait(SECONDS)
-    waiting, other = jobs.submit(lambda: 1, is_cell=True), jobs.submit(lambda: 2)
+    waiting, other = jobs.submit(lambda: 1, cell=CellFuture()), jobs.submit(lambda: 2)
     assert jobs.cancel_cells()
     gate.set()
     assert (running.result(SECONDS), other.result(SECONDS)) == (True, 2)

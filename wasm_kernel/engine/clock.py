@@ -16,7 +16,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -73,6 +75,12 @@ class Signals:
 NO_SIGNALS = Signals()
 
 
+class Interruptible(Protocol):
+    """A cell that waits or runs; `is_interrupted` if it must stop as soon as its turn begins."""
+
+    is_interrupted: bool
+
+
 class Clock:
     """The deadline of the running turn, and the interrupts that meet it."""
 
@@ -95,15 +103,20 @@ class Clock:
         self._woken = False  # a wait ended for an interrupt of this turn
         self._kill_at: float | None = None  # when a guest without epochs must be killed
         self.reason: StopReason | None = None
-        self._expected = 0  # cells that are queued and not yet armed
-        self._early = False  # one of them was interrupted
+        self._cell: Interruptible | None = None  # the one that is served
+        self._early = False  # it was interrupted before its own turn
         self._closed = False
 
-    def expect(self, cells: int) -> None:
-        """Changes the number of queued cells; negative when one will not run."""
+    @contextmanager
+    def serving(self, cell: Interruptible) -> Iterator[None]:
+        """Serves a cell: interrupts during the block are for its turn, and for no other cell's."""
         with self._changed:
-            self._expected += cells
-            self._early = self._early and self._expected > 0
+            self._cell, self._early = cell, cell.is_interrupted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._cell = None
 
     def arm(
         self,
@@ -112,7 +125,7 @@ class Clock:
         grace: float,
         *,
         soft: bool = False,
-        expected: bool = False,
+        for_cell: bool = False,
         begins: bool = False,
     ) -> None:
         """Begins a turn.
@@ -122,7 +135,7 @@ class Clock:
             signals: How an interrupt reaches its guest.
             grace: Seconds that a guest has to react to an interrupt.
             soft: Whether the deadline interrupts the guest first, and stops it after `grace`.
-            expected: Whether it is a cell that `expect` announced; it may be interrupted already.
+            for_cell: Whether it is the turn of the served cell, which may be interrupted already.
             begins: Whether its guest must take its request soon, or else counts as unable to run.
         """
         with self._changed:
@@ -134,8 +147,7 @@ class Clock:
             self._soft, self._paused_at, self._own = soft, None, False
             self._warned = False
             self._asked = self._signalled = 0
-            if expected:
-                self._expected -= 1
+            if for_cell:
                 self._asked, self._early = int(self._early), False
             self._grace_until, self._second_interrupt = None, False
             self._woken, self._kill_at = False, None
@@ -148,25 +160,20 @@ class Clock:
                 self._signals.clear()
             self._signals = self._begin_by = None
 
-    def interrupt(self, *, also_next: bool = False) -> bool:
-        """Asks the running turn or the next queued cell to stop; returns whether there is one.
+    def interrupt(self, cell: Interruptible | None = None) -> bool:
+        """Asks the running turn, and the served cell, to stop; returns whether there is one.
 
-        Any thread may call it. With `also_next`, an interrupt of a turn that prepares for a cell
-        stops the cell as well.
+        Any thread may call it. With `cell`, does nothing unless this is the served one.
         """
         with self._changed:
-            if also_next or self._signals is None:
-                self._early = self._expected > 0
+            if cell is not None and cell is not self._cell:
+                return False
+            self._early = self._cell is not None
             if self._signals is None:
                 return self._early
             self._asked += 1
             self._changed.notify_all()
             return True
-
-    def forget_early_interrupt(self) -> None:
-        """Takes back an interrupt that no cell has met yet."""
-        with self._changed:
-            self._early = False
 
     def close(self) -> None:
         """Stops the running turn now, and every later one before it begins."""

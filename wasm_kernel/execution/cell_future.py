@@ -6,15 +6,11 @@ ran.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from pathlib import Path
 
 from wasm_kernel import result
-from wasm_kernel.engine.clock import Clock
-from wasm_kernel.errors import Door, GuestStopped, OutOfMemory, SandboxClosed
-from wasm_kernel.execution.jobs import GuestJobs
+from wasm_kernel.errors import Door, GuestStopped, OutOfMemory
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Error
 from wasm_kernel.result import CellError, SandboxResult
@@ -64,65 +60,6 @@ class CellFuture(Future[SandboxResult]):
             result.exception()  # marks it as retrieved: no caller reads it any more
             raise cancelled
         return result.result()
-
-
-class QueuedCell(CellFuture):
-    """A cell of a sandbox in this process; `never_ran` makes the result if it does not begin."""
-
-    def __init__(self, clock: Clock, never_ran: Callable[[], SandboxResult]) -> None:
-        super().__init__()
-        self._clock = clock
-        self._never_ran = never_ran
-        self._job: Future[SandboxResult] | None = None
-        self._guard = threading.Lock()
-        self._is_interrupted = self._is_over = False
-
-    def queue(
-        self,
-        jobs: GuestJobs,
-        run: Callable[[], SandboxResult],
-        then: Callable[[], object] | None = None,
-    ) -> None:
-        """Queues the job that runs the cell; `then` runs once its result is known."""
-        self._clock.expect(1)
-        try:
-            self._job = jobs.submit(lambda: self._run(run), then, is_cell=True)
-        except SandboxClosed:
-            self._clock.expect(-1)
-            raise
-        self._job.add_done_callback(self._finish)
-
-    def _run(self, run: Callable[[], SandboxResult]) -> SandboxResult:
-        try:
-            return run()
-        finally:
-            with self._guard:
-                self._is_over = True
-                if self._is_interrupted:
-                    self._clock.forget_early_interrupt()  # it must not reach the next cell
-
-    def interrupt(self) -> bool:
-        """Interrupts as `CellFuture` says."""
-        job = self._job
-        if job is not None and job.cancel():
-            return True
-        with self._guard:
-            self._is_interrupted = not self._is_over
-            return self._is_interrupted and self._clock.interrupt(also_next=True)
-
-    def _finish(self, job: Future[SandboxResult]) -> None:
-        with self._guard:
-            self._is_over, self._job = True, None  # a reference cycle would keep the result
-        if job.cancelled():
-            self._clock.expect(-1)
-        if not self.set_running_or_notify_cancel():
-            return
-        try:
-            self.set_result(job.result())
-        except CancelledError:
-            self.set_result(self._never_ran())
-        except BaseException as problem:
-            self.set_exception(problem)
 
 
 class CellOutput:

@@ -1,15 +1,18 @@
-"""`GuestJobs`: the jobs on a sandbox's guest thread, one after another."""
+"""`GuestJobs`: the jobs on a sandbox's guest thread, one after another; `QueuedCell` is one."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, describe
+from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.result import SandboxResult
 
 T = TypeVar("T")
 JOIN_SECONDS = 5.0  # for a guest to stop
@@ -29,7 +32,7 @@ class GuestJobs:
         self._guard = threading.RLock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
-        self._cells: set[Future[Any]] = set()
+        self._cells: dict[Future[Any], CellFuture] = {}
         self._jobs = 0
         self._why_closed = ""
 
@@ -50,27 +53,27 @@ class GuestJobs:
         job: Callable[[], T],
         then: Callable[[], object] | None = None,
         *,
-        is_cell: bool = False,
+        cell: CellFuture | None = None,
     ) -> Future[T]:
         """Queues a job and returns its future; raises `SandboxClosed`.
 
         If the host's system fails the job, its future has a `HostFailed`. `then` runs once the
-        future is done, before the next job. `cancel_cells` cancels only jobs with `is_cell`.
+        future is done, before the next job. The job may run a `cell`.
         """
         with self._guard:
             self._check_open()
             assert self._thread is not None, "it was started before"
             self._jobs += 1
             future = self._thread.submit(_in_words(job), then)
-            if is_cell:
-                self._cells.add(future)
+            if cell is not None:
+                self._cells[future] = cell
         future.add_done_callback(self._ended)
         return future
 
     def _ended(self, job: Future[Any]) -> None:
         with self._guard:
             self._jobs -= 1
-            self._cells.discard(job)
+            self._cells.pop(job, None)
 
     def _check_open(self) -> None:
         if self._why_closed:
@@ -116,6 +119,12 @@ class GuestJobs:
         cancelled = [cell.cancel() for cell in waiting]
         return any(cancelled)
 
+    def interrupt_first(self) -> bool:
+        """Interrupts the first cell that is not over; returns False if there is none."""
+        with self._guard:
+            first = next(iter(self._cells.values()), None)
+        return first is not None and first.interrupt()
+
     def end(self, last: Callable[[], None], is_in_guest: Callable[[], bool]) -> bool:
         """Runs `last` after all jobs, and waits for it; False without a thread.
 
@@ -132,6 +141,50 @@ class GuestJobs:
             if waited > (JOIN_SECONDS if is_brief else SAVE_SECONDS):
                 break
         return True
+
+
+class QueuedCell(CellFuture):
+    """A cell of a sandbox in this process; `never_ran` makes the result if it does not begin."""
+
+    def __init__(self, clock: Clock, never_ran: Callable[[], SandboxResult]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._never_ran = never_ran
+        self._job: Future[SandboxResult] | None = None
+        self.is_interrupted = False
+
+    def queue(
+        self,
+        jobs: GuestJobs,
+        run: Callable[[], SandboxResult],
+        then: Callable[[], object] | None = None,
+    ) -> None:
+        """Queues the job that runs the cell; `then` runs once its result is known."""
+        self._job = jobs.submit(lambda: self._run(run), then, cell=self)
+        self._job.add_done_callback(self._finish)
+
+    def _run(self, run: Callable[[], SandboxResult]) -> SandboxResult:
+        with self._clock.serving(self):
+            return run()
+
+    def interrupt(self) -> bool:
+        """Interrupts as `CellFuture` says."""
+        job = self._job
+        if job is None or job.done():
+            return False
+        self.is_interrupted = True  # before the next line: the job may be about to begin
+        return job.cancel() or self._clock.interrupt(self) or not job.done()
+
+    def _finish(self, job: Future[SandboxResult]) -> None:
+        self._job = None  # a reference cycle would keep the result
+        if not self.set_running_or_notify_cancel():
+            return
+        try:
+            self.set_result(job.result())
+        except CancelledError:
+            self.set_result(self._never_ran())
+        except BaseException as problem:
+            self.set_exception(problem)
 
 
 def _in_words(job: Callable[[], T]) -> Callable[[], T]:

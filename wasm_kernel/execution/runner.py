@@ -263,7 +263,7 @@ class GuestRunner:
             min((limit for limit in limits if limit is not None), default=None),
             policy.grace_seconds,
             soft=is_soft,
-            expected=not is_soft,
+            for_cell=not is_soft,
             begins=True,
         )
         is_metered = turn.is_comm or not is_soft

@@ -17,7 +17,7 @@ from msgspec import structs
 from wasm_kernel.errors import ForkError
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution.base_sandbox import CLOSED, BaseSandbox, TravelRequest, at_least_one
-from wasm_kernel.execution.cell_future import CellFuture, QueuedCell, never_ran
+from wasm_kernel.execution.cell_future import CellFuture, never_ran
 from wasm_kernel.execution.descriptors import OF_ONE, make_room
 from wasm_kernel.execution.facts import offer_facts
 from wasm_kernel.execution.interfaces import (
@@ -28,7 +28,7 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
     SessionHooks,
 )
-from wasm_kernel.execution.jobs import GuestJobs
+from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turns import GuestTurns, log_outcome, result_of
 from wasm_kernel.folders.folders import SandboxFolders
@@ -118,14 +118,10 @@ class LocalSandbox(BaseSandbox):
         cell: Cell,
         listener: Listener,
     ) -> SandboxResult:
-        try:
-            started.result()
-            self._take_adopted()
-            self._runner.ensure_guest()
-            self._logger.log_execution_start(self._language.name, self._runner.policy)
-        except BaseException:
-            self._runner.clock.expect(-1)
-            raise
+        started.result()
+        self._take_adopted()
+        self._runner.ensure_guest()
+        self._logger.log_execution_start(self._language.name, self._runner.policy)
         turn = self._turns.run_cell(cell, listener)
         result = result_of(turn, self._runner, self.session_id)
         self._turns.sync(listener, is_after_loss=turn.stopped is not None)
@@ -263,7 +259,7 @@ class LocalSandbox(BaseSandbox):
         """As `BaseSandbox`."""
         if self._jobs.is_starting:
             return self._jobs.cancel_cells()
-        return self._runner.clock.interrupt()
+        return self._runner.clock.interrupt() or self._jobs.interrupt_first()
 
     @property
     def next_count(self) -> int:

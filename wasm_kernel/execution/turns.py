@@ -54,18 +54,13 @@ class GuestTurns:
         """Runs a cell. If the guest is lost before the cell can begin, the cell is refused."""
         runner, began = self._runner, time.monotonic()
         text = runner.language.parse_cell(cell.code)
-        try:
-            travels = text.only_commands(TRAVELS)
-            refused = self.sync(listener, for_cell=True) if travels is None else None
-        except BaseException:
-            runner.clock.expect(-1)
-            raise
+        travels = text.only_commands(TRAVELS)
+        refused = self.sync(listener, for_cell=True) if travels is None else None
         turn = runner.new_turn(self._request_of(cell), listener, cell, text)
         self._tell_notices(turn)
         if refused is None:
             self._run_and_keep(turn, travels)
         else:
-            runner.clock.expect(-1)
             turn.stopped = refused
         if turn.stopped is not None:
             turn.error = as_error(turn.stopped, runner.policy.door)
@@ -92,7 +87,6 @@ class GuestTurns:
         is_wanted = self._runner.commands.cell_begins(turn, self._runner.clock)
         try:
             if not is_wanted:
-                self._runner.clock.expect(-1)
                 self._end_unrun(turn)
             elif travels is None:
                 self._runner.run(turn)
@@ -113,7 +107,7 @@ class GuestTurns:
         """
         clock = self._runner.clock
         self._runner.fuel.skip()
-        clock.arm(NO_SIGNALS, None, 0.0, expected=True)
+        clock.arm(NO_SIGNALS, None, 0.0, for_cell=True)
         interrupted = clock.interrupted
         clock.disarm()
         if interrupted:
