@@ -44,14 +44,17 @@ STATE = "in the state folder, which is this user's alone"
 CHOSEN = "named by whoever calls, for himself"
 ABOVE = "the sessions' root, or a folder above it: named by whoever calls"
 WORDS = "only for what is said; whatever is opened then is opened without a link"
+GUEST = "the guest's own path, which `FileOperations` walks by descriptor"
 NO_PATH = "no path: an entry of a listing, a descriptor, or another kind of object"
 KNOWN = {
     "wasi_files/changes.py:FileChanges.created": NO_PATH,
     "wasi_files/changes.py:FileChanges.wrote": NO_PATH,
-    "wasi_files/content.py:ContentCalls._set_times": NO_PATH,
+    "wasi_files/content.py:ContentOperations.set_times_of_open": NO_PATH,
     "wasi_files/edits.py": NO_PATH,
     "wasi_files/listing.py": NO_PATH,
-    "wasi_files/copy_up.py:_copy": NO_PATH,
+    "wasi_files/access.py:FileAccess._opened": GUEST,
+    "wasi_files/calls.py:WasiFiles._path_open": GUEST,
+    "wasi_files/copy_up.py:copy_file": NO_PATH,
     "wasi_files/opening.py:open_file": SYSTEM,
     "state/image.py": CACHE,
     "state/pages.py": SYSTEM,

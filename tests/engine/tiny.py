@@ -27,6 +27,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY, FileHistory
+from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen, Preopens
 from wasm_kernel.wasi_files.quota import Quota
 
@@ -144,20 +145,19 @@ class Guest:
         self._preopens = Preopens(fixed, mounts)
         self.is_to_stop = False  # as if an interrupt had come
         self.changes = FileChanges(fixed[0])
-        self.files = WasiFiles(
+        self.files = FileOperations(
             self._preopens,
             self.changes,
             Quota(self._preopens.counted, workspace_bytes, workspace_files),
             history,
             open_files=open_files,
             should_stop=lambda: self.is_to_stop or self.clock.should_stop(),
-            devices=self.streams.devices(),
         )
         self.said: list[tuple[str, str]] = []
         self.limits = {name: limit_of(name, 1000) for name in NAMES.values()}
         self.streams.begin(lambda *said: self.said.append(said), self.limits)
         self.clock.arm(NO_SIGNALS, None, 1.0)
-        hosts = (self.files, HostChannel(handler))
+        hosts = (WasiFiles(self.files, self.streams.devices()), HostChannel(handler))
         options = InstanceOptions(memory_bytes, clock_before=clock_before)
         self.instance = Instance(compiled(flavour), hosts, options, self.clock, self.streams)
         self._text_at = _TEXT_AT

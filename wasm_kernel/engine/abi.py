@@ -76,6 +76,7 @@ _OF_LINUX = {
     errno.EDQUOT: 19,
     errno.EEXIST: EEXIST,
     errno.EFBIG: 22,
+    errno.EILSEQ: EILSEQ,
     errno.EINTR: EINTR,
     errno.EINVAL: EINVAL,
     errno.EISDIR: EISDIR,
@@ -105,12 +106,6 @@ _OF_LINUX = {
 def errno_of(problem: OSError) -> int:
     """Returns WASI's number for a system error, or `EIO` if it has none."""
     return _OF_LINUX.get(problem.errno or 0, EIO)
-
-
-def linux_errno(number: int) -> int:
-    """Returns Linux's number for a WASI error number, or `EIO` if it has none."""
-    found = (of_linux for of_linux, of_wasi in _OF_LINUX.items() if of_wasi == number)
-    return next(found, errno.EIO)
 
 
 O_CREAT, O_DIRECTORY, O_EXCL, O_TRUNC = 1, 2, 4, 8

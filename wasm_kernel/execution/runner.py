@@ -46,8 +46,8 @@ from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.parked import NotMoved
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel
-from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.preopens import covered_by
 from wasm_kernel.wasi_files.quota import Quota
 
@@ -66,7 +66,7 @@ class RestingGuest(Struct, frozen=True):
     Its files stay open; its monotonic clock is `clock_ahead` nanoseconds ahead of the host's.
     """
 
-    files: WasiFiles
+    files: FileOperations
     clock_ahead: int
 
 
@@ -479,18 +479,16 @@ class GuestRunner:
             deterministic=self.policy.deterministic,
         )
 
-    def _new_files(self) -> WasiFiles:
+    def _new_files(self) -> FileOperations:
         policy = self.policy
         preopens = self.language.preopens(self.folders, policy)
-        return WasiFiles(
+        return FileOperations(
             preopens,
             self.changes,
             Quota(preopens.counted, policy.workspace_bytes, policy.workspace_files),
             self.state.files,
             open_files=policy.open_files,
             should_stop=self.clock.should_stop,
-            devices=self._parts.streams.devices(),
-            sorts=policy.deterministic,
         )
 
     def _answer(self, data: bytes) -> bytes:

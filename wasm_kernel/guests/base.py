@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # front ends import this file, and must not import wasmtime w
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.state.image import BaseImage
     from wasm_kernel.state.pages import Heap
-    from wasm_kernel.wasi_files.calls import WasiFiles
+    from wasm_kernel.wasi_files.operations import FileOperations
     from wasm_kernel.wasi_files.preopens import Preopens
 
 Json = Any
@@ -141,7 +141,7 @@ class GuestSetup(Struct, frozen=True):
     """The parts that a guest is started with.
 
     Attributes:
-        files: Its file calls; the guest closes them.
+        files: Its file operations; the guest closes them.
         clock: The deadlines of its turns.
         streams: Its output streams.
         answer: Answers the agent's frames, on the guest's thread.
@@ -151,7 +151,7 @@ class GuestSetup(Struct, frozen=True):
         deterministic: Whether its clock and its random numbers are those of every such guest.
     """
 
-    files: WasiFiles
+    files: FileOperations
     clock: Clock
     streams: OutputStreams
     answer: Callable[[bytes], bytes]
@@ -166,7 +166,9 @@ class GuestSetup(Struct, frozen=True):
     ) -> Instance:
         """Returns an instance with the memory of the image."""
         from wasm_kernel.engine.instance import Instance, InstanceOptions
+        from wasm_kernel.wasi_files.calls import WasiFiles
 
+        calls = WasiFiles(self.files, self.streams.devices(), sorts=self.deterministic)
         options = InstanceOptions(
             self.memory_bytes,
             argv,
@@ -175,7 +177,7 @@ class GuestSetup(Struct, frozen=True):
         )
         with contextlib.ExitStack() as held:
             held.callback(self.files.close)
-            made = Instance(compiled, (self.files, host), options, self.clock, self.streams)
+            made = Instance(compiled, (calls, host), options, self.clock, self.streams)
             held.callback(made.close)
             self.image.attach(made)
             held.pop_all()
@@ -189,7 +191,7 @@ class Guest(Protocol):
     """
 
     instance: Instance
-    files: WasiFiles
+    files: FileOperations
     flavour: Flavour
     signals: Signals
     heap: Heap

@@ -31,8 +31,8 @@ from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Heap, Run, Runs, Tracker, WriteProtect
 from wasm_kernel.state.parked import ParkedMemory
-from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
+from wasm_kernel.wasi_files.operations import FileOperations
 
 BACKLOG_BYTES = 256 * 1024 * 1024
 BACKLOG_SHARE = 8  # the backlog may take an eighth of the free memory
@@ -65,7 +65,7 @@ class Recorder:
         self._troubled = False
         self._tracker: Tracker | None = None
         self._last_tracker: Tracker | None = None
-        self._files: WasiFiles | None = None
+        self._files: FileOperations | None = None
         self._instance: Instance | None = None
         self._at = 0  # the commit that its memory is relative to
         self._missed: list[Range] = []
@@ -102,7 +102,7 @@ class Recorder:
     def watch(
         self,
         instance: Instance,
-        files: WasiFiles,
+        files: FileOperations,
         heap: Heap | None = None,
         laid: GuestPages | None = None,
     ) -> None:

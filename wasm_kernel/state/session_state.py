@@ -39,9 +39,9 @@ from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.resumption import Resumption
 from wasm_kernel.state.tree import NAMES_MOST, Travel, Tree
-from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.open_files import OpenFile
+from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.quota import key_of
 
 _LOG = logging.getLogger("wasm_kernel.state")
@@ -229,7 +229,7 @@ class SessionState:
     # -- the living guest
 
     def attach(
-        self, instance: Instance, files: WasiFiles, heap: Heap, *, reopen: bool = True
+        self, instance: Instance, files: FileOperations, heap: Heap, *, reopen: bool = True
     ) -> None:
         """Brings an instance that has the base image's memory to the head, and tracks it.
 

@@ -1,129 +1,304 @@
-"""The guest's file calls, answered by the host.
+"""`WasiFiles`: the WASI calls of a guest on its files, which are `FileOperations`.
 
-wasmtime gets no folder at all: the guest reaches the disk only through these calls. They walk every
-path by descriptor (`paths.py`), note changes in the workspace (`changes.py`), and refuse growth
-beyond the quota (`quota.py`).
+wasmtime gets no folder at all: the guest reaches the disk only through these calls. Each reads its
+arguments in the guest's memory, calls one operation, and writes the answer there.
+
+Source of the layouts: WASI's `filestat`, `fdstat` and `prestat`, as its witx files have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import, OutOfBounds
-from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.content import ContentCalls
-from wasm_kernel.wasi_files.edits import EditCalls
-from wasm_kernel.wasi_files.file_history import FileHistory
-from wasm_kernel.wasi_files.listing import Listings
-from wasm_kernel.wasi_files.lookups import LookupCalls
-from wasm_kernel.wasi_files.open_files import Device, OpenFile, OpenFiles
-from wasm_kernel.wasi_files.opening import OpeningCalls, Reopener
-from wasm_kernel.wasi_files.path_walk import Outside
-from wasm_kernel.wasi_files.paths import GuestPaths
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopens, Refused
-from wasm_kernel.wasi_files.quota import Quota
+from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import, OutOfBounds
+from wasm_kernel.wasi_files.context import PathAt
+from wasm_kernel.wasi_files.listing import Listing, Listings
+from wasm_kernel.wasi_files.open_files import OpenDescriptor
+from wasm_kernel.wasi_files.operations import FileOperations
+from wasm_kernel.wasi_files.path_walk import Follow
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Refused
 
-_LOOKS = ("path_filestat_get", "path_filestat_set_times", "path_readlink")
-_OPEN, _OPEN_FLAGS = "path_open", 4  # a call, and the index of its argument `oflags`
+DEVICE_BYTES = 1024 * 1024  # copied out of the guest at once
 _CALLS = sorted(abi.SHAPES.keys() - {"clock_time_get", "poll_oneoff"})
+_ADVICE_MOST = 5
+_STATUS = struct.Struct("<QQB7xQQQQQ")
+_DESCRIPTION = struct.Struct("<BxH4xQQ")
+_PREOPENED = struct.Struct("<B3xI")
+_TYPES = {
+    stat.S_IFREG: abi.FILE_TYPE,
+    stat.S_IFDIR: abi.FOLDER_TYPE,
+    stat.S_IFLNK: abi.LINK_TYPE,
+}
+
+
+class Device(Protocol):
+    """A stream that the guest writes to, such as its standard output."""
+
+    @property
+    def wanted(self) -> bool:
+        """Returns whether written bytes are used; if not, they stay in the guest."""
+
+    def write(self, data: bytes) -> None:
+        """Takes bytes from the guest."""
 
 
 class WasiFiles:
-    """The file calls of one instance: a `HostFunctions`. Only the guest's thread uses it; close it.
+    """The file calls of one instance: a `HostFunctions`. Only the guest's thread uses it.
 
-    `changes` and `history` outlive the instance. `devices` maps descriptors below those of the
-    preopened folders to the streams behind them. With `sorts`, folders are listed by name.
+    `devices` maps descriptors below those of the preopened folders to the streams behind them. With
+    `sorts`, folders are listed by name; a folder is then read as a whole.
     """
 
     imports: Mapping[Import, str] = {(abi.WASI, name): abi.SHAPES[name] for name in _CALLS}
 
+    _memory: GuestMemory
+
     def __init__(
-        self,
-        preopens: Preopens,
-        changes: FileChanges,
-        quota: Quota,
-        history: FileHistory,
-        *,
-        open_files: int,
-        should_stop: Callable[[], bool],
-        devices: Mapping[int, Device],
-        sorts: bool = False,
+        self, files: FileOperations, devices: Mapping[int, Device], *, sorts: bool = False
     ) -> None:
-        self._preopens = preopens
-        self._changes = changes
-        self._quota = quota
-        self._history = history
-        self._should_stop = should_stop
-        self._open_files = OpenFiles(preopens, open_files, quota, changes, devices)
-        self._listings = Listings(sorts=sorts)
-        self._reopener = Reopener(preopens, self._open_files, history)
+        self._files = files
+        self._open_files = files.open_files
+        self._devices = devices
+        self._sorts = sorts
+        self._listings = Listings()
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handlers for a guest."""
-        memory, files = guest.memory, self._open_files
-        shared = (
-            memory,
-            GuestPaths(self._preopens, memory, files),
-            files,
-            self._listings,
-            self._changes,
-            self._quota,
-            self._history,
-            self._should_stop,
+        """Returns the handlers for a guest: the methods that have the names of the calls."""
+        self._memory = guest.memory
+        return {(abi.WASI, name): _guarded(getattr(self, f"_{name}")) for name in _CALLS}
+
+    # -- arguments and answers
+
+    def _text(self, at: int, length: int) -> str:
+        """Reads a path, or the text of a new link."""
+        if length > abi.PATH_MAX:
+            raise Refused(errno.ENAMETOOLONG)
+        try:
+            text = self._memory.read(at, length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise Refused(errno.EILSEQ) from None
+        if "\0" in text:
+            raise Refused(errno.EINVAL)
+        return text
+
+    def _path(self, fd: int, at: int, length: int) -> PathAt:
+        return fd, self._text(at, length)
+
+    def _buffers(self, table: int, count: int) -> list[memoryview]:
+        view = self._memory.view
+        return [view(at, length) for at, length in self._memory.buffers(table, count)]
+
+    def _write_status(self, at: int, found: os.stat_result) -> None:
+        """Writes a file's status as `filestat`; the guest sees times before 1970 as 1970."""
+        kind = _TYPES.get(stat.S_IFMT(found.st_mode), abi.UNKNOWN_TYPE)
+        times = (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
+        what = (found.st_dev, found.st_ino, kind, found.st_nlink, found.st_size)
+        self._memory.write(at, _STATUS.pack(*what, *(max(0, time) for time in times)))
+
+    # -- open files
+
+    def _fd_read(self, fd: int, table: int, count: int, out: int) -> None:
+        at_end = fd == 0  # the guest's standard input is at its end
+        done = 0 if at_end else self._files.read(fd, self._buffers(table, count))
+        self._memory.write_word(out, done)
+
+    def _fd_pread(self, fd: int, table: int, count: int, start: int, out: int) -> None:
+        done = self._files.read_at(fd, self._buffers(table, count), start)
+        self._memory.write_word(out, done)
+
+    def _fd_write(self, fd: int, table: int, count: int, out: int) -> None:
+        device = self._devices.get(fd)
+        if device is not None:
+            done = self._feed(device, table, count)
+        else:
+            done = self._files.write(fd, self._buffers(table, count))
+        self._memory.write_word(out, done)
+
+    def _fd_pwrite(self, fd: int, table: int, count: int, start: int, out: int) -> None:
+        done = self._files.write_at(fd, self._buffers(table, count), start)
+        self._memory.write_word(out, done)
+
+    def _feed(self, device: Device, table: int, count: int) -> int:
+        """Hands all bytes to a device, or those before the cell had to stop; returns their number.
+
+        They are copied in steps, while the device wants their content.
+        """
+        total = 0
+        for at, length in self._memory.buffers(table, count):
+            for start in range(0, length, DEVICE_BYTES):
+                if not device.wanted:
+                    break
+                if start and self._files.should_stop():
+                    return total + start
+                device.write(self._memory.read(at + start, min(DEVICE_BYTES, length - start)))
+            total += length
+        return total
+
+    def _fd_seek(self, fd: int, offset: int, whence: int, out: int) -> None:
+        if fd < FIRST_DESCRIPTOR:
+            raise Refused(errno.ESPIPE)
+        signed = offset - (1 << 64) if offset >> 63 else offset
+        self._memory.write(out, self._files.seek(fd, signed, whence).to_bytes(8, "little"))
+
+    def _fd_tell(self, fd: int, out: int) -> None:
+        self._fd_seek(fd, 0, os.SEEK_CUR, out)
+
+    def _fd_filestat_set_size(self, fd: int, size: int) -> None:
+        self._files.set_size(fd, size)
+
+    def _fd_filestat_set_times(self, fd: int, accessed: int, changed: int, flags: int) -> None:
+        self._files.set_times_of_open(fd, accessed, changed, flags)
+
+    def _fd_fdstat_set_flags(self, fd: int, flags: int) -> None:
+        self._files.set_flags(fd, flags)
+
+    def _fd_advise(self, fd: int, _offset: int, _length: int, advice: int) -> None:
+        self._open_files.file(fd)
+        if advice > _ADVICE_MOST:
+            raise Refused(errno.EINVAL)
+
+    def _fd_allocate(self, fd: int, _offset: int, _length: int) -> None:
+        self._open_files.file(fd)
+        raise Refused(errno.ENOTSUP)
+
+    def _fd_sync(self, fd: int) -> None:
+        self._files.sync(fd)
+
+    _fd_datasync = _fd_sync
+
+    def _fd_filestat_get(self, fd: int, out: int) -> None:
+        if fd < FIRST_DESCRIPTOR:
+            self._memory.write(out, bytes(_STATUS.size))
+        else:
+            self._write_status(out, self._files.status_of_open(fd))
+
+    def _fd_fdstat_get(self, fd: int, out: int) -> None:
+        if fd < FIRST_DESCRIPTOR:
+            right = abi.RIGHT_WRITE if fd else abi.RIGHT_READ
+            description = (abi.UNKNOWN_TYPE, 0, right, right)
+        elif (opened := self._open_files.get(fd)).is_folder:
+            description = (abi.FOLDER_TYPE, 0, *abi.FOLDER_RIGHTS)
+        else:
+            rights = _rights(opened)
+            description = (abi.FILE_TYPE, opened.fdflags, rights, rights)
+        self._memory.write(out, _DESCRIPTION.pack(*description))
+
+    def _fd_close(self, fd: int) -> None:
+        if fd >= FIRST_DESCRIPTOR:  # the guest's streams stay: the next cell needs them
+            self._files.close_file(fd)
+
+    def _fd_renumber(self, old: int, new: int) -> None:
+        self._files.renumber(old, new)
+
+    # -- folders
+
+    def _fd_prestat_get(self, fd: int, out: int) -> None:
+        self._memory.write(out, _PREOPENED.pack(0, len(self._preopened(fd))))
+
+    def _fd_prestat_dir_name(self, fd: int, at: int, room: int) -> None:
+        name = self._preopened(fd)
+        if room < len(name):
+            raise Refused(errno.ENAMETOOLONG)
+        self._memory.write(at, name)
+
+    def _preopened(self, fd: int) -> bytes:
+        if not self._open_files.is_fixed(fd):
+            raise Refused(errno.EBADF)
+        return self._open_files.get(fd).preopen.guest.encode()
+
+    def _fd_readdir(self, fd: int, buffer: int, room: int, cookie: int, out: int) -> None:
+        opened, entries = self._open_files.get(fd), self._files.entries(fd)
+        inode = os.fstat(opened.fd).st_ino
+
+        def begin() -> Listing:
+            return Listing(
+                inode, sorted(entries, key=lambda each: each.name) if self._sorts else entries
+            )
+
+        part = self._listings.part(opened, cookie, room, begin)
+        self._memory.write(buffer, part)
+        self._memory.write_word(out, len(part))
+
+    # -- paths
+
+    def _path_open(self, fd: int, flags: int, path: int, length: int, how: int, *more: int) -> None:
+        rights, inheriting, fdflags, out = more
+        opened = self._files.open(
+            self._path(fd, path, length),
+            how,
+            rights,
+            inheriting=inheriting,
+            fdflags=fdflags,
+            follow=bool(flags & abi.LOOKUP_FOLLOW),
         )
-        parts = [kind(*shared) for kind in (LookupCalls, ContentCalls, OpeningCalls, EditCalls)]
-        handlers = {name: handler for part in parts for name, handler in part.handlers().items()}
-        return {(abi.WASI, name): _guarded(name, handlers[name]) for name in _CALLS}
+        self._memory.write_word(out, opened)
 
-    def folders(self) -> dict[str, int]:
-        """Returns the descriptors of the fixed folders, by guest path."""
-        return {
-            each.guest: FIRST_DESCRIPTOR + index for index, each in enumerate(self._preopens.fixed)
-        }
+    def _path_filestat_get(self, fd: int, flags: int, path: int, length: int, out: int) -> None:
+        found = self._files.status(self._path(fd, path, length), _following(flags))
+        self._write_status(out, found)
 
-    def begin_turn(self) -> None:
-        """Begins a turn: no limit was met in it."""
-        self._quota.begin_turn()
+    def _path_filestat_set_times(
+        self, fd: int, flags: int, path: int, length: int, *times: int
+    ) -> None:
+        self._files.set_times(self._path(fd, path, length), _following(flags), *times)
 
-    @property
-    def limit_met(self) -> str:
-        """The name of the quota's limit that this turn has met, empty for none."""
-        return self._quota.limit_met
+    def _path_readlink(self, fd: int, path: int, length: int, *answer: int) -> None:
+        buffer, room, out = answer
+        text = os.fsencode(self._files.read_link(self._path(fd, path, length)))[:room]
+        self._memory.write(buffer, text)
+        self._memory.write_word(out, len(text))
 
-    def opened(self) -> tuple[OpenFile, ...]:
-        """Returns records of the open files, between turns."""
-        return self._reopener.save()
+    def _path_create_directory(self, fd: int, path: int, length: int) -> None:
+        self._files.make_folder(self._path(fd, path, length))
 
-    def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
-        """Opens files again for memory that has their descriptors; returns those that failed."""
-        return self._reopener.reopen(files)
+    def _path_remove_directory(self, fd: int, path: int, length: int) -> None:
+        self._files.remove_folder(self._path(fd, path, length))
 
-    def close(self) -> None:
-        """Closes the guest's open files. Safe to call twice."""
-        self._listings.clear()
-        self._open_files.close()
+    def _path_unlink_file(self, fd: int, path: int, length: int) -> None:
+        self._files.remove(self._path(fd, path, length))
+
+    def _path_rename(self, fd: int, path: int, length: int, *target: int) -> None:
+        self._files.rename(self._path(fd, path, length), self._path(*target))
+
+    def _path_link(self, fd: int, flags: int, path: int, length: int, *target: int) -> None:
+        if flags & abi.LOOKUP_FOLLOW:
+            raise Refused(errno.EINVAL)
+        self._files.link(self._path(fd, path, length), self._path(*target))
+
+    def _path_symlink(self, text: int, size: int, fd: int, path: int, length: int) -> None:
+        self._files.make_link(self._text(text, size), self._path(fd, path, length))
 
 
-def _guarded(name: str, handler: Handler) -> Handler:
-    """Returns a handler that answers with an error number for each refusal and error.
+def _following(flags: int) -> Follow:
+    return Follow.ALWAYS if flags & abi.LOOKUP_FOLLOW else Follow.BEFORE_SLASH
 
-    A file outside of the guest's folders is missing to the guest, as programs expect.
-    """
+
+def _rights(opened: OpenDescriptor) -> int:
+    rights = abi.FILE_RIGHTS
+    if not opened.rights & abi.RIGHT_WRITE:
+        return rights & ~abi.RIGHT_WRITE
+    reads = opened.rights & (abi.RIGHT_READ | abi.RIGHT_READDIR)
+    return rights if reads else rights & ~(abi.RIGHT_READ | abi.RIGHT_READDIR)
+
+
+def _guarded(handler: Callable[..., None]) -> Handler:
+    """Returns a handler that answers with the error number of a call that fails, else 0."""
 
     def guarded(*args: int) -> int:
         try:
-            return handler(*args)
-        except Outside as outside:
-            opens = name == _OPEN and not args[_OPEN_FLAGS] & abi.O_CREAT
-            return abi.ENOENT if opens or name in _LOOKS else outside.errno
-        except Refused as refused:
-            return refused.errno
-        except OutOfBounds:
-            return abi.EFAULT
+            handler(*args)
         except OSError as problem:
             return abi.errno_of(problem)
+        except OutOfBounds:
+            return abi.EFAULT
         except (OverflowError, ValueError):
             return abi.EINVAL  # a number or a name that system calls don't take
+        return abi.SUCCESS
 
     return guarded

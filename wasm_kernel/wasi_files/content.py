@@ -1,4 +1,4 @@
-"""The calls on the content of an open file: read, write, seek, cut.
+"""The operations on the content of an open file: read, write, cut.
 
 If there is room for a part of a write, that part is written, as on a full disk. One call moves at
 most `MOST_BYTES`, so that an interrupt or a time-out never waits for long; programs call again for
@@ -7,191 +7,115 @@ the rest, as POSIX requires.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.host_calls import Handler
-from wasm_kernel.wasi_files.file_calls import FileCalls
-from wasm_kernel.wasi_files.open_files import Device, OpenDescriptor
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Refused
+from wasm_kernel.wasi_files.context import FileContext
+from wasm_kernel.wasi_files.open_files import OpenDescriptor
+from wasm_kernel.wasi_files.preopens import Refused
 from wasm_kernel.wasi_files.quota import Full
 
+Buffers = Sequence[memoryview]
+
 MOST_BYTES = 64 * 1024 * 1024
-DEVICE_BYTES = 1024 * 1024  # copied out of the guest at once
-_ADVICE_MOST = 5
 _FLAGS = abi.FD_APPEND | abi.FD_NONBLOCK
 _ACCESSED, _ACCESSED_NOW, _CHANGED, _CHANGED_NOW = 1, 2, 4, 8  # WASI's `fstflags`
+BOTH_TIMES = _ACCESSED | _CHANGED
+"""The `fstflags` that set both times to those of the call."""
 
 
-class ContentCalls(FileCalls, frozen=True):
-    """The calls on the content of an open file."""
+class ContentOperations(FileContext):
+    """The operations on an open file, by the guest's descriptor."""
 
-    def handlers(self) -> Mapping[str, Handler]:
-        """Returns the handlers, by WASI's name."""
-        return {
-            "fd_read": self._read,
-            "fd_pread": self._read_at,
-            "fd_write": self._write,
-            "fd_pwrite": self._write_at,
-            "fd_seek": self._seek,
-            "fd_tell": self._tell,
-            "fd_filestat_set_size": self._set_size,
-            "fd_filestat_set_times": self._set_times,
-            "fd_fdstat_set_flags": self._set_flags,
-            "fd_advise": self._advise,
-            "fd_allocate": self._allocate,
-            "fd_sync": self._sync,
-            "fd_datasync": self._sync,
-        }
+    def read(self, fd: int, buffers: Buffers) -> int:
+        """Reads into buffers from the file's position on; returns the number of bytes."""
+        return os.readv(self.open_files.file(fd).fd, _cut(buffers, MOST_BYTES))
 
-    def _read(self, fd: int, table: int, count: int, out: int) -> int:
-        if fd == 0:  # the guest's standard input is at its end
-            self.memory.write_word(out, 0)
-            return abi.SUCCESS
-        opened = self.files.file(fd)
-        self.memory.write_word(out, os.readv(opened.fd, self._buffers(table, count, MOST_BYTES)))
-        return abi.SUCCESS
+    def read_at(self, fd: int, buffers: Buffers, start: int) -> int:
+        """Reads from an offset on; returns the number of bytes."""
+        return os.preadv(self.open_files.file(fd).fd, _cut(buffers, MOST_BYTES), start)
 
-    def _read_at(self, fd: int, table: int, count: int, start: int, out: int) -> int:
-        opened = self.files.file(fd)
-        buffers = self._buffers(table, count, MOST_BYTES)
-        self.memory.write_word(out, os.preadv(opened.fd, buffers, start))
-        return abi.SUCCESS
-
-    def _write(self, fd: int, table: int, count: int, out: int) -> int:
-        device = self.files.devices.get(fd)
-        if device is not None:
-            return self._write_to_device(device, table, count, out)
-        opened = self.files.file(fd)
+    def write(self, fd: int, buffers: Buffers) -> int:
+        """Writes at the file's position; returns the number of bytes that there is room for."""
+        opened = self.open_files.file(fd)
         at_end = opened.size is None or opened.fdflags & abi.FD_APPEND
         start = None if at_end else os.lseek(opened.fd, 0, os.SEEK_CUR)
-        return self._put(opened, (table, count), start, out, lambda b: os.writev(opened.fd, b))
+        return self._write(opened, buffers, start, lambda data: os.writev(opened.fd, data))
 
-    def _write_to_device(self, device: Device, table: int, count: int, out: int) -> int:
-        """Takes all the bytes, or those that it took before the cell had to stop."""
-        total = 0
-        for at, length in self.memory.buffers(table, count):
-            taken = self._feed(device, at, length)
-            total += taken
-            if taken < length:
-                break
-        self.memory.write_word(out, total)
-        return abi.SUCCESS
+    def write_at(self, fd: int, buffers: Buffers, start: int) -> int:
+        """Writes at an offset; returns the number of bytes that there is room for."""
+        opened = self.open_files.file(fd)
+        counted = None if opened.fdflags & abi.FD_APPEND else start  # Linux appends even then
+        return self._write(
+            opened, buffers, counted, lambda data: os.pwritev(opened.fd, data, start)
+        )
 
-    def _feed(self, device: Device, at: int, length: int) -> int:
-        """Copies a buffer in steps while the device wants its content; returns the bytes taken."""
-        for start in range(0, length, DEVICE_BYTES):
-            if not device.wanted:
-                break
-            if start and self.should_stop():
-                return start
-            device.write(self.memory.read(at + start, min(DEVICE_BYTES, length - start)))
-        return length
-
-    def _write_at(self, fd: int, table: int, count: int, start: int, out: int) -> int:
-        opened = self.files.file(fd)
-        at_end = opened.fdflags & abi.FD_APPEND  # Linux appends even then
-
-        def put(buffers: list[memoryview]) -> int:
-            return os.pwritev(opened.fd, buffers, start)
-
-        return self._put(opened, (table, count), None if at_end else start, out, put)
-
-    def _put(
+    def _write(
         self,
         opened: OpenDescriptor,
-        where: tuple[int, int],
+        buffers: Buffers,
         start: int | None,
-        out: int,
-        put: Callable[[list[memoryview]], int],
+        put: Callable[[Buffers], int],
     ) -> int:
         """Writes at `start`, or at the end, as much as there is room for."""
         held = opened.size
         size = held.size if held is not None else 0
         start = size if start is None else start
-        buffers = self._buffers(*where, MOST_BYTES)
+        buffers = _cut(buffers, MOST_BYTES)
         length = sum(map(len, buffers))
         if held is not None and start + length > size and length:
             room = self.quota.available(start + length - size)
             length -= max(0, start + length - size - room)
             if length <= 0:
                 raise Full
-            buffers = self._buffers(*where, length)
+            buffers = _cut(buffers, length)
         self._keep(opened)
         written = put(buffers)
         if written:
             self._changed(opened, max(size, start + written))
-        self.memory.write_word(out, written)
-        return abi.SUCCESS
+        return written
 
-    def _buffers(self, table: int, count: int, most: int) -> list[memoryview]:
-        """Returns the guest's buffers, cut to `most` bytes in all."""
-        found = []
-        for at, length in self.memory.buffers(table, count):
-            view = self.memory.view(at, length)[:most]
-            most -= len(view)
-            found.append(view)
-        return found
-
-    def _seek(self, fd: int, offset: int, whence: int, out: int) -> int:
-        if fd < FIRST_DESCRIPTOR:
-            return abi.ESPIPE
-        opened = self.files.file(fd)
+    def seek(self, fd: int, offset: int, whence: int) -> int:
+        """Moves the file's position; returns the new one."""
+        opened = self.open_files.file(fd)
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
-            return abi.EINVAL
-        signed = offset - (1 << 64) if offset >> 63 else offset
-        at = os.lseek(opened.fd, signed, whence)
-        self.memory.write(out, at.to_bytes(8, "little"))
-        return abi.SUCCESS
+            raise Refused(errno.EINVAL)
+        return os.lseek(opened.fd, offset, whence)
 
-    def _tell(self, fd: int, out: int) -> int:
-        if fd < FIRST_DESCRIPTOR:
-            return abi.ESPIPE
-        at = os.lseek(self.files.file(fd).fd, 0, os.SEEK_CUR)
-        self.memory.write(out, at.to_bytes(8, "little"))
-        return abi.SUCCESS
-
-    def _set_size(self, fd: int, size: int) -> int:
-        opened = self.files.file(fd)
+    def set_size(self, fd: int, size: int) -> None:
+        """Cuts the file, or adds zeros to it."""
+        opened = self.open_files.file(fd)
         more = size - opened.size.size if opened.size is not None else 0
         if more > 0 and self.quota.available(more) < more:
             raise Full
         self._keep(opened)
         os.ftruncate(opened.fd, size)
         self._changed(opened, size)
-        return abi.SUCCESS
 
-    def _set_times(self, fd: int, accessed: int, changed: int, flags: int) -> int:
-        opened = self.files.get(fd)
-        if opened is None or opened.fd < 0:
-            return abi.EBADF
+    def set_times_of_open(self, fd: int, accessed: int, changed: int, flags: int) -> None:
+        """Sets the times of an open file or folder; see `times_of`."""
+        opened = self.open_files.get(fd)
+        if opened.fd < 0:
+            raise Refused(errno.EBADF)
         if not opened.preopen.writable or opened.is_merged or opened.in_lower:
-            return abi.EPERM
+            raise Refused(errno.EPERM)
         os.utime(opened.fd, ns=times_of(os.fstat(opened.fd), accessed, changed, flags))
-        return abi.SUCCESS
 
-    def _set_flags(self, fd: int, flags: int) -> int:
-        opened = self.files.file(fd)
-        if flags & ~_FLAGS:
-            return abi.EINVAL
-        fcntl.fcntl(opened.fd, fcntl.F_SETFL, os.O_APPEND if flags & abi.FD_APPEND else 0)
-        opened.fdflags = flags
-        return abi.SUCCESS
+    def set_flags(self, fd: int, fdflags: int) -> None:
+        """Sets WASI's `fdflags` of the file."""
+        opened = self.open_files.file(fd)
+        if fdflags & ~_FLAGS:
+            raise Refused(errno.EINVAL)
+        fcntl.fcntl(opened.fd, fcntl.F_SETFL, os.O_APPEND if fdflags & abi.FD_APPEND else 0)
+        opened.fdflags = fdflags
 
-    def _advise(self, fd: int, _offset: int, _length: int, advice: int) -> int:
-        self.files.file(fd)
-        return abi.SUCCESS if advice <= _ADVICE_MOST else abi.EINVAL
-
-    def _allocate(self, fd: int, _offset: int, _length: int) -> int:
-        self.files.file(fd)
-        return abi.ENOTSUP
-
-    def _sync(self, fd: int) -> int:
-        os.fdatasync(self.files.file(fd).fd)
-        return abi.SUCCESS
+    def sync(self, fd: int) -> None:
+        """Waits until the file's content is on the disk."""
+        os.fdatasync(self.open_files.file(fd).fd)
 
     def _keep(self, opened: OpenDescriptor) -> None:
         if opened.key is not None:
@@ -205,6 +129,17 @@ class ContentCalls(FileCalls, frozen=True):
             self.changes.wrote(opened.path, opened.key)
 
 
+def _cut(buffers: Buffers, most: int) -> Buffers:
+    """Returns buffers cut to `most` bytes in all."""
+    if sum(map(len, buffers)) <= most:
+        return buffers
+    found = []
+    for view in buffers:
+        found.append(view[:most])
+        most -= len(found[-1])
+    return found
+
+
 def times_of(found: os.stat_result, accessed: int, changed: int, flags: int) -> tuple[int, int]:
     """Returns a file's new times, in nanoseconds: last access and last change.
 
@@ -212,7 +147,7 @@ def times_of(found: os.stat_result, accessed: int, changed: int, flags: int) -> 
     """
     both = (_ACCESSED | _ACCESSED_NOW, _CHANGED | _CHANGED_NOW)
     if any(flags & pair == pair for pair in both):
-        raise Refused(abi.EINVAL)
+        raise Refused(errno.EINVAL)
     now = time.time_ns()
     if not flags & _ACCESSED:
         accessed = now if flags & _ACCESSED_NOW else found.st_atime_ns

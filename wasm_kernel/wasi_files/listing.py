@@ -1,4 +1,4 @@
-"""The entries of a folder, as `fd_readdir` hands them out.
+"""The entries of a folder, and how `fd_readdir` hands them out.
 
 The host reads a folder once, when the guest begins to read it, and hands its entries out, without
 the hidden names. It reads a very long folder in pieces as the guest goes on.
@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -119,31 +120,29 @@ class Listings:
 
     They take at most `MOST_BYTES` of the host's memory, unless a single one takes more. The oldest
     are dropped first; if the guest reads on in a dropped one, the folder is read again, from the
-    same entry on. With `sorts` they are in the order of names; a folder is then read as a whole.
+    same entry on. A listing ends with its descriptor.
     """
 
-    def __init__(self, *, sorts: bool = False) -> None:
-        self.sorts = sorts
-        self._kept: dict[object, Listing] = {}
+    def __init__(self) -> None:
+        self._kept = WeakKeyDictionary[object, Listing]()
 
-    def get(self, opened: object) -> Listing | None:
-        """Returns the listing of a descriptor; None if there is none."""
-        return self._kept.get(opened)
+    def part(self, opened: object, cookie: int, room: int, begin: Callable[[], Listing]) -> bytes:
+        """Returns up to `room` bytes of a folder's listing from entry `cookie` on.
 
-    def keep(self, opened: object, listing: Listing) -> None:
-        """Keeps the listing of a folder that the guest begins to read."""
-        self._kept.pop(opened, None)
+        `begin` reads the folder, if it is not being read yet; it must not refer to `opened`.
+        """
+        listing = self._kept.pop(opened, None)
+        part = listing.part(cookie, room) if listing is not None and cookie else None
+        if listing is None or part is None:
+            listing = begin()
+            part = listing.part(cookie, room)
         self._kept[opened] = listing
+        self._trim()
+        return part or b""
+
+    def _trim(self) -> None:
         total = sum(each.size for each in self._kept.values())
         for oldest in list(self._kept)[:-1]:
             if total <= MOST_BYTES:
                 break
             total -= self._kept.pop(oldest).size
-
-    def forget(self, opened: object) -> None:
-        """Drops the listing of a closed descriptor."""
-        self._kept.pop(opened, None)
-
-    def clear(self) -> None:
-        """Drops all listings; closes the folders that were not read to their end."""
-        self._kept.clear()

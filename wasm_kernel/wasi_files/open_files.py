@@ -1,15 +1,15 @@
-"""The guest's open descriptors: files, folders, and devices such as its standard output."""
+"""The guest's open descriptors of files and folders."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
 
 from msgspec import Struct
 
-from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import open_file_identity
+from wasm_kernel.wasi_files.bookkeeping import Place
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.preopens import (
     FIRST_DESCRIPTOR,
@@ -20,21 +20,7 @@ from wasm_kernel.wasi_files.preopens import (
 )
 from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
 
-if TYPE_CHECKING:
-    from wasm_kernel.wasi_files.path_walk import GuestPath
-
 _ANOTHER = "another"  # an identity that no file has
-
-
-class Device(Protocol):
-    """A stream that the guest writes to, such as its standard output."""
-
-    @property
-    def wanted(self) -> bool:
-        """Returns whether written bytes are used; if not, they stay in the guest."""
-
-    def write(self, data: bytes) -> None:
-        """Takes bytes from the guest."""
 
 
 class OpenFile(Struct, frozen=True):
@@ -58,7 +44,7 @@ class OpenFile(Struct, frozen=True):
     identity: str = ""
 
 
-class OpenDescriptor(Struct, eq=False):
+class OpenDescriptor(Struct, eq=False, weakref=True):
     """A descriptor of the guest: its file, and the arguments of `path_open` that opened it
     (`flags`, `rights`, `inheriting` and `fdflags`).
 
@@ -102,6 +88,14 @@ class OpenDescriptor(Struct, eq=False):
         """Returns whether it is a folder of an overlay, which `parts` lead to, not `fd` alone."""
         return self.is_folder and self.preopen.beneath is not None
 
+    @property
+    def is_hidden_now(self) -> bool:
+        """Returns whether an open folder has become one that does not exist for the guest."""
+        hidden = self.preopen.hidden
+        if not (self.parts and hidden.hides_folders):
+            return False
+        return hidden.hides_folder(self.fd, len(self.parts) - 1)
+
     def identify(self) -> str:
         """Returns the file's identity; empty if files in its folder are never replaced.
 
@@ -128,7 +122,6 @@ class OpenFiles:
         most: int,
         quota: Quota,
         changes: FileChanges,
-        devices: Mapping[int, Device],
     ) -> None:
         fixed = enumerate(preopens.fixed, FIRST_DESCRIPTOR)
         self._by_number = {
@@ -139,7 +132,6 @@ class OpenFiles:
         self._most = most
         self._quota = quota
         self._changes = changes
-        self.devices = devices
 
     @property
     def is_full(self) -> bool:
@@ -158,15 +150,25 @@ class OpenFiles:
         if status.st_nlink > 1:
             self._changes.linked(opened.key)
 
-    def get(self, fd: int) -> OpenDescriptor | None:
-        """Returns an open descriptor; None if it is not open."""
-        return self._by_number.get(fd)
+    def get(self, fd: int) -> OpenDescriptor:
+        """Returns an open descriptor. Raises `Refused` for streams and closed descriptors."""
+        opened = self._by_number.get(fd)
+        if opened is None:
+            raise Refused(errno.EBADF)
+        return opened
 
     def file(self, fd: int) -> OpenDescriptor:
-        """Returns an open file. Raises `Refused` for streams, folders and closed descriptors."""
+        """Returns an open file; raises `Refused` as `get`, and for folders."""
         opened = self._by_number.get(fd)
         if opened is None or opened.is_folder:
-            raise Refused(abi.EBADF)
+            raise Refused(errno.EBADF)
+        return opened
+
+    def folder(self, fd: int) -> OpenDescriptor:
+        """Returns an open folder; raises `Refused` as `get`, and for files."""
+        opened = self.get(fd)
+        if not opened.is_folder:
+            raise Refused(errno.EBADF)
         return opened
 
     def add(self, opened: OpenDescriptor) -> int:
@@ -178,12 +180,20 @@ class OpenFiles:
         return number
 
     def put(self, number: int, opened: OpenDescriptor) -> None:
-        """Adds a descriptor under this number, which must be free."""
+        """Adds a descriptor under this number; the caller releases one that had it before."""
         self._by_number[number] = opened
 
-    def take(self, number: int) -> OpenDescriptor | None:
-        """Frees a number and returns its descriptor, still open."""
-        return self._by_number.pop(number, None)
+    def own(self, number: int) -> OpenDescriptor:
+        """Returns a descriptor that the guest opened itself; raises `Refused` for any other."""
+        if self.is_fixed(number):
+            raise Refused(errno.EBADF)
+        return self.get(number)
+
+    def take(self, number: int) -> OpenDescriptor:
+        """Frees a number that `own` knows, and returns its descriptor, still open."""
+        opened = self.own(number)
+        del self._by_number[number]
+        return opened
 
     def is_fixed(self, fd: int) -> bool:
         """Returns whether it is a stream or a preopened folder, which stay open."""
@@ -193,14 +203,12 @@ class OpenFiles:
         """Returns the descriptors that the guest opened itself, by number."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
-    def descriptors_at(
-        self, place: GuestPath, status: os.stat_result | None
-    ) -> list[OpenDescriptor]:
+    def descriptors_at(self, place: Place, status: os.stat_result | None) -> list[OpenDescriptor]:
         """Returns the descriptors of the file at a place, which has this status."""
         key = None if status is None else key_of(status)
         return [opened for opened in self._at(place) if opened.key == key]
 
-    def _at(self, place: GuestPath) -> Iterator[OpenDescriptor]:
+    def _at(self, place: Place) -> Iterator[OpenDescriptor]:
         """Yields the descriptors of a place and of all below it."""
         depth = len(place.parts)
         for opened in self._by_number.values():
@@ -209,9 +217,7 @@ class OpenFiles:
             if depth and below and not opened.gone and same:
                 yield opened
 
-    def lost_name(
-        self, place: GuestPath, status: os.stat_result | None, unlinked: str = ""
-    ) -> None:
+    def lost_name(self, place: Place, status: os.stat_result | None, unlinked: str = "") -> None:
         """Notes that the file at a place has lost this name; `unlinked` is its new one."""
         for opened in self.descriptors_at(place, status):
             opened.gone, opened.unlinked = True, unlinked
@@ -220,7 +226,7 @@ class OpenFiles:
         """Returns whether a file without a name is open."""
         return any(opened.unlinked == unlinked for opened in self._by_number.values())
 
-    def moved(self, old: GuestPath, new: GuestPath) -> None:
+    def moved(self, old: Place, new: Place) -> None:
         """Updates the open files at a place, and below it, after a rename.
 
         A folder of an overlay's lower layer keeps its place: its descriptor must never be taken for

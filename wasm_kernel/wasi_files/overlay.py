@@ -14,107 +14,43 @@ of them through the overlay.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.linux.folders import READ, closing_fd
+from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, Place
+from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
 from wasm_kernel.wasi_files.path_walk import (
     Follow,
     GuestPath,
     HiddenName,
-    Outside,
+    Layer,
     PathWalk,
     link_text,
 )
 from wasm_kernel.wasi_files.preopens import (
     COVER,
+    NOTHING_HIDDEN,
     Parts,
     Preopen,
     Refused,
     is_cover,
     is_hidden_folder,
 )
+from wasm_kernel.wasi_files.quota import key_of
 
 _NAME_MAX = 255  # bytes of a name on nearly every file system
 
 
-class _Layer:
-    """One of the two folders, walked along with the other as far as it has the same folders."""
-
-    def __init__(self, preopen: Preopen) -> None:
-        self.preopen = preopen
-        self.missing = 0  # folders on the way that the other layer has and this one lacks
-        self._walk = FolderWalk(preopen.folder.fd, to_list=False)
-
-    @property
-    def here(self) -> int | None:
-        """A descriptor of the folder that the walk stands in; None if this layer lacks it."""
-        return None if self.missing else self._walk.fd
-
-    @property
-    def deepest(self) -> int:
-        """A descriptor of the deepest folder on the way that this layer has."""
-        return self._walk.fd
-
-    def enter(self, name: str, depth: int) -> str | None:
-        """Goes down into a folder; returns an empty text if it succeeded.
-
-        Returns the text of a link in its place, or None if it is missing. Raises `HiddenName` if
-        the folder does not exist for the guest.
-        """
-        fd = self.here
-        if fd is None:
-            return None
-        try:
-            self._walk.enter(name)
-        except FileNotFoundError:
-            return None
-        except OSError as problem:
-            target = link_text(fd, name) if problem.errno in (errno.ENOTDIR, errno.ELOOP) else None
-            if target is None:
-                raise
-            return target
-        hidden = self.preopen.hidden
-        if hidden.hides_folders and hidden.hides_folder(self._walk.fd, depth):
-            self._walk.leave()
-            raise HiddenName
-        return ""
-
-    def fill(self, name: str) -> None:
-        """Goes down into a folder that this layer lacked before."""
-        self._walk.enter(name)
-        self.missing -= 1
-
-    def leave(self) -> None:
-        if self.missing:
-            self.missing -= 1
-        else:
-            self._walk.leave()
-
-    def status(self, name: str) -> os.stat_result | None:
-        """Returns the status of an entry here, links not followed; None if there is none."""
-        if self.here is None:
-            return None
-        try:
-            return os.stat(name, dir_fd=self.here, follow_symlinks=False)
-        except OSError:
-            return None
-
-    def close(self) -> None:
-        self._walk.close()
-
-
 class OverlayPath(GuestPath):
-    """A place in an overlay. It lies in the upper folder, or in the lower one if only that has it.
+    """A place in an overlay: in the upper folder, or in the lower one if only that has it."""
 
-    `beneath` is the status of the lower folder's file or folder there; None if it has none.
-    """
-
-    __slots__ = ("_overlay_walk", "beneath", "in_lower", "overlay")
+    __slots__ = ("_both",)
 
     def __init__(
         self,
@@ -127,8 +63,7 @@ class OverlayPath(GuestPath):
         is_folder: bool,
     ) -> None:
         super().__init__(walk, name, parts, is_folder=is_folder)
-        self._overlay_walk = walk
-        self.overlay = walk.preopen
+        self._both = walk
         self.beneath = beneath
         self.in_lower = not in_upper and beneath is not None
         if self.in_lower:
@@ -145,15 +80,92 @@ class OverlayPath(GuestPath):
         times = {"st_atime_ns": found.st_atime_ns, "st_ctime_ns": newest, "st_mtime_ns": newest}
         return os.stat_result(tuple(found), times)
 
-    def lift(self, make: Callable[[int, str, str], None]) -> None:
-        """Moves the place to the upper folder; `make` makes each folder missing on the way.
+    def make_way(self, books: Bookkeeping) -> None:
+        """Makes the folders in the upper folder that lead to a new file."""
+        if self.in_lower:
+            raise Refused(errno.EEXIST)
+        self._fill(books)
 
-        `make` gets a descriptor of the folder above, the name, and the path.
-        """
-        self._overlay_walk.fill(make)
-        self.preopen, self.folder, self.in_lower = self.overlay, self._overlay_walk.fd, False
+    def _fill(self, books: Bookkeeping) -> None:
+        """Moves the place to the upper folder, and makes the folders that lead there."""
+        self._both.fill(books)
+        self.preopen, self.folder, self.in_lower = self.overlay, self._both.fd, False
 
-    def check_cover(self) -> None:
+    def lift(self, books: Bookkeeping, *, content: bool = True) -> None:
+        """Copies the file or folder to the upper folder, if only the lower one has it."""
+        lower, before = self.folder, self.required_status() if self.in_lower else None
+        self._fill(books)
+        if before is None or self.name == ".":
+            return
+        if stat.S_ISREG(before.st_mode):
+            copy_file(books, lower, self, content=content)
+        elif stat.S_ISDIR(before.st_mode):
+            make_folder(books, self)
+            return
+        else:
+            with books.making(self):
+                os.symlink(os.readlink(self.name, dir_fd=lower), self.name, dir_fd=self.folder)
+        books.changes.created(self.path, key_of(self.required_status()))
+
+    def lift_to_open(self, books: Bookkeeping, how: int, rights: int) -> None:
+        """Moves the place to the upper folder if the opening may change the file."""
+        found, creates = self.status(), how & abi.O_CREAT
+        writes = how & (abi.O_CREAT | abi.O_TRUNC) or rights & abi.RIGHT_WRITE
+        if found is None:
+            if not creates:
+                raise Refused(errno.ENOENT)
+            if not self.is_folder:
+                self.make_way(books)
+        elif creates and how & abi.O_EXCL:
+            raise Refused(errno.EEXIST)
+        elif stat.S_ISREG(found.st_mode) and writes and not how & abi.O_DIRECTORY:
+            self.lift(books, content=not how & abi.O_TRUNC)
+        elif stat.S_ISDIR(found.st_mode) and writes and self.in_lower:
+            raise Refused(errno.EISDIR)
+
+    def check_movable(self, found: os.stat_result) -> None:
+        """Raises `Refused` for a folder of the lower layer, and if no cover can be made."""
+        beneath = self.beneath
+        if beneath is not None and stat.S_ISDIR(found.st_mode) and stat.S_ISDIR(beneath.st_mode):
+            raise Refused(errno.EXDEV)  # as in other overlays; programs copy it then
+        self._check_cover()
+
+    def lift_to_move(self, books: Bookkeeping) -> None:
+        """Moves the file to the upper folder, and covers the lower one's."""
+        self.lift(books)
+        self._cover(books)
+
+    def give_way(
+        self, books: Bookkeeping, moved: os.stat_result, replaced: os.stat_result | None
+    ) -> os.stat_result | None:
+        """Makes room for a file that is moved here and may replace the lower folder's."""
+        if replaced is not None:
+            is_folder = stat.S_ISDIR(moved.st_mode)
+            if is_folder is not stat.S_ISDIR(replaced.st_mode):
+                raise Refused(errno.ENOTDIR if is_folder else errno.EISDIR)
+            replaced = None if self.in_lower else replaced
+            if is_folder:
+                self._check_cover()
+                self._clear_covers(books)
+                self._cover(books)
+            self.in_lower = False
+        self.make_way(books)
+        return replaced
+
+    def hide_lower(self, books: Bookkeeping, found: os.stat_result, *, folder: bool) -> bool:
+        """Covers the lower folder's file of a name to remove; returns whether only that existed."""
+        if stat.S_ISDIR(found.st_mode) is not folder:
+            raise Refused(errno.ENOTDIR if folder else errno.EISDIR)
+        if self.name == ".":
+            raise Refused(errno.EINVAL)
+        self._check_cover()
+        only_lower = self.in_lower
+        if folder:
+            self._clear_covers(books)
+        self._cover(books)
+        return only_lower
+
+    def _check_cover(self) -> None:
         """Raises `Refused` if the lower folder's file here can't be covered.
 
         That is so if the name is too long for a cover, or a folder has the cover's name.
@@ -162,17 +174,36 @@ class OverlayPath(GuestPath):
             return
         name = COVER + self.name
         if len(os.fsencode(name)) > _NAME_MAX:
-            raise Refused(abi.ENAMETOOLONG)
-        if _is_folder(self._overlay_walk.upper_status(name)):
-            raise Refused(abi.EEXIST)
+            raise Refused(errno.ENAMETOOLONG)
+        if _is_folder(self._both.upper_status(name)):
+            raise Refused(errno.EEXIST)
 
-    def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
-        """Yields the folder's entries; calls `check_time` before it follows a link."""
-        walk = OverlayWalk(self.overlay, self.parts)
-        try:
-            yield from walk.entries(check_time)
-        finally:
-            walk.close()
+    def _cover(self, books: Bookkeeping) -> None:
+        """Covers the lower folder's file; does nothing if it shows none here."""
+        if self.beneath is None or self.name == ".":
+            return
+        if self.in_lower:
+            self._fill(books)
+        books.changes.covered("/".join(self.parts))
+        name = COVER + self.name
+        cover = Place(self.overlay, self.folder, name, (*self.parts[:-1], name))
+        with contextlib.suppress(FileExistsError), books.making(cover):
+            os.close(os.open(name, NEW, 0o666, dir_fd=self.folder))
+
+    def _clear_covers(self, books: Bookkeeping) -> None:
+        """Removes the covers in a folder that is empty for the guest, so that it can be removed."""
+        if self.name == ".":
+            return
+        with OverlayWalk(self.overlay, self.parts) as walk:
+            if next(walk.entries(books.check_time), None) is not None:
+                raise Refused(errno.ENOTEMPTY)
+        if self.in_lower:
+            return
+        with closing_fd(os.open(self.name, READ | os.O_DIRECTORY, dir_fd=self.folder)) as folder:
+            for name in [entry.name for entry in read_folder(folder, NOTHING_HIDDEN, 0)]:
+                if is_cover(name):
+                    with contextlib.suppress(FileNotFoundError):
+                        remove(books, Place(self.overlay, folder, name, (*self.parts, name)))
 
 
 class OverlayWalk(PathWalk):
@@ -181,22 +212,16 @@ class OverlayWalk(PathWalk):
     def __init__(self, overlay: Preopen, parts: Parts = ()) -> None:
         super().__init__(overlay)
         assert overlay.beneath is not None
-        self._upper, self._lower = _Layer(overlay), _Layer(overlay.beneath)
-        self._way: list[str] = []
+        self._lower = Layer(overlay.beneath)
+        self._layers.append(self._lower)
         self._tries_links = False
         try:
-            for depth, name in enumerate(parts):
-                if self._enter(name, depth) is not None:
-                    raise Refused(abi.ENOENT)  # a link took the folder's place
+            for name in parts:
+                if self._enter(name):
+                    raise Refused(errno.ENOENT)  # a link took the folder's place
         except BaseException:
             self.close()
             raise
-
-    @property
-    def fd(self) -> int:
-        """A descriptor of the upper layer's folder that the walk stands in; -1 if it lacks it."""
-        here = self._upper.here
-        return -1 if here is None else here
 
     def upper_status(self, name: str) -> os.stat_result | None:
         """Returns the status of an entry in the upper folder; None if there is none."""
@@ -205,25 +230,15 @@ class OverlayWalk(PathWalk):
     @property
     def lower(self) -> tuple[Preopen, int]:
         """The lower layer, and a descriptor of its folder that the walk stands in."""
-        assert self._lower.here is not None
-        return self._lower.preopen, self._lower.here
+        assert not self._lower.missing
+        return self._lower.preopen, self._lower.deepest
 
-    @property
-    def parts(self) -> Parts:
-        """The names that led here."""
-        return tuple(self._way)
-
-    def close(self) -> None:
-        """Closes the walk's folders. Safe to call twice."""
-        self._upper.close()
-        self._lower.close()
-
-    def fill(self, make: Callable[[int, str, str], None]) -> None:
+    def fill(self, books: Bookkeeping) -> None:
         """Makes the folders on the way that the upper layer lacks."""
         while self._upper.missing:
-            at = len(self._way) - self._upper.missing
-            make(self._upper.deepest, self._way[at], "/".join(self._way[: at + 1]))
-            self._upper.fill(self._way[at])
+            way = self.parts[: len(self._way) - self._upper.missing + 1]
+            make_folder(books, Place(self.preopen, self._upper.deepest, way[-1], way))
+            self._upper.fill(way[-1])
 
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
         """Yields the entries, in either layer, of the folder that the walk stands in."""
@@ -264,7 +279,8 @@ class OverlayWalk(PathWalk):
         parts = self._parts_of(name)
         return OverlayPath(self, name, parts, beneath, in_upper=in_upper, is_folder=is_folder)
 
-    def _enter(self, name: str, depth: int) -> str | None:
+    def _enter(self, name: str) -> str:
+        depth = len(self._way)
         shows = self._may_show(name, depth)
         above = self._upper.enter(name, depth)
         if above:
@@ -273,7 +289,7 @@ class OverlayWalk(PathWalk):
         if shows:
             try:
                 beneath = self._lower.enter(name, depth)
-            except (OSError, Refused):
+            except OSError:
                 if above is None:
                     raise
         if above is None:
@@ -285,28 +301,21 @@ class OverlayWalk(PathWalk):
         if beneath != "":
             self._lower.missing += 1
         self._way.append(name)
-        return None
+        return ""
 
-    def _link(self, name: str) -> str | None:
+    def _link(self, name: str) -> str:
         if self._upper.status(name) is not None:
             return link_text(self.fd, name)
         lower = self._lower.here
         if lower is None or not self._may_show(name, len(self._way)):
-            return None
+            return ""
         target = link_text(lower, name)
-        if target is None or self._tries_links:
+        if not target or self._tries_links:
             return target
         if not self._leads_inside(name):
-            return None  # it does not exist for the guest, which may use its name
+            return ""  # it does not exist for the guest, which may use its name
         self._tries_links = True  # `_leads_inside` has just followed the links that it leads to
         return target
-
-    def _up(self) -> None:
-        if not self._way:
-            raise Outside
-        self._way.pop()
-        self._upper.leave()
-        self._lower.leave()
 
     def _may_show(self, name: str, depth: int) -> bool:
         """Returns whether a name of the lower layer is neither hidden nor covered."""
@@ -335,16 +344,11 @@ class OverlayWalk(PathWalk):
     def _leads_inside(self, name: str) -> bool:
         """Returns whether a link ends at a file or folder that exists for the guest."""
         try:
-            walk = OverlayWalk(self.preopen, self.parts)
-        except (OSError, Refused):
+            with OverlayWalk(self.preopen, self.parts) as walk:
+                walk._tries_links = True
+                return walk.to(name, follow=Follow.ALWAYS).status() is not None
+        except OSError:
             return False
-        walk._tries_links = True
-        try:
-            return walk.to(name, follow=Follow.ALWAYS).status() is not None
-        except (OSError, Refused):
-            return False
-        finally:
-            walk.close()
 
 
 def _is_folder(found: os.stat_result | None) -> bool:

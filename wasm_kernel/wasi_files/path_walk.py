@@ -11,11 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import Closing
 from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, Place, status_at
+from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
 from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused, is_hidden_folder
 
 _HOPS = 40  # the number of links that Linux follows
@@ -29,44 +32,42 @@ class Follow(Enum):
     NEVER = "never"
 
 
-def following(flags: int) -> Follow:
-    """Returns the meaning of WASI's `lookupflags`."""
-    return Follow.ALWAYS if flags & abi.LOOKUP_FOLLOW else Follow.BEFORE_SLASH
-
-
 class Outside(Refused):
     """A path leaves the folders of the guest."""
 
-    errno = abi.EPERM
+    def __init__(self) -> None:
+        super().__init__(errno.EPERM)
 
 
 class HiddenName(Refused):
     """A path leads to, or through, a name that does not exist for the guest."""
 
-    errno = abi.ENOENT
+    def __init__(self) -> None:
+        super().__init__(errno.ENOENT)
 
 
-class GuestPath(Closing):
-    """The place that a path argument leads to: a name in an open folder. Close it.
+class GuestPath(Place, Closing):
+    """The place that a path argument leads to, with every link resolved. Close it.
 
-    `parts` are the names that lead there below the preopen, with every link resolved. `name` is `.`
-    for the folder itself; `is_folder` is true if the path ends with a slash, as only folders' may.
+    `name` is `.` for the folder itself; `is_folder` is true if the path ends with a slash, as only
+    folders' may.
+
+    An operation that changes the file at a place first calls `lift`, `make_way` or another of the
+    methods below, which do nothing here: they prepare a place in an overlay (`OverlayPath`). There,
+    `preopen` is the layer that has the file, and `overlay` the folder that the guest sees.
+    `beneath` is the status of the lower layer's file, None if it has none; `in_lower` is true if
+    only that layer has one.
     """
 
-    __slots__ = ("_walk", "folder", "is_folder", "name", "parts", "preopen")
+    __slots__ = ("_walk", "beneath", "in_lower", "is_folder", "overlay")
 
     def __init__(self, walk: PathWalk, name: str, parts: Parts, *, is_folder: bool) -> None:
+        super().__init__(walk.preopen, walk.fd, name, parts)
         self._walk = walk
-        self.preopen = walk.preopen
-        self.folder = walk.fd
-        self.name = name
-        self.parts = parts
+        self.overlay = walk.preopen
         self.is_folder = is_folder
-
-    @property
-    def path(self) -> str | None:
-        """The workspace path, or None if changes are not recorded there."""
-        return "/".join(self.parts) if self.preopen.tracked else None
+        self.beneath: os.stat_result | None = None
+        self.in_lower = False
 
     def status(self) -> os.stat_result | None:
         """Returns the status of the file there, links not followed; None if there is none.
@@ -75,6 +76,8 @@ class GuestPath(Closing):
         """
         try:
             return self.required_status()
+        except Refused:
+            raise
         except (OSError, ValueError):
             return None
 
@@ -82,42 +85,154 @@ class GuestPath(Closing):
         """Returns the same as `status`; raises `OSError` if there is no file."""
         found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         if self.is_folder and not stat.S_ISDIR(found.st_mode):
-            raise Refused(abi.ENOTDIR)
+            raise Refused(errno.ENOTDIR)
         return found
+
+    def make_way(self, books: Bookkeeping) -> None:
+        """Makes the folders that lead to a new file."""
+
+    def lift(self, books: Bookkeeping, *, content: bool = True) -> None:
+        """Copies the file to the upper layer if only the lower one has it.
+
+        Without `content` the copy of a file is empty.
+        """
+
+    def lift_to_open(self, books: Bookkeeping, how: int, rights: int) -> None:
+        """Does `lift` or `make_way` if an opening with these WASI arguments may change the file."""
+
+    def check_movable(self, found: os.stat_result) -> None:
+        """Raises `Refused` if the file, which has this status, can't be moved away."""
+
+    def lift_to_move(self, books: Bookkeeping) -> None:
+        """Does `lift`, and hides the lower layer's file, before the name is gone."""
+
+    def give_way(
+        self, books: Bookkeeping, moved: os.stat_result, replaced: os.stat_result | None
+    ) -> os.stat_result | None:
+        """Does `make_way` for a file that is moved here and may replace another.
+
+        Returns the status of the file that the system call will replace.
+        """
+        return replaced
+
+    def hide_lower(self, books: Bookkeeping, found: os.stat_result, *, folder: bool) -> bool:
+        """Hides the lower layer's file, before the name is removed.
+
+        Returns whether that was the only file, so that nothing is left to remove.
+        """
+        return False
 
     def close(self) -> None:
         """Closes the folder. Safe to call twice."""
         self._walk.close()
 
 
-class PathWalk:
+class Layer(Closing):
+    """A folder, and how far a walk has gone down in it; close it.
+
+    It opens nothing before the first step, so that a path of one name needs no folder opened.
+    """
+
+    def __init__(self, preopen: Preopen, fd: int | None = None) -> None:
+        self.preopen = preopen
+        self.missing = 0  # folders on the way that another layer has and this one lacks
+        self.hides_folders = preopen.hidden.hides_folders
+        self._start = preopen.folder.fd if fd is None else fd
+        self._walk: FolderWalk | None = None
+
+    @property
+    def deepest(self) -> int:
+        """A descriptor of the deepest folder on the way that this layer has."""
+        return self._start if self._walk is None else self._walk.fd
+
+    @property
+    def here(self) -> int | None:
+        """A descriptor of the folder that the walk stands in; None if this layer lacks it."""
+        return None if self.missing else self.deepest
+
+    def enter(self, name: str, depth: int) -> str | None:
+        """Goes down into a folder; returns an empty text if it succeeded.
+
+        Returns the text of a link in its place, or None if it is missing. Raises `HiddenName` if
+        the folder does not exist for the guest.
+        """
+        if self.missing:
+            return None
+        walk = self._opened()
+        try:
+            walk.enter(name)
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            is_link = problem.errno in (errno.ENOTDIR, errno.ELOOP)
+            target = link_text(self.deepest, name) if is_link else ""
+            if not target:
+                raise
+            return target
+        if self.hides_folders and self.preopen.hidden.hides_folder(walk.fd, depth):
+            walk.leave()
+            raise HiddenName
+        return ""
+
+    def _opened(self) -> FolderWalk:
+        if self._walk is None:
+            self._walk = FolderWalk(self._start, to_list=False)
+        return self._walk
+
+    def fill(self, name: str) -> None:
+        """Goes down into a folder that this layer lacked before."""
+        self._opened().enter(name)
+        self.missing -= 1
+
+    def leave(self) -> None:
+        """Goes back up."""
+        if self.missing:
+            self.missing -= 1
+        elif self._walk is not None:
+            self._walk.leave()
+
+    def status(self, name: str) -> os.stat_result | None:
+        """Returns the status of an entry here, links not followed; None if there is none."""
+        return None if self.missing else status_at(self.deepest, name)
+
+    def close(self) -> None:
+        """Closes the folders on the way. Safe to call twice."""
+        if self._walk is not None:
+            self._walk.close()
+
+
+class PathWalk(Closing):
     """A walk along one path from an open folder, `fd` or else the preopen; close it.
 
-    A path of one name needs no folder opened. `parts` are the names that lead to `fd`.
+    `parts` are the names that lead to `fd`.
     """
 
     def __init__(self, preopen: Preopen, fd: int | None = None, parts: Parts = ()) -> None:
         self.preopen = preopen
-        self._hides_folders = preopen.hidden.hides_folders
-        self._base = parts
-        self._start = preopen.folder.fd if fd is None else fd
-        self._descent: FolderWalk | None = None
+        self._upper = Layer(preopen, fd)
+        self._layers = [self._upper]
+        self._way = list(parts)
+        self._base = len(parts)
         self._hops = 0
 
     @property
     def fd(self) -> int:
-        """A descriptor of the folder that the walk stands in."""
-        return self._start if self._descent is None else self._descent.fd
+        """A descriptor of the folder that the walk stands in; -1 if the upper layer lacks it."""
+        return -1 if self._upper.missing else self._upper.deepest
 
     @property
     def parts(self) -> Parts:
         """The names that led here."""
-        return self._base if self._descent is None else self._base + self._descent.path
+        return tuple(self._way)
 
     def close(self) -> None:
         """Closes the walk's folders. Safe to call twice."""
-        if self._descent is not None:
-            self._descent.close()
+        for layer in self._layers:
+            layer.close()
+
+    def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
+        """Yields the entries of the folder that the walk stands in."""
+        return read_folder(self.fd, self.preopen.hidden, len(self._way))
 
     def to(self, path: str, *, follow: Follow) -> GuestPath:
         """Walks a path to its last name."""
@@ -131,16 +246,15 @@ class PathWalk:
             if name == "..":
                 self._up()
                 continue
-            depth = len(self.parts)
-            if self._hides(depth, name):
+            if self._hides(len(self._way), name):
                 raise HiddenName
-            if not todo:
-                target = self._link(name) if follows else None
-                if target is None:
-                    return self._place(name, is_folder=is_folder)
+            if todo:
+                target = self._enter(name)
             else:
-                target = self._enter(name, depth)
-            if target is not None:
+                target = self._link(name) if follows else ""
+                if not target:
+                    return self._place(name, is_folder=is_folder)
+            if target:
                 todo += self._followed(target)
         return self._place(".", is_folder=is_folder)
 
@@ -148,60 +262,53 @@ class PathWalk:
         return self.preopen.hidden.hides_name(depth, name)
 
     def _place(self, name: str, *, is_folder: bool) -> GuestPath:
-        hidden = self.preopen.hidden
-        below = name != "." and self._hides_folders
-        if below and is_hidden_folder(hidden, self.fd, name, len(self.parts)):
+        below, hidden = name != "." and self._upper.hides_folders, self.preopen.hidden
+        if below and is_hidden_folder(hidden, self.fd, name, len(self._way)):
             raise HiddenName
         return GuestPath(self, name, self._parts_of(name), is_folder=is_folder)
 
     def _parts_of(self, name: str) -> Parts:
-        parts = self.parts if name == "." else (*self.parts, name)
+        parts = self.parts if name == "." else (*self._way, name)
         if sum(map(len, parts)) + len(parts) >= abi.PATH_MAX // 4:
             check_length(parts)
         return parts
 
-    def _enter(self, name: str, depth: int) -> str | None:
-        """Goes down into a folder; returns the text of a link in its place."""
-        if self._descent is None:
-            self._descent = FolderWalk(self._start, to_list=False)
-        try:
-            self._descent.enter(name)
-        except OSError as problem:
-            if problem.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise
-            target = self._link(name)
-            if target is None:
-                raise
-            return target
-        if self._hides_folders and self.preopen.hidden.hides_folder(self._descent.fd, depth):
-            raise HiddenName
-        return None
+    def _enter(self, name: str) -> str:
+        """Goes down into a folder; returns the text of a link in its place, or an empty one."""
+        target = self._upper.enter(name, len(self._way))
+        if target is None:
+            raise FileNotFoundError(errno.ENOENT, "the folder is not there")
+        if not target:
+            self._way.append(name)
+        return target
 
-    def _link(self, name: str) -> str | None:
-        """Returns the text of a link; None if it is not a link."""
+    def _link(self, name: str) -> str:
+        """Returns the text of a link; an empty one if it is not a link."""
         return link_text(self.fd, name)
 
     def _followed(self, target: str) -> list[str]:
         self._hops += 1
         if self._hops > _HOPS:
-            raise Refused(abi.ELOOP)
+            raise Refused(errno.ELOOP)
         if target.startswith("/"):
             raise Outside
         return _names(target)
 
     def _up(self) -> None:
         """Goes up, not above the path's beginning: an open folder may have been moved."""
-        if self._descent is None or not self._descent.path:
+        if len(self._way) == self._base:
             raise Outside
-        self._descent.leave()
+        self._way.pop()
+        for layer in self._layers:
+            layer.leave()
 
 
-def link_text(folder: int, name: str) -> str | None:
-    """Returns the text of a link in an open folder; None if it is not a link."""
+def link_text(folder: int, name: str) -> str:
+    """Returns the text of a link in an open folder; an empty one if it is not a link."""
     try:
         return os.readlink(name, dir_fd=folder)
     except (OSError, ValueError):
-        return None
+        return ""
 
 
 def _names(path: str) -> list[str]:
@@ -212,4 +319,4 @@ def _names(path: str) -> list[str]:
 def check_length(parts: Parts, more: int = 0) -> None:
     """Raises `Refused` for a path that is too long for the host's tools."""
     if len(os.fsencode("/".join(parts))) + more >= abi.PATH_MAX:
-        raise Refused(abi.ENAMETOOLONG)
+        raise Refused(errno.ENAMETOOLONG)

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from wasm_kernel.engine import abi
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import SEARCHED, Folder
 
@@ -31,14 +30,11 @@ NULL_DEVICE = "dev/null"
 Parts = tuple[str, ...]
 
 
-class Refused(Exception):
-    """The refusal of a guest's file call; `errno` is WASI's number."""
+class Refused(OSError):
+    """The refusal of a guest's file operation, with an error number of Linux."""
 
-    errno = abi.EPERM
-
-    def __init__(self, errno: int | None = None) -> None:
-        if errno is not None:
-            self.errno = errno
+    def __init__(self, number: int) -> None:
+        super().__init__(number, os.strerror(number))
 
 
 def is_hidden_name(name: str) -> bool:

@@ -12,12 +12,12 @@ it is open. Each file, folder and link counts as one file. The host's own names 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import time
 from collections.abc import Callable, Sequence
 
-from wasm_kernel.engine import abi
 from wasm_kernel.linux import walks
 from wasm_kernel.wasi_files.preopens import Preopen, Refused, visible
 
@@ -36,7 +36,8 @@ def key_of(status: os.stat_result) -> Key:
 class Full(Refused):
     """The refusal of a call for which no space is left."""
 
-    errno = abi.ENOSPC
+    def __init__(self) -> None:
+        super().__init__(errno.ENOSPC)
 
 
 class OpenFileSize:

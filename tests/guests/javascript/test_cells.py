@@ -108,6 +108,7 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
             "ReferenceError: nothing is not defined",
         ),
         ("require('fs').readFileSync('\\ud800')", "Error: EILSEQ: not a name"),
+        ("require('fs').writeFileSync('\\udc80', '')", "Error: EILSEQ: not a name"),
         ("process.chdir('/nowhere')", "Error: ENOENT: no such file or directory"),
         (
             "({ [Symbol.for('Jupyter.display')]: () => ({ 'text/html': 5 }) })",

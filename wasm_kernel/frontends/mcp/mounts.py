@@ -15,15 +15,15 @@ from wasm_kernel.linux.folders import open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions.files import Pattern
 from wasm_kernel.wasi_files.access import FileAccess
-from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
+from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens, visible
 from wasm_kernel.wasi_files.quota import Quota
 
 _LOOKED_AT = 100_000  # names in one folder
 _OPEN_FILES = 16
-_UNREADABLE = {"folder": errno.EISDIR, "file": errno.EFBIG}
+_UNREADABLE = {stat.S_IFDIR: errno.EISDIR, stat.S_IFREG: errno.EFBIG}
 
 
 class MountedFiles:
@@ -48,12 +48,13 @@ class MountedFiles:
         """Returns the content of a file; `OSError` if it can't be read or exceeds `most` bytes."""
         with self._opened(path) as preopen, _access(preopen) as files:
             try:
-                status = files.status(path)
-                if status.kind == "file" and status.size <= most:
+                status = files.operations.status(files.at(path))
+                kind = stat.S_IFMT(status.st_mode)
+                if kind == stat.S_IFREG and status.st_size <= most:
                     return files.read(path, 0, most)
             except OSError as problem:
                 raise _error(problem.errno or errno.EIO, path) from None
-        raise _error(_UNREADABLE.get(status.kind, errno.EINVAL), path)
+        raise _error(_UNREADABLE.get(kind, errno.EINVAL), path)
 
     def list(self, path: str) -> list[str]:
         """Returns the sorted paths of the files in a folder, or of those that match a glob."""
@@ -83,15 +84,14 @@ class MountedFiles:
 
 @contextlib.contextmanager
 def _access(preopen: Preopen) -> Iterator[FileAccess]:
-    """Yields the file calls of a guest with only this folder."""
-    files = WasiFiles(
+    """Yields the files of a guest with only this folder."""
+    files = FileOperations(
         Preopens((preopen,)),
         FileChanges(preopen),
         Quota((), 0, 0),
         NO_FILE_HISTORY,
         open_files=_OPEN_FILES,
         should_stop=lambda: False,
-        devices={},
     )
     with contextlib.closing(files):
         yield FileAccess(files)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
 from wasm_kernel.guests.javascript.quickjs import OK, PENDING, QuickJs
-from wasm_kernel.wasi_files.access import FileAccess, FileStatus
-from wasm_kernel.wasi_files.open_files import Device
+from wasm_kernel.wasi_files.access import FileAccess, text
+from wasm_kernel.wasi_files.calls import Device
+from wasm_kernel.wasi_files.content import BOTH_TIMES
+from wasm_kernel.wasi_files.path_walk import Follow
 
 FAILED = 0xFFFFFFFF  # -1: the guest throws an error of its own
 RUNS_CODE = frozenset({"source"})
@@ -28,6 +31,8 @@ _FILE_MOST = 64 * 1024 * 1024  # bytes of a file that are read at once
 _RANDOM_MOST = 65_536
 _DECODED_MOST = 16 * 1024 * 1024  # bytes that are decoded at once
 _FUNCTION = b"function (exports, require, module, __filename, __dirname) {%b\n}"
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+_MESSAGES = {errno.EILSEQ: "not a name"}  # a lone surrogate
 _ENCODINGS = frozenset({"utf-8", "utf-16-le", "utf-16-be", "cp1252"})
 
 
@@ -191,44 +196,54 @@ class AgentCalls:
             if not words:
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             found = self._acts[name](json.loads(words), data)
-        except UnicodeEncodeError:  # a lone surrogate
-            return self._text('{"code": "EILSEQ", "errno": -84, "message": "not a name"}')
         except OSError as problem:
-            number = problem.errno or errno.EIO
-            told = {"code": errno.errorcode.get(number, "EIO"), "errno": -number}
-            return self._text(json.dumps(told | {"message": os.strerror(number).lower()}))
+            return self._failed(problem.errno or errno.EIO)
+        except (OverflowError, ValueError):  # a number that system calls don't take
+            return self._failed(errno.EINVAL)
         if isinstance(found, bytes):
             return self._engine.new_data(found) or FAILED
         return self._text(json.dumps({"value": found}))
 
+    def _failed(self, number: int) -> int:
+        message = _MESSAGES.get(number) or os.strerror(number).lower()
+        told = {"code": errno.errorcode.get(number, "EIO"), "errno": -number, "message": message}
+        return self._text(json.dumps(told))
+
     @cached_property
     def _acts(self) -> Mapping[str, Callable[[Sequence[Any], bytes], Any]]:
         files = self._files()
+        do, at = files.operations, files.at
         return {
             "read": lambda a, data: files.read(a[0], int(a[1]), min(int(a[2]), _FILE_MOST)),
             "write": lambda a, data: files.write(a[0], data, append=a[1], new=a[2]),
             "truncate": lambda a, data: files.truncate(a[0], int(a[1])),
             "list": lambda a, data: files.list(a[0]),
-            "status": lambda a, data: _told(files.status(a[0], follow=a[1])),
-            "times": lambda a, data: files.set_times(a[0], int(a[1] * 1e6), int(a[2] * 1e6)),
-            "make": lambda a, data: files.make_folder(a[0]),
-            "rmdir": lambda a, data: files.remove_folder(a[0]),
-            "remove": lambda a, data: files.remove(a[0]),
-            "rename": lambda a, data: files.rename(a[0], a[1]),
-            "link": lambda a, data: files.link(a[0], a[1]),
-            "symlink": lambda a, data: files.make_link(a[0], a[1]),
-            "readlink": lambda a, data: files.read_link(a[0]),
+            "status": lambda a, data: _told(do.status(at(a[0]), _follow(a[1]))),
+            "times": lambda a, data: do.set_times(
+                at(a[0]), Follow.ALWAYS, int(a[1] * 1e6), int(a[2] * 1e6), BOTH_TIMES
+            ),
+            "make": lambda a, data: do.make_folder(at(a[0])),
+            "rmdir": lambda a, data: do.remove_folder(at(a[0])),
+            "remove": lambda a, data: do.remove(at(a[0])),
+            "rename": lambda a, data: do.rename(at(a[0]), at(a[1])),
+            "link": lambda a, data: do.link(at(a[0]), at(a[1])),
+            "symlink": lambda a, data: do.make_link(text(a[0]), at(a[1])),
+            "readlink": lambda a, data: do.read_link(at(a[0])),
         }
 
 
-def _told(status: FileStatus) -> Mapping[str, Any]:
+def _follow(follows: object) -> Follow:
+    return Follow.ALWAYS if follows else Follow.BEFORE_SLASH
+
+
+def _told(status: os.stat_result) -> Mapping[str, Any]:
     """Returns a status with times in milliseconds, as JavaScript counts them."""
     return {
-        "kind": status.kind,
-        "size": status.size,
-        "atimeMs": status.accessed / 1e6,
-        "mtimeMs": status.modified / 1e6,
-        "ctimeMs": status.changed / 1e6,
-        "ino": status.inode,
-        "nlink": status.links,
+        "kind": _KINDS.get(stat.S_IFMT(status.st_mode), "other"),
+        "size": status.st_size,
+        "atimeMs": status.st_atime_ns / 1e6,
+        "mtimeMs": status.st_mtime_ns / 1e6,
+        "ctimeMs": status.st_ctime_ns / 1e6,
+        "ino": status.st_ino,
+        "nlink": status.st_nlink,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
@@ -123,16 +124,17 @@ class ModuleLoader:
         if path.endswith(".js"):  # TypeScript imports by the name of the compiled file
             candidates.append(f"{path[:-3]}.ts")
         candidates += [f"{path}/{index}" for index in _INDEXES]
-        return next((each for each in candidates if self._kind(each) == "file"), None)
+        return next((each for each in candidates if self._kind(each) == stat.S_IFREG), None)
 
-    def _kind(self, path: str) -> str:
-        """Returns the kind of the file at a path; empty if there is none."""
+    def _kind(self, path: str) -> int:
+        """Returns the kind of the file at a path, as in `st_mode`; 0 if there is none."""
         if self._should_stop():  # a long path takes time, and there may be many
             raise ModuleProblem("The cell was stopped.")
         try:
-            return self._files().status(path).kind
+            files = self._files()
+            return stat.S_IFMT(files.operations.status(files.at(path)).st_mode)
         except OSError:
-            return ""
+            return 0
 
     # -- packages
 
@@ -141,7 +143,7 @@ class ModuleLoader:
         count = 2 if name.startswith("@") else 1
         package, rest = "/".join(parts[:count]), "/".join(parts[count:])
         for folder in self._package_folders(base):
-            if self._kind(folder) != "folder":
+            if self._kind(folder) != stat.S_IFDIR:
                 continue
             place = f"{folder}/{package}"
             manifest = self._manifest(place)

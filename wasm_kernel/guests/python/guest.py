@@ -56,6 +56,7 @@ from wasm_kernel.state.pages import Heap
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
+from wasm_kernel.wasi_files.operations import FileOperations
 from wasm_kernel.wasi_files.preopens import Preopens
 from wasm_kernel.wasi_files.quota import Quota
 
@@ -182,7 +183,7 @@ class PythonGuest:
     """An interpreter: a `Guest`. Only the guest's thread uses it; close it."""
 
     def __init__(
-        self, instance: Instance, files: WasiFiles, addresses: Addresses, flavour: Flavour
+        self, instance: Instance, files: FileOperations, addresses: Addresses, flavour: Flavour
     ) -> None:
         self.instance = instance
         self.flavour = flavour
@@ -343,17 +344,16 @@ class ImageBuilder:
         """Runs a guest without an image, with the artifact's initial memory."""
         streams, clock, policy = streams or OutputStreams(), Clock(), ExecutionPolicy()
         app = next(preopen for preopen in self._preopens.fixed if preopen.tracked)
-        files = WasiFiles(
+        files = FileOperations(
             self._preopens,
             FileChanges(app),
             Quota(self._preopens.counted, policy.workspace_bytes, policy.workspace_files),
             NO_FILE_HISTORY,
             open_files=policy.open_files,
             should_stop=clock.should_stop,
-            devices=streams.devices(),
         )
         options = InstanceOptions(_BOOT_MEMORY, argv=ARGV, env=ENV, own_code=True)
-        hosts = (files, HostChannel(answer))
+        hosts = (WasiFiles(files, streams.devices()), HostChannel(answer))
         with contextlib.closing(files):
             instance = Instance(self._compiled, hosts, options, clock, streams)
             with contextlib.closing(instance):

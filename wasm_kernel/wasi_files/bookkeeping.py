@@ -1,0 +1,106 @@
+"""`Bookkeeping`: what is checked before a change of a guest's files, and noted after it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.file_history import FileHistory
+from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused
+from wasm_kernel.wasi_files.quota import Quota
+
+T = TypeVar("T")
+
+_BETWEEN_LOOKS = 256  # entries of a folder
+
+
+class Place:
+    """A name in an open folder; `parts` are the names that lead there below the preopen."""
+
+    __slots__ = ("folder", "name", "parts", "preopen")
+
+    def __init__(self, preopen: Preopen, folder: int, name: str, parts: Parts) -> None:
+        self.preopen = preopen
+        self.folder = folder
+        self.name = name
+        self.parts = parts
+
+    @property
+    def path(self) -> str | None:
+        """The workspace path, or None if changes are not recorded there."""
+        return "/".join(self.parts) if self.preopen.tracked else None
+
+
+class Bookkeeping:
+    """The quota, the changes of a turn, and the history of a guest's files.
+
+    `changes` and `history` outlive it. Only the guest's thread uses it.
+    """
+
+    def __init__(
+        self,
+        changes: FileChanges,
+        quota: Quota,
+        history: FileHistory,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.changes = changes
+        self.quota = quota
+        self.history = history
+        self.should_stop = should_stop
+
+    def check_time(self) -> None:
+        """Raises `Refused` if an interrupt is asked for, or the cell's time is over."""
+        if self.should_stop():
+            raise Refused(errno.EINTR)
+
+    def until_stopped(self, entries: Iterable[T]) -> Iterator[T]:
+        """Yields the entries of a folder; in a large one, calls `check_time` now and then."""
+        for index, entry in enumerate(entries):
+            if index % _BETWEEN_LOOKS == _BETWEEN_LOOKS - 1:
+                self.check_time()
+            yield entry
+
+    @contextlib.contextmanager
+    def making(self, place: Place, size: int = 0) -> Iterator[None]:
+        """Finds room for a new file that the block makes at a place, and notes and counts it.
+
+        It is not noted if the block fails, or if there was a file before.
+        """
+        self.reserve(place, 1, size)
+        there = status_at(place.folder, place.name)
+        is_noted = there is None and self.history.before_creation(place.path)
+        try:
+            yield
+        except OSError:
+            if is_noted:
+                self.history.after_removal(place.path)
+            raise
+        self.added(place, 1, size)
+
+    def reserve(self, place: Place, files: int, size: int = 0) -> None:
+        """Raises `Full` unless this many files and bytes more fit in a place's folder."""
+        if place.preopen.counted:
+            self.quota.reserve(files, size)
+
+    def added(self, place: Place, files: int, size: int = 0) -> None:
+        """Counts new files and bytes of a place's folder; negative numbers for removed ones."""
+        if place.preopen.counted:
+            self.quota.added(files, size)
+
+    def vanished(self, path: str | None) -> None:
+        """Notes that a path has no file; one that came and went in one cell is forgotten."""
+        self.changes.vanished(path)
+        self.history.after_removal(path)
+
+
+def status_at(folder: int, name: str) -> os.stat_result | None:
+    """Returns the status of a name in an open folder; None if there is none."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
