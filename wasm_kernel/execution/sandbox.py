@@ -33,7 +33,8 @@ from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turns import GuestTurns, log_outcome, result_of
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.guests.base import GuestLanguage, broker_handlers
+from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy

@@ -8,7 +8,6 @@ beside this file, with the modules `language` and `broker_handlers` in it. Host 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import HostFailed, PackageError, WasmKernelError, describe
-from wasm_kernel.linux.broker import Broker, Done, Handlers
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
 
@@ -30,9 +28,7 @@ if TYPE_CHECKING:  # front ends import this file, and must not import wasmtime w
     from wasm_kernel.engine.instance import Instance
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
-    from wasm_kernel.folders.private import OpenPrivate
     from wasm_kernel.guests.prepared import PreparedFiles
-    from wasm_kernel.linux.folders import Folder
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.state.image import BaseImage
     from wasm_kernel.state.pages import Heap
@@ -40,7 +36,6 @@ if TYPE_CHECKING:  # front ends import this file, and must not import wasmtime w
     from wasm_kernel.wasi_files.preopens import Preopens
 
 Json = Any
-_FETCH_NAME = re.compile(r"[a-z0-9_]{1,40}")
 
 # -- host commands
 
@@ -313,23 +308,6 @@ def languages() -> Iterator[GuestLanguage]:
     return map(load, RuntimeType)
 
 
-def broker_handlers(
-    runtime: RuntimeType | str,
-    private: OpenPrivate,
-    *,
-    pip: bool = True,
-    fetched: Fetched | None = None,
-) -> Handlers:
-    """Returns a broker's handlers for the guest of one sandbox; with `pip`, also to fetch packages.
-
-    `fetched` counts the bytes that the sandbox has fetched so far; by default none.
-    The handlers have their own module, so that a broker can be forked before wasmtime is imported.
-    """
-    module = import_module(f"wasm_kernel.guests.{RuntimeType(runtime).value}.broker_handlers")
-    handlers: Handlers = module.broker_handlers(private, fetched or Fetched(), pip=pip)
-    return handlers
-
-
 def prepare_on_own_thread(
     language: GuestLanguage, flavour: Flavour, progress: Progress
 ) -> BaseImage:
@@ -341,68 +319,6 @@ def prepare_on_own_thread(
         return thread.submit(lambda: language.prepare(flavour, progress)).result()
     finally:
         thread.close(lambda: None)
-
-
-class PrepareGuest(Struct, frozen=True):
-    """A request to fill the cache with a guest's files: code of a flavour, and its base image."""
-
-    flavour: FlavourName
-
-
-class CompileInBackground(Struct, frozen=True):
-    """A request to compile code of a flavour in a process of its own, at low priority.
-
-    The baseline compiler's code is used until the code is there.
-    """
-
-    flavour: FlavourName
-
-
-def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
-    """Returns the broker's handler for a language, which is loaded when it is first needed."""
-
-    def prepare_guest(request: PrepareGuest, task: Task) -> Done:
-        """Compiles the guest and builds its base image, if either is missing."""
-        from wasm_kernel.engine.flavours import named
-
-        try:
-            prepare_on_own_thread(load(runtime), named(request.flavour), task.report)
-        except OSError as problem:
-            if isinstance(problem, WasmKernelError):
-                raise
-            raise HostFailed(describe(problem)) from problem  # such as a full disk
-        return Done()
-
-    return prepare_guest
-
-
-class Fetched:
-    """The bytes that one sandbox has fetched so far. The thread that fetches uses it."""
-
-    bytes = 0
-
-
-@contextlib.contextmanager
-def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
-    """Opens the folder of a sandbox that a broker puts packages into, and makes a temporary one.
-
-    Programs that open files by path work in the temporary one, where the sandbox's process can't
-    put links in their way. Raises `PackageError` if the sandbox has no such folder.
-    """
-    from tempfile import TemporaryDirectory
-
-    from wasm_kernel.folders.folders import FETCHED
-
-    with contextlib.ExitStack() as held:
-        try:
-            folder, path = held.enter_context(private())
-            if not _FETCH_NAME.fullmatch(name):
-                raise FileNotFoundError
-            place = held.enter_context(folder.enter(FETCHED, name))
-        except OSError:
-            raise PackageError("there is no such folder for packages.") from None
-        beside = TemporaryDirectory(prefix=".fetched-", dir=path.parent)
-        yield place, Path(held.enter_context(beside))
 
 
 def runtimes_folder() -> Path:

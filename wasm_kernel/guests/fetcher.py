@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.base import Fetched
+from wasm_kernel.guests.broker_handlers import Fetched
 from wasm_kernel.linux.task import Task
 
 _POLL_SECONDS = 0.1

@@ -25,7 +25,7 @@ from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
-from wasm_kernel.guests.base import broker_handlers
+from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType

@@ -22,7 +22,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.folders.locks import ServiceLock
-from wasm_kernel.guests.base import broker_handlers
+from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import Folder, real_path

@@ -29,7 +29,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NUMBERS_MOST
-from wasm_kernel.guests.base import Fetched
+from wasm_kernel.guests.broker_handlers import Fetched
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages

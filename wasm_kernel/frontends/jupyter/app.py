@@ -49,7 +49,8 @@ from wasm_kernel.frontends.jupyter.settings import (
     folder_of_notebook,
     notebook_of,
 )
-from wasm_kernel.guests.base import CommandContext, broker_handlers, switched_off
+from wasm_kernel.guests.base import CommandContext, switched_off
+from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs.bundle import Mode

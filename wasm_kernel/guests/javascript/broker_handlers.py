@@ -1,4 +1,4 @@
-"""Handlers of the broker for JavaScript: they fill the cache, and fetch packages by npm.
+"""The broker's part for JavaScript: it fetches packages by npm.
 
 npm runs no script of a package, and links no program. Only the guest reads the fetched files,
 through the same file calls as all files. A package may ask for others by an address, such as a
@@ -9,31 +9,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.folders.private import OpenPrivate
-from wasm_kernel.guests.base import Fetched, PrepareGuest, fetch_place, preparing
+from wasm_kernel.guests.broker_handlers import Fetched, FetchedPackages, FetchPackages
 from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.javascript.npm import (
     MODULES,
-    FetchedPackages,
-    FetchPackages,
     checked,
     name_of,
 )
 from wasm_kernel.linux.broker import Handlers, tied_command
 from wasm_kernel.linux.folders import Folder, TooLong
 from wasm_kernel.linux.task import Task
-from wasm_kernel.policy import RuntimeType
 
 BYTES_MOST = 300 * 1024 * 1024
 FILES_MOST = 30_000
-_PACKAGES_MOST = 100
+HANDLERS: Handlers = {}
 _INSTALL = (
     *("install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "--omit=dev"),
     *("--no-update-notifier", "--no-package-lock", "--install-links", "--loglevel=error"),
@@ -45,21 +41,13 @@ _NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
 _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
 
 
-def fetching(
-    private: OpenPrivate, fetched: Fetched
-) -> Callable[[FetchPackages, Task], FetchedPackages]:
-    """Returns the broker's handler for one sandbox; `fetched` counts the bytes that it fetches."""
-
-    def fetch_packages(request: FetchPackages, task: Task) -> FetchedPackages:
-        if len(request.wanted) > _PACKAGES_MOST:
-            raise PackageError("these are too many packages.")
-        wanted = [checked(each) for each in request.wanted]
-        with fetch_place(private, request.into) as (place, own):
-            versions = install(wanted, own, task, fetched)
-            os.rename(own / MODULES, MODULES, dst_dir_fd=place.fd)
-        return FetchedPackages(versions)
-
-    return fetch_packages
+def fetch_packages(
+    request: FetchPackages, place: Folder, own: Path, task: Task, fetched: Fetched
+) -> FetchedPackages:
+    """Puts `node_modules` into `place`, by way of the temporary folder `own`."""
+    versions = install([checked(each) for each in request.wanted], own, task, fetched)
+    os.rename(own / MODULES, MODULES, dst_dir_fd=place.fd)
+    return FetchedPackages(versions)
 
 
 def install(wanted: Sequence[str], folder: Path, task: Task, fetched: Fetched) -> dict[str, str]:
@@ -158,9 +146,3 @@ def _check(folder: Path) -> None:
                 raise PackageError(f"{package} needs compiled code, which the sandbox can't run.")
         if count > FILES_MOST:
             raise PackageError(f"these are more than {FILES_MOST:,} files.")
-
-
-def broker_handlers(private: OpenPrivate, fetched: Fetched, *, pip: bool = True) -> Handlers:
-    """Returns the broker's handlers for the guest of one sandbox; with `pip`, also for packages."""
-    handlers: Handlers = {PrepareGuest: preparing(RuntimeType.JAVASCRIPT)}
-    return {**handlers, FetchPackages: fetching(private, fetched)} if pip else handlers

@@ -21,8 +21,8 @@ from wasm_kernel.guests.base import (
     Finding,
     GuestSetup,
     LanguageInfo,
-    PrepareGuest,
 )
+from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
 from wasm_kernel.guests.javascript.files import GuestFiles
 from wasm_kernel.guests.javascript.guest import (

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from wasm_kernel.errors import PackageError, WasmKernelError, describe
 from wasm_kernel.guests.base import CommandContext, CommandLine
+from wasm_kernel.guests.broker_handlers import FetchedPackages, FetchPackages
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled
 
@@ -23,22 +23,6 @@ _WANTED = re.compile(
     r"(?P<name>(?:@[a-z0-9~-][a-z0-9._~-]{0,100}/)?[a-z0-9~-][a-z0-9._~-]{0,100})"
     r"(?:@(?P<version>[\w^~<>=*+-][\w.^~<>=*+-]{0,59}))?"
 )
-
-
-class FetchedPackages(Struct, frozen=True):
-    """The reply to `FetchPackages`: the version of each package that was asked for, by its name."""
-
-    versions: dict[str, str]
-
-
-class FetchPackages(Struct, frozen=True):
-    """A request to put packages and their dependencies into a folder of the sandbox's private one.
-
-    `wanted` are names such as `lodash` or `lodash@^4.17`; `into` is the folder's name.
-    """
-
-    wanted: tuple[str, ...]
-    into: str
 
 
 def checked(wanted: str) -> str:

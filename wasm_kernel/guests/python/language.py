@@ -19,12 +19,11 @@ from wasm_kernel.guests.base import (
     CommandContext,
     CommandHandler,
     CommandLine,
-    CompileInBackground,
     Finding,
     GuestSetup,
     LanguageInfo,
-    PrepareGuest,
 )
+from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareGuest
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python.cells import PythonCell

@@ -20,12 +20,14 @@ from tests.private import folders_of
 from tests.tasks import CountedTask
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests import fetcher
-from wasm_kernel.guests.base import Fetched
-from wasm_kernel.guests.python.broker_handlers import broker_handlers
-from wasm_kernel.guests.python.broker_requests import FetchWheels
+from wasm_kernel.guests.broker_handlers import (
+    FetchedPackages,
+    FetchPackages,
+    broker_handlers,
+)
 from wasm_kernel.guests.python.packages import pip
 from wasm_kernel.guests.python.packages.pip import Pip
-from wasm_kernel.linux.broker import Broker, Done, LocalBroker
+from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -193,9 +195,9 @@ def test_what_one_sandbox_fetches_in_all_has_an_end(
     monkeypatch.setattr(fetcher, "TOTAL_BYTES", 500)
     broker = broker_of(tmp_path)
     with pytest.raises(PackageError, match="more than"):
-        broker.call(FetchWheels(("one",), "w_1"), Done)
+        broker.call(FetchPackages(("one",), "w_1"), FetchedPackages)
     with pytest.raises(PackageError, match="open it anew to fetch more"):
-        broker.call(FetchWheels(("one",), "w_1"), Done)
+        broker.call(FetchPackages(("one",), "w_1"), FetchedPackages)
 
 
 def test_all_requests_of_a_services_session_count(
@@ -220,13 +222,13 @@ def _place(root: Path) -> Path:
 
 def broker_of(root: Path) -> Broker:
     """A broker that fetches for the session `one`."""
-    return LocalBroker(broker_handlers(SessionsRoot(root).private_of("one"), Fetched()))
+    return LocalBroker(broker_handlers("python", SessionsRoot(root).private_of("one")))
 
 
 def test_the_broker_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:
     index("one")
     into, task = _place(tmp_path) / "w_1", CountedTask()
-    broker_of(tmp_path).call(FetchWheels(("one",), "w_1"), Done, task)
+    broker_of(tmp_path).call(FetchPackages(("one",), "w_1"), FetchedPackages, task)
     assert [path.name for path in into.glob("*.whl")] == ["one-1.0-py3-none-any.whl"]
     assert task.reported == ["Fetching one-1.0-py3-none-any.whl"]
 
@@ -236,17 +238,17 @@ def test_the_broker_fetches_into_no_other_folder(tmp_path: Path, into: str) -> N
     place = _place(tmp_path)
     (place / "link").symlink_to(place / "w_1")
     with pytest.raises(PackageError, match="no such folder"):
-        broker_of(tmp_path).call(FetchWheels(("one",), into), Done)
+        broker_of(tmp_path).call(FetchPackages(("one",), into), FetchedPackages)
 
 
 @pytest.mark.parametrize("wishes", [("-r/etc/passwd",), ("x",) * 101])
 def test_the_broker_fetches_no_other_things(tmp_path: Path, wishes: tuple[str, ...]) -> None:
     _place(tmp_path)
     with pytest.raises(PackageError):
-        broker_of(tmp_path).call(FetchWheels(wishes, "w_1"), Done)
+        broker_of(tmp_path).call(FetchPackages(wishes, "w_1"), FetchedPackages)
 
 
 @pytest.mark.parametrize("wishes", [None, "one", {"a": 1}, [3]])
 def test_a_request_for_other_things_than_names_is_not_one(wishes: object) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"requirements": wishes, "into": "w_1"}, FetchWheels)
+        msgspec.convert({"wanted": wishes, "into": "w_1"}, FetchPackages)

@@ -19,14 +19,13 @@ from packaging.version import Version
 
 from wasm_kernel.errors import PackageError, WasmKernelError, describe
 from wasm_kernel.guests.base import CommandContext, CommandLine
-from wasm_kernel.guests.python.broker_requests import FetchWheels
+from wasm_kernel.guests.broker_handlers import FetchedPackages, FetchPackages
 from wasm_kernel.guests.python.files import GuestFiles
 from wasm_kernel.guests.python.packages import pip_line, requirements
 from wasm_kernel.guests.python.packages.pip_line import PipLine
 from wasm_kernel.guests.python.packages.requirements import KnownPackage, NeededPackage
 from wasm_kernel.guests.python.packages.site import SitePackages
 from wasm_kernel.guests.python.packages.wheel import Wheel, open_wheel
-from wasm_kernel.linux.broker import Done
 from wasm_kernel.linux.task import Cancelled
 
 ROUNDS_MOST = requirements.PACKAGES_MOST
@@ -144,7 +143,8 @@ class PipCommand:
         folder = Path(name)
         names = tuple(map(str, needed))
         try:
-            context.broker.call(FetchWheels(names, folder.name, asked.pre), Done, context)
+            request = FetchPackages(names, folder.name, asked.pre)
+            context.broker.call(request, FetchedPackages, context)
         except WasmKernelError as problem:
             raise PackageError(f"{problem}{_needed(str(problem), needed)}") from problem
         found = []

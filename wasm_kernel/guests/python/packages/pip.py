@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.base import Fetched
+from wasm_kernel.guests.broker_handlers import Fetched
 from wasm_kernel.guests.fetcher import plain, run_fetcher
 from wasm_kernel.guests.python.packages.requirements import requirement
 from wasm_kernel.linux.broker import tied_command

@@ -1,0 +1,134 @@
+"""The broker's handlers for guests: they fill the cache, and fetch packages.
+
+An attacker who has taken over the confined process can send these requests. So they hold only names
+and versions, which are checked again here, and the name of a folder inside the session's own. Each
+language has a module `broker_handlers` with its own part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+
+from msgspec import Struct
+
+from wasm_kernel.engine.flavours import FlavourName
+from wasm_kernel.errors import HostFailed, PackageError, WasmKernelError, describe
+from wasm_kernel.folders.private import OpenPrivate
+from wasm_kernel.guests.base import load, prepare_on_own_thread
+from wasm_kernel.linux.broker import Done, Handlers
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import Task
+from wasm_kernel.policy import RuntimeType
+
+_FETCH_NAME = re.compile(r"[a-z0-9_]{1,40}")
+_PACKAGES_MOST = 100
+
+
+class PrepareGuest(Struct, frozen=True):
+    """A request to fill the cache with a guest's files: code of a flavour, and its base image."""
+
+    flavour: FlavourName
+
+
+class CompileInBackground(Struct, frozen=True):
+    """A request to compile code of a flavour in a process of its own, at low priority.
+
+    The baseline compiler's code is used until the code is there.
+    """
+
+    flavour: FlavourName
+
+
+class FetchPackages(Struct, frozen=True):
+    """A request to put packages into a folder of the sandbox's private one.
+
+    `wanted` are names of the language's registry, which may have versions, such as `rich>=13`;
+    `into` is the folder's name; `pre` allows pre-releases.
+    """
+
+    wanted: tuple[str, ...]
+    into: str
+    pre: bool = False
+
+
+class FetchedPackages(Struct, frozen=True):
+    """The reply to `FetchPackages`: the versions of packages, by name, if no file tells them."""
+
+    versions: Mapping[str, str] = {}
+
+
+class Fetched:
+    """The bytes that one sandbox has fetched so far. The thread that fetches uses it."""
+
+    bytes = 0
+
+
+@contextlib.contextmanager
+def fetch_place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
+    """Opens the folder of a sandbox that a broker puts packages into, and makes a temporary one.
+
+    Programs that open files by path work in the temporary one, where the sandbox's process can't
+    put links in their way. Raises `PackageError` if the sandbox has no such folder.
+    """
+    from tempfile import TemporaryDirectory
+
+    from wasm_kernel.folders.folders import FETCHED
+
+    with contextlib.ExitStack() as held:
+        try:
+            folder, path = held.enter_context(private())
+            if not _FETCH_NAME.fullmatch(name):
+                raise FileNotFoundError
+            place = held.enter_context(folder.enter(FETCHED, name))
+        except OSError:
+            raise PackageError("there is no such folder for packages.") from None
+        beside = TemporaryDirectory(prefix=".fetched-", dir=path.parent)
+        yield place, Path(held.enter_context(beside))
+
+
+def broker_handlers(
+    runtime: RuntimeType | str,
+    private: OpenPrivate,
+    *,
+    pip: bool = True,
+    fetched: Fetched | None = None,
+) -> Handlers:
+    """Returns a broker's handlers for the guest of one sandbox; with `pip`, also to fetch packages.
+
+    `fetched` counts the bytes that the sandbox has fetched so far; by default none. A language's
+    part has its own module, so that a broker can be forked before wasmtime is imported.
+    """
+    kind, counter = RuntimeType(runtime), fetched or Fetched()
+    module = import_module(f"wasm_kernel.guests.{kind.value}.broker_handlers")
+
+    def fetch(request: FetchPackages, task: Task) -> FetchedPackages:
+        if len(request.wanted) > _PACKAGES_MOST:
+            raise PackageError("these are too many packages.")
+        with fetch_place(private, request.into) as (place, own):
+            found: FetchedPackages = module.fetch_packages(request, place, own, task, counter)
+        return found
+
+    handlers: Handlers = {PrepareGuest: preparing(kind), **module.HANDLERS}
+    return {**handlers, FetchPackages: fetch} if pip else handlers
+
+
+def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
+    """Returns the broker's handler for a language, which is loaded when it is first needed."""
+
+    def prepare_guest(request: PrepareGuest, task: Task) -> Done:
+        """Compiles the guest and builds its base image, if either is missing."""
+        from wasm_kernel.engine.flavours import named
+
+        try:
+            prepare_on_own_thread(load(runtime), named(request.flavour), task.report)
+        except OSError as problem:
+            if isinstance(problem, WasmKernelError):
+                raise
+            raise HostFailed(describe(problem)) from problem  # such as a full disk
+        return Done()
+
+    return prepare_guest
