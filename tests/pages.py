@@ -1,4 +1,7 @@
-"""The pages of the documentation, those whose code runs, and the blocks of code on a page."""
+"""The pages of the documentation, those whose code runs, and the blocks of code on a page.
+
+Python that can't run by itself, such as a setting, is a block of the kind `py`.
+"""
 
 from __future__ import annotations
 

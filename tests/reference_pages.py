@@ -21,7 +21,7 @@ Every setting is a trait of `WasmKernel`: on the kernel's command line (`--WasmK
 also in a kernelspec's `argv`) or in `jupyter_wasm_kernel_config.py`, in `~/.jupyter` or another
 folder for configuration that `jupyter --paths` lists:
 
-```text
+```py
 c.WasmKernel.cell_timeout = 600
 ```
 
@@ -87,8 +87,8 @@ def settings() -> str:
 
 def _setting(name: str, trait: Any) -> str:
     choices = getattr(trait, "values", None)
-    kind = f" (one of {', '.join(map(repr, choices))})" if choices else ""
-    return f"- `{name}`{kind}: {trait.help} {_default(trait)}".rstrip() + "\n"
+    kind = f" One of {', '.join(f'`{each}`' for each in choices)}." if choices else ""
+    return f"### `{name}`\n\n{trait.help}{kind} {_default(trait)}".rstrip() + "\n"
 
 
 def _default(trait: Any) -> str:
@@ -125,7 +125,7 @@ def events_page() -> str:
     parts = [_EVENTS]
     for about, title in _EVENTS_OF.items():
         rows = [_event(name) for name in documented.meanings() if name.rpartition(".")[0] == about]
-        parts += [f"## {title}\n", "| event | fields | |\n|---|---|---|", *rows, ""]
+        parts += [f"## {title}\n", "| event | fields | meaning |\n|---|---|---|", *rows, ""]
     return "\n".join([*parts, _LOGGER])
 
 
