@@ -1,4 +1,4 @@
-"""Real sandboxes with small limits, and what an attack says of them afterwards."""
+"""Real sandboxes with small limits, and checks of the session after an attack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wasm_kernel.policy import ExecutionPolicy
 
 START_SECONDS = 600
 SMALL = ExecutionPolicy(
-    cell_timeout=PATIENCE,  # an attack that is to meet one of the three has its own
+    cell_timeout=PATIENCE,  # an attack that should reach one of these three limits sets its own
     grace_seconds=PATIENCE,
     query_seconds=PATIENCE,
     stdout_bytes=1 << 20,
@@ -54,12 +54,12 @@ class Victim:
         return self.sandbox.workspace
 
     def run(self, code: str, *, interrupt: str = "", **options: Any) -> SandboxResult:
-        """The result of a cell, interrupted each time when it has printed this word."""
+        """The result of a cell, which is interrupted each time it has printed this word."""
         if not interrupt:
             return self.sandbox.execute(code, **options)
         heard = options.setdefault("listener", Heard())
         cell, interrupts = self.sandbox.submit(code, **options), 0
-        while not cell.done():  # its limits see to that
+        while not cell.done():  # the cell's limits end it
             if heard.text.count(interrupt) > interrupts:
                 interrupts += 1
                 self.sandbox.interrupt()
@@ -67,7 +67,7 @@ class Victim:
         return cell.result()
 
     def says(self, code: str) -> str:
-        """What a cell that must succeed prints."""
+        """The output of a cell that must succeed."""
         result = self.run(code)
         assert result.success, result.error
         return result.stdout.strip()
@@ -79,7 +79,7 @@ class Victim:
         return result.error.ename
 
     def lives(self) -> None:
-        """The session goes on: the next cell runs, variables are kept from now on."""
+        """Check that the session goes on: the next cell runs, and its variables are kept."""
         assert self.says("kept = 40 + 2; print(kept)") == "42"
         assert self.says("print(kept)") == "42"
 
@@ -96,10 +96,10 @@ class Shared:
         put_back(sandbox)
 
     def victim(self, policy: ExecutionPolicy, *, anew: bool = False) -> Victim:
-        """The sandbox under a policy.
+        """The sandbox under this policy.
 
-        Its variables and files are those that earlier attacks of this kind left, or `anew` those
-        before the first one.
+        It keeps the variables and files of earlier attacks of this kind, unless `anew` asks for
+        those before the first attack.
         """
         if anew or self._spoilt:
             put_back(self._sandbox)
@@ -110,13 +110,13 @@ class Shared:
 
 
 def small(**limits: Any) -> ExecutionPolicy:
-    """The policy of an attack, with limits of the test's own."""
+    """The policy of an attack, with some limits set by the test."""
     return ExecutionPolicy(**{**_fields(SMALL), **limits})
 
 
 @pytest.fixture(scope="module")
 def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """One sandbox for a file."""
+    """One sandbox for all tests of a file."""
     sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("victim") / "app", policy=SMALL)
     sandbox.start().result(START_SECONDS)
     yield Shared(sandbox)
@@ -133,13 +133,13 @@ def victim(shared: Shared) -> Iterator[Victim]:
 
 @pytest.fixture
 def victim_of(shared: Shared) -> Making:
-    """The file's sandbox as it was at first, under a policy of the test's own."""
+    """Returns the file's sandbox in its first state, under a policy with limits set by the test."""
     return lambda **limits: shared.victim(small(**limits), anew=True)
 
 
 @pytest.fixture
 def fresh_victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
-    """Makes sandboxes of a policy of the test's own, in folders of the test's own."""
+    """Makes new sandboxes, each with its own folder and limits set by the test."""
     made: list[LocalSandbox] = []
 
     def one(name: str = "app", **limits: Any) -> Victim:
@@ -158,7 +158,7 @@ def _fields(policy: ExecutionPolicy) -> dict[str, Any]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A sessions' folder, beside something that is the host's; it may become very deep."""
+    """A root of sessions beside files of the host; the folders in it may become very deep."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("secret")
     yield tmp_path / "sessions"

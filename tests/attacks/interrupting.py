@@ -1,4 +1,4 @@
-"""Interrupts at random moments over many kinds of cells, and what must hold after each (F8)."""
+"""Interrupts many kinds of cells at random moments, and checks the session after each (F8)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LATEST = 0.016  # seconds after which an interrupt comes
 
 
 class Asked(NoListener):
-    """A user who never answers, and whose interrupt ends the waiting."""
+    """A user who never answers; an interrupt ends the waiting."""
 
     def __init__(self, sandbox: LocalSandbox) -> None:
         self._sandbox = sandbox
@@ -58,7 +58,9 @@ class Asked(NoListener):
 
 
 def interrupt_many(sandbox: LocalSandbox, rounds: Iterable[int], seed: int) -> dict[str, int]:
-    """Interrupt a cell a round; the next one must run each time. How the cells ended, counted."""
+    """Interrupt one cell in each round; the cell after it must run. Returns how often cells ended
+    how.
+    """
     dice, ends = random.Random(seed), dict.fromkeys(["ended", *ENDS], 0)
     assert sandbox.execute("import asyncio; kept = 7").success
     listener = Asked(sandbox)

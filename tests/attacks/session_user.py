@@ -1,8 +1,8 @@
-"""A process that uses sessions while others prune and delete them:
-`python -m tests.attacks.session_user ROOT SECONDS SEED`.
+"""A process that uses sessions while others prune and delete them: `python -m
+tests.attacks.session_user ROOT SECONDS SEED`.
 
-It ends with status 1, and says why, where something that it had open was pulled away from under it,
-or where a session that it opened again was neither whole nor new.
+It ends with status 1 and says why if an open session lost something, or if a session that it opened
+again was neither whole nor new.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def look(sandbox: LocalSandbox) -> str:
 
 
 def use(root: Path, dice: random.Random) -> str | None:
-    """Make a session, use it for a while, leave it, and come back; how that went, if at all."""
+    """Make a session, use it for a while, close it and open it again; returns if it was kept or
+    pruned.
+    """
     number = dice.randrange(10**6)
     session_id, sandbox = create_session_sandbox(workspace_root=root)
     with sandbox:

@@ -1,4 +1,4 @@
-"""Hostile clients of the server for agents: what is not theirs, too much, too often."""
+"""Hostile clients of the server for agents: other clients' sessions, too much, too often."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ def test_a_request_of_any_length_takes_no_memory(server: HttpServer) -> None:
 
 
 def test_a_connection_keeps_no_large_request_when_it_is_served(server: HttpServer) -> None:
-    """The SDK holds the last one of each connection, of which a client may have a thousand."""
+    """The SDK keeps the last request of each connection, and a client may have a thousand
+    connections.
+    """
     pid = server.process.pid
     before, wires = of_process(pid, "VmRSS"), [Wire(server, EVE) for _ in range(8)]
     call = {"name": "list_sessions", "arguments": {}, "_meta": {"x": "\N{GRINNING FACE}" * MIB}}
@@ -136,7 +138,7 @@ def test_too_many_sessions_are_refused_in_words(server: HttpServer, agents: Agen
 
 
 def test_too_many_requests_are_refused() -> None:
-    """One client has a share of its own, and takes nobody else's."""
+    """Each client has its own share, so one client's requests take nothing from others."""
     rates = Rates()
     evil = [rates.allows("eve") for _ in range(2 * int(BURST))]
     assert all(evil[: int(BURST)])
@@ -144,7 +146,7 @@ def test_too_many_requests_are_refused() -> None:
     assert rates.allows("ann")
 
 
-def test_a_client_without_a_token_uses_up_no_rate_of_others_connections() -> None:
+def test_a_client_without_a_token_uses_up_no_rate_of_other_connections() -> None:
     async def attack() -> list[int]:
         sender = Sender()
         assert await sender.send() == 200  # begins connection c1
@@ -156,7 +158,7 @@ def test_a_client_without_a_token_uses_up_no_rate_of_others_connections() -> Non
 
 
 class Application:
-    """Stands for the SDK's: each request without a connection gets one."""
+    """Stands in for the SDK's application: each request without a connection gets a new one."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, int]] = []
@@ -170,7 +172,7 @@ class Application:
 
 
 class Sender:
-    """Sends requests to a limiter, and takes the status of each answer."""
+    """Sends requests to a limiter and collects the status of each answer."""
 
     def __init__(self) -> None:
         self.app = Application()
@@ -207,7 +209,7 @@ def test_one_client_holds_no_more_than_its_share() -> None:
         ended = [each.result() for each in slow if each.done()]
         assert ended == [503] * 4
         assert await sender.send(b"x", host="two") == 200
-        assert await sender.send(b" " * 60_000) == 200  # of others, who share the address
+        assert await sender.send(b" " * 60_000) == 200  # from other clients with the same address
         large = b" " * (request_limiter.REQUEST_BYTES + 1)
         assert await sender.send(large, host="two", connection="c2") == 413
         assert await sender.send(b" " * 70_000, host="two") == 413  # a connection would keep it
@@ -236,14 +238,16 @@ def values(text: str, encoding: str = "utf-8") -> bytes:
     ids=["objects", "behind escapes", "deep", "texts", "utf-16", "a text full of marks"],
 )
 def test_a_request_of_many_values_is_not_read(content: bytes, status: int) -> None:
-    """Reading it held the loop of all clients for seconds; texts may hold as many marks."""
+    """Reading it blocked the loop of all clients for seconds. Texts may hold as many of these
+    signs.
+    """
     sender = Sender()
     assert asyncio.run(sender.send(content, connection="c1")) == status
     assert [size for *_, size in sender.app.requests][:1] == [len(content)] * (status == 200)
 
 
 def test_a_text_of_many_values_is_not_read_as_json() -> None:
-    """The SDK looks into texts for values that a model has wrapped in one."""
+    """The SDK looks for JSON values inside texts, because some models send values as texts."""
     server = WorkspaceServer(Sender().sessions, Metrics())
 
     async def attack() -> None:
@@ -261,7 +265,7 @@ def test_a_text_of_many_values_is_not_read_as_json() -> None:
 
 @contextmanager
 def sampled_parses() -> Iterator[list[int]]:
-    """The lengths of the texts that the SDK reads as JSON meanwhile."""
+    """The lengths of the texts that the SDK parses as JSON during the test."""
     parsed: list[int] = []
 
     def loads(text: str) -> Any:
@@ -274,7 +278,7 @@ def sampled_parses() -> Iterator[list[int]]:
 
 
 def test_updates_of_many_displays_take_time_in_proportion() -> None:
-    """Each update looked at each display: a cell of a second held all clients for minutes."""
+    """Each update searched all displays: a cell of one second blocked all clients for minutes."""
     looks = 0
 
     class Counting(dict[str, Any]):
@@ -296,7 +300,7 @@ def test_updates_of_many_displays_take_time_in_proportion() -> None:
 def test_a_resource_that_holds_up_all_clients_is_refused_or_sent_in_base64(
     server: HttpServer, agents: Agents
 ) -> None:
-    """One of 30 MB that JSON writes six times as long took 4 s of the loop, and 2 GB."""
+    """A resource of 30 MB whose JSON is six times as long took 4 s of the loop, and 2 GB."""
     eve = agents.http(server.url, EVE)
     eve.says(
         "open('large.txt', 'w').write('x' * 9_000_000); open('odd.txt', 'w').write('\\0a' * 9)"
@@ -318,7 +322,7 @@ def test_the_images_of_a_reply_have_a_size_together() -> None:
 
 
 class SessionOfFiles:
-    """Stands for a session; it counts the files that are written."""
+    """Stands in for a session and counts the files that are written."""
 
     name, handle = "it", "it"
 
@@ -337,7 +341,7 @@ class SessionOfFiles:
 
 
 def reply_to(outputs: list[dict[str, Any]]) -> tuple[list[Any], list[str]]:
-    """The reply to a cell that shows this, and the files that were written."""
+    """The reply to a cell that shows these outputs, and the files that were written."""
     shown = tuple(Output("display", each, {}, {}) for each in outputs)
     session: Any = SessionOfFiles()
     result = SandboxResult(True, "", "", 0, None, None, 0, 0.0, (), (), (), Path(), shown)
@@ -351,8 +355,8 @@ def text_of(blocks: list[Any]) -> str:
 @pytest.mark.parametrize(
     "data", [{"application/x-odd": "x"}, {"image/png": "iVBORw0KGgo="}, {"text/html": "x"}]
 )
-def test_what_no_reply_shows_makes_few_files_and_lines(data: dict[str, Any]) -> None:
-    """A cell of a third of a second had the host write files for 48 s, and a reply of 296 kB."""
+def test_outputs_that_no_reply_shows_make_few_files_and_lines(data: dict[str, Any]) -> None:
+    """A cell of a third of a second made the host write files for 48 s, and a reply of 296 kB."""
     blocks, files = reply_to([data] * 3_000)
     text = text_of(blocks)
     assert len(files) <= 50
@@ -376,8 +380,8 @@ def test_values_are_made_texts_beside_the_loop_of_all_clients(
     assert threading.main_thread() not in threads
 
 
-def test_replies_that_nobody_reads_hold_no_more_than_a_share() -> None:
-    """A client asks for large files again and again, and never takes the answer."""
+def test_unread_replies_hold_no_more_than_a_share() -> None:
+    """A client asks for large files again and again, and never reads the answers."""
     sender, given = Sender(), list[bool]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -416,13 +420,13 @@ def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
             await tools._content(session, "a.csv")
         lease.end()
         assert held["one"] == HELD_BYTES - MIB
-        assert not lease.take(1)  # nobody would give it back
+        assert not lease.take(1)  # a lease that this call took would never be given back
 
     asyncio.run(attack())
 
 
 def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
-    """A hundred threads at once held up the loop of all clients for seconds."""
+    """A hundred threads at once blocked the loop of all clients for seconds."""
     running: list[str] = []
     most: Counter[str] = Counter()
     may_end = threading.Event()
@@ -446,7 +450,7 @@ def test_work_on_files_takes_turns_also_when_its_client_hangs_up() -> None:
                 calls.start_soon(call, host, f"client {number % 20}", scope)
             while len(running) < 8:
                 await anyio.sleep(0)
-            for scope in scopes[:40]:  # what runs is not left alone, and keeps its turn
+            for scope in scopes[:40]:  # work that has begun goes on, and keeps its turn
                 scope.cancel()
             for _ in range(100):
                 await anyio.sleep(0)

@@ -1,7 +1,8 @@
-"""F16, case 50: archives whose few bytes stand for many. `ArchiveError`, or a session that opens.
+"""F16, case 50: small archives that unpack to much. They end in `ArchiveError`, or in a session
+that opens.
 
-What one becomes is bounded on disk by `max_bytes`, in memory by some dozen megabytes, in time by
-what comes out of the compression.
+An imported archive is bounded on disk by `max_bytes`, in memory by some dozen megabytes, and in
+time by its size after decompression.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def on_disk(folder: Path) -> int:
 def with_states(
     parts: Path, target: Path, states: bytes, contents: Sequence[Path], **changes: Any
 ) -> Path:
-    """The honest archive with states of a stranger's."""
+    """The honest archive with its states replaced by a stranger's."""
     told = json.loads((parts / "manifest.json").read_text())
     numbers = [int(one) for one in re.findall(rb'"id":(\d{1,9})[,}]', states)] or [1]
     told["memory"] |= {"states": numbers, "at": numbers[-1], "after": numbers[-1]} | changes
@@ -73,13 +74,13 @@ def with_states(
 
 
 def honest(parts: Path) -> tuple[bytes, list[Path]]:
-    """The first of the honest states, and what it holds."""
+    """The first of the honest states, and the content that it refers to."""
     line = (parts / STATES).read_bytes().splitlines()[0]
     return line, [parts / "memory" / json.loads(line)["content"]]
 
 
 def hollow_states(parts: Path, folder: Path, count: int, pages: int) -> tuple[bytes, list[Path]]:
-    """States whose pages are one hole."""
+    """States whose pages are one large hole in a file."""
     line, contents = honest(parts)
     digest, block = hashlib.sha256(), bytes(PAGE * 64)
     for _ in range(pages // 64):
@@ -120,7 +121,7 @@ def test_states_of_gigabytes_are_not_taken_into_memory(
     archive = with_states(parts, tmp_path / "a.tar.gz", *states)
     peak = Peak()
     made = import_session(archive, root)
-    assert peak.grown < 450 * MB  # both images are mapped, and count
+    assert peak.grown < 450 * MB  # both images are mapped, so they count
     assert on_disk(root / made.session_id) < 200 * MB
 
 
@@ -154,7 +155,7 @@ def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
         commit = Commit(one, one - 1, first.cell, first.count, "", 0.0, first.size)
         lines.append(msgspec.json.encode(commit))
     archive = with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents)
-    begun = os.times().user  # the files that it writes are not what is measured
+    begun = os.times().user  # the time for writing files is not what this test measures
     assert import_session(archive, root).states == len(lines)
     assert os.times().user - begun < 3
 
@@ -163,7 +164,7 @@ def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
 def test_a_state_of_no_time_is_refused(
     parts: Path, root: Path, tmp_path: Path, moment: float
 ) -> None:
-    """It could be imported, and no table of the states be shown after that."""
+    """It could be imported, but afterwards the table of states could not be shown."""
     line, contents = honest(parts)
     odd = json.dumps(json.loads(line) | {"time": moment}, separators=(",", ":")).encode()
     made = import_session(with_states(parts, tmp_path / "a.tar.gz", odd, contents), root)
@@ -180,7 +181,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize("facts", sampled(FACTS, 2))
-def test_facts_that_are_none_cost_the_variables_alone(
+def test_wrong_facts_cost_the_variables_alone(
     parts: Path, root: Path, tmp_path: Path, facts: str
 ) -> None:
     archive = with_states(parts, tmp_path / "a.tar.gz", *honest(parts), facts=facts)
@@ -198,11 +199,11 @@ def test_a_manifest_of_many_words_takes_little_memory(root: Path, tmp_path: Path
 
 
 def assert_refused(root: Path, archive: Path, **options: Any) -> None:
-    """By the error that the documentation names, and nothing else."""
+    """The import must end with the error that the documentation names, and no other."""
     refused(root, archive, ArchiveError, **options)
 
 
-# -- headers, as no honest program writes them
+# -- headers that no honest program writes
 
 
 def sparse(body: str = "1\n0\n5\n", **fields: str) -> Any:
@@ -236,7 +237,7 @@ def test_an_odd_header_is_refused_in_words(root: Path, tmp_path: Path, odd: Any)
 
 
 def extended(words: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
-    """An extended header with these words, then a file."""
+    """A member with an extended header of these records, then a file."""
     header = tarfile.TarInfo("././@PaxHeader")
     header.type, header.size = kind, len(words)
     info, data = member("files/x")
@@ -263,7 +264,7 @@ QUADRATIC: dict[str, Callable[[int], bytes]] = {
 def test_headers_that_are_slow_to_read_are_refused_at_once(
     root: Path, tmp_path: Path, made: Callable[[int], bytes]
 ) -> None:
-    """Python's reader searches them with expressions that take the square of their length."""
+    """Python's reader searches them with regular expressions that take quadratic time."""
     info, data = manifest()
     raw = info.tobuf() + data + bytes(-len(data) % 512) + made(1_000_000) + bytes(1024)
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(raw, compresslevel=1))
@@ -294,8 +295,8 @@ def test_links_with_long_names_take_little_memory(root: Path, tmp_path: Path) ->
     assert peak.grown < 200 * MB
 
 
-def test_a_size_below_nothing_is_refused(root: Path, tmp_path: Path) -> None:
-    """It led Python's reader back to the same header, over and over."""
+def test_a_negative_size_is_refused(root: Path, tmp_path: Path) -> None:
+    """A negative size sent Python's reader back to the same header, over and over."""
     info, data = manifest()
     odd = bytearray(member("files/x")[0].tobuf())
     odd[124:136] = (b"\xff" * 12)[:10] + b"\xfe\x00"

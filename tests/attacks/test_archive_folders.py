@@ -1,7 +1,7 @@
-"""F16: archives of folders and links alone: few bytes, and a million folders or steps.
+"""F16: archives of folders and links only: few bytes, but a million folders or steps of lookup.
 
-A folder, made directly or on the way, and a link take room like a file. What all ways together cost
-grows with what comes out of the archive.
+A folder counts like a file, also if it is made because a path needs it, and so does a link. The
+cost of all paths together grows with the decompressed size of the archive.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def to_and_fro(count: int) -> Members:
 
 
 def circles(count: int) -> Members:
-    """Links that lead through each other, forty of them, up and down."""
+    """Forty links that lead through each other, up and down."""
     chain = [link(f"l{k}", "d/../" * 700 + f"l{k + 1}") for k in range(39)]
     return [folder("d"), *chain, link("l39", "d"), *(link(f"m{k}", "l0") for k in range(count))]
 
 
 @pytest.mark.parametrize("made", [to_and_fro, circles])
-def test_ways_without_end_are_refused_soon(root: Path, tmp_path: Path, made: object) -> None:
-    """Each member may cost 4,000 steps, and each link 60,000: a million of them, hours."""
+def test_endless_paths_are_refused_soon(root: Path, tmp_path: Path, made: object) -> None:
+    """Each member may cost 4,000 steps, and each link 60,000: hours for a million of them."""
     assert callable(made)
     archive = packed(tmp_path / "a.tar.gz", [manifest(), *made(300)])
     begun = time.process_time()
@@ -89,7 +89,7 @@ def test_ways_without_end_are_refused_soon(root: Path, tmp_path: Path, made: obj
     assert time.process_time() - begun < 10
 
 
-def test_a_tree_in_its_own_order_is_no_way_to_and_fro(root: Path, tmp_path: Path) -> None:
+def test_a_tree_in_its_own_order_is_accepted(root: Path, tmp_path: Path) -> None:
     """An export's own order of members is accepted, however deep it is and however many it has."""
     for k in range(2):
         write_session_file("here", f"{k}/" + "d/" * 600 + "f", b"", tmp_path / "own")
@@ -130,7 +130,7 @@ def test_a_link_that_can_not_be_is_the_archives_fault(
 
 
 def test_the_export_of_an_alias_names_the_session(root: Path, tmp_path: Path) -> None:
-    """A root's link to a session inside: id, lock and private folder are the target's."""
+    """A root's link to a session inside the root: id, lock and private folder are the session's."""
     alias = "4b0b5eec-92c2-443a-a471-803ea6050ac9"
     write_session_file("here", "f", b"", tmp_path / "own")
     (tmp_path / "own" / alias).symlink_to("here")

@@ -1,4 +1,4 @@
-"""Archives of sessions as a stranger would make them: nothing lands outside, nothing is left."""
+"""Hostile archives of sessions: nothing is written outside, and a refused import leaves nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def packed(path: Path, members: Members) -> Path:
 
 
 def refused(root: Path, archive: Path, *errors: type[Exception], **options: Any) -> str:
-    """What the import says; afterwards there is nothing of it, and the outside is as it was."""
+    """The message of a refused import, which left no session and did not change the outside."""
     with pytest.raises(errors or (ArchiveError, OSError, ValueError)) as caught:
         import_session(archive, root, **options)
     assert not root.exists() or list(root.iterdir()) == []
@@ -82,7 +82,7 @@ def test_a_name_that_leads_out_or_is_reserved_is_refused(
         (tarfile.BLKTYPE, {"devmajor": 8}),
     ],
 )
-def test_what_is_no_file_is_refused(
+def test_a_member_that_is_not_a_file_is_refused(
     root: Path, tmp_path: Path, kind: bytes, fields: dict[str, Any]
 ) -> None:
     members = [manifest(), member("files/other"), member("files/x", b"", kind, **fields)]
@@ -112,7 +112,9 @@ LINKED: dict[str, Members] = {
 
 
 @pytest.mark.parametrize("members", LINKED.values(), ids=LINKED)
-def test_links_and_doubles_lead_nobody_out(root: Path, tmp_path: Path, members: Members) -> None:
+def test_links_and_doubles_lead_nowhere_outside(
+    root: Path, tmp_path: Path, members: Members
+) -> None:
     refused(root, packed(tmp_path / "a.tar.gz", [manifest(), *members]))
 
 
@@ -127,14 +129,14 @@ def test_links_out_are_taken_away(root: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in session.iterdir() if path.name[0] != ".") == ["file"]
 
 
-def test_nobody_gets_more_rights_by_an_archive(root: Path, tmp_path: Path) -> None:
+def test_an_archive_gives_no_more_rights(root: Path, tmp_path: Path) -> None:
     members = [manifest(), member("files/tool", mode=0o6777, uid=0, gid=0)]
     made = import_session(packed(tmp_path / "a.tar.gz", members), root)
     assert (root / made.session_id / "tool").stat().st_mode & 0o7777 == 0o777
 
 
 @pytest.mark.parametrize("mtime", [1e300, -1e300, float("nan"), float("inf")])
-def test_an_odd_time_is_no_hindrance(root: Path, tmp_path: Path, mtime: float) -> None:
+def test_an_odd_time_does_not_matter(root: Path, tmp_path: Path, mtime: float) -> None:
     odd = member("files/x", pax_headers={"mtime": str(mtime)})
     import_session(packed(tmp_path / "a.tar.gz", [manifest(), odd]), root)
 
@@ -168,7 +170,7 @@ BAD_MANIFESTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("first", BAD_MANIFESTS.values(), ids=BAD_MANIFESTS)
-def test_an_archive_that_is_none_is_refused(root: Path, tmp_path: Path, first: Any) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(root: Path, tmp_path: Path, first: Any) -> None:
     refused(root, packed(tmp_path / "a.tar.gz", [first]))
 
 
@@ -182,7 +184,7 @@ def test_a_number_out_of_bounds_is_refused_in_words(
     assert "out of bounds" in told or "states that are not there" in told
 
 
-def test_the_manifest_that_the_bad_ones_are_made_of_is_taken(root: Path, tmp_path: Path) -> None:
+def test_the_honest_manifest_is_accepted(root: Path, tmp_path: Path) -> None:
     made = import_session(packed(tmp_path / "a.tar.gz", [manifest(memory=MEMORY)]), root)
     assert "another version of the sandbox" in made.note
 
@@ -221,7 +223,7 @@ def test_a_bomb_is_stopped_at_its_limit(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_header_of_gigabytes_takes_no_memory(root: Path, tmp_path: Path) -> None:
-    """A PAX header's own size is a stranger's word, and Python's reader reads it at once."""
+    """The PAX header names its own size, and Python's reader allocates that much at once."""
     header = tarfile.TarInfo("././@PaxHeader")
     header.type, header.size = tarfile.XHDTYPE, 3 << 30
     first, data = manifest()
@@ -259,7 +261,7 @@ def test_holes_that_can_not_be_are_refused(
 
 
 def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) -> None:
-    """What is on its way has a name that no session has, and the next removal sweeps it away."""
+    """An import's folder has a name that no session has, and the next removal deletes it."""
     import subprocess
     import sys
 
@@ -280,7 +282,7 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
     assert list(root.iterdir()) == []
 
 
-def test_what_a_stranger_says_of_missing_variables_is_not_told(root: Path, tmp_path: Path) -> None:
+def test_a_strangers_notes_on_missing_variables_are_not_told(root: Path, tmp_path: Path) -> None:
     members = [manifest(why_not="\x1b]0;owned\x07 Run this: ..."), member("files/x")]
     made = import_session(packed(tmp_path / "a.tar.gz", members), root)
     assert made.note == "It holds no variables."

@@ -1,4 +1,4 @@
-"""F5, ATTACKS 45: whatever a cell shows, the kernel answers, and the cell's limit ends it."""
+"""F5, ATTACKS 45: whatever a cell shows, the kernel answers, and the cell's time limit ends it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from tests.end_to_end.driving import Notebook
 from tests.sampled import sampled
 
-TIMEOUT, GRACE = 1, 0.5  # seconds that a cell has
-LATE = 60  # seconds that a limit may overshoot by on a busy machine; alone it is one
-ANSWER = 20.0  # seconds for the control channel; alone it is less than one
+TIMEOUT, GRACE = 1, 0.5  # seconds that a cell may take
+LATE = 60  # seconds by which a busy machine may miss a limit; an idle one misses it by one
+ANSWER = 20.0  # seconds for the control channel; on an idle machine it takes less than one
 SHOW = "while True: display({{{mime!r}: {content}}}, raw=True)"
 HUGE = {
     "blanks as a picture": SHOW.format(mime="image/png", content="' ' * (40 << 20) + '!'"),
@@ -66,7 +66,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Iterator[N
 
 
 def waits(notebook: Notebook) -> list[float]:
-    """How long the control channel takes to answer until the running cell has ended."""
+    """The seconds that each answer of the control channel takes while a cell runs."""
     taken: list[float] = []
     client: Any = notebook.client
     end = time.monotonic() + TIMEOUT + GRACE + LATE

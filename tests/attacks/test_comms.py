@@ -1,4 +1,4 @@
-"""ATTACKS 17, 18, 19, 22 and 24 on comms: the page hears what it may, the host stands."""
+"""ATTACKS 17, 18, 19, 22, 24 on comms: the page gets only allowed messages; the host survives."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wasm_kernel.execution import comms
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.result import CommKind, CommMessage
 
-RSS = 768 * MB  # as much as the guest alone may have, for guest and host together
+RSS = 768 * MB  # bytes for guest and host together; the guest alone may have as much
 SECONDS = 30
 FORGE = "import _host, json\ndef send(**f): return json.loads(_host.call(json.dumps(f).encode()))\n"
 
 
 class Page(NoListener):
-    """Counts what it is sent."""
+    """Counts the messages that it gets."""
 
     collects = True
 
@@ -41,7 +41,7 @@ def move(victim: Victim, value: Any, comm_id: str = "s1") -> Page:
     return page
 
 
-FLOODS = {  # and what is printed when it is time to interrupt it
+FLOODS = {  # each with the text that it prints when the test should interrupt it
     "messages": ("c = create_comm('t')\nfor i in range(10**6): c.send({'i': i})", "dropped"),
     "comms": ("for i in range(10**6): create_comm('t')", "dropped"),
     "closed comms": ("for i in range(10**6): create_comm('t').close()", "dropped"),
@@ -81,7 +81,7 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(
     flooded.lives()
 
 
-def test_case_22_so_many_comms_may_be_open(
+def test_case_22_a_number_of_comms_may_be_open(
     victim_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comms, "COMMS_MOST", 500)
@@ -183,7 +183,7 @@ NOT_CARRIED = {
 
 
 def sent(victim: Victim, value: str) -> tuple[list[CommKind], str]:
-    """What the page hears of a value that is sent, and what its cell says of it."""
+    """The messages that a page gets when a cell sends this value, and what the cell prints."""
     page, peak = Page(), Peak()
     code = f"c = create_comm('t', comm_id='odd')\nc.send({{'x': {value}}})\nc.close()"
     result = victim.run(f"from comm import create_comm\n{code}", listener=page)

@@ -55,9 +55,9 @@ def test_case_05_every_other_depth_ends_with_an_error(victim: Victim, code: str)
 
 
 def test_a_deep_recursion_fails_no_later_cell(warm: None, tmp_path: Path) -> None:
-    """Frames that a kept error holds are freed later: by the next error, or the collector.
+    """Frames that a kept error holds are freed later: by the next error, or by the collector.
 
-    Some 44,000 are too many for the guest's stack.
+    Freeing some 44,000 of them at once overflows the guest's stack.
     """
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
         for depth in (41_000, 42_000, 42_500, 43_000, 43_500, 44_000, 50_000):
@@ -193,7 +193,7 @@ def test_memory_that_an_earlier_cell_has_filled_is_named(victim_of: Making) -> N
 
 
 def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: Making) -> None:
-    """Before, each call after a crash raised a bare WasmtimeError, and the variables were gone."""
+    """Before, each call after a crash raised a bare WasmtimeError, and the variables were lost."""
     victim = fresh_victim_of()
     victim.says("x = 1")
     shutil.rmtree(victim.app)

@@ -1,6 +1,8 @@
-"""F13: what a guest's memory is mapped from is cut by somebody, or can't be read any more.
+"""F13: another process truncates the file that a guest's memory is mapped from, or it can't be
+read.
 
-The page's reader gets SIGBUS. The guest's code traps; the host's own code ends the worker.
+A read of a missing page raises SIGBUS. In the guest's code it is a trap; in the host's own code it
+ends the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def test_a_content_that_is_cut_while_it_is_mapped_costs_its_states_alone(
         says(sandbox, "y = 1")
         state = state_of(tmp_path / ID)
         wait_for(lambda: len(commits_in(state)) == 4)
-        sandbox.undo()  # pages are mapped from now on
+        sandbox.undo()  # pages are mapped after this
         commits = commits_in(state)
         largest = max(commits, key=lambda one: commits[one].page_bytes)
         os.truncate(content_of(state, largest), left)
@@ -35,6 +37,6 @@ def test_a_content_that_is_cut_while_it_is_mapped_costs_its_states_alone(
         assert done.error is not None
         again = sandbox.execute("print(x, 'b' in globals())")
         assert again.stdout == "1 False\n"
-        # which pages are missed first is chance: the cell's array, or others of guest or host
+        # chance decides which pages are missed first: those of the cell's array, or other ones
         told = done.error.evalue + done.stderr + again.stderr
         assert "as they were before" in told or "as they were after In[1]" in told

@@ -1,4 +1,6 @@
-"""F16, case 50: states in which no guest runs. The session opens, fresh or earlier, and says so."""
+"""F16, case 50: states in which no guest runs. The session opens fresh or at an earlier state, and
+says so.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def noise(commit: Commit) -> tuple[Commit, list[bytes]]:
 
 
 def spoil(root: Path, kind: Callable[[Commit], tuple[Commit, list[bytes]]], *, head: bool) -> None:
-    """Put garbage with a right digest in the place of the last state, or of all."""
+    """Replace the content of the last state, or of all states, by garbage with a right digest."""
     state = state_of(root / ID)
     newest = max(commits_in(state))
 

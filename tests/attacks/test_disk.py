@@ -1,7 +1,7 @@
-"""ATTACKS 12, 13, 15: the disk is exhausted by bytes, by files, by names and by descriptors.
+"""ATTACKS 12, 13, 15: a cell exhausts the disk by bytes, files, names or descriptors.
 
-Each ends in an `OSError` inside the guest, takes no more of the host than the policy allows, and
-leaves a session that goes on.
+Each attempt ends in an `OSError` inside the guest, takes no more of the host than the policy
+allows, and leaves a session that goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FULL = "No space left on device"
 
 
 def everything(victim: Victim) -> Iterator[Path]:
-    """Everything in the guest's own folders."""
+    """All paths in the guest's own folders."""
     for path in victim.app.iterdir():
         yield path
         yield from path.rglob("*")
@@ -31,7 +31,7 @@ def everything(victim: Victim) -> Iterator[Path]:
 
 
 def used(victim: Victim) -> int:
-    """What the guest's own folders hold, by length."""
+    """The bytes of the files in the guest's own folders, by their lengths."""
     files = {p.lstat() for p in everything(victim) if p.is_file() and not p.is_symlink()}
     return sum({file.st_ino: file.st_size for file in files}.values())
 
@@ -47,7 +47,7 @@ def _small(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vic
 
 @pytest.fixture
 def small(_small: Victim) -> Iterator[Victim]:
-    """A session of 10 MB and 200 files; after the attack it holds no more, and goes on."""
+    """A session limited to 10 MB and 200 files; after the attack it is within them, and goes on."""
     _small.says("import errno, os, shutil\nos.chdir('/app')")
     yield _small
     size = used(_small)
@@ -91,7 +91,7 @@ def test_case_13_a_terabyte_is_refused_by_the_default_policy(victim: Victim, cod
 
 
 def test_case_13_twenty_thousand_files_are_more_than_the_default_policy_allows() -> None:
-    assert ExecutionPolicy().workspace_files < 20_000  # names of every kind are counted: see below
+    assert ExecutionPolicy().workspace_files < 20_000  # all kinds of names count: see below
 
 
 WAYS = {
@@ -177,7 +177,7 @@ def test_case_13_a_file_without_a_name_takes_its_space_through_the_death_of_the_
 def test_case_13_what_the_host_adds_and_removes_counts(small: Victim) -> None:
     small.says("open('a', 'wb').write(bytes(1_000_000))")
     (small.app / "b").write_bytes(bytes(9 * MB))
-    # when looking took long, the next look comes later
+    # after a slow measurement the next one comes later
     wait_for(lambda: not small.run("open('c', 'wb').write(bytes(1_000_000))").success, "a limit")
     (small.app / "b").unlink()
     small.says("open('c', 'wb').write(bytes(8_000_000))")
@@ -248,7 +248,7 @@ def test_case_12_a_path_of_more_than_4096_bytes_is_refused(small: Victim) -> Non
 
 
 def test_case_14_folders_600_deep(small: Victim) -> None:
-    """Made, walked, committed and removed inside; the quota counts each."""
+    """The folders are made, walked, committed and removed inside; the quota counts each."""
     code = (
         "fd = os.open('.', os.O_RDONLY)\n"
         "try:\n"
@@ -294,7 +294,7 @@ def test_case_15_every_kind_of_descriptor_is_capped(victim: Victim) -> None:
 
 
 def test_two_kernels_on_one_session_share_its_quota(small: Victim, tmp_path: Path) -> None:
-    """Each looks before it grows; what both write at the same moment may go over by that."""
+    """Each looks before it grows; together they may exceed the quota by what both write at once."""
     other = Victim(create_sandbox(workspace=small.app, policy=small.sandbox.policy))
     try:
         small.says("open('a', 'wb').write(bytes(6_000_000))")
@@ -310,7 +310,7 @@ def test_two_kernels_on_one_session_share_its_quota(small: Victim, tmp_path: Pat
 def test_case_13_deleted_files_do_not_pile_up_in_the_history(
     fresh_victim_of: Making,
 ) -> None:
-    """What only earlier cells had open is kept so that they can be gone back to, up to a limit."""
+    """A file that only earlier cells had open is kept for travels back to them, up to a limit."""
     victim = fresh_victim_of(workspace_bytes=10 * MB, files_history_bytes=20 * MB)
     loose = private_of(victim.app) / "loose"
     victim.says("import os, tempfile; os.chdir('/app')")

@@ -1,4 +1,4 @@
-"""What a crash, a full disk, a damaged file or a second process may cost: never the last commit."""
+"""A crash, a full disk, a damaged file or a second process never costs the last commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHOLE_ENDING = "True True True"
 
 
 def commit_in(folder: Path, **env: str) -> subprocess.Popen[str]:
-    """A process that commits in a loop."""
+    """Start a process that commits in a loop."""
     command = [sys.executable, "-m", "tests.execution.committing", str(folder)]
     return subprocess.Popen(
         command, cwd=ROOT, env=os.environ | env, stdout=subprocess.PIPE, text=True
@@ -44,7 +44,7 @@ def commit_in(folder: Path, **env: str) -> subprocess.Popen[str]:
 
 
 def kill_after(folder: Path, seconds: float) -> None:
-    """Let cells be committed for so long, then `kill -9`."""
+    """Let cells be committed for this time, then `kill -9`."""
     child = commit_in(folder)
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
@@ -55,9 +55,9 @@ def kill_after(folder: Path, seconds: float) -> None:
 
 
 def found_in(folder: Path) -> tuple[int, str]:
-    """How many cells a later process finds done, and what it was told; all or nothing of each.
+    """The number of cells that a later process finds done, and its warnings.
 
-    The files can be brought back to what they were after those cells.
+    Each cell is found whole or not at all, and its files can be restored.
     """
     with create_sandbox(workspace=folder, resume=Resume.CRASH) as sandbox:
         assert sandbox.rollback(files=True).files_missed == {}
@@ -93,7 +93,7 @@ def test_killed_again_and_again(warm: None, tmp_path: Path, seed: int) -> None:
 
 
 def kill_at(folder: Path, operation: int) -> bool:
-    """Kill the process at the N-th operation of a commit; False where it had fewer."""
+    """Kill the process at the N-th operation of a commit; False if the commit had fewer of them."""
     child = commit_in(folder, KILL_AT=str(operation), CELLS="12")
     _, _ = child.communicate(timeout=SECONDS)
     if child.returncode == 0:
@@ -111,7 +111,9 @@ def test_killed_at_the_nth_operation(warm: None, tmp_path: Path, operation: int)
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(2))
 def test_killed_at_every_operation(warm: None, tmp_path: Path, part: int) -> None:
-    """Of some hundreds, every tenth: other ones each day, and all of them in five."""
+    """A run tries every tenth of some hundred operations: other ones each day, all of them in five
+    days.
+    """
     day = int(time.time()) // 86_400
     first = (2 * day + part) % TENTHS + 1
     for operation in itertools.count(first, TENTHS):
@@ -120,7 +122,7 @@ def test_killed_at_every_operation(warm: None, tmp_path: Path, part: int) -> Non
             break
         found_in(folder)
         trees.remove_tree(folder)
-    assert operation > 100  # how many there are depends on what was folded meanwhile
+    assert operation > 100  # their number depends on how much was folded before
 
 
 @pytest.fixture
@@ -197,7 +199,7 @@ def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making) -> None:
 
 
 def resumed(victim: Victim) -> str:
-    """What the variables x, y and z are in a later process."""
+    """The values of x, y and z in a later process."""
     victim.sandbox.close()
     with create_sandbox(workspace=victim.app, resume=Resume.ALWAYS) as sandbox:
         return sandbox.execute("print(x, y, z)").stdout.strip()
@@ -249,7 +251,7 @@ def fails_and_lives(sandbox: LocalSandbox) -> bool:
     return sandbox.execute("print(x)").stdout == "1\n"
 
 
-def test_a_lock_of_a_killed_process_holds_nobody_back(saved: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(saved: Path) -> None:
     _, told = found_in(saved)
     assert "already open" not in told
 

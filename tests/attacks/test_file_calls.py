@@ -116,7 +116,7 @@ def test_a_table_of_too_many_open_files_is_cut(tmp_path: Path) -> None:
     small.close()
 
 
-def test_listings_that_nobody_ends_take_bounded_memory(guest: Guest) -> None:
+def test_listings_that_never_end_take_bounded_memory(guest: Guest) -> None:
     """200 of them took a gigabyte."""
     for number in range(4000):
         (guest.app / f"{number:0240}").touch()
@@ -129,7 +129,7 @@ def test_listings_that_nobody_ends_take_bounded_memory(guest: Guest) -> None:
     assert len(guest.names(fd, 4096)) == 4000
 
 
-def test_a_buffer_of_nothing_is_no_error(guest: Guest) -> None:
+def test_an_empty_buffer_is_no_error(guest: Guest) -> None:
     (guest.app / "f").write_text("own")
     _, fd = guest.open("f")
     guest.instance.memory.write(200, struct.pack("<II", 0, 0))
@@ -137,7 +137,7 @@ def test_a_buffer_of_nothing_is_no_error(guest: Guest) -> None:
 
 
 def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, FileVersions]) -> None:
-    """Two gigabytes of it in 12 seconds, for names that were never made."""
+    """The record of names that were never made took two gigabytes in 12 seconds."""
     guest, versions = keeping
     path = guest.app.parent / "private" / KEPT / JOURNAL
     for number in range(1000):
@@ -173,7 +173,7 @@ def test_what_came_and_went_before_a_commit_is_right_after_it(
 
 
 def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> None:
-    """It was depth times files: a minute for 2,000 files that lie 1,900 folders deep."""
+    """It took depth times files: a minute for 2,000 files in 1,900 nested folders."""
     fd = APP
     for _ in range(900):
         guest.call("path_create_directory", fd, *guest.text("d"))
@@ -190,7 +190,7 @@ def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> N
     begun = time.process_time()
     assert len(guest.changes.compare().created) > 500
     assert time.process_time() - begun < 5.0
-    remove_tree(guest.app / "d")  # pytest's own removal does not get so deep
+    remove_tree(guest.app / "d")  # pytest's own removal can't go so deep
 
 
 def test_moving_many_files_ends_with_the_cell(keeping: tuple[Guest, FileVersions]) -> None:
@@ -204,7 +204,7 @@ def test_moving_many_files_ends_with_the_cell(keeping: tuple[Guest, FileVersions
 
 
 def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> None:
-    """The content itself lay in the fork's workspace, if it was too large to be copied."""
+    """A content too large to be copied lay in the fork's workspace itself."""
     places, root = (tmp_path / "parent", tmp_path / "fork"), tmp_path / "p"
     folders = [SandboxFolders.of_workspace(place, root) for place in places]
     parent, fork = (
@@ -238,7 +238,7 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
 
 
 def test_a_plain_sandbox_on_a_sessions_folder_sees_its_files(warm: None, tmp_path: Path) -> None:
-    """A second sandbox on a session's folder has the same files; nothing of it was there."""
+    """A second sandbox on a session's folder has the same files; before, it saw none of them."""
     name, sandbox = create_session_sandbox(workspace_root=tmp_path)
     with sandbox:
         sandbox.execute("open('/app/mine', 'w').close()")

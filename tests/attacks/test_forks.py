@@ -1,4 +1,4 @@
-"""What a hostile cell may try with forks: to repeat chance, to fork unasked, to ruin a fork."""
+"""A hostile cell tries to repeat random numbers, to fork unasked, and to ruin a fork."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Forked = Callable[..., list[Victim]]
 
 @pytest.fixture
 def forks_of() -> Iterator[Forked]:
-    """Forks a victim, and closes the forks in the end."""
+    """Forks a victim, and closes the forks after the test."""
     made: list[Victim] = []
 
     def some(victim: Victim, n: int = 1, *, deterministic: bool = False) -> list[Victim]:

@@ -1,4 +1,4 @@
-"""What guest code may not do: have the host run a command that the cell's text does not ask for."""
+"""Guest code can't make the host run a command that the cell's text does not contain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ del knock  # it would hide the magic where that stands without its percent sign
 
 @pytest.fixture
 def done(victim: Victim) -> Iterator[list[str]]:
-    """The lines with which the host was sent to knock."""
+    """The lines for which the host ran the command `knock`."""
     lines: list[str] = []
 
     def knock(line: CommandLine, context: CommandContext) -> int:

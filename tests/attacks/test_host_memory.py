@@ -1,4 +1,4 @@
-"""F14, ATTACKS 48: what a cell shows takes bounded memory in the host, and is given back."""
+"""F14, ATTACKS 48: a cell's outputs take bounded memory in the host, and it is given back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.peak import MB, Peak, of_process
 from tests.sampled import sampled
 
 DISPLAYED, WRITTEN = 64 * MB, 4 * MB
-BOUND = DISPLAYED + 4 * 2 * WRITTEN + 512 * MB  # as `display_bytes` is explained
-KEPT = 64 * MB  # by an allocator that is busy
-GUEST = 1024 * MB  # that its own memory may take for making such outputs
+BOUND = DISPLAYED + 4 * 2 * WRITTEN + 512 * MB  # as the documentation of `display_bytes` explains
+KEPT = 64 * MB  # that a busy allocator may keep
+GUEST = 1024 * MB  # that the guest's own memory may take to make such outputs
 
 SEND = "import _host, os\ndef send(data):\n    return _host.call(data)\n"
 FLOODS = {
@@ -55,7 +55,7 @@ def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
         memory_bytes=2048 << 20,
         cell_timeout=120.0,
     )
-    # what the guest's own memory grows by has grown
+    # grows the guest's own memory before the measurement
     victim.run(SEND + flood.replace("range(12)", "range(1)"))
     gc.collect()
     gc.disable()
@@ -78,7 +78,7 @@ def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path, 
         kernel.run(SEND)
         before = of_process(kernel.pid, "VmRSS")
         kernel.run(flood)
-        kernel.run("")  # after the commit of the cell before, which its reply did not wait for
+        kernel.run("")  # waits for the commit of the cell before
         once = of_process(kernel.pid, "VmRSS")
         kernel.run(flood)
         kernel.run("")

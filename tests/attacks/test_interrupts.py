@@ -1,4 +1,4 @@
-"""ATTACKS 1-4, 7, 8: a cell ends when its user says so, and no other cell does."""
+"""ATTACKS 1-4, 7, 8: an interrupt ends its cell, and no other cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def interrupt(victim: Victim, code: str) -> SandboxResult:
 
 
 def ends_interrupted(victim: Victim, code: str, *names: str) -> None:
-    """An interrupt ends the cell, with one of these errors, and not its limit of time."""
+    """Check that an interrupt, and not the time limit, ends the cell, with one of these errors."""
     result = interrupt(victim, code)
     assert result.error is not None, code
     assert result.error.ename in (names or ("KeyboardInterrupt",)), (code, result.error)
@@ -138,13 +138,13 @@ def test_case_04_a_handler_of_the_cells_own_does_not_outlive_it(victim: Victim) 
     ends_interrupted(victim, "while True: pass")
 
 
-def test_case_07_an_interrupt_while_idle_is_for_nobody(victim: Victim) -> None:
+def test_case_07_an_interrupt_while_idle_ends_no_cell(victim: Victim) -> None:
     assert victim.sandbox.interrupt() is False
     assert victim.says("print('on')") == "on"
 
 
 class Twice(Heard):
-    """Interrupts a cell twice when it prints: the guest waits until both are there."""
+    """Interrupts a cell twice when it prints; the guest waits until both interrupts are there."""
 
     def __init__(self, sandbox: LocalSandbox) -> None:
         super().__init__()
@@ -162,11 +162,11 @@ def test_case_07_two_interrupts_at_once_are_one(victim: Victim) -> None:
 
 
 def at_some_moment(victim: Victim, code: str, seconds: float) -> SandboxResult:
-    """The result of a cell and an interrupt so much later, before, during or after it."""
+    """The result of a cell interrupted after this delay: before, during or after its run."""
     timer = threading.Timer(seconds, victim.sandbox.interrupt)
     timer.start()
     result = victim.run(code)
-    timer.join()  # it must not meet the next cell
+    timer.join()  # a late interrupt must not reach the next cell
     return result
 
 
@@ -231,7 +231,7 @@ def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
 ) -> None:
     """Before, a loop that no frame ran any more was "already running" for good."""
     interrupted, seed = 0, 8
-    while interrupted < 12:  # how many of them come in time depends on the machine
+    while interrupted < 12:  # the machine decides how many of them come in time
         interrupted += interrupt_many(victim.sandbox, range(20), seed)["KeyboardInterrupt"]
         seed += 1
 
@@ -261,7 +261,7 @@ def test_f8_a_loop_that_runs_is_not_run_again(victim: Victim) -> None:
     assert said == "This event loop is already running"
 
 
-def test_f8_what_runs_beneath_a_loop_is_interrupted_at_once(victim: Victim) -> None:
+def test_f8_code_that_runs_beneath_a_loop_is_interrupted_at_once(victim: Victim) -> None:
     for code in (
         "import asyncio\nasync def f():\n  while True: pass\nawait f()",
         "import asyncio\nasync def f():\n  while True: pass\nasyncio.run(f())",
@@ -305,6 +305,6 @@ class Late:
 
 @pytest.mark.parametrize("code", ["del kept, Late", "late = Late(); del late"])
 def test_an_interrupt_that_outlives_its_cell_ends_no_later_one(victim: Victim, code: str) -> None:
-    """Some that asyncio keeps do: one in 10,000 ended the next cell."""
+    """asyncio keeps some interrupts for later: one in 10,000 ended the next cell."""
     victim.run(OUTLIVES, interrupt="begun")
     assert victim.says(f"{code}\nfor number in range(10**5): pass\nprint('went on')") == "went on"

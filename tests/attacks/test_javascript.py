@@ -1,4 +1,4 @@
-"""Hostile JavaScript: cells that use the agent's own way to the host, or leave traps behind."""
+"""Hostile JavaScript: cells that use the agent's own functions to reach the host, or set traps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.local import LocalSandbox, create_sandbox
 from tests.peak import MB, Peak
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
 
-# A function on the stack can be asked for: whoever is called while the agent writes a frame finds
-# the agent's `send`, and with it the way to the host.
+# Code can ask for a function on the stack: code that is called while the agent writes a frame finds
+# the agent's `send`, and with it the channel to the host.
 FIND_SEND = """
 var send
 Error.prepareStackTrace = (error, sites) => sites.map(site => site.getFunction())
@@ -55,7 +55,7 @@ def test_forged_frames_reach_no_further_than_the_cell(sandbox: LocalSandbox) -> 
     )
     assert "already handed over" in asked["refused"]
     assert "only done where it stands in the cell" in commanded["refused"]
-    assert shown == {}  # an output of this very cell, as `display` makes them
+    assert shown == {}  # an output of this very cell, like those that `display` makes
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_forged_frames_reach_no_further_than_the_cell(sandbox: LocalSandbox) -> 
         {"op": "limit", "seconds": -1},
     ],
 )
-def test_frames_that_are_none_are_refused(sandbox: LocalSandbox, frame: dict[str, Any]) -> None:
+def test_invalid_frames_are_refused(sandbox: LocalSandbox, frame: dict[str, Any]) -> None:
     (answer,) = answers(sandbox, frame)
     assert "refused" in answer
     assert sandbox.execute("1").success
@@ -120,7 +120,7 @@ def test_a_text_for_the_types_stripper_can_not_reach_out(sandbox: LocalSandbox) 
 
 
 def test_the_host_looks_at_hostile_texts_once(sandbox: LocalSandbox) -> None:
-    """No time-out reaches the host while it reads a module, or what is asked of files."""
+    """No time-out reaches the host while it reads a module or answers a question about files."""
     code = """
     const fs = require('fs')
     fs.writeFileSync('lines.js', '\\n'.repeat(200_000))

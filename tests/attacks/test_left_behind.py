@@ -20,14 +20,14 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from tests.faces import happens
 from tests.ports import write_connection
 
-SECONDS = 20.0  # one is promised; the tests share their machine, and what is deaf lasts a minute
+SECONDS = 20.0  # one is promised; the tests share their machine; a deaf process lasts a minute
 PATIENCE = 60.0
 
 pytestmark = pytest.mark.usefixtures("started")
 
 
 class Started:
-    """A kernel, and all processes that it leads to: each inherits a mark in its environment."""
+    """A kernel and all processes that it starts: each inherits a mark in its environment."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.mark = f"LEFT_BEHIND={uuid.uuid4()}"
@@ -39,11 +39,11 @@ class Started:
             [sys.executable, "-m", "wasm_kernel", "-f", str(self.file)],
             env=os.environ | env,
             cwd=folder,
-            start_new_session=True,  # as Jupyter's managers start it
+            start_new_session=True,  # as Jupyter's kernel managers do
         )
 
     def commands(self) -> dict[int, str]:
-        """The command lines of its processes that live, by process id."""
+        """The command lines of its living processes, by process id."""
         found = {}
         for entry in Path("/proc").iterdir():
             try:
@@ -52,12 +52,12 @@ class Started:
                 ):
                     found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
             except OSError:
-                continue  # it has just ended, or is somebody else's
+                continue  # it has just ended, or belongs to another user
         return found
 
     @contextmanager
     def running(self, code: str) -> Iterator[None]:
-        """Meanwhile a cell runs."""
+        """Runs a cell while the block lasts."""
         client: Any = BlockingKernelClient(connection_file=str(self.file))
         client.load_connection_file()
         client.start_channels(hb=False)
@@ -113,7 +113,7 @@ def test_a_first_compilation_ends_with_its_kernel(
     cache = tmp_path / "cache"
     kernel = start(WASM_KERNEL_CACHE=str(cache))
     assert happens(lambda: list(cache.glob("*.cwasm.lock")))
-    time.sleep(0.2)  # it is in the midst of it
+    time.sleep(0.2)  # the compilation is under way
     assert len(kernel.commands()) > 1
     end(kernel)
     nothing_is_left(kernel)

@@ -14,7 +14,7 @@ from wasm_kernel import NeverBegan
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
-LIMIT, GRACE = 0.5, 0.2  # seconds, for cells that would not end; all others have plenty
+LIMIT, GRACE = 0.5, 0.2  # seconds, for cells that would not end; other cells have plenty
 
 SPIN = "\n  while True: pass\n"
 LEFTOVERS = {
@@ -121,14 +121,14 @@ LEFTOVERS = {
 
 @pytest.fixture(autouse=True)
 def _begins_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guest that does not come to its request is given up earlier than outside of tests."""
+    """Give up a guest that does not begin its request earlier than outside of tests."""
     monkeypatch.setattr("wasm_kernel.engine.clock.BEGIN_LEAST", 0.4)
     monkeypatch.setattr("wasm_kernel.engine.clock.BEGIN_SECONDS", 0.7)
 
 
 @pytest.fixture
 def one(victim_of: Making) -> Victim:
-    """A sandbox whose cells set x to 1 and 2, with checkpoints of these names."""
+    """A sandbox whose cells set x to 1 and 2, with a checkpoint after each."""
     made = victim_of(grace_seconds=GRACE, memory_bytes=512 << 20)
     for name in ("1st", "2nd"):
         made.says(f"x = {name[0]}")
@@ -162,7 +162,7 @@ def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
     one: Victim, code: str
 ) -> None:
     one.run(code, timeout_seconds=LIMIT)
-    for _ in range(3):  # each takes its time at most, and those that can't begin lead back
+    for _ in range(3):  # a cell that can't begin leads to an earlier state
         if ended(one, "print(x)", LIMIT) == "2\n":
             break
     else:
@@ -226,7 +226,7 @@ def test_f7_fuel_that_runs_out_before_a_cell_begins_leads_back(
 
 
 def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(fresh_victim_of: Making) -> None:
-    """A hook that spins once a file is there is in every state that is kept."""
+    """A hook that spins if a file exists is part of every state that is kept."""
     short = fresh_victim_of(grace_seconds=GRACE, history_cells=1)
     short.says(
         "import os, sys\nexists = os.path.exists\ndef h(e, a):\n"
@@ -270,7 +270,7 @@ def test_f7_widgets_that_never_say_their_state_hold_up_no_cell(one: Victim) -> N
 
 
 def test_f7_a_question_that_never_began_leaves_the_way_back_to_a_cell(one: Victim) -> None:
-    """A completion takes no cell back; the next cell does, in its own time."""
+    """A completion does not lead to an earlier state; the next cell does."""
     one.run(LEFTOVERS["audit hook that spins"])
     with pytest.raises(NeverBegan):
         one.sandbox.query({"op": "complete", "code": "pri", "cursor_pos": 3}).result(PATIENCE)
@@ -278,7 +278,7 @@ def test_f7_a_question_that_never_began_leaves_the_way_back_to_a_cell(one: Victi
     assert ended(one, "print(x)") == "2\n"
 
 
-def test_f7_a_cell_asks_for_journeys_only_so_often(fresh_victim_of: Making) -> None:
+def test_f7_a_cell_asks_for_travels_a_limited_number_of_times(fresh_victim_of: Making) -> None:
     result = fresh_victim_of().run(
         "for i in range(5_000):\n  try: get_ipython().run_line_magic('checkpoint', f'n{i}')\n"
         "  except Exception as e: print(i, e); break"

@@ -23,7 +23,7 @@ class Raising:
 
 
 def a_whole_life(root: Path, logger: Any) -> list[str]:
-    """Every session function once; the ids of its sessions."""
+    """Calls every session function once and returns the ids of the sessions."""
     session_id, sandbox = wasm_kernel.create_session_sandbox(workspace_root=root, logger=logger)
     with sandbox:
         assert sandbox.execute("x = 6 * 7\nx").success
@@ -31,7 +31,7 @@ def a_whole_life(root: Path, logger: Any) -> list[str]:
         fork.close()
     with wasm_kernel.get_session_sandbox(session_id, workspace_root=root, logger=logger) as again:
         assert again.execute("assert x == 42").success
-        again.execute("import os; os.abort()")  # the guest is lost, and events tell of it
+        again.execute("import os; os.abort()")  # the guest is lost, so that events tell of it
         assert again.execute("assert x == 42").success
     wasm_kernel.write_session_file(session_id, "a", b"1", root, logger=logger)
     assert wasm_kernel.read_session_file(session_id, "a", root, logger=logger) == b"1"

@@ -1,4 +1,4 @@
-"""No sweep takes the variables of a workspace that was merely moved away for a moment."""
+"""No sweep takes the variables of a workspace that was only moved away for a moment."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _look(folder: Path) -> None:
 
 
 def later(state: Path, days: float) -> None:
-    """As if so many days had passed since everything that happened."""
+    """Make all times in the state folder this many days older."""
     for path in (state / "swept", *(state / "private").rglob("*")):
         if path.exists():
             found = path.lstat()
@@ -64,7 +64,7 @@ def test_a_root_may_be_away_while_others_delete_prune_or_begin(
     with get_session_sandbox("one", workspace_root=root) as sandbox:
         sandbox.execute("x = 1")
     (tmp_path / "elsewhere").mkdir()
-    later(state, 100)  # it was not used for long
+    later(state, 100)  # the root was not used for long
     for _ in range(2):
         root.rename(tmp_path / "ws.tmp")
         act(tmp_path / "elsewhere")
@@ -72,13 +72,13 @@ def test_a_root_may_be_away_while_others_delete_prune_or_begin(
         act(tmp_path / "elsewhere")
         (tmp_path / "ws.tmp").rename(root)
         later(state, 2)
-        act(tmp_path / "elsewhere")  # it is seen, and what was noted is forgotten
+        act(tmp_path / "elsewhere")  # the sweep sees the root and forgets that it was missing
         later(state, 6)
     with get_session_sandbox("one", workspace_root=root) as sandbox:
         assert sandbox.execute("print(x)").stdout == "1\n"
 
 
-def test_being_opened_ends_being_missed(root: Path, tmp_path: Path, state: Path) -> None:
+def test_a_root_that_is_opened_counts_as_found(root: Path, tmp_path: Path, state: Path) -> None:
     get_session_sandbox("one", workspace_root=root).close()
     private = private_of(root / "one")
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_being_opened_ends_being_missed(root: Path, tmp_path: Path, state: Path)
         assert private_of(root / "one") == private
 
 
-def test_what_came_back_while_the_lock_was_waited_for_stays(
+def test_a_root_that_came_back_during_the_wait_for_the_lock_stays(
     root: Path, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get_session_sandbox("one", workspace_root=root).close()
@@ -112,7 +112,9 @@ def test_what_came_back_while_the_lock_was_waited_for_stays(
 def test_other_roots_are_looked_at_once_a_day(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead network file system would hold up each of them, and many of them took N squared."""
+    """A root on a dead network file system delays each look; checking all roots took quadratic
+    time.
+    """
     looks: list[float] = []
     judged = orphans._judged
 

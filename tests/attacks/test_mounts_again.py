@@ -1,4 +1,6 @@
-"""Mounts that are refused once are refused always, and are judged all together (F4, case 42)."""
+"""Mounts that are refused once are always refused, and all mounts are judged together (F4, case
+42).
+"""
 
 from __future__ import annotations
 

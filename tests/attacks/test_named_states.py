@@ -1,4 +1,4 @@
-"""F15: named states count in the history's limit on disk, and what goes beyond is refused."""
+"""F15: named states count in the history's limit on disk, and names beyond it are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wasm_kernel.errors import TravelError
 
 MB = 1 << 20
 MOST, STATE = 80 * MB, 8 * MB
-TOUCHED = 3 * STATE  # the data, and the copies that it is made of
+TOUCHED = 3 * STATE  # the data, and the copies from which it is made
 FILL = f"import os; data = bytearray(os.urandom({STATE}))"
 ASK = """
 import _host, json
@@ -40,7 +40,7 @@ def by_magic(victim: Victim, name: str) -> str:
 
 
 def by_host_call(victim: Victim, name: str) -> str:
-    """As a hostile cell does it, with what it fills in the same turn."""
+    """Names states as a hostile cell does it, with the data that it fills in the same turn."""
     result = victim.run(f"{FILL}\n{ASK}\nprint(ask(name='checkpoint', line={name!r}))")
     assert result.success
     words = result.stdout + result.stderr
@@ -53,7 +53,7 @@ def on_disk(victim: Victim) -> int:
 
 
 def settled(victim: Victim, most: int) -> int:
-    """How much is on disk, as soon as that is below a bound, or after some seconds."""
+    """The bytes on disk as soon as they are below a bound, or after some seconds."""
     happens(lambda: on_disk(victim) <= most, 20)
     return on_disk(victim)
 
@@ -97,7 +97,7 @@ def test_a_thousand_names_are_enough(fresh_victim_of: Making) -> None:
 
 
 def test_going_back_and_forth_for_ever_takes_time_in_proportion(fresh_victim_of: Making) -> None:
-    """A journey that ends where it began, over and over in one cell."""
+    """One cell travels to its own state over and over."""
     victim = fresh_victim_of()
     victim.says("x = 1")
     victim.says("x = 2")

@@ -1,4 +1,4 @@
-"""Sessions whose root lies in another guest's folder, whichever came first (case 42)."""
+"""Sessions whose root lies in another guest's folder, whichever of the two came first (case 42)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def outer(tmp_path: Path) -> Path:
 
 
 def inhabit(outer: Path) -> str:
-    """A session in a root that lies in the outer folder."""
+    """Make a session in a root that lies in the outer folder."""
     name, sandbox = create_session_sandbox(workspace_root=outer / "nested")
     with sandbox:
         assert sandbox.execute("open('/app/secret', 'w').close()").success
@@ -73,7 +73,7 @@ def inhabit(outer: Path) -> str:
 def test_a_guest_reaches_no_session_that_was_there_before(
     warm: None, outer: Path, opening: Callable[[Path], LocalSandbox]
 ) -> None:
-    """Its guest saw the session in its workspace, and renamed it away."""
+    """The outer guest saw the session in its workspace, and renamed it away."""
     name = inhabit(outer)
     with opening(outer) as sandbox:
         assert sandbox.execute(SEE).stdout == "[]\n"

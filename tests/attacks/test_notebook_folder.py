@@ -1,5 +1,7 @@
-"""Real guests over a notebook's folder: planted workspaces, lost guests, undo, forks and exports
-(cases 39-43 of the attacks, with a folder beneath), and who is given one at all.
+"""Real guests over a notebook's folder (cases 39-43 of the attacks, with that folder beneath).
+
+The tests have planted workspaces, lost guests, undo, forks and exports, and check which sandboxes
+are given the folder at all.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ LIST = "import os; print(sorted(os.listdir()))"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A notebook's folder, beside something that is nobody's business."""
+    """A notebook's folder, beside a file that cells must not reach."""
     made = tmp_path / "book"
     (made / "data").mkdir(parents=True)
     (made / "orders.csv").write_text("a\n1\n")
@@ -37,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def begin(
     warm: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Opening]:
-    """Opens a session as the Jupyter kernel does that was started in the folder."""
+    """Opens a session like a Jupyter kernel that was started in the folder."""
     made: list[LocalSandbox] = []
     monkeypatch.chdir(folder)
 
@@ -167,7 +169,9 @@ def test_another_door_sees_the_session_alone(begin: Opening, folder: Path, tmp_p
             assert says(again, "print(globals().get('x', 5))") == "5"
 
 
-def test_nobody_else_is_given_it(warm: None, folder: Path, tmp_path: Path, begin: Opening) -> None:
+def test_no_other_sandbox_is_given_the_folder(
+    warm: None, folder: Path, tmp_path: Path, begin: Opening
+) -> None:
     with create_sandbox(workspace=tmp_path / "lone") as sandbox:
         look = "import os; print(os.getcwd(), os.path.exists('/notebook'), os.listdir())"
         assert says(sandbox, look) == "/app False []"

@@ -1,7 +1,7 @@
 """A notebook that a stranger made never gets another notebook's session.
 
-The strangers: whoever wrote a notebook, packed an archive, or shares a folder with the user. They
-choose what files hold, their names, links and times; not which file is which.
+A stranger is the author of a notebook or of an archive, or shares a folder with the user. Strangers
+choose the contents of files, their names, links and times, but not inode numbers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRICKS: dict[str, Trick] = {
 
 
 @pytest.mark.parametrize("trick", TRICKS.values(), ids=list(TRICKS))
-def test_what_lies_in_a_stranger_s_folder_leads_to_no_session(
+def test_nothing_in_a_strangers_folder_leads_to_a_session(
     root: Path, victim: Path, strangers: Path, trick: Trick
 ) -> None:
     session = session_of(root, victim)
@@ -61,7 +61,7 @@ def test_what_lies_in_a_stranger_s_folder_leads_to_no_session(
     assert session_of(root, victim) == session
 
 
-def test_a_file_that_gets_the_number_of_a_deleted_one_is_another(root: Path, victim: Path) -> None:
+def test_a_file_with_the_inode_of_a_deleted_one_is_another(root: Path, victim: Path) -> None:
     session, number = session_of(root, victim), victim.stat().st_ino
     times = victim.stat()
     for _ in range(100):
@@ -73,7 +73,7 @@ def test_a_file_that_gets_the_number_of_a_deleted_one_is_another(root: Path, vic
     assert session_of(root, victim) != session
 
 
-def test_what_a_notebook_says_of_itself_counts_for_nothing(root: Path, victim: Path) -> None:
+def test_a_notebooks_own_metadata_counts_for_nothing(root: Path, victim: Path) -> None:
     session = session_of(root, victim)
     claims = {"session_id": session, "path": str(victim), "wasm_kernel": {"session": session}}
     book = {"cells": [], "metadata": claims | {"pad": "x" * 2000}, "nbformat": 4}
@@ -100,7 +100,7 @@ def test_names_that_a_stranger_chose_are_told_as_text(
     second.end()
 
 
-def test_another_user_s_notebook_is_nobody_s(root: Path, victim: Path, strangers: Path) -> None:
+def test_another_users_notebook_has_no_session(root: Path, victim: Path, strangers: Path) -> None:
     if os.geteuid():
         pytest.skip("only root can give a file to another user")
     with as_nobody(strangers):

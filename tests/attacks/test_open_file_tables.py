@@ -1,7 +1,8 @@
-"""An archive's states say what was open, and how: a session opens, and writes to nothing else.
+"""An archive's states say which files were open, and how: a session opens, and writes only to its
+own.
 
 A stranger's table of open files may name the guest's library with the right to write, positions
-that no file has, a number many times. The library is shared by every session of this machine.
+that no file has, or one number many times. All sessions of this machine share the library.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def honest(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def archive(honest: Path, tmp_path: Path) -> Iterator[Path]:
-    """Its parts once more; what a test changes it writes anew."""
+    """The unpacked parts; each test writes the ones that it changes."""
     shutil.copytree(honest, tmp_path / "parts", copy_function=os.link)
     yield tmp_path / "parts"
     trees.remove_tree(tmp_path / "there")
@@ -74,7 +75,7 @@ Files = list[dict[str, Any]]
 
 
 def changed(states: Path, change: Callable[[Files], None]) -> None:
-    """States whose tables of open files say something else."""
+    """States with changed tables of open files."""
     records = [json.loads(line) for line in states.read_text().splitlines()]
     for record in records:
         change(record["files"])

@@ -1,4 +1,4 @@
-"""ATTACKS 22-24, 26-27, 29: what a cell shows is bounded, and is text that can be carried."""
+"""ATTACKS 22-24, 26-27, 29: a cell's outputs are bounded, and are text that can be carried."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ OPENINGS = (_workspace, _root, _again, _mount)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's home with a cache and private state of a session."""
+    """A user's home with a cache and the private state of a session."""
     home = tmp_path / "home"
     (home / ".cache" / "wasm-kernel" / "below").mkdir(parents=True)
     monkeypatch.setenv("XDG_STATE_HOME", str(home / ".local" / "state"))
@@ -193,7 +193,7 @@ def _only_beside(folder: Path) -> Callable[..., bool]:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_case_42_a_root_of_sessions_lies_in_no_session(tmp_path: Path, made: bool) -> None:
-    if not made:  # a folder that was there before has no metadata
+    if not made:  # a folder that existed before has no metadata
         (tmp_path / "outer").mkdir()
     get_session_sandbox("outer", workspace_root=tmp_path).close()
     before = everything(tmp_path)

@@ -1,7 +1,7 @@
-"""ATTACKS 9-14 and 21, from the host's side: what lies in a workspace leads no file operation out.
+"""ATTACKS 9-14 and 21, from the host's side: nothing in a workspace leads a file operation outside.
 
-What the guest makes is made by the real guest. What only another process on the host could do
-(swapping links in the midst of an operation) is done by one.
+The real guest makes the guest's files. A second process does what only another process on the host
+can do, such as swapping links during an operation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def untouched(root: Path) -> None:
 
 
 def refused(session_id: str, path: str, root: Path) -> None:
-    """No operation gets anywhere with a path."""
+    """Check that every file operation refuses a path."""
     with pytest.raises((ValueError, OSError)):
         read_session_file(session_id, path, root)
     with pytest.raises((ValueError, OSError)):
@@ -129,7 +129,7 @@ def test_case_21_a_session_id_or_path_is_no_way_out(
     untouched(root)
 
 
-def test_a_pipe_does_not_hold_anybody_up(session: tuple[str, LocalSandbox, Path]) -> None:
+def test_no_operation_waits_for_a_pipe(session: tuple[str, LocalSandbox, Path]) -> None:
     session_id, _, root = session
     os.mkfifo(root / session_id / "pipe")
     with pytest.raises(OSError, match="a pipe"):
@@ -179,7 +179,7 @@ for turn in itertools.count():
 
 @contextmanager
 def swapping(folder: Path, *kinds: str) -> Iterator[None]:
-    """Another process that puts one thing after another under the name `swapped`."""
+    """Runs a process that swaps two things under the name `swapped`."""
     process = subprocess.Popen(
         [sys.executable, "-c", SWAPPING, str(folder), *kinds], stdout=subprocess.PIPE
     )
@@ -196,7 +196,7 @@ def swapping(folder: Path, *kinds: str) -> Iterator[None]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A session's folder without a guest, beside something that is the host's."""
+    """A session's folder without a guest, beside files of the host."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_bytes(SECRET)
     (tmp_path / "s").mkdir()
@@ -206,7 +206,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kinds", [("folder", "link"), ("link", "folder", "pipe", "file")])
-def test_links_swapped_for_folders_lead_nobody_out(place: Path, kinds: tuple[str, ...]) -> None:
+def test_links_swapped_for_folders_lead_nowhere_outside(
+    place: Path, kinds: tuple[str, ...]
+) -> None:
     with swapping(place / "s", *kinds):
         for _ in range(ROUNDS):
             with suppress(ValueError, OSError):
@@ -220,7 +222,7 @@ def test_links_swapped_for_folders_lead_nobody_out(place: Path, kinds: tuple[str
     untouched(place)
 
 
-def test_a_file_swapped_for_a_link_leads_nobody_out(place: Path) -> None:
+def test_a_file_swapped_for_a_link_leads_nowhere_outside(place: Path) -> None:
     with swapping(place / "s", "file", "file link", "pipe"):
         for _ in range(ROUNDS):
             with suppress(ValueError, OSError):
@@ -232,7 +234,7 @@ def test_a_file_swapped_for_a_link_leads_nobody_out(place: Path) -> None:
     untouched(place)
 
 
-def test_a_folder_swapped_for_a_link_to_the_reserved_names_leads_nobody_there(place: Path) -> None:
+def test_a_folder_swapped_for_a_link_does_not_lead_to_the_reserved_names(place: Path) -> None:
     with swapping(place / "s", "folder", "hidden", "root"):
         for _ in range(ROUNDS):
             for path in ("swapped", "swapped/file", "swapped/.metadata.json"):

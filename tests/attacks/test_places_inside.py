@@ -1,4 +1,4 @@
-"""Private folders beside a root on another disk, in folders that guests are given (case 42)."""
+"""Private folders of roots on another disk, inside folders that guests are given (case 42)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wasm_kernel.linux.folders import Folder
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The state folder, as if it lay on another disk than all else."""
+    """The state folder, treated as if it lay on another disk than everything else."""
     state = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
 
@@ -120,8 +120,10 @@ def test_no_guest_reaches_private_state_that_comes_into_its_folder(
     reaches_nothing(outer, disk, root)
 
 
-def test_nor_where_the_user_named_the_place(outer: LocalSandbox, disk: Path) -> None:
-    """It is refused, or hidden in a mount."""
+def test_no_guest_reaches_private_state_in_a_place_that_the_user_named(
+    outer: LocalSandbox, disk: Path
+) -> None:
+    """The folder is refused, or hidden in a mount."""
     root, place = disk / "root", disk / "outer" / "below" / "wasm-kernel"
     with get_session_sandbox("inner", workspace_root=root, private_root=place) as inner:
         inner.execute("secret = 'hunter2'")
@@ -129,7 +131,9 @@ def test_nor_where_the_user_named_the_place(outer: LocalSandbox, disk: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["session", "lone", "root"])
-def test_none_is_made_in_a_workspace_or_a_root(disk: Path, state: Path, kind: str) -> None:
+def test_no_private_place_is_made_in_a_workspace_or_a_root(
+    disk: Path, state: Path, kind: str
+) -> None:
     outer = disk / "outer"
     if kind == "root":
         get_session_sandbox("other", workspace_root=outer).close()
@@ -141,7 +145,7 @@ def test_none_is_made_in_a_workspace_or_a_root(disk: Path, state: Path, kind: st
     assert not list(outer.rglob("*.wasm-kernel"))
 
 
-def test_one_is_made_beside_a_root_elsewhere(disk: Path) -> None:
+def test_a_private_place_is_made_beside_a_root_elsewhere(disk: Path) -> None:
     for _ in range(2):
         create_session_sandbox(workspace_root=disk / "data" / "ws")[1].close()
     assert len(list(beside(disk / "data" / "ws").iterdir())) == 2
@@ -160,7 +164,7 @@ def test_a_guest_that_begins_anew_goes_on_with_its_mounts(warm: None, disk: Path
 def test_roots_elsewhere_cost_a_guest_nothing(
     disk: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service may have had thousands; each guest looks for those in its folders."""
+    """A service may have had thousands of roots; a guest looks only for those in its folders."""
     looked = []
     at = Spot.at
 

@@ -1,7 +1,7 @@
-"""Workspaces that somebody filled before they were opened, and what an older version left there.
+"""Workspaces that a stranger filled before they were opened, and leftovers of an older version.
 
-F1, F4, cases 39 to 42: nothing outside is read, written, made or removed, whatever lies in a
-workspace; and private state lies in no folder that a guest is given.
+F1, F4, cases 39 to 42: whatever lies in a workspace, nothing outside is read, written, made or
+removed, and no private state lies in a folder that a guest is given.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ Plant = Callable[[Path, Path], None]
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder of the host with files of the names that the first version removed."""
+    """A folder of the host with files that have the names that the first version removed."""
     folder = tmp_path / "outside"
     folder.mkdir()
     for name in ("key", ".bashrc", "123", "0000000001.commit", "index", "contents"):
@@ -111,7 +111,7 @@ def seen(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def plant(workspace: Path, outside: Path, kind: Plant, names: list[str]) -> None:
-    """Put something in the place of every name, and of each of them in folders below."""
+    """Put something in the place of every name, in the workspace and in two folders below it."""
     for top in (workspace, workspace / "sub", workspace / "sub" / "sub"):
         for name in names:
             place = top / name
@@ -121,7 +121,7 @@ def plant(workspace: Path, outside: Path, kind: Plant, names: list[str]) -> None
 
 
 def deepest_first() -> Iterator[list[str]]:
-    """Names that can lie in one workspace at once: a folder in one, its content in the other."""
+    """Groups of names that fit into one workspace: a name may be a folder of another one."""
     yield [name for name in NAMES if "/" not in name]
     yield [name for name in NAMES if name.count("/") == 1]
     yield [name for name in NAMES if name.count("/") == 2]
@@ -156,7 +156,7 @@ PLANTED |= {f"{kind.__name__} beneath": (kind, _notebook) for kind in (_folder_l
 def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
     warm: None, tmp_path: Path, outside: Path, kind: Plant, opening: Callable[[Path], LocalSandbox]
 ) -> None:
-    """F1, and case 41: the same where the guest is lost and the session opened once more."""
+    """F1, and case 41: it is also safe if the guest is lost or the session opened once more."""
     before = seen(outside)
     for names in deepest_first():
         workspace = tmp_path / "root" / ID
@@ -172,7 +172,7 @@ def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_case_41_so_is_what_the_host_does_with_it(
+def test_case_41_the_hosts_operations_on_a_planted_workspace_are_safe(
     warm: None, tmp_path: Path, outside: Path, kind: Plant
 ) -> None:
     before, root = seen(outside), tmp_path / "root"
@@ -190,7 +190,7 @@ def test_case_41_so_is_what_the_host_does_with_it(
 def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
     warm: None, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The script of the issue: the default workspace is also the root of the sessions."""
+    """The default workspace is also the root of the sessions."""
     monkeypatch.chdir(tmp_path)
     session_id, sandbox = create_session_sandbox()
     with sandbox:

@@ -1,7 +1,7 @@
-"""F11, F12, F18, F24, case 49: whatever lies in the place of the history's files.
+"""F11, F12, F18, F24, case 49: other things in the place of the history's files.
 
-A session whose folder somebody filled is opened, forked and exported at once and in bounded memory:
-with what can be used of it, and a word on what can't.
+The session is opened, forked and exported without delay and in bounded memory. It keeps what can be
+used, and says what can't.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BIG = 8 << 30
 
 
 def place_of(root: Path, name: str) -> Path:
-    """Where something is planted."""
+    """The path at which something is planted."""
     state = state_of(root / ID)
     if name == "one content":
         return content_of(state, 2)
@@ -46,7 +46,7 @@ def saved(warm: None, tmp_path: Path) -> Path:
 
 
 def in_time(work: Callable[[], object]) -> None:
-    """The work is done, or refused in words, before the test loses its patience."""
+    """The work must end, or be refused in words, before the test loses its patience."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -89,7 +89,7 @@ def garbage(path: Path) -> None:
 
 
 def numbers(path: Path) -> None:
-    """F23, F24: more lines than one, with numbers that no commit has."""
+    """F23, F24: several lines, with numbers that no commit has."""
     digits = b"1" + b"0" * 400
     path.write_bytes(b'{"index":2,"image":"x","salt":"%s"}\n' % digits + b"%s x {}\n" % digits)
 
@@ -144,6 +144,6 @@ def test_a_session_opens_whatever_lies_beside_its_history(
             begun_anew = name == "state"
             assert result.stdout == "2\n" or "variables" in result.stderr or begun_anew
 
-    with contextlib.suppress(NotRegular):  # in words: nobody can tell whether it is in use
+    with contextlib.suppress(NotRegular):  # in words: its lock can't be read
         in_time(lambda: export_session(ID, saved / "session.tar.gz", saved))
     in_time(opened)

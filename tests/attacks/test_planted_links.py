@@ -1,7 +1,7 @@
 """A link in the place of a folder that is named by a relative path, as in a cloned repository (F1).
 
-The default `workspace` is such a path: who opens a sandbox in a stranger's folder did not choose
-what it leads to. An absolute path may lead through links.
+The default `workspace` is such a path: a user who opens a sandbox in a stranger's folder did not
+choose the target of its links. An absolute path may lead through links.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_f1_the_defaults_lead_through_no_link(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["workspace", "up/dotssh", "absolute"])
-def test_f1_nor_does_a_mount(repository: Path, path: str) -> None:
+def test_f1_a_mount_leads_through_no_link(repository: Path, path: str) -> None:
     policy = ExecutionPolicy(mounts=[f"{path}:/data"])
     with pytest.raises(ValueError, match="/data by a relative path that leads through a link"):
         create_sandbox(workspace="app", policy=policy)
@@ -102,7 +102,7 @@ def test_f1_nor_does_a_mount(repository: Path, path: str) -> None:
 def test_f1_a_link_that_comes_later_is_not_followed(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder that was checked is the one that is opened, if a link is swapped in between."""
+    """A link that is swapped in after the check does not matter: the checked folder is opened."""
     (repository / "mine").mkdir()
 
     def swapped(path: Path | str) -> Path:
@@ -116,7 +116,7 @@ def test_f1_a_link_that_comes_later_is_not_followed(
         SandboxFolders.of_workspace(Path("mine"))
 
 
-def test_what_is_no_link_and_what_is_absolute_is_opened(repository: Path) -> None:
+def test_plain_folders_and_absolute_paths_are_opened(repository: Path) -> None:
     create_sandbox(workspace="a/b").close()
     create_sandbox(workspace="deep/../a/./b").close()
     create_sandbox(workspace="../beside").close()

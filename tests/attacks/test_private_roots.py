@@ -1,4 +1,4 @@
-"""Every function that takes a root of sessions takes the folder for private state, too."""
+"""Every function that takes a root of sessions also takes the folder for private state."""
 
 from __future__ import annotations
 

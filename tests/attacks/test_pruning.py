@@ -1,4 +1,4 @@
-"""Pruning against everything that happens meanwhile: nothing alive is lost, nothing half deleted,
+"""Pruning beside everything else that happens: no living session is lost, none is half deleted,
 nothing outside is touched.
 """
 
@@ -51,7 +51,7 @@ with open('sparse', 'w') as sparse:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """The sessions' folder, beside one that nobody may touch."""
+    """The sessions' folder, beside one that must not change."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").write_text("kept")
     (tmp_path / "sessions").mkdir()
@@ -78,7 +78,7 @@ def an_old_session(root: Path, age: timedelta = YEAR) -> Path:
 
 @contextmanager
 def begun(commands: list[list[str]]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes of Python; they are ended and their pipes closed, also when the test fails."""
+    """Starts Python processes; they are ended and their pipes closed, also when the test fails."""
     with ExitStack() as stack:
         processes = []
         for command in commands:
@@ -103,7 +103,7 @@ def users(root: Path, seconds: float, count: int) -> list[list[str]]:
 
 
 def prune_while(using: list[subprocess.Popen[str]], root: Path) -> list[PruneResult]:
-    """Delete everything that is not alive, again and again."""
+    """Delete every session that is not alive, again and again."""
     done = []
     dice = random.Random(1)
     while any(process.poll() is None for process in using):
@@ -117,7 +117,7 @@ def prune_while(using: list[subprocess.Popen[str]], root: Path) -> list[PruneRes
 
 
 def ends_of(using: list[subprocess.Popen[str]]) -> list[tuple[int, int]]:
-    """How often each found a session again, and how often it had been pruned."""
+    """How often each process found a session again, and how often it had been pruned."""
     ends = []
     for process in using:
         said, _ = process.communicate()
@@ -172,7 +172,7 @@ def test_killed_in_the_middle_no_session_is_half_deleted(root: Path, seed: int) 
         assert len(list(workspace.glob("[0-9]*"))) == FILES
         assert (workspace / ".metadata.json").exists()
     prune_sessions(0, root)
-    assert list(root.iterdir()) == []  # what was left aside, too
+    assert list(root.iterdir()) == []  # also the folders that a removal had renamed
 
 
 def test_two_processes_on_one_session_keep_it_alive(warm: None, root: Path) -> None:
@@ -199,7 +199,7 @@ def test_two_processes_on_one_session_keep_it_alive(warm: None, root: Path) -> N
 
 
 def test_what_seems_to_come_from_the_future_is_not_old(root: Path) -> None:
-    """The clock went back a year; file times say nothing, whatever they say."""
+    """The clock went back a year. The times of the files do not matter."""
     future, old = an_old_session(root, -YEAR), an_old_session(root)
     for workspace in (future, old):
         for path in (workspace / ".metadata.json", workspace):
@@ -247,7 +247,7 @@ def test_whatever_a_guest_leaves_behind_is_pruned(warm: None, root: Path) -> Non
 
 
 def test_pruning_in_the_process_that_uses_the_sessions(warm: None, root: Path) -> None:
-    """Each call either runs or is told that its session was pruned; no cell is cut short."""
+    """Each call runs, or says that its session was pruned; no cell is cut short."""
     begun = time.monotonic()
     problems: list[BaseException] = []
     ran, closed = [0], [0]

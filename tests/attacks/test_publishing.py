@@ -1,5 +1,6 @@
-"""A hostile notebook publishes, or writes with `folder=write`: names, planted links, files that
-change, what is not its own.
+"""A hostile notebook publishes files, or writes with `folder=write`.
+
+Its means: names, planted links, files that change, and files that are not its own.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def test_only_the_sessions_own_regular_files_are_copied(one: Publishing, tmp_pat
 
 def test_sessions_in_the_workspace_are_not_published(one: Publishing) -> None:
     one.write("inner/key.csv", SECRET)
-    ROOTS.add(one.app / "inner")  # by now it is a root of sessions, which cells can't reach
+    ROOTS.add(one.app / "inner")  # it is a root of sessions now, which cells can't reach
     assert "no such file" in one.refusal("inner/key.csv")
     assert one.files == {}
 
@@ -168,7 +169,7 @@ def test_what_a_repository_planted_leads_nowhere(
 def test_a_published_file_whose_place_a_link_takes_is_not_written_through(
     one: Publishing, tmp_path: Path
 ) -> None:
-    one.write("r.csv", SECRET)  # even the same content does not make it the same file
+    one.write("r.csv", SECRET)  # a file of the same content is another file
     one.publish("r.csv")
     there = one.book / "orders.files/r.csv"
     there.unlink()
@@ -176,7 +177,7 @@ def test_a_published_file_whose_place_a_link_takes_is_not_written_through(
     one.write("r.csv", "evil")
     assert "was changed since" in one.refusal("r.csv")
     there.unlink()
-    there.write_text(SECRET)  # the user's own, though it says the same
+    there.write_text(SECRET)  # a file of the user with the same content
     assert "was changed since" in one.refusal("r.csv")
     assert one.files == {"orders.files/r.csv": SECRET}
 
@@ -268,7 +269,7 @@ def test_nothing_is_put_where_private_state_or_sessions_lie(
 
 
 def brought(one: Publishing, *paths: str) -> dict[str, str]:
-    """Returns which paths that a cell has changed are refused."""
+    """The paths that a cell has changed and that are refused."""
     return one.place.write(WriteFiles(paths), QUIET).refused
 
 
@@ -302,7 +303,7 @@ def test_links_in_the_folder_are_not_written_through_nor_deleted(
         one.write(path, "evil")
     refused = brought(one, "a/key.csv", "a/new.csv", "r.csv", "pipe.csv", "same.csv")
     assert set(refused) == {"a/key.csv", "a/new.csv", "r.csv", "pipe.csv"}
-    assert (one.book / "same.csv").read_text() == "evil"  # a file of its own by now
+    assert (one.book / "same.csv").read_text() == "evil"  # it is the folder's own file now
     for path in ("a", "r.csv", "pipe.csv", "same.csv"):
         one.write(f".wh.{path}", "")
     shutil.rmtree(one.app / "a")
@@ -327,7 +328,7 @@ def test_what_cells_are_not_shown_is_neither_replaced_nor_deleted(
     assert len(brought(one, "secret.json", "kept/r.csv", "inner/r.csv")) == 3
     (one.book / "kept2").mkdir()
     one.place = replace(one.place, kept=(one.book / "kept", one.book / "kept2"))
-    one.write(".wh.kept2", "")  # an empty folder; whoever is not shown it may not remove it
+    one.write(".wh.kept2", "")  # cells don't see the folder, so they may not remove it
     brought(one, "kept2")
     assert (one.book / "kept2").is_dir()
     (one.book / "deep").mkdir()

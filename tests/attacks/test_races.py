@@ -1,7 +1,7 @@
-"""Folders, files and links that somebody swaps while the guest and the host act on them (case 44).
+"""Another process swaps folders, files and links while the guest and the host use them (case 44).
 
-Another process may do so: a second guest of the same session, or a native program. Here it is one
-that has no other work. Nothing outside may be read, kept, written or removed.
+It may be a second guest of the same session, or a native program; here it does nothing else.
+Nothing outside may be read, kept, written or removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ while True:
 
 @contextmanager
 def swapping(one: Path, other: Path) -> Iterator[None]:
-    """A process that makes two names change places, all the time."""
+    """Runs a process that swaps two names all the time."""
     process = subprocess.Popen([sys.executable, "-c", SWAPPER, str(one), str(other)])
     try:
         yield
@@ -46,7 +46,7 @@ def swapping(one: Path, other: Path) -> Iterator[None]:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder that the guest must not reach, shaped as the one that it has."""
+    """A folder that the guest must not reach, with the same names as the guest's own."""
     folder = tmp_path / "outside"
     (folder / "sub").mkdir(parents=True)
     for name in ("key", "sub/key"):
@@ -68,7 +68,7 @@ def guest(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Every file below a folder: its inode, its number of names, its content."""
+    """Every file below a folder: its inode, its number of links, its content."""
     return {
         str(path.relative_to(folder)): (
             path.lstat().st_ino,
@@ -117,8 +117,10 @@ def test_a_folder_that_becomes_a_link_leads_no_call_out(
     assert snapshot(outside) == before
 
 
-def test_what_is_kept_is_never_anothers(guest: tuple[Guest, FileVersions], outside: Path) -> None:
-    """F3: outside files were kept as earlier versions, and handed over by `%undo --files`."""
+def test_kept_versions_are_never_other_peoples_files(
+    guest: tuple[Guest, FileVersions], outside: Path
+) -> None:
+    """F3: outside files were kept as earlier versions, and `%undo --files` handed them over."""
     tiny, versions = guest
     for number in range(40):
         (tiny.app / "d" / "sub" / str(number)).write_text("own")
@@ -150,7 +152,7 @@ def test_what_is_kept_is_never_anothers(guest: tuple[Guest, FileVersions], outsi
 def test_a_folder_that_the_guest_has_open_stays_the_same(
     guest: tuple[Guest, FileVersions], outside: Path
 ) -> None:
-    """An open folder stays the one that was opened, whatever lies at its path by now."""
+    """An open folder stays the one that was opened, whatever lies at its path now."""
     tiny, _ = guest
     errno, fd = tiny.open("d", abi.O_DIRECTORY)
     assert errno == abi.SUCCESS

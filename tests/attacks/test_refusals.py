@@ -34,7 +34,7 @@ Call = Callable[[Path], Any]
 
 
 def calling(function: Callable[..., Any], *arguments: Any, at: str = "", **options: Any) -> Call:
-    """A call with a root, or with a folder below it."""
+    """Makes a call with a root, or with a folder below it."""
     return lambda root: function(*arguments, workspace_root=root / at, **options)
 
 
@@ -93,7 +93,7 @@ for _name, _wrong in WRONG.items():
 
 
 def everything(*folders: Path) -> set[tuple[str, int, int]]:
-    """What lies in folders: paths, kinds and lengths."""
+    """Everything in these folders: paths, kinds and lengths."""
     found = set()
     for folder in folders:
         for path in (folder, *folder.rglob("*")):
@@ -104,7 +104,7 @@ def everything(*folders: Path) -> set[tuple[str, int, int]]:
 
 
 def held() -> tuple[list[str], int]:
-    """The threads of this process, and how many files it has open."""
+    """The threads of this process, and the number of its open files."""
     threads = sorted(thread.name for thread in threading.enumerate())
     return threads, len(list(Path("/proc/self/fd").iterdir()))
 
@@ -136,14 +136,14 @@ def test_a_refused_call_leaves_nothing_behind(tmp_path: Path, state: Path) -> No
         assert (everything(root.parent), held()) == before, name
 
 
-def test_a_policy_that_is_none_changes_nothing_of_an_open_sandbox(
+def test_an_invalid_policy_changes_nothing_of_an_open_sandbox(
     warm: None, tmp_path: Path, state: Path
 ) -> None:
     policy = ExecutionPolicy(stdout_bytes=1000)
     with get_session_sandbox(OLD, policy=policy, workspace_root=tmp_path / "root") as sandbox:
         sandbox.execute("x = 1")
         wait_for(lambda: 2 in commits_in(state_of(tmp_path / "root" / OLD)), "a commit")
-        time.sleep(0.1)  # the writer closes what it has open
+        time.sleep(0.1)  # the writer closes its files
         before = everything(tmp_path), held()
         for name in ("policy", "logger", "runtime"):
             with pytest.raises((TypeError, ValueError)):

@@ -1,4 +1,4 @@
-"""What must not repeat: chance, ids and names of two sessions that begin from one memory."""
+"""Two sessions that begin from the same memory differ in random numbers, ids and names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def drawn(victim: Victim, code: str = SHOW) -> dict[str, object]:
 
 
 def repeated(draws: list[dict[str, object]]) -> set[str]:
-    """What is the same in any two of them."""
+    """The values that are equal in any two of them."""
     return {name for name in draws[0] if max(Counter(str(one[name]) for one in draws).values()) > 1}
 
 

@@ -1,7 +1,7 @@
-"""Deleting a session while somebody else deletes it and begins another one of the same id.
+"""A process deletes a session while another one deletes it and begins a session of the same id.
 
-The interleaving is forced. The new session may be open already and still be empty: it is neither
-deleted nor renamed, and nobody gets a private folder that belongs to nothing.
+The tests force the interleaving. The new session may be open already and still be empty: it must
+not be deleted or renamed, and no process gets a private folder without a session.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def names(folder: Path) -> list[str]:
 
 
 def once_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Any) -> None:
-    """Something happens just before a function is called for the first time."""
+    """Do something just before a function is called for the first time."""
     real = getattr(owner, name)
 
     def called(*args: Any, **options: Any) -> Any:
@@ -50,14 +50,14 @@ POINTS = [(PrivateFolders, "open"), (PrivateFolders, "find"), (removal, "exclusi
 
 @pytest.mark.parametrize(("owner", "name"), POINTS, ids=[name for _, name in POINTS])
 @pytest.mark.parametrize("files", [(), ("kept",)], ids=["empty", "with a file"])
-def test_a_session_begun_meanwhile_is_not_deleted(
+def test_a_session_begun_during_a_deletion_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, files: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     root = tmp_path / "sessions"
     Session(SessionsRoot(root), ID).closed()
     if name == "open":
-        discard(private_of(root / ID))  # one of a root that was copied has none
+        discard(private_of(root / ID))  # a session of a copied root has no private folder
     begun: list[Session] = []
 
     def another() -> None:
@@ -83,7 +83,7 @@ def test_a_session_begun_meanwhile_is_not_deleted(
 def test_a_folder_that_is_swapped_at_the_last_moment_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By somebody who asks no lock: a user's own `mv`."""
+    """A user's own `mv`, which takes no lock, swaps it."""
     Session(SessionsRoot(tmp_path), ID).closed()
 
     def swap() -> None:
@@ -98,10 +98,10 @@ def test_a_folder_that_is_swapped_at_the_last_moment_is_given_back(
     assert (tmp_path / "moved" / metadata.NAME).exists()
 
 
-def test_nobody_begins_in_a_folder_that_is_deleted_in_its_place(
+def test_no_session_begins_in_a_folder_that_is_deleted_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that can't be renamed has its session's name, and its lock, until it is gone."""
+    """A folder that can't be renamed keeps its session's name and its lock until it is gone."""
     Session(SessionsRoot(tmp_path), ID).closed()
     seen = []
 
@@ -119,10 +119,10 @@ def test_nobody_begins_in_a_folder_that_is_deleted_in_its_place(
     assert names(tmp_path) == []
 
 
-def test_what_arrives_takes_no_name_that_is_taken_meanwhile(
+def test_an_arriving_session_takes_no_name_that_was_just_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An import or a fork: renaming a folder over an empty one would delete that."""
+    """An import or a fork: renaming a folder over an empty one would delete the empty one."""
     real: Callable[..., os.stat_result] = os.stat
 
     def stat(path: Any, **options: Any) -> os.stat_result:
@@ -138,7 +138,7 @@ def test_what_arrives_takes_no_name_that_is_taken_meanwhile(
         settled = staging.publish(root, "aside", ID)
         monkeypatch.undo()
         assert settled == ("aside" not in names(tmp_path))
-        if settled:  # the name was free, and taken in one step
+        if settled:  # the name was free, and was taken in one step
             assert names(tmp_path) == [ID]
         (tmp_path / "aside").mkdir(exist_ok=True)
         before = (tmp_path / ID).stat().st_ino
@@ -151,7 +151,7 @@ def new_session(root: Path) -> None:
 
 
 def arrived_session(root: Path) -> None:
-    """As an import or a fork makes it."""
+    """Make a session like an import or a fork."""
     with staging.new_session(SessionsRoot(root), ID):
         pass
 
@@ -164,7 +164,7 @@ MAKER_NAMES = ["new", "arrived"]
 def test_a_session_is_not_emptied_by_a_removal_that_saw_it_being_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, owner: Any, name: str
 ) -> None:
-    """The removal has opened the folder under its first name, and locks it when it has its last."""
+    """The removal opens the folder under its first name, and locks it when it has its last one."""
     seen, made = threading.Event(), threading.Event()
 
     def finish() -> None:
@@ -194,7 +194,7 @@ def test_a_session_is_not_emptied_by_a_removal_that_saw_it_being_made(
 def test_a_session_is_made_although_a_removal_takes_its_folder_for_a_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, done: bool
 ) -> None:
-    """The removal locks the folder first."""
+    """Here the removal locks the folder first."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     root = tmp_path / "sessions"
     root.mkdir()

@@ -1,4 +1,4 @@
-"""A sandbox on the folder that is also the root of the sessions: cases 39 and 42, from inside."""
+"""A sandbox on the folder that is also the root of sessions: cases 39 and 42, seen from inside."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ for act in {!r}:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_its_guest_reaches_none(whole: LocalSandbox, root: Path, way: str) -> None:
+def test_its_guest_reaches_no_session(whole: LocalSandbox, root: Path, way: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.name != "mine"}
     whole.execute("import os; os.symlink('.', 'up'); os.symlink('..', 'mine/up')")
     for name in ("named", UUID, "copied", "below/deep"):
@@ -93,7 +93,7 @@ def test_its_guest_reaches_none(whole: LocalSandbox, root: Path, way: str) -> No
             above = "" if way.startswith("link") else "../"
             whole.execute(f"os.symlink({above + name!r}, {target!r})")
         acts = [act.format(target) for act in ACTS]
-        if "link" in way:  # the link itself is the guest's
+        if "link" in way:  # the link itself belongs to the guest
             acts = [act for act in acts if not act.startswith(ITSELF)]
         told = whole.execute(TRY.format(acts)).stdout
         assert set(told.split()) <= {"FileNotFoundError", "NotADirectoryError"}, (target, told)
@@ -121,7 +121,7 @@ def test_its_guest_makes_nothing_that_is_taken_for_one(
     whole.execute("os.rmdir('folder'); os.remove('file'); os.remove('still')")
 
 
-def test_sessions_that_begin_meanwhile_are_hidden_at_once(whole: LocalSandbox, root: Path) -> None:
+def test_sessions_that_begin_later_are_hidden_at_once(whole: LocalSandbox, root: Path) -> None:
     whole.execute("import os; print(os.listdir('/app'))")
     session_id, sandbox = create_session_sandbox(workspace_root=root)
     with sandbox, get_session_sandbox("other", workspace_root=root) as other:

@@ -1,4 +1,4 @@
-"""Pipes, sockets, devices that the host put into the workspace: refused, and never waited for."""
+"""Pipes, sockets and devices in the workspace: they are refused, and never waited for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wasm_kernel.policy import Mount
 
 @pytest.fixture(params=["pipe", pytest.param("socket", marks=pytest.mark.soak), "device"])
 def put_special(request: pytest.FixtureRequest, victim: Victim) -> Iterator[Callable[[], None]]:
-    """The host puts something that may hang into the workspace, named `special`."""
+    """The host puts a file that may block into the workspace, named `special`."""
     victim.says("import os, pathlib, shutil\nos.chdir('/app')")
     path = victim.app / "special"
     with contextlib.ExitStack() as stack:

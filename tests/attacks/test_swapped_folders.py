@@ -1,4 +1,4 @@
-"""F22, cases 10, 41, 44: listed, exported and forked whatever lies there, and while it changes."""
+"""F22, cases 10, 41, 44: sessions are listed, exported and forked while their folders change."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "outside" / "secret").write_text("SECRET")
     write_session_file(ID, "a/kept", b"kept", tmp_path / "sessions")
     yield tmp_path / "sessions"
-    for folder in ("sessions", "there"):  # pytest's own can't go so deep
+    for folder in ("sessions", "there"):  # pytest's own removal can't go so deep
         trees.remove_tree(tmp_path / folder)
 
 
 @contextmanager
 def at_work(work: Callable[[], None]) -> Iterator[None]:
-    """Somebody does something over and over while a block lasts."""
+    """Run a function over and over in a thread while the block lasts."""
     over = threading.Event()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""ATTACKS 17-21: whatever a cell does to the agent or says through the door, the host stands."""
+"""ATTACKS 17-21: whatever a cell does to the agent or sends to the host, the host stands."""
 
 from __future__ import annotations
 
@@ -151,13 +151,13 @@ def forge(frame):
 
 @pytest.fixture
 def forger(victim: Victim) -> Victim:
-    """A guest whose cells speak through the door themselves."""
+    """A guest whose cells write frames to the host themselves."""
     victim.says(FORGE)
     return victim
 
 
 def answer(forger: Victim, expression: str) -> Any:
-    """What the host answers to a forged frame."""
+    """The host's answer to a forged frame."""
     return json.loads(forger.says(f"print(forge({expression}).decode())"))
 
 

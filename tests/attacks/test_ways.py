@@ -1,6 +1,6 @@
-"""ATTACKS 9, 10, 11, 14, 16: every way out of the folder, and into the hidden names.
+"""ATTACKS 9, 10, 11, 14, 16: every path out of the folder, and to the hidden names.
 
-Seen from inside: Python's own calls, with open folders, links and descriptors of every kind.
+The attacks run inside: Python's own calls, with open folders, links and descriptors of every kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECRET = "the secret of another session"
 
 @pytest.fixture(scope="module")
 def _session(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    """A session beside another one, with the host's own names in both."""
+    """A session beside another one; both have the host's own names."""
     root = tmp_path_factory.mktemp("root")
     for name in ("own", "other"):
         (root / name).mkdir()
@@ -36,7 +36,7 @@ def _session(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
 
 @pytest.fixture
 def session(_session: Victim) -> Iterator[Victim]:
-    """After the attack nothing outside has changed, and the session goes on."""
+    """The session; after the attack nothing outside has changed, and it goes on."""
     before = _outside(_session.app.parent)
     _session.says("import os, glob, shutil, pathlib\nos.chdir('/app')")
     yield _session
@@ -94,7 +94,7 @@ USES = [
 
 
 def worked(session: Victim, codes: list[str]) -> str:
-    """Which of these ended without an error, and what they printed. Each begins in `/app`."""
+    """The attempts that ended without an error, and what they printed. Each begins in `/app`."""
     return session.says(
         f"for code in {codes!r}:\n    os.chdir('/app')\n"
         "    try: exec(code); print('worked:', code)\n    except Exception: pass\n"
@@ -106,7 +106,7 @@ def test_case_10_no_path_leads_out(session: Victim) -> None:
     session.says("os.makedirs('d/e')")
     said = worked(session, [use.format(path) for path in ESCAPES for use in USES]).splitlines()
     assert not [line for line in said if "worked" in line and "dirname" not in line]
-    seen = "\n".join(line for line in said if "worked" not in line)  # folders of the guest's own
+    seen = "\n".join(line for line in said if "worked" not in line)  # the guest's own folders
     assert not [bad for bad in (SECRET, "outside", "history", "root:", "passwd") if bad in seen]
 
 
@@ -133,7 +133,7 @@ def test_case_10_no_link_leads_out(session: Victim, by: str) -> None:
         (session.app / "way").unlink()
 
 
-FOLLOWING = ("print(ope", "open({0},", "os.trunca", "shutil.co")  # the rest acts on the link
+FOLLOWING = ("print(ope", "open({0},", "os.trunca", "shutil.co")  # others act on the link
 
 
 OUT = [
@@ -181,7 +181,9 @@ def test_case_10_no_open_folder_and_no_call_leads_out(session: Victim, code: str
 
 
 def test_case_09_no_descriptor_shows_a_hidden_name_or_the_host(session: Victim) -> None:
-    """Every number there is: the folders that the guest's C library keeps are among them."""
+    """Every descriptor number is tried: the folders that the guest's C library keeps are among
+    them.
+    """
     session.says("os.symlink('.', 'here')")
     names = [".metadata.json", ".METADATA.json/tmp", "../other", "..", "../.."]
     names += ["here/.metadata.json", "here/here/../.metadata.json", "/etc"]
@@ -288,7 +290,9 @@ def test_two_kernels_on_one_session_see_each_others_files_and_no_hidden_ones(
 def test_a_folder_that_the_other_kernel_turns_into_a_link_shows_nothing_hidden(
     session: Victim,
 ) -> None:
-    """One swaps a folder and a link to the workspace as fast as it can, the other looks through."""
+    """One kernel swaps a folder and a link to the workspace as fast as it can, the other looks
+    through.
+    """
     other = Victim(create_sandbox(workspace=session.app, policy=SMALL))
     try:
         other.says("import os; os.chdir('/app'); os.mkdir('d'); os.symlink('.', 'l')")

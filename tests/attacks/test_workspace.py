@@ -1,4 +1,4 @@
-"""ATTACKS 9, 11, 12, 15, 16: the guest sees its folder, and of that not the host's own names."""
+"""ATTACKS 9, 11, 12, 15, 16: the guest sees its own folder, without the host's own names in it."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ NAMES = [
 
 @pytest.fixture
 def hiding(victim: Victim) -> Victim:
-    """A workspace that has the host's own names."""
+    """A workspace that holds a file with one of the host's own names."""
     (victim.app / ".metadata.json").write_text("secret")
     return victim
 
 
 def ends(victim: Victim, codes: list[str]) -> dict[str, str]:
-    """The name of the error that each of these ends with, or none. Each begins in `/app`."""
+    """The name of the error that each code ends with, or an empty text. Each begins in `/app`."""
     said = victim.says(
         f"import json, os\nends = {{}}\nfor code in {codes!r}:\n    os.chdir('/app')\n"
         "    try: exec(code, {'os': os}); ends[code] = ''\n"
