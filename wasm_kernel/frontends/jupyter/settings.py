@@ -86,165 +86,168 @@ class _Session(Configurable):
     session_id = Unicode(
         "",
         config=True,
-        help="The session to open. By default it is the notebook's, where Jupyter's server names "
-        "that; otherwise it comes from the connection file's name, so that a restarted kernel "
+        help="The session to open. By default it is the notebook's, if Jupyter's server names the "
+        "notebook. Otherwise it comes from the connection file's name, so that a restarted kernel "
         "finds its files again.",
     )
     reopen = Bool(
         True,
         config=True,
-        help="Whether a notebook that is opened again, with another kernel, finds the session that "
-        "it had: its files, and its variables if resume says so. It needs Jupyter's server, which "
-        "names the notebook's file. Otherwise each kernel begins with an empty session.",
+        help="Whether a notebook that is opened again with another kernel finds its session: its "
+        "files, and its variables if `resume` says so. This needs Jupyter's server, which names "
+        "the notebook's file. Without it each kernel begins with an empty session.",
     )
     workspace_root = Unicode(
         config=True,
-        help="The folder that holds the sessions' folders; $WASM_KERNEL_WORKSPACE_ROOT, or "
-        "wasm-kernel/sessions in Jupyter's data folder.",
+        help="The folder that holds the sessions' folders. By default "
+        "$WASM_KERNEL_WORKSPACE_ROOT, or wasm-kernel/sessions in Jupyter's data folder.",
     )
     private_root = Unicode(
         "",
         config=True,
-        help="The folder that holds what no cell sees of its session: saved variables, earlier "
-        "versions of files, packages. It must lie outside of workspace_root. By default "
+        help="The folder for the parts of sessions that no cell sees: saved variables, earlier "
+        "versions of files, packages. It must lie outside of `workspace_root`. By default "
         "wasm-kernel in the user's state folder (XDG_STATE_HOME), or a folder beside "
-        "workspace_root if that is on another disk.",
+        "`workspace_root` if that is on another disk.",
     )
     folder = Enum(
         ["none", "read", "write"],
         "read",
         config=True,
-        help="What cells see of the folder that the kernel was started in, which is the "
-        "notebook's. read: its files, as /notebook, where cells begin; what they write or delete "
-        "there happens in the session alone. write: besides, what they write, replace or delete "
-        "there lands in the folder when the cell is over, if its suffix is one of "
-        "publish_suffixes, and %undo --files brings back what was there; all else stays in the "
-        "session. none: nothing; cells begin in /app.",
+        help="What cells see of the notebook's folder, in which the kernel was started. read: its "
+        "files, as /notebook, where cells begin; what cells write or delete there changes the "
+        "session alone. write: the same, and when a cell is over, the files that it wrote, "
+        "replaced or deleted there change in the folder, too, if their suffix is one of "
+        "`publish_suffixes`; `%undo --files` takes that back. Other files stay in the session. "
+        "none: nothing; cells begin in /app.",
     )
     publish_folder = Unicode(
         "",
         config=True,
-        help="The folder that %session_publish copies results into, as a path below the folder "
-        "that the kernel is started in, such as results. By default the one beside the notebook "
-        "that is named after it (orders.files for orders.ipynb), where Jupyter's server tells the "
-        "kernel its notebook. Where none is told, as in papermill, all results that this session "
-        "holds are published into the folder named here when the kernel ends.",
+        help="The folder that `%session_publish` copies results into, such as results: a path "
+        "below the folder that the kernel is started in. By default the folder beside the "
+        "notebook that is named after it (orders.files for orders.ipynb), if Jupyter's server "
+        "names the notebook. If it does not, as with papermill, the kernel publishes all results "
+        "of its session into the folder named here when it ends.",
     )
     publish_suffixes = List(
         Unicode(),
         list(DATA_SUFFIXES),
         config=True,
-        help="The suffixes of files that may be published, or written with folder=write: those of "
-        "data, which no program runs. With folder=write, .json and .txt land in folders for "
-        "results alone (results, output, NAME.files), as tools know files that they obey by such "
-        "names; suffixes of your own land anywhere. An empty list lets none out. By default "
-        f"{', '.join(DATA_SUFFIXES)}.",
+        help="The suffixes of files that may be published, or written with `folder=write`: data, "
+        "which no program runs. With `folder=write`, .json and .txt files land only in folders "
+        "for results (results, output, NAME.files), because tools obey some files with these "
+        "suffixes; suffixes of your own land anywhere. An empty list publishes nothing. By "
+        f"default {', '.join(DATA_SUFFIXES)}.",
     )
     resume = Enum(
         [resume.value for resume in Resume],
         Resume.CRASH.value,
         config=True,
-        help="When to go on with the variables that an earlier kernel left in the session: never, "
-        "after a crash of its process, or always, also tomorrow in the same notebook. A restart "
-        "that you ask for begins anew. Files and named checkpoints are there in any case (reopen).",
+        help="When a kernel continues with the variables that an earlier kernel left in the "
+        "session: never, after a crash of that kernel, or always, also tomorrow in the same "
+        "notebook. A restart that you ask for begins with no variables. Files and named "
+        "checkpoints are there in any case (`reopen`).",
     )
     confinement = Enum(
         [OFF, AUTO, REQUIRED],
         AUTO,
         config=True,
-        help="Whether the kernel's own process gives up, once it runs, all files but Python's and "
-        "its session's, and all new connections and programs, so that a flaw in the sandbox would "
-        "lead nowhere: off, auto (if Linux offers Landlock and seccomp), or required (no kernel "
-        "without).",
+        help="Whether the kernel's process, once it runs, gives up access to all files except "
+        "Python's and its session's, and to new connections and programs. A flaw in the sandbox "
+        "would then reach nothing else. off; auto, if Linux offers Landlock and seccomp; or "
+        "required: no kernel starts without it.",
     )
     outputs = Enum(
         [mode.value for mode in Mode],
         Mode.SAFE.value,
         config=True,
-        help="How much of rich outputs is shown. safe: HTML, SVG, Markdown, LaTeX and charts "
-        "without anything that runs, loads or reaches out of its output. static: text and raster "
-        "images. trusted: everything as the cell made it, whose scripts then run in the front end "
-        "with the rights of its user. Of widgets, safe shows those of ipywidgets itself.",
+        help="How much of rich outputs is shown. safe: HTML, SVG, Markdown, LaTeX and charts, "
+        "without anything that runs, loads something or reaches out of its output; widgets of "
+        "ipywidgets itself. static: text and raster images. trusted: everything unchanged; its "
+        "scripts run in the front end with the rights of its user.",
     )
     tell_notebook = Bool(
         False,
         config=True,
-        help="Whether cells see the path of their notebook in $JPY_SESSION_NAME, where Jupyter's "
-        "server tells it to the kernel. It may name folders of the host.",
+        help="Whether cells see the path of their notebook in $JPY_SESSION_NAME, if Jupyter's "
+        "server names it. The path may contain names of the host's folders.",
     )
     pass_env = List(
         Unicode(),
         config=True,
-        help="The environment variables of the kernel's own process that cells see, each by its "
-        "name; none by default. A name that is not set is left out. Names that begin with JPY_ or "
-        "JUPYTER are refused, as some hold Jupyter's keys. Values are saved with the session's "
-        "variables. env sets variables to values of your own.",
+        help="The names of environment variables of the kernel's process that cells see. A "
+        "variable that is not set is left out. Names that begin with JPY_ or JUPYTER are refused, "
+        "because some hold Jupyter's keys. Values are saved with the session's variables. `env` "
+        "sets variables to values of your own. None by default.",
     )
     pip = Bool(
         True,
         config=True,
-        help="Whether cells may install packages, pure-Python ones with %pip and pure JavaScript "
-        "with %npm: the pip beside this kernel, or npm, fetches them with the user's "
-        "configuration, and none of their code runs outside of the sandbox.",
+        help="Whether cells may install packages: pure Python with %pip, pure JavaScript with "
+        "%npm. The pip beside this kernel, or npm, fetches them with the user's configuration. "
+        "None of their code runs outside of the sandbox.",
     )
     fork = Bool(
         True,
         config=True,
-        help="Whether cells may make further sessions with %fork. `wasm-kernel run` turns it off: "
-        "each has variables and files of its own, which would stay.",
+        help="Whether cells may make further sessions with %fork. `wasm-kernel run` turns it off, "
+        "because the new sessions would stay, with their variables and files.",
     )
     prune_sessions = Bool(
         False,
         config=True,
         help="Whether %prune_sessions in a cell may delete other sessions that were not used for "
-        "long. Off by default: a notebook that somebody else wrote would otherwise do it with your "
-        "sessions as soon as you run it.",
+        "long. Off by default, because otherwise a notebook from another person could delete your "
+        "sessions when you run it.",
     )
     sessions_bytes = Int(
         10 * 1024**3,
         min=0,
         config=True,
-        help="The most that all sessions in workspace_root may take on disk together, in bytes "
-        "(the default is 10 GiB); 0 for no bound. Above it, what sessions save of variables and of "
-        "earlier versions of files is removed: of the largest and oldest ones, if they take more "
-        "than their fair share and nobody uses them. One in use goes when it is left, and no other "
-        "in its place. Files stay. Every kernel looks after all sessions, in the background.",
+        help="The most disk space that all sessions in `workspace_root` may take together, in "
+        "bytes (by default 10 GiB); 0 for no limit. Above it, saved variables and earlier "
+        "versions of files are removed, from the largest and oldest sessions first. A session "
+        "that takes less than its fair share keeps them, and one in use keeps them until it is "
+        "closed. Files stay. Every kernel does this for all sessions, in the background.",
     )
     sessions_days = Float(
         90.0,
         min=0.0,
         config=True,
-        help="After so many days without use, a session's saved variables and earlier versions of "
-        "files are removed; and its files, too, if its notebook is gone, two weeks after a cell "
-        "has said so. 0 for never.",
+        help="The number of days without use after which a session's saved variables and earlier "
+        "versions of files are removed. If its notebook is gone, its files go, too, two weeks "
+        "after a cell has said so. 0 for never.",
     )
     allow_unsigned = Bool(
         False,
         config=True,
-        help="Run with a connection file that holds no key: whoever reaches the kernel's ports can "
-        "then run code in its sandbox.",
+        help="Whether to run with a connection file that holds no key. Every program that reaches "
+        "the kernel's ports can then run code in its sandbox.",
     )
 
     policy_file = Unicode(
         "",
         config=True,
-        help="A TOML file with limits, as an absolute path; each of them is a key of its name. A "
-        "limit that is a trait of its own on the command line or in a config file goes before.",
+        help="A TOML file with limits, as an absolute path. Its keys are the names of the limits. "
+        "A limit that is set on the command line or in a config file wins.",
     )
 
     door = Enum(
         [Door.KERNEL.value, Door.BATCH.value],
         Door.KERNEL.value,
         config=True,
-        help="Whose kernel it is. `wasm-kernel run` and `grade` say batch: errors and notices then "
-        "name options of these commands, and %session_publish shows links into publish_folder, "
-        "without copying anything, as the command collects what the notebook has written.",
+        help="The kind of program that starts the kernel. `wasm-kernel run` and `grade` set "
+        "batch: errors and notices then name the options of these commands, and "
+        "`%session_publish` shows links into `publish_folder` and copies nothing, because the "
+        "command collects the notebook's files.",
     )
     event_log = Unicode(
         "",
         config=True,
         help="A file for the events of the kernel and its session, one JSON object a line, as an "
-        "absolute path; it is made for its owner alone, and appended to. None by default.",
+        "absolute path. It is created readable by its owner alone, and appended to. None by "
+        "default.",
     )
 
     @default("workspace_root")
