@@ -4,7 +4,6 @@ nothing outside is touched.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -13,11 +12,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.aged import aged, aged_session
 from tests.faces import PATIENCE
 from tests.local import get_session_sandbox
 from tests.sampled import SOAK_SECONDS, sampled
@@ -32,7 +31,7 @@ from wasm_kernel.linux import trees
 from wasm_kernel.sessions import ids
 
 ROOT = Path(__file__).resolve().parents[2]
-YEAR = timedelta(days=366)
+YEAR = 366 * 24.0
 FILES = 40
 PRUNE = "import sys; from wasm_kernel import prune_sessions; prune_sessions(0, sys.argv[1])"
 EVIL = """
@@ -61,18 +60,10 @@ def root(tmp_path: Path) -> Iterator[Path]:
     trees.remove_tree(tmp_path / "sessions")
 
 
-def dated(root: Path, session_id: str, age: timedelta) -> None:
-    text = (datetime.now(UTC) - age).isoformat()
-    fields = {"session_id": session_id, "created_at": text, "updated_at": text, "version": 1}
-    (root / session_id / ".metadata.json").write_text(json.dumps(fields))
-
-
-def an_old_session(root: Path, age: timedelta = YEAR) -> Path:
-    workspace = root / ids.new()
-    workspace.mkdir()
+def an_old_session(root: Path, hours: float = YEAR) -> Path:
+    workspace = aged_session(root, hours)
     for number in range(FILES):
         (workspace / f"{number}").write_bytes(b"x" * 100)
-    dated(root, workspace.name, age)
     return workspace
 
 
@@ -212,7 +203,7 @@ def test_what_seems_to_come_from_the_future_is_not_old(root: Path) -> None:
 
 
 def test_links_named_like_sessions_or_metadata_lead_nowhere(root: Path) -> None:
-    old, recent = an_old_session(root), an_old_session(root, timedelta(0))
+    old, recent = an_old_session(root), an_old_session(root, 0)
     for target in (root.parent / "kept", recent, Path("..", "kept"), Path("nowhere")):
         (root / ids.new()).symlink_to(target)
     (root / ids.new()).write_text("a file")
@@ -237,7 +228,7 @@ def test_whatever_a_guest_leaves_behind_is_pruned(warm: None, root: Path) -> Non
         assert made.success, made.error
         tampered = sandbox.execute("open('/app/.metadata.json', 'w').write('{}')")
         assert not tampered.success
-    dated(root, name, YEAR)
+    aged(root / name, YEAR)
     preview = prune_sessions(24, root, dry_run=True)
     result = prune_sessions(24, root)
     assert result.errors == {}

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.aged import aged_session
 from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import SECONDS, RealKernel
 
-OLD = timedelta(days=30)
 APPLY = "'prune_sessions', '--older-than 0h --apply'"
 NOT_ASKED_FOR = [
     f"get_ipython().run_line_magic({APPLY})",
@@ -58,16 +56,7 @@ def pruning(start: Starting) -> RealKernel:
 
 def old_session(root: Path) -> Path:
     """A session's folder that nobody has used for a month."""
-    workspace = root / str(uuid.uuid4())
-    workspace.mkdir(parents=True)
-    then = (datetime.now(UTC) - OLD).isoformat()
-    (workspace / ".metadata.json").write_text(
-        json.dumps(
-            {"session_id": workspace.name, "created_at": then, "updated_at": then, "version": 1}
-        )
-    )
-    (workspace / "data.bin").write_bytes(b"x" * 5000)
-    return workspace
+    return aged_session(root, 30 * 24, b"x" * 5000)
 
 
 def result_of(kernel: RealKernel, code: str) -> dict[str, Any]:

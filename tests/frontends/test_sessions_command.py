@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
+from tests.aged import aged
 from tests.local import get_session_sandbox
 from tests.private import folders_of
 from tests.sessions.other_process import Other
@@ -97,16 +98,10 @@ def failed(done: Done) -> str:
     return done.stderr
 
 
-def age(workspace: Path, days: int) -> None:
-    then = (datetime.now(UTC) - timedelta(days=days)).isoformat()
-    fields = {"session_id": workspace.name, "created_at": then, "updated_at": then, "version": 1}
-    (workspace / ".metadata.json").write_text(json.dumps(fields))
-
-
 def test_sessions_are_listed_the_last_used_first(command: Command, root: Path) -> None:
     for number, name in enumerate(("old", "new", "middle")):
         write_session_file(name, "a", b"x" * 2000, root)
-        age(root / name, (30, 1, 10)[number])
+        aged(root / name, (30, 1, 10)[number] * 24)
     (root / "no session").mkdir()
     lines = good(command("list")).splitlines()
     assert lines[0].split()[:3] == ["SESSION", "LAST", "USED"]
@@ -219,7 +214,7 @@ def test_a_session_is_deleted_only_when_the_user_says_so(command: Command, root:
 def test_pruning_tells_first_and_deletes_when_asked(command: Command, root: Path) -> None:
     old = "00000000-0000-4000-8000-000000000000"
     write_session_file(old, "a", b"x", root)
-    age(root / old, 30)
+    aged(root / old, 30 * 24)
     dry = command("prune", "--older-than", "7d")
     assert good(dry) == f"{old}\n"
     assert "Dry run" in dry.stderr

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import CapturingLogger
 
+from tests.aged import aged_session
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
 from wasm_kernel.linux.broker import Broker, LocalBroker
@@ -48,15 +46,6 @@ class Patient:
         raise AssertionError(action)
 
 
-def session(root: Path, days: int) -> str:
-    name = str(uuid.uuid4())
-    (root / name).mkdir(parents=True)
-    then = (datetime.now(UTC) - timedelta(days=days)).isoformat()
-    fields = {"session_id": name, "created_at": then, "updated_at": then, "version": 1}
-    (root / name / ".metadata.json").write_text(json.dumps(fields))
-    return name
-
-
 @pytest.mark.parametrize(
     ("line", "request_"),
     [
@@ -86,29 +75,29 @@ def test_other_words_are_refused_with_the_usage(line: str) -> None:
 
 
 def test_it_prunes_and_its_events_are_heard(tmp_path: Path) -> None:
-    old, young = session(tmp_path, 3), session(tmp_path, 0)
+    old, young = aged_session(tmp_path, 72), aged_session(tmp_path, 0)
     heard = CapturingLogger()
     line = CommandLine("prune_sessions", "--older-than 24h --apply")
     told = prune_command(SandboxLogger(heard))(line, Patient(tmp_path))
-    assert told["deleted"] == [old]
+    assert told["deleted"] == [old.name]
     assert told["summary"].startswith("1 session deleted")
-    assert [path.name for path in tmp_path.iterdir()] == [young]
+    assert [path.name for path in tmp_path.iterdir()] == [young.name]
     assert [call.args[0] for call in heard.calls][-1] == "session.prune.completed"
 
 
 def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:
-    old = session(tmp_path, 3)
+    old = aged_session(tmp_path, 72)
     gone = Patient(tmp_path)
     gone.cancelled = True
     line = CommandLine("prune_sessions", "--older-than 24h --apply")
     with pytest.raises(Cancelled):
         prune_command(SandboxLogger())(line, gone)
-    assert (tmp_path / old).is_dir()
+    assert old.is_dir()
 
 
 def test_a_result_of_thousands_fits_into_a_message_and_all_events_come(tmp_path: Path) -> None:
     for _ in range(600):
-        session(tmp_path, 3)
+        aged_session(tmp_path, 72)
     pruned = prune(SessionsRoot(tmp_path))(PruneSessions(24), QUIET)
     assert len(pruned.reply["deleted"]) == 500
     assert pruned.reply["summary"].endswith("Of 600 sessions, only the first are listed.")
@@ -134,14 +123,14 @@ def test_a_request_with_other_types_is_not_one(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("hours", [-1.0, float("nan"), float("inf")])
 def test_the_handler_takes_no_strangers_word(tmp_path: Path, hours: float) -> None:
-    session(tmp_path, 3)
+    aged_session(tmp_path, 72)
     with pytest.raises(PruneError):
         prune(SessionsRoot(tmp_path))(PruneSessions(hours, dry_run=False), QUIET)
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_it_deletes_only_if_it_is_told_so_in_so_many_words(tmp_path: Path) -> None:
-    session(tmp_path, 3)
+    aged_session(tmp_path, 72)
     for fields in ({}, {"root": "/"}, {"dry_run": True}):
         request = msgspec.convert({"hours": 1, **fields}, PruneSessions)
         assert prune(SessionsRoot(tmp_path))(request, QUIET) != Pruned()

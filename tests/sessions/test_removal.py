@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -218,23 +217,3 @@ def test_a_root_that_may_not_be_written_to_is_an_error_in_words(
     tmp_path.chmod(0o700)
     assert (workspace / ".metadata.json").exists()
     trees.remove_tree(workspace)
-
-
-def test_who_is_late_does_not_delete_the_session_that_came_after(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another removal is done, and a session of that id begun, before the lock is had."""
-    locked = exclusively
-
-    def late(private: Folder) -> AbstractContextManager[None]:
-        monkeypatch.undo()
-        delete_session_workspace(ID, tmp_path)
-        Session(SessionsRoot(tmp_path), ID).closed()
-        (workspace / "file").write_text("new")
-        return locked(private)
-
-    monkeypatch.setattr(removal, "exclusively", late)
-    with Folder.open(tmp_path) as root, pytest.raises(FileNotFoundError):
-        Deleter(SessionsRoot(tmp_path), root).delete(ID, ASKED)
-    assert (workspace / "file").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == [ID]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.aged import aged
 from tests.faces import says, wait_for
 from tests.local import get_session_sandbox
 from tests.private import folders_of, private_of
@@ -55,9 +54,7 @@ def a_session(root: Path, kib: int, idle: float = HOUR, *, files: int = 0) -> st
         (contents.parent / "index").write_text("an index")
         Holder().write(folders.private)
     (root / name / "file").write_bytes(os.urandom(files * KIB))
-    then = (datetime.now(UTC) - timedelta(seconds=idle)).isoformat()
-    fields = {"session_id": name, "created_at": then, "updated_at": then, "version": 1}
-    (root / name / ".metadata.json").write_text(json.dumps(fields))
+    aged(root / name, idle / HOUR)
     left(root, name, idle)
     return name
 

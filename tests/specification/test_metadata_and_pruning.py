@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.aged import aged_session
 from tests.faces import full_disk
 from tests.nobody import as_nobody
 from tests.specification.conftest import ID, Creating, Getting, Heard
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,
+    WasmKernelError,
     WorkspaceError,
     create_sandbox,
     delete_session_workspace,
@@ -50,16 +52,10 @@ def time_of(text: str) -> datetime:
 
 def a_session(root: Path, hours: float | None, content: bytes = b"") -> str:
     """A session's folder that was last used so many hours ago; without metadata for None."""
-    session_id = ids.new()
-    workspace = root / session_id
-    workspace.mkdir(parents=True)
-    if hours is not None:
-        text = (datetime.now(UTC) - timedelta(hours=hours)).isoformat()
-        fields = {"session_id": session_id, "created_at": text, "updated_at": text, "version": 1}
-        (workspace / ".metadata.json").write_text(json.dumps(fields))
-    if content:
-        (workspace / "data.bin").write_bytes(content)
-    return session_id
+    workspace = aged_session(root, hours or 0, content)
+    if hours is None:
+        (workspace / ".metadata.json").unlink()
+    return workspace.name
 
 
 # Session workspace creation
@@ -442,8 +438,10 @@ def test_validate_workspace_root_before_pruning(root: Path, tmp_path: Path) -> N
     with pytest.raises(FileNotFoundError, match="workspace_root"):
         prune_sessions(24)
     (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError, match="workspace_root"):
+    with pytest.raises(FileNotFoundError, match="workspace_root") as caught:
         prune_sessions(24, workspace_root=tmp_path / "file")
+    assert isinstance(caught.value, WasmKernelError)
+    assert str(tmp_path) not in str(caught.value)
     outside = a_session(tmp_path / "elsewhere", 48)
     inside = a_session(root, 48)
     (root / ids.new()).symlink_to(tmp_path / "elsewhere" / outside)
