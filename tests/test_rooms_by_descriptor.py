@@ -67,7 +67,7 @@ KNOWN = {
     "state/archive_in.py:ArchiveReader._write": NO_PATH,
     "state/archive_in.py:_MemoryReader._rebased": CACHE,
     "state/archive_out.py:_add_memory": CACHE,
-    "sessions/entries.py:sweep_drafts": NO_PATH,
+    "sessions/entries.py:remove_left_drafts": NO_PATH,
     "sessions/overview.py:_names": NO_PATH,
     "sessions/pruning.py:_Pruning._names": NO_PATH,
     "sessions/last_use.py:LastUse.executed": NO_PATH,

@@ -83,9 +83,9 @@ def test_a_root_that_is_opened_counts_as_found(root: Path, tmp_path: Path, state
     private = private_of(root / "one")
     for _ in range(3):
         root.rename(tmp_path / "ws.tmp")
-        orphans.sweep()
+        orphans.remove_due()
         later(state, 5)
-        orphans.sweep()
+        orphans.remove_due()
         (tmp_path / "ws.tmp").rename(root)
         get_session_sandbox("one", workspace_root=root).close()
         assert private_of(root / "one") == private
@@ -97,7 +97,7 @@ def test_a_root_that_came_back_during_the_wait_for_the_lock_stays(
     get_session_sandbox("one", workspace_root=root).close()
     private = private_of(root / "one")
     root.rename(tmp_path / "ws.tmp")
-    orphans.sweep()
+    orphans.remove_due()
     later(state, 8)
 
     def slow(folder: Folder) -> AbstractContextManager[None]:
@@ -105,7 +105,7 @@ def test_a_root_that_came_back_during_the_wait_for_the_lock_stays(
         return exclusively(folder)
 
     monkeypatch.setattr(orphans, "exclusively", slow)
-    orphans.sweep()
+    orphans.remove_due()
     assert private.exists()
 
 

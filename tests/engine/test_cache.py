@@ -315,7 +315,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 def test_sweeping_removes_what_nobody_used_for_a_month(cache: Cache, later: Later) -> None:
     later(31)
-    cache.sweep()
+    cache.remove_unused()
     assert not cache.path(NAME).exists()
 
 
@@ -325,7 +325,7 @@ def test_sweeping_leaves_what_was_used_lately_whatever_times_somebody_has_set(
     for name in (NAME, f"{NAME}.json"):
         os.utime(cache.path(name), (1, 1))  # an attacker in a worker can do this
     later(29)
-    cache.sweep()
+    cache.remove_unused()
     assert cache.path(NAME).exists()
 
 
@@ -353,14 +353,14 @@ def test_sweeping_removes_what_was_never_finished(cache: Cache, later: Later) ->
     left = cache.path(f".{NAME}.x1")
     left.write_bytes(b"half")
     later(2)
-    cache.sweep()
+    cache.remove_unused()
     assert not left.exists()
 
 
 def test_sweeping_leaves_what_is_just_being_written(cache: Cache) -> None:
     left = cache.path(f".{NAME}.x1")
     left.write_bytes(b"half")
-    cache.sweep()
+    cache.remove_unused()
     assert left.exists()
 
 
@@ -373,7 +373,7 @@ def test_sweeping_leaves_the_files_of_a_folder_that_is_not_ours_alone(
     for name in ("thesis.json", "vm.image", "bundle-of-photos", ".profile", f"{NAME}.json", NAME):
         home.path(name).touch()
     later(400)
-    home.sweep()
+    home.remove_unused()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"thesis.json", "vm.image", "bundle-of-photos", ".profile"}
 
@@ -385,7 +385,7 @@ def test_sweeping_follows_no_link(cache: Cache, tmp_path: Path, later: Later) ->
     link = cache.path(f"bundle-{7:032x}")
     link.symlink_to(precious)
     later(100)
-    cache.sweep()
+    cache.remove_unused()
     assert not link.is_symlink()
     assert (precious / "file").exists()
 

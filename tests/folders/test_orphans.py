@@ -80,7 +80,7 @@ def _root_anew(root: Path) -> None:
 def test_what_rm_leaves_is_removed_a_week_later(root: Path, gone: Callable[[Path], None]) -> None:
     young, old = a_session(root, "young", hours=24 * 6), a_session(root, hours=24 * 8)
     gone(root)
-    orphans.sweep()
+    orphans.remove_due()
     assert not old.exists()
     assert young.exists()
 
@@ -90,7 +90,7 @@ def test_what_may_merely_be_out_of_reach_is_kept_far_longer(root: Path, tmp_path
     private = a_session(root, hours=24 * 89)
     (tmp_path / "project").rename(tmp_path / "unmounted")
     for _ in range(2):
-        orphans.sweep()
+        orphans.remove_due()
         assert private.exists()
         (tmp_path / "project").mkdir(exist_ok=True)  # an empty mount point
     shutil.rmtree(tmp_path / "project")
@@ -98,7 +98,7 @@ def test_what_may_merely_be_out_of_reach_is_kept_far_longer(root: Path, tmp_path
     assert private_of(root / "one") == private
     (tmp_path / "project").rename(tmp_path / "unmounted")
     missed(private, 24 * 91)
-    orphans.sweep()
+    orphans.remove_due()
     assert not private.exists()
 
 
@@ -123,7 +123,7 @@ def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
     monkeypatch.setattr(FileMark, "of", elsewhere)
     shutil.rmtree(root)
     root.mkdir()
-    orphans.sweep()
+    orphans.remove_due()
     assert private.exists()
 
 
@@ -132,10 +132,10 @@ def test_what_is_in_use_is_not_removed(root: Path) -> None:
     session = Session(SessionsRoot(root), "one")
     shutil.rmtree(root / "one")
     missed(private, 24 * 8)
-    orphans.sweep()
+    orphans.remove_due()
     assert private.exists()
     session.closed()
-    orphans.sweep()
+    orphans.remove_due()
     assert not private.exists()
 
 

@@ -189,7 +189,7 @@ class Cache:
                 _remove(path)
 
     def _used(self, mark: Path) -> None:
-        """Notes, once a day, that a file or folder was used, so that `sweep` keeps it."""
+        """Notes, once a day, that a file or folder was used, so that `remove_unused` keeps it."""
         with contextlib.suppress(OSError), closing_fd(os.open(mark, READ)) as opened:
             if time.time() - os.fstat(opened).st_ctime > _DAY:
                 os.utime(opened)  # a confined kernel may not set times by a path
@@ -202,7 +202,7 @@ class Cache:
         self._used(path)
         return path
 
-    def sweep(self) -> None:
+    def remove_unused(self) -> None:
         """Removes files that were not used for a month, and unfinished ones after a day.
 
         Other files stay: the folder that the environment names may hold some.

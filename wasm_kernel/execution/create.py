@@ -36,7 +36,7 @@ def open_workspace(
         PrivateFolderError: there is no place for private state.
         OSError: the workspace can't be made.
     """
-    from wasm_kernel.folders.orphans import sweep_now_and_then
+    from wasm_kernel.folders.orphans import remove_due_daily
 
     guards = check_opening(real_path(workspace), None, policy.mounts, private_root)
     folders = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
@@ -45,7 +45,7 @@ def open_workspace(
     except BaseException:
         folders.close()
         raise
-    sweep_now_and_then()
+    remove_due_daily()
     return folders
 
 

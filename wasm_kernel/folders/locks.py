@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -80,16 +79,15 @@ class Holder(Struct, frozen=True):
         An unreadable record counts as a crash: the machine may have stopped in the middle of it.
         """
         try:
-            return msgspec.json.decode(private.read(HOLDER, _HOLDER_BYTES), type=cls)
+            return private.read_record(HOLDER, cls, _HOLDER_BYTES)
         except FileNotFoundError:
             return cls()
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except OSError:
             return cls(alive=True)
 
     def write(self, private: Folder, *, sync: bool = False) -> None:
         """Writes the record in place of the earlier one; with `sync`, through to the disk."""
-        with private.replacing(HOLDER, sync=sync) as file:
-            file.write(msgspec.json.encode(self))
+        private.write_record(HOLDER, self, sync=sync)
 
 
 class HistoryLock:

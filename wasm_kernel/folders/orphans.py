@@ -97,7 +97,7 @@ def _private_folders() -> Iterator[tuple[Place, str]]:
                 yield place, name
 
 
-def sweep(seconds: float | None = None) -> None:
+def remove_due(seconds: float | None = None) -> None:
     """Removes private folders that are due and not in use.
 
     It stops after `seconds`, if they are not None.
@@ -111,7 +111,7 @@ def sweep(seconds: float | None = None) -> None:
             _note(place, name, missed=one is not None)
 
 
-def sweep_now_and_then() -> None:
+def remove_due_daily() -> None:
     """Sweeps for a moment, once a day: a service never prunes its sandboxes.
 
     A sweep checks all workspaces of this user, on any disk, which may take long.
@@ -126,7 +126,7 @@ def sweep_now_and_then() -> None:
         mark.touch(mode=0o600)
         os.utime(mark)
         begun = time.monotonic()
-        sweep(_MOMENT_SECONDS)
+        remove_due(_MOMENT_SECONDS)
         ROOTS.forget_missing()
         if time.monotonic() - begun > _MOMENT_SECONDS:  # some folders are left
             os.utime(mark, (time.time() - _DAY + _SOON_SECONDS,) * 2)

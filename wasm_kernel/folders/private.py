@@ -23,9 +23,8 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -38,7 +37,6 @@ from wasm_kernel.linux.folders import Folder
 RECORD = "record.json"
 """The file in a private folder that names its workspace (`Owner`)."""
 
-_VERSION = 1
 _RECORD_BYTES = 64 * 1024
 _REMOVED = ".removed-"
 _DIGEST_BYTES = 12
@@ -63,6 +61,7 @@ class Owner(Struct, frozen=True):
     root_mark: FileMark
     above: FileMark
     session: bool = False
+    version: Literal[1] = 1
 
     @property
     def key(self) -> str:
@@ -79,20 +78,13 @@ class Owner(Struct, frozen=True):
 
     def write(self, folder: Folder) -> None:
         """Writes a record of the owner into a private folder."""
-        record = {"version": _VERSION, **msgspec.to_builtins(self)}
-        with folder.replacing(RECORD) as file:
-            file.write(json.dumps(record, indent=1).encode())
+        folder.write_record(RECORD, self)
 
     @classmethod
     def of(cls, folder: Folder) -> Self | None:
         """Returns the owner by a private folder's record; None if there is no readable record."""
-        try:
-            # msgspec's own reader refuses names that are not UTF-8
-            raw = json.loads(folder.read(RECORD, _RECORD_BYTES))
-            if isinstance(raw, dict) and raw.get("version") == _VERSION:
-                return msgspec.convert(raw, cls)
-        except (OSError, ValueError, RecursionError):
-            pass
+        with contextlib.suppress(OSError):
+            return folder.read_record(RECORD, cls, _RECORD_BYTES)
         return None
 
     def find(self, place: Place, *, opened: bool = False) -> tuple[Folder, Owner] | None:

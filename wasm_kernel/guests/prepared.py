@@ -95,7 +95,7 @@ class PreparedFiles(Generic[_Addresses]):
         )
         with self._cache.lock(self.image_name, waiting):
             if self.image_at_hand() is None:
-                self._cache.sweep()
+                self._cache.remove_unused()
                 record = build()
                 self._cache.write(self.record_name, lambda path: _write(path, record))
                 self._take(record, self._cache.path(self.image_name))

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, TypeVar
+
+import msgspec
 
 from wasm_kernel.errors import WasmKernelError
 
@@ -31,6 +34,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".aside"
 _OWNER = stat.S_IRWXU
+Record = TypeVar("Record")
 
 
 class NotRegular(OSError):
@@ -39,6 +43,10 @@ class NotRegular(OSError):
 
 class TooLong(OSError):
     """A file holds more bytes than may be read at once."""
+
+
+class DamagedRecord(OSError):
+    """A file does not hold a record of the expected type."""
 
 
 class Closing:
@@ -154,6 +162,24 @@ class Folder(OpenDescriptor):
         if len(data) > most:
             raise TooLong(errno.EFBIG, f"it is longer than {most:,} bytes")
         return data
+
+    def read_record(self, name: str, kind: type[Record], most: int) -> Record:
+        """Returns the record of a type in a regular file, whose JSON has at most `most` bytes.
+
+        Raises `FileNotFoundError` without such a file, `DamagedRecord` if it can't be read as one.
+        """
+        try:
+            # msgspec's own reader and writer refuse names of files that are not UTF-8
+            return msgspec.convert(json.loads(self.read(name, most)), kind)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, RecursionError) as problem:
+            raise DamagedRecord(f"it holds no such record ({problem})") from problem
+
+    def write_record(self, name: str, record: object, *, sync: bool = False) -> None:
+        """Writes a record in place of an earlier one, whole or not at all; with `sync`, to disk."""
+        with self.replacing(name, sync=sync) as file:
+            file.write(json.dumps(msgspec.to_builtins(record)).encode())
 
     @contextlib.contextmanager
     def replacing(self, name: str, *, sync: bool = False) -> Iterator[BinaryIO]:

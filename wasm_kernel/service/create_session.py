@@ -56,7 +56,7 @@ def create_session_sandbox(
     factory = SandboxFactory(runtime, policy, logger, pip, isolation)
     root = SessionsRoot(workspace_root, private_root)
     session = Session(root, ids.new(), factory.logger, new=True, mounts=factory.policy.mounts)
-    orphans.sweep_now_and_then()
+    orphans.remove_due_daily()
     try:
         return session.id, _sandbox_of(session, factory)
     except BaseException:

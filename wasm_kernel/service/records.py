@@ -20,7 +20,7 @@ from msgspec import Struct
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.locks import SERVED
 from wasm_kernel.linux.files import take_name
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import DamagedRecord, Folder
 from wasm_kernel.sessions.root import SessionsRoot
 
 _KEY = ".service-key"
@@ -54,8 +54,7 @@ class SessionRecords:
         """Writes the record of a session."""
         with self._root.private_of(session_id)() as (private, path):
             signed = _Signed(record, self._signature(path, record))
-            with private.replacing(SERVED) as file:
-                file.write(msgspec.json.encode(signed))
+            private.write_record(SERVED, signed)
 
     def read(self, session_id: str) -> SessionRecord | None:
         """Returns the record of a session; None if no service has had the session.
@@ -64,12 +63,10 @@ class SessionRecords:
         """
         try:
             with self._root.private_of(session_id)() as (private, path):
-                data = private.read(SERVED, _RECORD_BYTES)
+                signed = private.read_record(SERVED, _Signed, _RECORD_BYTES)
         except FileNotFoundError:
             return None
-        try:
-            signed = msgspec.json.decode(data, type=_Signed)
-        except (ValueError, RecursionError):  # a DecodeError is a ValueError
+        except DamagedRecord:
             raise SessionInUse(_BROKEN) from None
         expected = self._signature(path, signed.record).encode()
         if not hmac.compare_digest(expected, signed.signature.encode()):

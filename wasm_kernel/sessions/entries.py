@@ -127,7 +127,7 @@ def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
             os.unlink(draft, dir_fd=root)
 
 
-def sweep_drafts(root: int) -> None:
+def remove_left_drafts(root: int) -> None:
     """Removes the drafts of killed writers, and skips those that can't be removed."""
     for name in os.listdir(root):
         if name.startswith(_PREFIX):

@@ -9,14 +9,13 @@ before it is confined; when it has ended, the broker notes the notebook's curren
 
 from __future__ import annotations
 
-import json
 import shlex
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec import Struct
@@ -138,9 +137,7 @@ class Notebooks(Closing):
         """Adds a notebook and removes those in `instead`, or leaves the list unchanged."""
         kept = [each for each in self.bindings if each not in instead]
         found = sorted([*kept, binding], key=lambda each: each.used, reverse=True)[:NOTEBOOKS_MOST]
-        # msgspec's own writer refuses names that are not UTF-8
-        with self._place.replacing(_LIST) as file:
-            file.write(json.dumps(msgspec.to_builtins(found)).encode())
+        self._place.write_record(_LIST, found)
         self.bindings = found
 
     def close(self) -> None:
@@ -152,13 +149,10 @@ class Notebooks(Closing):
 
 def _read(place: Place) -> Iterator[Binding]:
     """Yields the bindings in a list, without those that can't be read."""
-    try:
-        raw = json.loads(place.read(_LIST, _LIST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return
-    for each in raw if isinstance(raw, list) else ():
-        with suppress(msgspec.ValidationError):
-            yield msgspec.convert(each, Binding)
+    with suppress(OSError):
+        for each in place.read_record(_LIST, list[Any], _LIST_BYTES):
+            with suppress(msgspec.ValidationError):
+                yield msgspec.convert(each, Binding)
 
 
 def notebooks_of(root: SessionsRoot) -> dict[str, list[Binding]]:

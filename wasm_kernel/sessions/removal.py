@@ -121,7 +121,7 @@ class Deleter:
 
     def finish_earlier(self) -> dict[str, OSError]:
         """Finishes removals that were killed, as `finish_removals`, and removes old orphans."""
-        orphans.sweep_now_and_then()
+        orphans.remove_due_daily()
         return finish_removals(self._top)
 
     def check_free(self, name: str) -> None:
@@ -311,7 +311,7 @@ def evict(private: Folder, why: str, seconds: float) -> bool:
     """Sets a session's history aside, if the session was not used for `seconds`.
 
     Other processes see the whole history or none, even if this process is killed on the way. The
-    next holder of the session is told `why` (as in `texts.evicted`). `sweep_evicted` frees the
+    next holder of the session is told `why` (as in `texts.evicted`). `remove_evicted` frees the
     disk space. Returns whether the history is gone.
     """
     try:
@@ -330,7 +330,7 @@ def evict(private: Folder, why: str, seconds: float) -> bool:
     return True
 
 
-def sweep_evicted(private: Folder) -> None:
+def remove_evicted(private: Folder) -> None:
     """Removes histories that were set aside, and skips those that can't be removed."""
     for name in private.names(_PRIVATE_MOST):
         if name.startswith(_EVICTED):

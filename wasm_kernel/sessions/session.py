@@ -125,7 +125,7 @@ class Session(LastUse):
                 self._warn(events.METADATA_FAILED, self._unwritten)
         else:
             with suppress(OSError):
-                entries.sweep_drafts(self.folders.workspace.fd)
+                entries.remove_left_drafts(self.folders.workspace.fd)
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.folders.real)
 

@@ -30,7 +30,6 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,7 +42,7 @@ from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.disk_use import DiskUse, idle_seconds, stamp_of
 from wasm_kernel.sessions.notebooks import notebooks_of
-from wasm_kernel.sessions.removal import Deleter, Rule, evict, last_cell, sweep_evicted
+from wasm_kernel.sessions.removal import Deleter, Rule, evict, last_cell, remove_evicted
 from wasm_kernel.sessions.root import SessionsRoot
 
 DAY = 24 * 3600.0
@@ -197,7 +196,7 @@ class Upkeep:
             try:
                 self._round(place)
                 with contextlib.suppress(OSError):  # there is no cache yet
-                    Cache().sweep()
+                    Cache().remove_unused()
             finally:
                 lock.release()
 
@@ -214,8 +213,7 @@ class Upkeep:
             for key, record in list(found.records.items()):
                 notebook = gone.get(record.session_id)
                 self._let_files_go(found, key, notebook, 0.0 if told is None else told.st_mtime)
-            with place.replacing(self._records) as file:
-                file.write(msgspec.json.encode(found.records))
+            place.write_record(self._records, found.records)
             if any(record.due for record in found.records.values()):
                 os.close(place.open_regular(self._warns, os.O_WRONLY | os.O_CREAT))
             else:
@@ -292,7 +290,7 @@ class _Sessions:
         with contextlib.suppress(OSError), self._root.visit(name) as (workspace, private):
             if private is None or (self._is_served and private.status(SERVED) is not None):
                 return
-            sweep_evicted(private)
+            remove_evicted(private)
             key = private.path.name
             before = known.get(key)
             if before is None or not before.use.holds(private):
@@ -332,7 +330,6 @@ class _Sessions:
 
 def _read(place: Place, name: str) -> Records:
     """Returns the records of the last round; none if they can't be read."""
-    try:
-        return msgspec.json.decode(place.read(name, _RECORDS_BYTES), type=Records)
-    except (OSError, ValueError):
-        return {}
+    with contextlib.suppress(OSError):
+        return place.read_record(name, Records, _RECORDS_BYTES)
+    return {}

@@ -15,7 +15,7 @@ from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
-from wasm_kernel.frontends.batch.run_folder import sweep
+from wasm_kernel.frontends.batch.run_folder import remove_left_folders
 from wasm_kernel.linux.locks import FileLock
 
 LOCK = ".wasm-kernel-run"
@@ -34,7 +34,7 @@ def run_sources(
     """
     count = jobs_of(jobs)
     check(sources, settings)
-    sweep()
+    remove_left_folders()
     batch = _Batch(settings, progress)
     with locked(sources):
         try:

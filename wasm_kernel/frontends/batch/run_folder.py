@@ -39,7 +39,7 @@ class RunFolder:
         os.close(self._lock)
 
 
-def sweep() -> None:
+def remove_left_folders() -> None:
     """Removes the folders of killed runs, which hold sockets, keys, and notebooks of a cluster."""
     for path in Path(gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):

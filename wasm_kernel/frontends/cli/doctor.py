@@ -156,7 +156,7 @@ def _private_state(root: Path) -> Iterator[Finding]:
     if far:
         words += ", on another file system: earlier versions of files are copied (see private_root)"
     yield Finding("note" if far else "ok", words)
-    orphans.sweep()
+    orphans.remove_due()
     for sentence in orphans.describe():
         yield Finding("note", sentence)
 

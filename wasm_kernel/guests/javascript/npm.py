@@ -74,8 +74,8 @@ class NpmCommand:
             (self._folder / "old").rename(self._folder / MODULES)  # a kernel was killed
         try:
             with Folder.open(self._folder) as folder:
-                found = msgspec.json.decode(folder.read(_LIST, _LIST_BYTES), type=dict[str, str])
-        except (OSError, msgspec.MsgspecError):
+                found = folder.read_record(_LIST, dict[str, str], _LIST_BYTES)
+        except OSError:
             return {}
         return {name: wanted for name, wanted in found.items() if _WANTED.fullmatch(wanted)}
 

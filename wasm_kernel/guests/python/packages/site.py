@@ -120,10 +120,9 @@ class SitePackages:
         """Returns the host's record; it is empty if there is none, or it is damaged."""
         try:
             with Folder.open(self._site) as site:
-                data = site.read(RECORD, RECORD_BYTES)
-            packages = msgspec.json.decode(data, type=_Record).packages
+                packages = site.read_record(RECORD, _Record, RECORD_BYTES).packages
             return packages if all(each.known for each in packages) else ()
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError):
             return ()
 
     def _places(self) -> Iterable[str]:
