@@ -1,7 +1,7 @@
 """Kernels that begin at the same time and find no forker: `-m tests.end_to_end.begun_together`.
 
-A forker that one of them starts is this program, with its arguments. It leaves a byte in
-`forkers-begun`, beside the forkers' sockets, before it does what a forker does.
+If one of them starts a forker, that is this program with a forker's arguments. It first writes a
+byte to `forkers-begun`, beside the forkers' sockets, and then runs as a forker.
 """
 
 from __future__ import annotations

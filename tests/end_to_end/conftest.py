@@ -1,4 +1,4 @@
-"""The wheel's kernelspec, for this interpreter and this checkout, and kernels that it starts."""
+"""The wheel's kernelspecs for this interpreter and this checkout, and kernels started from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The kernels of all languages and, under the name of the default kernel, `python3`."""
+    """Installs the kernels of all languages; the default kernel also has the name `python3`."""
     data = tmp_path_factory.mktemp("share")
     languages = {"wasm-python": "python", "python3": "python", "wasm-javascript": "javascript"}
     for name, language in languages.items():

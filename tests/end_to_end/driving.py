@@ -1,4 +1,4 @@
-"""A real kernel, driven cell by cell as a notebook does, with a person who answers questions."""
+"""Drives a real kernel cell by cell, like a notebook with a person who answers questions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Shown:
-    """What one cell showed, colours left out, and its reply."""
+    """The outputs of one cell, without colours, and its reply."""
 
     def __init__(self, messages: list[Any], reply: dict[str, Any], asked: list[str]) -> None:
         self.reply = reply
@@ -28,18 +28,18 @@ class Shown:
         self._messages = messages
 
     def stream(self, name: str = "stdout") -> str:
-        """All that was written to one stream."""
+        """All text that the cell wrote to one stream."""
         texts = [c["text"] for kind, c in self._messages if kind == "stream" and c["name"] == name]
         return _COLOURS.sub("", "".join(text for text in texts if not tells_of_start(text)))
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of messages, in order; parts of one stream once."""
+        """The kinds of messages in order; successive parts of one stream count once."""
         kinds = [kind for kind, _ in self._messages]
         return [k for i, k in enumerate(kinds) if k != "stream" or kinds[i - 1 : i] != ["stream"]]
 
     def data(self, mime: str) -> list[Any]:
-        """The contents of one type, of displays and results in order."""
+        """The contents of one type in displays and results, in order."""
         bundles = [c["data"] for _, c in self._messages if "data" in c]
         return [bundle[mime] for bundle in bundles if mime in bundle]
 
@@ -51,13 +51,13 @@ class Shown:
 
     @property
     def traceback(self) -> str:
-        """The traceback of the error, as text; empty where there was none."""
+        """The traceback of the error as text; empty if there was no error."""
         lines = [line for kind, c in self._messages if kind == "error" for line in c["traceback"]]
         return _COLOURS.sub("", "\n".join(lines))
 
     @property
     def page(self) -> str:
-        """What the pager shows."""
+        """The pager's content."""
         pages = [p["data"]["text/plain"] for p in self.reply["payload"] if p["source"] == "page"]
         return _COLOURS.sub("", "\n".join(pages))
 
@@ -75,7 +75,7 @@ class Notebook:
     def run(self, code: str, answers: Iterable[str] = (), *, interrupt: bool = False) -> Shown:
         """Run a cell; each question is answered by the next of `answers`.
 
-        With `interrupt`, a question that is left over is answered by the stop button.
+        With `interrupt`, the stop button ends a question for which no answer is left.
         """
         sent = self.client.execute(code, allow_stdin=True)
         waiting, asked = list(answers), list[str]()
@@ -119,7 +119,7 @@ class Notebook:
         raise AssertionError("the cell does not end")
 
     def control(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
-        """The reply's content to a request on the control channel."""
+        """Send a request on the control channel and return the reply's content."""
         message = self.client.session.msg(kind, content)
         self.client.control_channel.send(message)
         reply: dict[str, Any] = self.client.get_control_msg(timeout=SECONDS)["content"]
@@ -133,7 +133,7 @@ class Notebook:
 
 @contextmanager
 def opened(*arguments: str, cwd: Path, **env: str) -> Iterator[Notebook]:
-    """A kernel with arguments and environment variables of its own."""
+    """A kernel with these arguments and environment variables."""
     notebook = Notebook(*arguments, cwd=cwd, **env)
     try:
         yield notebook

@@ -1,4 +1,4 @@
-"""A real Jupyter server with our kernel, and what a front end asks it to do with notebooks."""
+"""A real Jupyter server with our kernel, and what a front end asks of it for notebooks."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ class OpenNotebook:
         while True:
             try:
                 self.client.wait_for_ready(timeout=SECONDS)
-            except RuntimeError:  # on a busy machine a kernel's heart begins to beat late
+            except RuntimeError:  # on a busy machine a kernel's heartbeat begins late
                 if time.monotonic() > deadline:
                     raise
             else:
                 return
 
     def run(self, code: str) -> dict[str, str]:
-        """Runs a cell; returns what it wrote, as `RealKernel.run`."""
+        """Runs a cell; returns its outputs like `RealKernel.run`."""
         return heard(self.client, code)
 
     def restart(self) -> None:
-        """Acts as "Restart kernel"."""
+        """Does what "Restart kernel" does."""
         self.client.stop_channels()
         self._server.ask("POST", f"kernels/{self.kernel_id}/restart", {})
         self._connect()
 
     def change_kernel(self) -> None:
-        """Acts as "Change kernel": the new one starts while the old one runs."""
+        """Does what "Change kernel" does: the new kernel starts while the old one runs."""
         self.client.stop_channels()
         asked = {"kernel": {"name": "wasm-python"}}
         session = self._server.ask("PATCH", f"sessions/{self._session['id']}", asked)
@@ -68,20 +68,20 @@ class OpenNotebook:
         self._connect()
 
     def rename(self, path: str) -> None:
-        """Acts as JupyterLab when a person renames an open notebook."""
+        """Does what JupyterLab does when a person renames an open notebook."""
         old = self._server.ask("GET", f"sessions/{self._session['id']}")["path"]
         self._server.ask("PATCH", f"contents/{old}", {"path": path})
         name = path.rpartition("/")[2]
         self._server.ask("PATCH", f"sessions/{self._session['id']}", {"path": path, "name": name})
 
     def close(self) -> None:
-        """Acts as "Close and shut down notebook"."""
+        """Does what "Close and shut down notebook" does."""
         self.client.stop_channels()
         self._server.ask("DELETE", f"sessions/{self._session['id']}")
 
 
 class NotebookServer:
-    """A Jupyter server, and the folder that it shows."""
+    """A Jupyter server on a folder."""
 
     def __init__(self, folder: Path, sessions: Path) -> None:
         self.work, self.runtime = folder / "work", folder / "runtime"
@@ -112,7 +112,7 @@ class NotebookServer:
                 return
 
     def ask(self, method: str, path: str, content: object = None) -> Any:
-        """The answer of the server's interface."""
+        """Sends a request to the server's REST interface and returns its answer."""
         data = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._port}/api/{path}", data, method=method
@@ -123,11 +123,11 @@ class NotebookServer:
         return json.loads(said) if said else None
 
     def new(self) -> str:
-        """Makes a notebook as "New notebook" does; returns its path."""
+        """Makes a notebook like "New notebook"; returns its path."""
         return str(self.ask("POST", "contents/", {"type": "notebook"})["path"])
 
     def save(self, path: str, *cells: str) -> None:
-        """Saves a notebook as "Save" does."""
+        """Saves a notebook like "Save"."""
         made = [
             {"cell_type": "code", "source": cell, "metadata": {}, "outputs": [], "id": f"cell-{n}"}
             | {"execution_count": None}
@@ -149,7 +149,7 @@ class NotebookServer:
 
 @contextmanager
 def serving(folder: Path, sessions: Path) -> Iterator[NotebookServer]:
-    """A server that answers."""
+    """A running server that answers."""
     server = NotebookServer(folder, sessions)
     try:
         server.wait()

@@ -1,7 +1,7 @@
 """A forker for tests: `python -P -m tests.end_to_end.probed_forker IDLE_SECONDS FILE`.
 
-Its kernels have the probe of `tests.linux.probed_kernel` in them, and `FILE` is all that it takes
-for its installation. It prints its name.
+Its kernels contain the probe of `tests.linux.probed_kernel`. It takes `FILE` for its whole
+installation, and prints its name.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ loaded: set[str] = set()
 
 
 def loading() -> Any:
-    """Loads, and notes what there is then."""
+    """Loads everything and notes the modules that are loaded."""
     made = load()
     loaded.update(sys.modules)
     return made
 
 
 def watched(workspace: Path) -> None:
-    """Tells what was imported after the fork, too."""
+    """Runs the kernel, and reports the modules that were imported after the fork."""
     watch(workspace)
     (workspace / "imported.aside").write_text("\n".join({*sys.modules} - loaded))
     (workspace / "imported.aside").rename(workspace / "imported")
 
 
 def probed(runtime: RuntimeType, session: Session, *given: Any, **options: Any) -> LocalSandbox:
-    """The real sandbox, beside a thread that watches for the order."""
+    """Makes the real sandbox, beside a thread that waits for the order to probe."""
     threading.Thread(target=watched, args=(session.workspace,), daemon=True).start()
     return its_own(runtime, session, *given, **options)
 
 
 def files() -> Iterator[tuple[str, int]]:
-    """The one file."""
+    """The only file of the installation."""
     yield sys.argv[2], Path(sys.argv[2]).stat().st_mtime_ns
 
 

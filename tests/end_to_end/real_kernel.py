@@ -1,4 +1,4 @@
-"""A kernel process as Jupyter's server starts one for a notebook, and a client of it."""
+"""A kernel process like those that Jupyter's server starts for notebooks, and a client of it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ SECONDS = 60
 
 
 def heard(client: Any, code: str) -> dict[str, str]:
-    """Returns what a cell wrote, by stream; `value` is its result, `error` its error's name.
+    """Returns the texts that a cell wrote, by stream; `value` is its result, `error` its error's
+    name.
 
-    `page` is what the pager shows.
+    `page` is the text for the pager.
     """
     said: dict[str, str] = {"stdout": "", "stderr": "", "value": "", "error": "", "page": ""}
 
@@ -43,8 +44,8 @@ class RealKernel:
 
     Args:
         sessions: The folder of the sessions' folders.
-        notebook: The notebook that it belongs to, as the server tells it.
-        traits: What the command line sets on `WasmKernel`.
+        notebook: The path of its notebook, as the server passes it.
+        traits: Settings of `WasmKernel` for the command line.
     """
 
     def __init__(self, sessions: Path, notebook: Path | None = None, **traits: str) -> None:
@@ -65,48 +66,48 @@ class RealKernel:
         self.client.wait_for_ready(timeout=SECONDS)
 
     def run(self, code: str) -> dict[str, str]:
-        """Returns what a cell wrote, as `heard` does."""
+        """Runs a cell; returns what it wrote, as `heard` does."""
         return heard(self.client, code)
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         provisioner: Any = self.manager.provisioner
         return int(provisioner.pid)
 
     def send(self, code: str) -> None:
-        """Send a cell and do not wait for it."""
+        """Sends a cell and does not wait for it."""
         self.client.execute(code)
 
     def kill(self) -> None:
-        """The process is gone from one moment to the next."""
+        """Kills the process at once."""
         self.manager.signal_kernel(signal.SIGKILL)
 
     def autorestart(self) -> None:
-        """What Jupyter's server does where a kernel is gone; it also tries five times."""
+        """Restarts a dead kernel like Jupyter's server, which also tries five times."""
         for _ in range(5):
             self.client.stop_channels()
             self.manager.restart_kernel(now=True)
-            # an error: it ended at once, since its port was taken meanwhile
+            # the kernel ended at once with an error, since another process had taken its port
             with contextlib.suppress(RuntimeError):
                 self._connect()
                 return
         raise AssertionError("the kernel does not start again")
 
     def restart(self) -> None:
-        """What "Restart kernel" does."""
+        """Does what "Restart kernel" does."""
         self.client.stop_channels()
         self.manager.restart_kernel()
         self._connect()
 
     def shut_down(self) -> None:
-        """What "Shut down kernel" does; idempotent."""
+        """Does what "Shut down kernel" does. Safe to call twice."""
         self.client.stop_channels()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel()
 
     def end(self) -> None:
-        """The process is gone, without more waiting than that takes."""
+        """Ends the process without waiting longer than needed."""
         self.client.stop_channels()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=True)

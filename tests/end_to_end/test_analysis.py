@@ -1,4 +1,4 @@
-"""The analysis that every tutorial has, with its data and its module beside the notebook."""
+"""The analysis of every tutorial, with its data and its module beside the notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs people run kernels with find this one, and get from it what they expect."""
+"""The programs that run kernels find this one, and get from it what they expect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def notebook(folder: Path, *cells: str, tags: dict[int, str] | None = None) -> P
 
 
 def jupyter(*words: str, stdin: str | None = None, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A `jupyter` command, run to its end."""
+    """Runs a `jupyter` command to its end."""
     return subprocess.run(
         [sys.executable, "-m", *words],
         input=stdin,
@@ -69,7 +69,7 @@ def test_papermill_hands_parameters_over_and_tells_which_cell_failed(tmp_path: P
     book, out = notebook(tmp_path, *cells, tags={0: "parameters"}), tmp_path / "out.ipynb"
     with pytest.raises(PapermillExecutionError, match="in the sandbox") as failed:
         papermill.execute_notebook(str(book), str(out), {"x": 21, "name": "é"}, progress_bar=False)
-    assert failed.value.exec_count == 4  # the parameters' own cell is the second
+    assert failed.value.exec_count == 4  # papermill inserts a cell of parameters
     executed = nbformat.read(out, as_version=4)  # type: ignore[no-untyped-call]
     said = [streams(cell) for cell in executed.cells if cell.cell_type == "code"]
     assert "42 é\n" in said
@@ -131,7 +131,7 @@ def test_jupyter_console_holds_a_conversation(tmp_path: Path) -> None:
 
 def test_vs_code_takes_the_kernelspec(installed_kernelspec: Path) -> None:
     spec = json.loads((ROOT / "kernelspec" / "python" / "kernel.json").read_text())
-    # it recognizes a Python kernel by `-m MODULE` and swaps in the interpreter that the user chose
+    # VS Code recognizes a Python kernel by `-m MODULE` and puts the user's interpreter first
     assert spec["argv"][0] == "python"
     assert spec["argv"][1] == "-m"
     assert "{connection_file}" in spec["argv"]
@@ -148,7 +148,7 @@ def test_a_cell_runs_over_ipc() -> None:
 
 
 def answers(manager: KernelManager) -> str:
-    """Start a kernel, run a cell; the status of its reply."""
+    """Starts a kernel and runs a cell; returns the status of its reply."""
     manager.start_kernel()
     try:
         client: Any = manager.blocking_client()

@@ -1,4 +1,4 @@
-"""What people expect of a Python kernel: magics, debugger, figures, tables, tracebacks."""
+"""Features that people expect of a Python kernel: magics, debugger, figures, tables, tracebacks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 
 @pytest.fixture
 def nb(shared: Notebook) -> Notebook:
-    """One kernel for all tests, its names cleared."""
+    """One kernel for all tests; each begins without variables."""
     shared.run("%reset -f\nimport os; os.chdir('/app')")
     return shared
 
 
 def size_of(png: str) -> tuple[int, int]:
-    """Width and height of a PNG, in pixels."""
+    """The width and height of a PNG in pixels."""
     data = base64.b64decode(png)
     assert data.startswith(PNG)
     width, height = struct.unpack(">II", data[16:24])
@@ -245,7 +245,7 @@ def test_progress_is_written_as_it_happens(nb: Notebook) -> None:
 
 @pytest.fixture
 def figures(nb: Notebook) -> Iterator[Notebook]:
-    """Figures as at the start, also afterwards."""
+    """Gives the settings of figures their first values, and does so again after the test."""
     nb.run(PLOT)
     yield nb
     nb.run(

@@ -1,6 +1,6 @@
-"""`%fork` in a real kernel, confined as it comes: another session, opened by another kernel.
+"""`%fork` in a real kernel with its usual walls: the fork is opened by another kernel.
 
-One kernel makes most of the forks; this process opens them, but for one that a kernel does.
+One kernel makes most of the forks. This process opens them, except for one that a kernel opens.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.local import LocalSandbox, get_session_sandbox
 from wasm_kernel.sessions import ids
 
 FILES = 9000
-"""Copied for so long that a stop comes in between."""
+"""Copying them takes so long that a test can stop it."""
 
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the file's sessions."""
+    """The folder of all sessions of this file."""
     return tmp_path_factory.mktemp("forks") / "sessions"
 
 
@@ -41,7 +41,7 @@ def parent(start: Starting) -> RealKernel:
 
 @pytest.fixture
 def kernel(parent: RealKernel) -> RealKernel:
-    """The file's kernel, its names cleared."""
+    """The file's kernel; each test begins without variables."""
     parent.run("%reset -f")
     return parent
 
@@ -57,7 +57,7 @@ def names_in(sessions: Path) -> set[str]:
 
 
 def forked(kernel: RealKernel, cell: str = "%fork") -> str:
-    """The id of a session that a cell forks off, as it prints it."""
+    """The id of a session that a cell forks off, as the cell prints it."""
     said = kernel.run(cell)
     assert said["error"] == ""
     return said["stdout"].split()[1]
@@ -93,7 +93,9 @@ def test_a_fork_alone_in_its_cell_shows_the_id(kernel: RealKernel) -> None:
     assert ast.literal_eval(said["value"]) == said["stdout"].split()[1]
 
 
-def test_what_it_says_can_be_captured(kernel: RealKernel, sessions: Path, before: set[str]) -> None:
+def test_the_forks_output_can_be_captured(
+    kernel: RealKernel, sessions: Path, before: set[str]
+) -> None:
     said = kernel.run("%%capture out\nnew = %fork")
     assert (said["stdout"], said["stderr"]) == ("", "")
     assert kernel.run("print(f'Session {new} begins' in out.stdout)")["stdout"] == "True\n"
@@ -193,7 +195,7 @@ def test_many_forks_of_one_cell_have_the_limits_of_one_session(
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealKernel, Path]]:
-    """A kernel that is killed and comes back, and the folder of its one session."""
+    """A kernel that is killed and restarted, and the folder of its one session."""
     root = tmp_path_factory.mktemp("killed") / "sessions"
     with starting_in(root) as start:
         yield start(session_id="parent"), root
@@ -212,7 +214,7 @@ def test_a_kernel_that_is_killed_in_the_cell_makes_no_fork(
 
 
 def begin_a_long_fork(kernel: RealKernel, sessions: Path) -> str:
-    """Come back, with the message's id, while files are being copied."""
+    """Start a fork that copies large files; return the message's id while they are being copied."""
     kernel.run(f"import os\nfor n in range(len(os.listdir()), {FILES}): open(str(n), 'w').close()")
     sent: str = kernel.client.execute("%fork")
     while len(names_in(sessions)) < 2:

@@ -1,4 +1,4 @@
-"""Kernels that are forked from a loaded process are like those that are started, and as safe."""
+"""Kernels that are forked from a loaded process work like started ones, and are as safe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Forker:
     """A running forker.
 
     Args:
-        folder: A folder for it.
+        folder: A folder for its socket and files.
         spec: The variables that the kernelspec sets.
         idle_seconds: How long it waits for a launcher.
     """
@@ -71,7 +71,7 @@ class Forker:
         return found
 
     def kill(self) -> None:
-        """It is gone from one moment to the next."""
+        """Kills it at once."""
         with suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
         wait_for(lambda: is_gone(self.process))
@@ -106,7 +106,7 @@ def _on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def forker(
     warm: None, spec: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Forker]:
-    """One for this file."""
+    """The forker of this file's tests."""
     made = Forker(tmp_path_factory.mktemp("forker"), spec)
     yield made
     made.kill()
@@ -133,7 +133,7 @@ def opened_by(process: int) -> set[str]:
     """The sockets, pipes and processes that a process has open."""
     found = set()
     for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it is closed by now
+        with suppress(FileNotFoundError):  # closed since
             found.add(str(link.readlink()))
     return {name for name in found if name.startswith(("socket:", "pipe:", "anon_inode:[pidfd"))}
 
@@ -224,7 +224,7 @@ def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: 
 
 @needs_walls
 @pytest.mark.parametrize("is_forked", [True, False])
-def test_who_connects_while_it_loads_is_heard_and_its_broker_listens_nowhere(
+def test_a_client_that_connects_while_the_kernel_loads_is_heard_and_its_broker_does_not_listen(
     forker: Forker, tmp_path: Path, is_forked: bool
 ) -> None:
     file = tmp_path / "connection.json"
@@ -237,19 +237,19 @@ def test_who_connects_while_it_loads_is_heard_and_its_broker_listens_nowhere(
         try:
             for port in ports:
                 with _connected(port) as client:
-                    assert client.recv(1) == b"\xff"  # a kernel's greeting, on this connection
+                    assert client.recv(1) == b"\xff"  # a kernel's ZMQ greeting, on this connection
             (kernel,) = forker.kernels() - before if is_forked else {process.pid}
             (broker,) = map(int, Path(f"/proc/{kernel}/task/{kernel}/children").read_text().split())
             assert len(_listening(ports) & opened_by(kernel)) == len(ports)
             wait_for(lambda: not _listening(ports) & opened_by(broker))
-            if is_forked:  # the launcher stays, and listens nowhere either
+            if is_forked:  # the launcher stays, and does not listen either
                 wait_for(lambda: not _listening(ports) & opened_by(process.pid))
         finally:
             process.terminate()
 
 
 def _listening(ports: list[int]) -> set[str]:
-    """The sockets that listen on ports of this machine, as `opened_by` names them."""
+    """The sockets that listen on ports of this machine, named as in `opened_by`."""
     found = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, _, state, *_, inode = line.split()[:10]
@@ -259,7 +259,7 @@ def _listening(ports: list[int]) -> set[str]:
 
 
 def _connected(port: int) -> socket.socket:
-    """A connection to a port as soon as somebody listens on it."""
+    """Connects to a port as soon as a process listens on it."""
     found: list[socket.socket] = []
 
     def is_made() -> bool:
@@ -283,18 +283,18 @@ def test_a_launcher_that_gives_up_leaves_no_kernel(forker: Forker, tmp_path: Pat
     assert not file.exists()
 
 
-def test_who_would_pass_on_something_else_gets_no_kernel_of_the_forker(forker: Forker) -> None:
+def test_a_launcher_that_passes_other_settings_gets_no_kernel_of_the_forker(forker: Forker) -> None:
     asked = "import os, sys; os.umask(0o027)"
     asked += "; from wasm_kernel.frontends.jupyter import launcher, ports"
     asked += "; link = launcher.connect(sys.argv[1])"
     asked += "; print(launcher._hand_over(link, ports.Ports()))"
     command = [sys.executable, "-P", "-c", asked, forker.name]
     done = subprocess.run(command, env=forker.env, capture_output=True, text=True, check=False)
-    last = done.stderr.splitlines()[-1]  # it hangs up, before or after all is sent
+    last = done.stderr.splitlines()[-1]  # the forker hangs up, before or after everything is sent
     assert last.startswith(("Connection", "BrokenPipe")), last
 
 
-def test_it_serves_nobody_once_the_installation_has_changed(
+def test_it_serves_no_launcher_after_the_installation_has_changed(
     warm: None, spec: dict[str, str], tmp_path: Path
 ) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-2"})
@@ -323,7 +323,7 @@ def test_kernels_that_begin_together_start_one_forker(
     os.kill(forker, signal.SIGKILL)
 
 
-def test_it_ends_when_nobody_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
+def test_it_ends_when_no_launcher_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
     forker = Forker(tmp_path, spec | {"TZ": "UTC-3"}, idle_seconds=2.0)
     wait_for(lambda: is_gone(forker.process))
     assert not forker.path.exists()

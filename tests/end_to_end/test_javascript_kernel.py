@@ -42,7 +42,7 @@ class TestProtocol(jupyter_kernel_test.KernelTests):
     code_clear_output = "display.clear()"
 
 
-# the base classes are no tests of their own
+# the base classes are not tests themselves
 del jupyter_kernel_test
 
 
@@ -61,7 +61,7 @@ def client() -> Iterator[BlockingKernelClient]:
 
 
 def texts(client: BlockingKernelClient, code: str, *, answer: str = "") -> tuple[str, str]:
-    """Returns what a cell prints, and its value or its error's name."""
+    """Returns the text that a cell prints, and its value or its error's name."""
     printed, value = [], ""
 
     def hear(message: dict[str, dict[str, str | dict[str, str]]]) -> None:

@@ -46,5 +46,5 @@ class TestWelcome(jupyter_kernel_test.IopubWelcomeTests):
     support_iopub_welcome = True
 
 
-# the base classes are no tests of their own
+# the base classes are not tests themselves
 del jupyter_kernel_test

@@ -1,4 +1,4 @@
-"""A kernel's session: metadata, events, and that nobody deletes it under a living kernel."""
+"""A kernel's session: metadata, events, and its protection from deletion while the kernel lives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def metadata_in(workspace: Path) -> dict[str, Any]:
 
 
 def age(workspace: Path) -> None:
-    """Let the session look as if it had done nothing for a year."""
+    """Make the session look as if it had not been used for a year."""
     found = metadata_in(workspace)
     found["updated_at"] = found["created_at"] = (datetime.now(UTC) - YEAR).isoformat()
     (workspace / ".metadata.json").write_text(json.dumps(found))
@@ -38,7 +38,7 @@ def age(workspace: Path) -> None:
 def test_a_kernels_session_has_metadata_that_each_cell_refreshes(
     start: Starting, root: Path
 ) -> None:
-    kernel = start(event_log="/dev/full")  # which costs no cell
+    kernel = start(event_log="/dev/full")  # a broken log costs no cell
     workspace = workspace_in(root)
     times = [metadata_in(workspace)["updated_at"]]
     for code in ("1 + 1", "x = 1"):
@@ -68,7 +68,7 @@ def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
         delete_session_workspace(workspace.name, root)
     assert kernel.run("x")["value"] == "1"
 
-    # a second user, here, keeps it no longer than the kernel does
+    # here, a second user of the session keeps it no longer than the kernel does
     with get_session_sandbox(workspace.name, workspace_root=root) as second:
         told = second.execute("print('x' in globals())")
         assert told.stdout == "False\n"
@@ -103,6 +103,6 @@ def test_events_go_to_the_file_that_the_trait_names(
     assert names[:2] == ["session.created", "session.retrieved"]
     assert names.count("execution.start") == names.count("execution.complete")
     of_others = [event["event"] for event in found if event["session_id"] != session_id]
-    assert of_others == ["session.created"]  # the fork's; all else is said of the kernel's session
+    assert of_others == ["session.created"]  # the fork's event; all others are the kernel's
     assert [event for event in found if event.get("error") == "ZeroDivisionError"]
     assert stat.S_IMODE(log.stat().st_mode) == 0o600

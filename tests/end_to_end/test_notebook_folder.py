@@ -1,4 +1,4 @@
-"""The folder of a notebook as its cells see it: beside them, and never changed by them."""
+"""Cells see the files of the notebook's folder beside them, and never change them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def book(folder: Path, installed_kernelspec: Path) -> Iterator[Notebook]:
-    """A kernel that was started in it."""
+    """A kernel that was started in the folder."""
     with opened(cwd=folder) as notebook:
         yield notebook
 
@@ -64,7 +64,7 @@ def said(book: Notebook, code: str) -> str:
     return shown.stream()
 
 
-def test_a_cell_begins_there_and_reads(book: Notebook) -> None:
+def test_a_cell_begins_in_the_folder_and_reads(book: Notebook) -> None:
     assert said(book, "import os; print(os.getcwd())") == "/notebook\n"
     assert "'notebook'" in said(book, "print(os.listdir('/'))")
     assert said(book, CELLS[0]) == "42\n"
@@ -111,7 +111,7 @@ def test_a_module_that_is_new_is_found(book: Notebook, folder: Path) -> None:
         module.unlink()
 
 
-def test_what_is_hidden_is_missing_and_the_error_says_so(book: Notebook) -> None:
+def test_hidden_files_are_missing_and_the_error_says_so(book: Notebook) -> None:
     for code in ("open('.env')", "open('out/passwd')", "open('/etc/passwd')", "open('no.csv')"):
         shown = book.run(code)
         assert "FileNotFoundError" in shown.traceback
@@ -156,7 +156,7 @@ def test_a_restart_keeps_what_cells_did(folder: Path) -> None:
         )
 
 
-def test_none_shows_nothing(folder: Path) -> None:
+def test_a_kernel_with_folder_none_does_not_show_the_folder(folder: Path) -> None:
     with opened("--WasmKernel.folder=none", cwd=folder) as book:
         shown = book.run("import os; print(os.getcwd(), os.path.exists('/notebook'))")
         assert shown.stream() == "/app False\n"
@@ -256,7 +256,7 @@ def test_the_folder_holds_what_cells_see(tmp_path: Path, seed: int) -> None:
             assert seen == sorted("".join(lines).splitlines()), code
 
 
-def test_a_widgets_callback_writes_there_too(tmp_path: Path) -> None:
+def test_a_widgets_callback_writes_into_the_folder_too(tmp_path: Path) -> None:
     with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
         code = "import ipywidgets as w\nb = w.Text()\n"
         code += "b.observe(lambda _: open('late.csv', 'w').close(), 'value'); print(b.model_id)"
@@ -287,7 +287,7 @@ def test_a_home_shows_nothing_and_every_start_says_why(
             book.manager.shutdown_kernel()
 
 
-def test_variables_go_on_where_the_folder_is_another(folder: Path, tmp_path: Path) -> None:
+def test_variables_are_kept_if_the_folder_is_another(folder: Path, tmp_path: Path) -> None:
     named = "--WasmKernel.session_id=6f9619ff-8b86-4011-b42d-00c04fc964ff"
     always = "--WasmKernel.resume=always"
     (tmp_path / "own.csv").write_text("o")
@@ -319,10 +319,10 @@ __vsc_ipynb_file__ = "{folder}/book.ipynb"
 """
 
 
-def test_vs_code_begins_there(
+def test_vs_code_begins_in_the_folder(
     folder: Path, installed_kernelspec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its Jupyter extension starts a kernel, and what it has it run before the first cell."""
+    """Starts the kernel like VS Code's Jupyter extension, which runs its own code first."""
     name = "kernels/wasm-python/kernel.json"
     spec = json.loads((installed_kernelspec / name).read_text())
     assert spec["argv"][-2:] == ["-f", "{connection_file}"]
@@ -347,7 +347,7 @@ def notebook_at(place: Path) -> Any:
 
 
 def texts(notebook: Any) -> list[str]:
-    """What cells print: a note that a file is not beside the notebook is no output."""
+    """The texts that cells print, without notes that a file is not beside the notebook."""
     outputs = [output for cell in notebook["cells"] for output in cell["outputs"]]
     assert {output["name"] for output in outputs} == {"stdout"}
     return ["".join(each["text"]) for each in outputs]

@@ -1,6 +1,6 @@
-"""The notebooks run, and show what a reader is meant to see.
+"""The notebooks run, and show what a reader should see.
 
-Each is executed once, by nbclient with the installed kernelspec; cells are found by their ids.
+nbclient executes each of them once with the installed kernelspec; tests find cells by their ids.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.local import get_session_sandbox
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = ("1-tour", "2-limits", "3-files", "4-time-travel")
-ORDERS = "5-orders"  # a folder with an analysis, its data and its module: test_analysis.py
+ORDERS = "5-orders"  # a folder with an analysis and its data; see test_analysis.py
 CELL_SECONDS = 300  # for a slow machine; the slowest cell takes about ten
 PNG = b"\x89PNG\r\n\x1a\n"
 
 SPEAK_ON_STDERR = {
     "crash",  # faulthandler's own last words
-    "process",  # a refused command, as a shell would say it
+    "process",  # a refused command, in the words of a shell
 }
 
 Cell = Any
@@ -39,7 +39,7 @@ def _committed(name: str) -> Any:
 
 
 class Run:
-    """One executed notebook, and the host folder in which its sessions lay."""
+    """One executed notebook, and the host folder with its sessions."""
 
     def __init__(self, name: str, sessions: Path, **environment: object) -> None:
         self.notebook = _committed(name)
@@ -58,27 +58,27 @@ class Run:
         return [cell for cell in self.notebook.cells if cell.cell_type == "code"]
 
     def outputs(self, cell_id: str) -> list[Any]:
-        """What the cell with this id put out."""
+        """The outputs of the cell with this id."""
         return next(cell.outputs for cell in self.code if cell.id == cell_id)
 
     def stream(self, cell_id: str, name: str = "stdout") -> str:
-        """All that the cell wrote to one stream."""
+        """All text that the cell wrote to one stream."""
         outputs = self.outputs(cell_id)
         return "".join(o.text for o in outputs if o.output_type == "stream" and o.name == name)
 
     def shown(self, cell_id: str, mime: str) -> str:
-        """The content of this type that the cell showed; the test fails where there is none."""
+        """The cell's output of this type; fails the test if there is none."""
         for output in self.outputs(cell_id):
             if mime in output.get("data", {}):
                 return str(output.data[mime])
         pytest.fail(f"the cell {cell_id} shows no {mime}")
 
     def errors(self, cell_id: str) -> list[str]:
-        """The names of the errors that the cell ended with."""
+        """The names of the errors with which the cell ended."""
         return [o.ename for o in self.outputs(cell_id) if o.output_type == "error"]
 
     def workspace(self) -> Path:
-        """The one session's folder on the host."""
+        """The host folder of the only session."""
         (folder,) = self.sessions.iterdir()
         return folder
 
@@ -86,11 +86,11 @@ class Run:
 def _executed(name: str, temporary: pytest.TempPathFactory, **environment: object) -> Iterator[Run]:
     sessions = temporary.mktemp("notebook")
     yield Run(name, sessions, **environment)
-    shutil.rmtree(sessions)  # the memory that a memory bomb filled is in its session's history
+    shutil.rmtree(sessions)  # the memory that a memory bomb filled is kept in its session's history
 
 
 def _settings(temporary: pytest.TempPathFactory, trait: str) -> Path:
-    """Jupyter's folder of settings, with one of the kernel's."""
+    """Writes Jupyter's settings with one of the kernel's, and returns their folder."""
     folder = temporary.mktemp("config")
     setting = f"c = get_config()\nc.WasmKernel.{trait}\n"
     (folder / "jupyter_wasm_kernel_config.py").write_text(setting)
@@ -104,7 +104,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Less memory than by default: to fill it takes many seconds."""
+    """Less memory than by default, since filling that takes many seconds."""
     settings = _settings(tmp_path_factory, f"memory_bytes = {768 << 20}")
     yield from _executed("2-limits", tmp_path_factory, JUPYTER_CONFIG_DIR=settings)
 
@@ -116,7 +116,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def remembering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """The environment of a user whose notebook goes on where it stopped."""
+    """The environment of a user whose notebooks continue their sessions."""
     settings = _settings(tmp_path_factory, 'resume = "always"')
     return {"JUPYTER_CONFIG_DIR": settings, "JPY_SESSION_NAME": FOLDER / "4-time-travel.ipynb"}
 
@@ -130,7 +130,7 @@ def travel(
 
 @pytest.fixture(params=["tour", "limits", "files", "travel"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Each of them."""
+    """Each of the notebooks."""
     chosen: Run = request.getfixturevalue(request.param)
     return chosen
 

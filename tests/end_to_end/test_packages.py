@@ -1,4 +1,4 @@
-"""%pip in a kernel as people start it: walls around its process, the porter outside of them."""
+"""`%pip` in a kernel with its usual walls; the broker outside them runs pip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results come out: `%session_publish` and `FileLink` in a real kernel; and batch runs."""
+"""Results beside the notebook: `%session_publish` and `FileLink` in a kernel, and batch runs."""
 
 from __future__ import annotations
 

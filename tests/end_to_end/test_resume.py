@@ -1,4 +1,4 @@
-"""Variables over the ends of kernels: crashes, restarts, tomorrow, two at once."""
+"""Variables outlive a kernel: crashes, restarts, the next day, and two kernels at once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def notebook(tmp_path: Path) -> Path:
 
 
 def saved(root: Path) -> None:
-    """Wait until the one session has saved its beginning and its first cell."""
+    """Wait until the only session has saved its first state and its first cell."""
     (workspace,) = root.iterdir()
     contents = private_of(workspace) / "state" / "contents"
     wait_for(lambda: len(list(contents.glob("*"))) >= 2, "a commit on disk")
 
 
 def killed_in_a_cell(kernel: RealKernel, root: Path) -> None:
-    """A kernel that set `x = 1` ends in the middle of a later cell; Jupyter starts it again."""
+    """A kernel that set `x = 1` is killed in a later cell; Jupyter starts it again."""
     saved(root)
     kernel.send("x = 2\nwhile True: pass")
     while kernel.client.get_iopub_msg(timeout=60)["content"].get("code", "")[:5] != "x = 2":
@@ -41,7 +41,7 @@ def killed_in_a_cell(kernel: RealKernel, root: Path) -> None:
 
 
 def restarted_anew(kernel: RealKernel) -> None:
-    """A restart that was asked for begins without variables, and keeps files."""
+    """A restart by the user begins without variables, and keeps files."""
     kernel.run("x = 1; open('file', 'w').write('kept')")
     kernel.restart()
     said = kernel.run("print(open('file').read()); x")
@@ -60,7 +60,7 @@ def test_a_notebook_that_always_resumes(start: Starting, notebook: Path, root: P
     kernel.run("y = 2")
     kernel.shut_down()
 
-    # tomorrow there is what followed the restart, also by a link to the notebook's folder
+    # the next day it continues the restarted session, also by a link to the notebook's folder
     link = notebook.parent.with_name("link")
     link.symlink_to(notebook.parent)
     said = start(link / notebook.name, resume="always").run("print('x' in globals(), y)")
@@ -104,12 +104,12 @@ def test_the_second_kernel_of_a_session_has_its_files_and_is_told(
     second.shut_down()
     assert first.run("print(x)")["stdout"] == "1\n"
     said = first.run("import os; print(os.environ, os.listdir('/'), os.getcwd())")
-    assert "JPY" not in said["stdout"]  # the notebook's path stays outside
+    assert "JPY" not in said["stdout"]  # the notebook's path is not passed on to the guest
     assert "analysis" not in said["stdout"]
     assert [path.name for path in root.iterdir()] == ["shared"]
 
 
-def test_each_kernel_has_a_session_of_its_own_if_notebooks_are_to_have_none(
+def test_each_kernel_has_its_own_session_if_notebooks_have_none(
     start: Starting, notebook: Path, root: Path
 ) -> None:
     for _ in range(2):
@@ -131,10 +131,12 @@ def test_a_kernel_without_a_notebook_is_named_after_its_connection(
 def test_a_cell_that_kills_its_kernel_costs_no_variable(
     start: Starting, notebook: Path, root: Path
 ) -> None:
-    """`os.kill(os.getpid(), 9)` in a cell ends the kernel, as people expect, and nothing else."""
+    """`os.kill(os.getpid(), 9)` in a cell ends the kernel, as people expect, and costs nothing
+    else.
+    """
     first = start(notebook, session_id="mine")
     first.run("x = 1")
-    assert [path.name for path in root.iterdir()] == ["mine"]  # rather than the notebook's
+    assert [path.name for path in root.iterdir()] == ["mine"]  # not the notebook's session
     first.client.execute("import os; os.kill(os.getpid(), 9)")
     wait_for(lambda: not first.manager.is_alive(), "the kernel's end")
     assert start(notebook, session_id="mine").run("print(x)")["stdout"] == "1\n"

@@ -1,4 +1,6 @@
-"""ATTACKS 25-27 over real sockets: what leaves the kernel, by every message that can carry it."""
+"""ATTACKS 25-27 over real sockets: the outputs that leave the kernel, in every message that can
+carry them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
 
 
 def said(kernel: RealKernel, code: str, **options: Any) -> tuple[Message, list[Message]]:
-    """The reply to a cell and what was published under it."""
+    """The reply to a cell and the messages published under it."""
     heard: list[Message] = []
     reply = kernel.client.execute_interactive(
         code, timeout=SECONDS, output_hook=heard.append, stop_on_error=False, **options
@@ -55,7 +57,7 @@ def asked(kernel: RealKernel, message: str) -> Message:
 
 
 def check_texts(value: Any) -> None:
-    """No text in a message acts on a terminal."""
+    """Check that no text in a message acts on a terminal."""
     if isinstance(value, str):
         assert not CONTROL.search(value), repr(CONTROL.search(value))
     elif isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Random schedules of messages: none is lost, none comes twice, each in its place.
+"""Random schedules of messages: each is answered, once, and in its place.
 
-Cells queue up, fail, abort what waits behind them, ask for input, are interrupted and restarted at
-any moment; `watcher.py` looks at every message that comes back.
+Cells wait in the queue, fail, abort the cells behind them, ask for input, and are interrupted and
+restarted at any moment; `watcher.py` checks every message that comes back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jupyter_client.manager import KernelManager
 from tests.end_to_end.watcher import SECONDS, Watcher
 
 SCHEDULES, SOAK_SCHEDULES = 6, 1000
-A_KERNEL_EACH = 14  # schedules, in a soak
+A_KERNEL_EACH = 14  # schedules per kernel, in a soak
 
 Step = Callable[[Watcher, random.Random], object]
 
@@ -91,14 +91,14 @@ def manager() -> Iterator[KernelManager]:
 
 
 def play(watcher: Watcher, seed: int) -> None:
-    """One schedule, then until everything is answered; endless cells are interrupted."""
+    """Play one schedule, then wait until everything is answered; endless cells are interrupted."""
     dice = random.Random(seed)
     watcher.sent.clear()
     for _ in range(dice.randint(3, 12)):
         dice.choice(STEPS)(watcher, dice)
     end = time.monotonic() + SECONDS
     while any(code_of(one) in ENDLESS and not one.over for one in watcher.sent.values()):
-        # an endless cell that waited behind others missed its interrupt
+        # an endless cell that was still in the queue missed its interrupt
         watcher.settle(0.5)
         interrupt(watcher, dice)
         assert time.monotonic() < end, "an endless cell could not be interrupted"
@@ -130,7 +130,7 @@ def test_every_request_is_answered_once_and_in_order_also_after_restarts(
 
 
 def restarted(manager: KernelManager, seed: int, *, now: bool) -> None:
-    """A restart in the middle leads to a kernel that answers."""
+    """Restart the kernel in the middle of a schedule, and check that it answers."""
     dice = random.Random(seed)
     watcher = Watcher(manager)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""The magics of a session in kernels as Jupyter starts them: tables, and what the host does."""
+"""The magics of a session in kernels started by Jupyter: tables, and work of the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_ASKED_FOR = [
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starting]:
-    """Starts kernels, each with a folder of sessions of its own."""
+    """Starts kernels, each with its own folder of sessions."""
     with ExitStack() as ending:
 
         def one(**traits: Any) -> RealKernel:
@@ -44,7 +44,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starting]:
 
 @pytest.fixture(scope="module")
 def kernel(start: Starting) -> RealKernel:
-    """A kernel whose settings are as they come."""
+    """A kernel with default settings."""
     return start()
 
 
@@ -55,7 +55,7 @@ def pruning(start: Starting) -> RealKernel:
 
 
 def old_session(root: Path) -> Path:
-    """A session's folder that nobody has used for a month."""
+    """The folder of a session that was not used for a month."""
     return aged_session(root, 30 * 24, b"x" * 5000)
 
 
@@ -140,6 +140,6 @@ def prunes_and_tells(kernel: RealKernel) -> None:
 
 
 def events_of(kernel: RealKernel) -> Counter[str]:
-    """How often each event was told."""
+    """The number of times that each event was logged."""
     lines = (kernel.sessions.parent / "events").read_text().splitlines()
     return Counter(json.loads(line)["event"] for line in lines)

@@ -1,4 +1,6 @@
-"""A notebook that is opened again finds its session, in a real Jupyter server; others do not."""
+"""In a real Jupyter server, a notebook that is opened again finds its session, and other notebooks
+don't.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, sessions: Path) -> Iterator
 
 
 def worked_on(server: NotebookServer, path: str) -> None:
-    """A day's work in a notebook: a variable, a file, and the notebook saved before its end."""
+    """A day's work in a notebook: a variable, a file, and a save before the end."""
     notebook = server.open(path)
     told = notebook.run("x = 1; _ = open('made.csv', 'w').write('1')")["page"]
     assert "`%session_publish made.csv` copies files beside the notebook" in told
@@ -42,7 +44,7 @@ def worked_on(server: NotebookServer, path: str) -> None:
 
 
 def last_made(sessions: Path) -> str:
-    """The id of the session in which that was last."""
+    """The id of the session in which the day's work was last done."""
     return max(sessions.glob("*/made.csv"), key=lambda file: file.stat().st_mtime_ns).parent.name
 
 
@@ -59,12 +61,12 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
     assert (again["stderr"], again["page"]) == (
         "",
         "",
-    )  # that it does not lie beside the notebook is said once a session
+    )  # the note on a file that is not beside the notebook comes once per session
     tomorrow.restart()
     said = tomorrow.run(LOOK)
     assert (said["stdout"], said["stderr"]) == ("['made.csv'] False\n", "")
 
-    # another kernel takes its place
+    # another kernel continues the session
     kernel = tomorrow.kernel_id
     tomorrow.change_kernel()
     assert tomorrow.kernel_id != kernel
@@ -72,7 +74,7 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
     assert said["stdout"] == "['made.csv'] False\n"
     assert KEPT in said["stderr"]
 
-    # renamed by the server, restarted, saved; then moved by somebody else while the kernel runs
+    # renamed by the server, restarted, saved; then moved with `mv` while the kernel runs
     tomorrow.rename("renamed.ipynb")
     published = server.work / "renamed.files" / "made.csv"
     for text in ("1", "2"):
@@ -87,7 +89,7 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
     for old in (path, "renamed.ipynb"):
         server.save(old, repr(old), *CELLS)
         new = server.open(old)
-        said = new.run(LOOK)  # of an old name, and the notebook of that is known to be elsewhere
+        said = new.run(LOOK)  # the notebook that had this name is known to have moved
         assert (said["stdout"], said["stderr"]) == ("[] False\n", "")
         new.close()
     after = server.open("sub/moved.ipynb")
@@ -103,7 +105,7 @@ def test_named_checkpoints_outlive_restart_and_shut_down(server: NotebookServer)
     server.save(path, *CELLS)
     notebook.restart()
     first = notebook.run("'x' in globals()")
-    assert (first["value"], first["stderr"]) == ("False", "")  # as a restart should be
+    assert (first["value"], first["stderr"]) == ("False", "")  # like any restart
     assert "Named checkpoints of earlier runs: clean. `%restore clean`" in first["page"]
     assert notebook.run("1")["page"] == ""
     assert notebook.run("%restore clean")["error"] == ""
@@ -132,7 +134,7 @@ def test_a_new_notebook_at_an_old_path_begins_fresh_and_is_offered_the_old_sessi
     assert f"wasm-kernel sessions bind {last_made(sessions)} {path}\n" in said["stderr"]
     assert "another file had its name before" in said["stderr"]
     notebook.close()
-    again = server.open(path)  # from here on it has one of its own
+    again = server.open(path)  # from here on it has its own session
     assert "bind" not in again.run(LOOK)["stderr"]
     again.close()
 
@@ -174,7 +176,7 @@ def test_a_second_kernel_of_a_notebook_has_a_session_of_its_own(
 
 
 def command(words: str, folder: Path, typed: str = "") -> str:
-    """What a command prints that a person pasted into a terminal of the server."""
+    """The output of a command that a person pasted into a terminal of the server."""
     program = [sys.executable, "-m", "wasm_kernel.frontends.cli.main"]
     assert words.startswith("wasm-kernel ")
     done = subprocess.run(
@@ -184,14 +186,14 @@ def command(words: str, folder: Path, typed: str = "") -> str:
         text=True,
         timeout=SECONDS,
         cwd=folder,
-        env=os.environ | {"JUPYTER_CONSOLE_TEST": "1"},  # it asks without a terminal
+        env=os.environ | {"JUPYTER_CONSOLE_TEST": "1"},  # the console also asks without a terminal
         check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_what_a_fork_says_opens_it_in_one_step(server: NotebookServer) -> None:
+def test_the_command_that_a_fork_prints_opens_it_in_one_step(server: NotebookServer) -> None:
     path = server.new()
     notebook = server.open(path)
     server.save(path, *CELLS)
@@ -208,10 +210,10 @@ def test_what_a_fork_says_opens_it_in_one_step(server: NotebookServer) -> None:
     cells = json.loads((server.work / name).read_text())["cells"]
     assert tuple("".join(cell["source"]) for cell in cells) == CELLS
     fork = server.open(name)
-    assert fork.run(LOOK)["stdout"] == "['made.csv'] False\n"  # the console has had the variables
+    assert fork.run(LOOK)["stdout"] == "['made.csv'] False\n"  # the console got the variables
     fork.close()
 
-    # the fork in the very notebook, whose kernel is restarted
+    # opens the fork in the same notebook by restarting its kernel
     said = notebook.run("x = 2; open('later.csv', 'w').close()\n%fork")["stdout"]
     command(f"wasm-kernel sessions bind {said.split()[1]} {path}", server.work)
     notebook.run("x = 3; open('last.csv', 'w').close()")

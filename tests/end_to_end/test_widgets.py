@@ -1,4 +1,4 @@
-"""Widgets with the real kernel over ZMQ, as a page talks to them, and with nbclient."""
+"""Widgets with the real kernel over ZMQ, used by a page and by nbclient."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Messages = list[dict[str, Any]]
 
 
 class Page:
-    """A front end's page at a real kernel."""
+    """A front end's page that is connected to a real kernel."""
 
     def __init__(self, kernel: RealKernel) -> None:
         self.kernel = kernel
         self.client = kernel.client
 
     def heard(self, sent: str) -> Messages:
-        """What came under a message, up to idle."""
+        """The messages under a request, up to idle."""
         found: Messages = []
         while True:
             message = self.client.get_iopub_msg(timeout=SECONDS)
@@ -71,7 +71,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
-    """One kernel for all pages, with a mark at its beginning."""
+    """One kernel for all pages, with a checkpoint at its beginning."""
     with starting_in(tmp_path_factory.mktemp("widgets") / "sessions") as start:
         kernel = start()
         kernel.run("%checkpoint clean")
@@ -180,7 +180,7 @@ def test_an_interrupt_ends_a_callback(page: Page) -> None:
     assert page.value("x") == "9"
 
 
-def test_after_a_crash_and_an_undo_the_page_shows_what_is(page: Page) -> None:
+def test_after_a_crash_and_an_undo_the_page_shows_the_present_state(page: Page) -> None:
     page.run(SLIDER)
     page.heard(page.move(7))
     heard = page.run("s.value = 1; t = w.IntText(model_id='t1'); import os; os._exit(1)")

@@ -1,4 +1,4 @@
-"""A client that checks every message of a kernel against the protocol, and what follows what."""
+"""A client that checks a kernel's messages, and their order, against the protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 @dataclass
 class Sent:
-    """A request, and what came of it."""
+    """A request, and the messages that answered it."""
 
     kind: str
     content: Message
@@ -29,13 +29,13 @@ class Sent:
 
     @property
     def over(self) -> bool:
-        """Whether everything has come that is due."""
+        """True if all expected messages have come."""
         idle = any(m["content"].get("execution_state") == "idle" for m in self.published)
         return bool(self.replies) and idle
 
 
 class Watcher:
-    """Sends requests without waiting, collects what comes back, and looks at it. One thread's."""
+    """Sends requests without waiting, collects the answers, and checks them. For one thread."""
 
     def __init__(self, manager: KernelManager) -> None:
         self.client: Any = manager.blocking_client()
@@ -48,7 +48,7 @@ class Watcher:
         self.client.stop_channels()
 
     def send(self, kind: str, content: Message) -> str:
-        """Send a request on its channel; its id."""
+        """Sends a request on its channel and returns its id."""
         message = self.client.session.msg(kind, content)
         channel = "control_channel" if kind in CONTROL else "shell_channel"
         getattr(self.client, channel).send(message)
@@ -57,7 +57,7 @@ class Watcher:
         return identity
 
     def run(self, code: str, answer: str = "", **options: bool) -> str:
-        """Send a cell; a question that it asks is answered."""
+        """Sends a cell; a question that the cell asks is answered."""
         content: Message = {
             "code": code,
             "silent": False,
@@ -70,23 +70,23 @@ class Watcher:
         return identity
 
     def settle(self, seconds: float) -> None:
-        """Take what comes for so long, or until all is over."""
+        """Takes messages for this time, or until every request is answered."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and any(not one.over for one in self.sent.values()):
             self._take()
 
     def collect(self) -> None:
-        """Wait until every request has come to its end.
+        """Waits until every request is answered.
 
         Raises:
-            AssertionError: one has not in time, or a message breaks the protocol.
+            AssertionError: A request is not answered in time, or a message breaks the protocol.
         """
         end = time.monotonic() + SECONDS
         while left := [one for one in self.sent.values() if not one.over]:
             self._take()
             assert time.monotonic() < end, [(one.kind, one.content, one.replies) for one in left]
         for _ in range(3):
-            self._take()  # what should not come any more
+            self._take()  # messages that should not come any more
         for identity, one in self.sent.items():
             _check(identity, one)
 
@@ -103,7 +103,7 @@ class Watcher:
             one.published.append(message)
 
     def _of(self, message: Message) -> Sent | None:
-        """The request that a message belongs to; None where it is of the time before."""
+        """The request that a message belongs to; None if it was sent before this watcher began."""
         return self.sent.get(message["parent_header"].get("msg_id"))
 
 
@@ -116,7 +116,9 @@ def _next(channel: Any, seconds: float) -> Message | None:
 
 
 def _check(identity: str, one: Sent) -> None:
-    """One reply of the right kind, between busy and idle, and outputs only of cells that ran."""
+    """Checks for one reply of the right kind, between busy and idle, and outputs only of cells that
+    ran.
+    """
     assert len(one.replies) == 1, (one.content, one.replies)
     (reply,) = one.replies
     kinds = [message["msg_type"] for message in one.published]
@@ -146,7 +148,7 @@ def _check_cell(one: Sent, reply: Message, kinds: list[str]) -> None:
         assert kinds[0] == "execute_input", (one.content, kinds)
         assert kinds.count("execute_input") == 1
     if reply["status"] == "error":
-        # a misused magic, or an interrupt in the midst of a traceback, is told on stderr alone
+        # a misused magic, or an interrupt during a traceback, is reported only on stderr
         assert "error" in kinds or "stream" in kinds, (one.content, reply, kinds)
     else:
         assert "error" not in kinds, (one.content, kinds)
