@@ -1,7 +1,8 @@
 """A process that commits until it is killed: `python -m tests.execution.committing FOLDER`.
 
 Each cell changes many pages and some files together, so that a mixture of two commits would be
-seen. `KILL_AT=N` kills at the N-th operation of the writer on a file (open, write, rename, link).
+noticed. `KILL_AT=N` kills at the N-th operation of the writer on a file (open, write, rename,
+link).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Killer:
 
 
 class Watched:
-    """A file whose writes are counted, and reach the disk at once."""
+    """A file that counts the writes to it and brings each to the disk at once."""
 
     def __init__(self, file: BinaryIO, killer: Killer) -> None:
         self._file, self._killer = file, killer
@@ -88,7 +89,7 @@ class Watched:
 
 
 def arm(killer: Killer) -> None:
-    """Before each open, write and rename of a commit or a bookmark, the killer counts."""
+    """Let the killer count before each open, write and rename of a commit or a bookmark."""
     opened: Any = os.fdopen
 
     def fdopen(fd: int, mode: str, **options: Any) -> Any:
@@ -105,7 +106,7 @@ def arm(killer: Killer) -> None:
 
 
 def main(folder: str) -> None:
-    """Run cells until somebody kills this process, or all of them ran."""
+    """Run cells until all of them ran, or until this process is killed."""
     policy = ExecutionPolicy(history_cells=2)
     if "KILL_AT" in os.environ:
         arm(Killer(int(os.environ["KILL_AT"])))

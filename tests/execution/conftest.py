@@ -17,16 +17,16 @@ Opening = Callable[..., LocalSandbox]
 
 @pytest.fixture
 def sandbox(module_sandbox: LocalSandbox) -> LocalSandbox:
-    """The file's one sandbox with the variables and files that it began with.
+    """The file's only sandbox, with its first variables and files.
 
-    Execution counts go on upwards: what needs a session's first cells opens a sandbox of its own.
+    Execution counts go on, so a test that needs a session's first cells opens its own sandbox.
     """
     return put_back(module_sandbox)
 
 
 @pytest.fixture
 def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
-    """Opens sandboxes; those and their forks are closed in the end."""
+    """Opens sandboxes; they and their forks are closed after the test."""
     made: list[LocalSandbox] = []
 
     def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> LocalSandbox:
@@ -46,7 +46,7 @@ def parent(opened: Opening) -> LocalSandbox:
 
 @pytest.fixture
 def forked() -> Iterator[Callable[..., LocalSandbox]]:
-    """Forks a sandbox, and closes the forks in the end."""
+    """Forks a sandbox, and closes the forks after the test."""
     made: list[LocalSandbox] = []
 
     def one(sandbox: LocalSandbox, **options: bool) -> LocalSandbox:

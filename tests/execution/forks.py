@@ -1,4 +1,4 @@
-"""What tests of forks say and ask."""
+"""Helpers of tests of forks."""
 
 from __future__ import annotations
 

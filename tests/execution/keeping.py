@@ -1,4 +1,4 @@
-"""The hooks of a sandbox as a session has them, without sessions."""
+"""The hooks that a session gives its sandbox, without sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wasm_kernel.folders.folders import SandboxFolders
 
 
 class Keeping(SessionHooks):
-    """Names forks after their parent; `ended` is shared by all of a family."""
+    """Names forks after their parent; a parent and its forks share the list `ended`."""
 
     def __init__(self, root: Path, name: str, ended: list[str] | None = None) -> None:
         self.root = root

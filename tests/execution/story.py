@@ -1,8 +1,9 @@
-"""A random program over a session's life, and a model that says what its variables must be.
+"""A random program over a session's life, and a model of the variables that it must have.
 
-The model is a tree of states. Cells grow it, traps don't, journeys move in it, forks live on in it
-beside each other; after any of them the guest must say what the model says. Files have one past
-only: a state knows what they were when it was left, and journeys take them along or leave them.
+The model is a tree of states. Cells add states, traps don't, travels move between states, and forks
+go on from a state beside each other. After each of these the guest must agree with the model. Files
+have only one past: each state records the files at its end, and a travel restores them or leaves
+them.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def digest():
 
 @dataclass(frozen=True)
 class State:
-    """What `digest` must tell, as far as the model knows it; the generator's state is opaque."""
+    """The digest that the model expects; the state of the random generator is opaque to it."""
 
     d: tuple[tuple[int, int], ...] = ()
     cells: tuple[tuple[int, int], ...] = ()
@@ -81,9 +82,9 @@ _ages = count(1)
 
 @dataclass
 class Node:
-    """A state in the tree, the one before it, and the files when its cell began.
+    """A state in the tree, its parent, and the files when its cell began.
 
-    Later ones are of a higher age.
+    Later nodes have a larger `age`.
     """
 
     state: State
@@ -94,11 +95,12 @@ class Node:
 
 @dataclass
 class Life:
-    """One of the sandboxes of a story, and where it stands in the tree.
+    """One of the sandboxes of a story, and its position in the tree.
 
-    What is no younger than `inherited` was its parent's, and has other dice here; also where it is
-    `alike` a life of which that holds, but then perhaps the very ones. `files` are as they are now,
-    `left` as the cell left them that memory stands after, and `base` when that state was kept.
+    States up to the age `inherited` come from its parent, where random numbers were different. An
+    `alike` life repeats the random numbers of its parent's inherited states, or may do so. `files`
+    are the present files, `left` those at the end of the cell after which memory stands, and `base`
+    those when that state was kept.
     """
 
     sandbox: LocalSandbox
@@ -108,14 +110,14 @@ class Life:
     base: Files = field(default_factory=dict)
     names: dict[str, tuple[Node, Files]] = field(default_factory=dict)
     undone: list[tuple[Node, Files]] = field(default_factory=list)
-    sure: int = 0  # cells that can certainly be undone
+    sure: int = 0  # cells that can surely be undone
     inherited: int = 0
     alike: bool = False
 
 
 @dataclass
 class Story:
-    """A session, its forks and their model; `step` goes on by one random act of one of them."""
+    """A session, its forks and their model; `step` does one random thing in one of them."""
 
     folder: Path
     seed: int
@@ -148,14 +150,14 @@ class Story:
         self.dice.choice([*acts, self.write, self.write, self.put_back])()
 
     def check_all(self) -> None:
-        """Every life says what the model says."""
+        """Checks that every life agrees with the model."""
         for _ in range(len(self.others) + 1):
             self.check()
             self.others.insert(0, self.life)
             self.life = self.others.pop()
 
     def fork(self) -> None:
-        """Another life begins where this one stands; one too many ends."""
+        """Forks another life off this one; if there are too many, one ends."""
         alike = self.dice.random() < 0.5
         self.told.append(f"fork {alike}")
         (sandbox,) = self.life.sandbox.fork(deterministic=alike)
@@ -169,7 +171,7 @@ class Story:
             self._as(self.others[-1], self._learn)
 
     def turn_to_another(self) -> None:
-        """Go on with another life."""
+        """Continues with another life."""
         if self.others:
             self.told.append("another")
             self.others.append(self.life)
@@ -181,9 +183,9 @@ class Story:
         self.life = mine
 
     def _learn(self) -> None:
-        """Where chance is not as the model knows it, ask."""
+        """Asks the guest for its random state if the model can't know it."""
         if self.life.node.age <= self.life.inherited:
-            if not self.life.alike:  # with fresh dice the state is kept anew, as it is now
+            if not self.life.alike:  # reseeded, so the state is kept again with the present files
                 self.life.base = dict(self.life.files)
             before = self.life.node.state
             got = self._digest()
@@ -194,7 +196,7 @@ class Story:
             self._after_cell(state)
 
     def check(self) -> None:
-        """The guest says what the model says."""
+        """Checks that the guest agrees with the model."""
         got, expected = self._digest(), self.life.node.state.digest()
         assert got == expected, f"seed {self.seed}: {got} is not {expected} after {self.told[-12:]}"
         there = [path for path in self.life.sandbox.workspace.iterdir() if path.name[0] == "f"]
@@ -223,14 +225,14 @@ class Story:
         self._after_cell(state)
 
     def raises(self) -> None:
-        """What a cell did before its exception stays."""
+        """A cell that raises keeps the changes before its exception."""
         code, state = self._mutation()
         if not code.startswith("random"):
             assert self.run(f"{code}\n1/0").error is not None
             self._after_cell(state)
 
     def trap(self) -> None:
-        """What a cell did before its guest was lost is gone."""
+        """A cell that loses the guest loses its changes."""
         code, _ = self._mutation()
         ruin = "a[:] = 7; d.clear(); random.seed(5); f.seek(0); db.execute('delete from t')"
         written, self.life.files = self._edit()
@@ -246,7 +248,7 @@ class Story:
         self._after_cell(self.life.node.state)
 
     def put_back(self) -> None:
-        """What failed cells did to files is taken back."""
+        """Takes back the changes that failed cells made to files."""
         self.told.append("rollback")
         assert self.life.sandbox.rollback(files=True).files_missed == {}
         self.life.files = dict(self.life.left)
@@ -255,7 +257,7 @@ class Story:
     def undo(self) -> None:
         goal, cells, sure, files = self.life.node, 0, self.life.sure, self.life.base
         for _ in range(self.dice.randrange(1, KEEP + 2)):
-            if goal.parent is not None:  # before that, there are no variables to tell
+            if goal.parent is not None:  # before the first state there are no variables
                 goal, cells, files = goal.parent, cells + 1, goal.base
         if cells and self._travel("undo", f"%undo {cells}", goal, files, cells):
             self.life.sure = max(0, sure - cells)
@@ -281,7 +283,7 @@ class Story:
             self._learn()
 
     def _travel(self, method: str, magic: str, goal: Node, base: Files, *arguments: object) -> bool:
-        """Go, by a cell or from outside, with files or without; False where it was refused."""
+        """Travels by a cell or from outside, with or without files; False if it was refused."""
         files = self.dice.random() < 0.5
         if self.dice.random() < 0.5:
             self.told.append(f"{method}{arguments} {files}")
@@ -312,7 +314,7 @@ class Story:
         self.life.names[name] = self.life.node, self.life.base
 
     def reopen(self) -> None:
-        """The session ends, and another sandbox goes on with it."""
+        """Closes the session and opens it again in another sandbox."""
         self.told.append("reopen")
         self.life.sandbox.close()
         self.life.sandbox = self._open(self.life.sandbox.workspace, Resume.ALWAYS)
@@ -332,7 +334,7 @@ class Story:
         return f"with open('{name}', 'w') as w: _ = w.write('{text}')", files | {name: text}
 
     def _mutation(self) -> tuple[str, State]:
-        """A cell, and the state after it."""
+        """The code of a cell, and the state after it."""
         dice, s = self.dice, self.life.node.state
         key, value, row = dice.randrange(8), dice.randrange(1, 99), dice.randrange(3)
         at = dice.randrange(s.length)

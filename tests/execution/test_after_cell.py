@@ -1,4 +1,4 @@
-"""What is done before and after a cell: each action by itself, and none harms the cell."""
+"""Actions before and after a cell: a failing one harms neither the cell nor the next action."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 60
 
 
 class Action:
-    """An action that fails as it is told, or says that it was run."""
+    """An action that fails as the test says, or records that it ran."""
 
     def __init__(self, problem: Exception | None = None) -> None:
         self._problem = problem
@@ -34,7 +34,7 @@ class Action:
 
 
 class Cell:
-    """A turn that keeps what it is told."""
+    """A turn that records the notices that it gets."""
 
     text = None
 
@@ -76,7 +76,7 @@ def test_actions_of_a_lost_cell_are_put_back_and_forgotten() -> None:
 
 
 class Slow:
-    """A listener that has long to do before each cell."""
+    """A listener that takes long before each cell."""
 
     begun = threading.Event()
 
@@ -88,7 +88,7 @@ class Slow:
             time.sleep(0.01)
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
-        """Nothing is to be done."""
+        """Does nothing."""
 
 
 def test_what_is_done_before_a_cell_can_be_interrupted(sandbox: LocalSandbox) -> None:

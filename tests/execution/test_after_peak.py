@@ -1,4 +1,4 @@
-"""After a large peak: what a cell freed costs nothing more, and comes back with an undo."""
+"""After a large peak: freed memory costs nothing more, and an undo brings it back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def resident() -> int:
-    """The bytes of memory that this process has of its own."""
+    """The bytes of this process's own memory."""
     pages = Path("/proc/self/statm").read_text().split()
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
 
@@ -37,7 +37,7 @@ def test_what_is_deleted_goes_back_to_the_machine(sandbox: LocalSandbox) -> None
     assert head_bytes(sandbox) > 190 * MIB
     before = resident()
     sandbox.execute("del big")
-    sandbox.checkpoints()  # what is freed goes back behind the result
+    sandbox.checkpoints()  # waits until freed memory is given back, after the result
     assert before - resident() > 150 * MIB
     assert head_bytes(sandbox) < 2 * MIB
     sandbox.undo()
@@ -45,7 +45,7 @@ def test_what_is_deleted_goes_back_to_the_machine(sandbox: LocalSandbox) -> None
 
 
 def test_freed_objects_are_not_written_again(sandbox: LocalSandbox) -> None:
-    """To free an object writes to its page; so many small ones cost their size twice."""
+    """Freeing an object writes to its page, so many small ones would be saved a second time."""
     sandbox.execute("many = [b'%d ' % i * 200 for i in range(120_000)]")
     assert head_bytes(sandbox) > 140 * MIB
     sandbox.execute("del many")

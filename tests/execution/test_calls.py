@@ -1,4 +1,4 @@
-"""Cells from Python: awaited, cancelled, with a limit of their own for one call."""
+"""Cells from Python: awaited, cancelled, and limited for one call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
 
 
 class Hearing(NoListener):
-    """A listener that tells when a cell has said something."""
+    """A listener that tells when a cell has printed something."""
 
     def __init__(self) -> None:
         self.heard = threading.Event()

@@ -1,4 +1,4 @@
-"""Frames of comms, and the table of those that are open."""
+"""Frames of comms, and the table of open comms."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_a_comm_is_open_from_its_opening_to_its_close() -> None:
 
 
 @pytest.mark.parametrize("kind", ["msg", "close"])
-def test_nothing_is_said_on_a_comm_that_is_not_open(kind: CommKind) -> None:
+def test_no_message_passes_on_a_comm_that_is_not_open(kind: CommKind) -> None:
     with pytest.raises(FrameError, match="no such comm"):
         opened("a").from_guest(CommMessage(kind, "b"))
 
 
 def receives(comms: Comms, kind: CommKind, comm_id: str = "a", target: str = "mine") -> bool:
-    """Whether the guest gets a message of the front end."""
+    """True if the guest gets a message of the front end."""
     message = CommMessage(kind, comm_id, target_name=target if kind == "open" else "")
     return comms.from_page(message, {}, NoListener()) is not None
 
@@ -101,7 +101,7 @@ def test_a_front_end_opens_comms_to_registered_targets_only() -> None:
     assert not receives(comms, "close")
 
 
-def test_so_many_comms_and_targets_and_no_more() -> None:
+def test_the_numbers_of_comms_and_targets_are_limited() -> None:
     comms = opened(*map(str, range(COMMS_MOST)))
     comms.add_target("t")
     with pytest.raises(TooManyComms):
@@ -114,7 +114,7 @@ def test_so_many_comms_and_targets_and_no_more() -> None:
         comms.add_target("one more")
 
 
-def test_what_the_front_end_has_and_the_guest_forgot_is_stale() -> None:
+def test_comms_that_only_the_front_end_knows_are_stale() -> None:
     comms = opened("a", "b")
     assert comms.sync_request == {"op": "comms", "open": ["a", "b"]}
     assert comms.sync({"comms": {"b": "t", "c": "t"}, "targets": ["t"]}) == ["a"]
@@ -122,7 +122,7 @@ def test_what_the_front_end_has_and_the_guest_forgot_is_stale() -> None:
     assert receives(comms, "open", "x", "t")
 
 
-def test_before_the_first_answer_nobody_knows_what_the_front_end_has() -> None:
+def test_before_the_first_answer_the_front_ends_comms_are_unknown() -> None:
     assert Comms().sync_request == {"op": "comms", "open": None}
 
 

@@ -1,4 +1,4 @@
-"""How many sandboxes a process holds: as many as its hard limit on descriptors allows."""
+"""The number of sandboxes in a process is limited by its hard limit on descriptors alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def run(folder: Path, *limits: int) -> dict[str, object]:
 
 @pytest.mark.usefixtures("warm")
 class TestDescriptors:
-    def test_without_room_it_is_said_and_closing_one_makes_room(self, tmp_path: Path) -> None:
+    def test_a_lack_of_descriptors_is_said_and_closing_a_sandbox_makes_room(
+        self, tmp_path: Path
+    ) -> None:
         found = run(tmp_path, 100, 100, 9)
         assert found["full"] in (5, 6)  # fonts that a guest has open count, too
         assert "of the 100 file descriptors that it may have are in use" in str(found["said"])

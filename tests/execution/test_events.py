@@ -1,4 +1,4 @@
-"""What a sandbox tells the application's log: cells, traps, limits, journeys, resumptions."""
+"""A sandbox's events for the application's log: cells, traps, limits, travels, resumptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def captured() -> CapturingLogger:
 
 @pytest.fixture
 def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Opening]:
-    """Sandboxes on one workspace that the log hears."""
+    """Sandboxes on one workspace that write to the log."""
     with ExitStack() as stack:
 
         def one(resume: Resume = Resume.NEVER, quiet: bool = False, **limits: Any) -> LocalSandbox:
@@ -113,7 +113,7 @@ def test_many_files_are_a_limit(opened: Opening, captured: CapturingLogger) -> N
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_journeys_are_told(opened: Opening, captured: CapturingLogger, inside: bool) -> None:
+def test_travels_are_told(opened: Opening, captured: CapturingLogger, inside: bool) -> None:
     sandbox = opened()
     for code in (f"{SECRET} = 1", "b = 2", "c = 3"):
         sandbox.execute(code)
@@ -135,7 +135,7 @@ def test_journeys_are_told(opened: Opening, captured: CapturingLogger, inside: b
     assert len(heard.of("memory.rollback")) == (0 if inside else 1)
 
 
-def test_going_on_is_told(opened: Opening, captured: CapturingLogger) -> None:
+def test_a_resumed_session_is_told(opened: Opening, captured: CapturingLogger) -> None:
     for quiet in (False, True):
         with opened(resume=Resume.ALWAYS) as sandbox:
             sandbox.execute(f"{SECRET} = 1")
@@ -163,7 +163,7 @@ def test_trouble_is_told_without_the_cells_text(
 
 
 def test_resume_is_also_text(warm: None, tmp_path: Path) -> None:
-    """Text that was no member meant "never", and what was saved was gone."""
+    """Text instead of a `Resume` meant "never", and the saved variables were lost."""
     with create_sandbox(workspace=tmp_path, resume="always") as sandbox:
         assert sandbox.execute("x = 1").success
     with create_sandbox(workspace=tmp_path, resume="always") as sandbox:

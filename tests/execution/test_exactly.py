@@ -1,4 +1,6 @@
-"""What pickling gets wrong or refuses comes back exactly: after an undo, and in another process."""
+"""Objects that pickling would change or refuse are the same after an undo, and in another
+process.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from wasm_kernel.folders.locks import Resume
 
 @dataclass(frozen=True)
 class Thing:
-    """`made` makes it, `used` uses it up, and `told` prints what must be as it was."""
+    """The code of a test: `made` makes an object, `used` uses it up, `told` prints what must be
+    as before.
+    """
 
     made: str
     used: str

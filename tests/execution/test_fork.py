@@ -1,4 +1,4 @@
-"""Forks of the real guest: the same variables and past, lives of their own."""
+"""Forks of the real guest have their parent's variables and past, and go on independently."""
 
 from __future__ import annotations
 

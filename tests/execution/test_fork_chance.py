@@ -1,4 +1,6 @@
-"""Chance in forks: other numbers than in the parent and each other, unless asked for the same."""
+"""Random numbers in forks: others than in the parent and in other forks, unless asked for the
+same.
+"""
 
 from __future__ import annotations
 

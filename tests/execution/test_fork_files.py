@@ -1,4 +1,4 @@
-"""A fork's files: copies of all that can lie in a workspace, open ones among them."""
+"""A fork's files: copies of everything that can lie in a workspace, also of open files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Python guest says and knows, asked through a real sandbox."""
+"""What the Python guest knows and prints, asked through a real sandbox."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: Lo
 def test_jedi_completes_where_it_is_asked_for(warm: None, tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(query_seconds=60)) as sandbox:
         assert sandbox.execute("%config Completer.use_jedi = True").success
-        code = "def f(table: dict):\n    table.ite"  # no such object lives yet
+        code = "def f(table: dict):\n    table.ite"  # no such object exists yet
         asked = {"op": "complete", "code": code, "cursor_pos": len(code)}
         reply = sandbox.query(asked).result()
         assert reply["matches"] == ["items"]

@@ -1,4 +1,6 @@
-"""What a guest's error says of the sandbox, and what `inspect` finds out about cells."""
+"""The advice about the sandbox in a guest's errors, and the source that `inspect` finds for
+cells.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def shown(result: SandboxResult) -> str:
 def test_a_missing_file_says_how_files_come_in(module_sandbox: LocalSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(code))
     assert "No such file" in text
-    assert "write_session_file" in text  # at a program's door; a kernel speaks of the notebook
+    assert "write_session_file" in text  # advice for programs; kernels name the notebook
     assert text.count("[wasm-kernel]") == 1
 
 
@@ -143,7 +145,7 @@ def test_a_data_set_that_is_not_built_in_says_how_it_comes_in(module_sandbox: Lo
 
 
 def test_packages_find_what_they_import_of_ssl(module_sandbox: LocalSandbox) -> None:
-    names = (  # of urllib3 and httpx
+    names = (  # names that urllib3 and httpx import
         "CERT_REQUIRED, HAS_NEVER_CHECK_COMMON_NAME, OP_NO_COMPRESSION, OP_NO_TICKET, SSLContext, "
         "OPENSSL_VERSION, PROTOCOL_TLS_CLIENT, VERIFY_X509_STRICT, TLSVersion, SSLWantReadError"
     )
@@ -172,7 +174,7 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Loc
 
 
 def test_frames_that_show_nothing_are_one_line(module_sandbox: LocalSandbox) -> None:
-    """Libraries that are built in have no source to show."""
+    """The source of built-in libraries is not there to be shown."""
     text = shown(module_sandbox.execute("import pandas\npandas.read_csv('sales.csv')"))
     lines = [line for line in text.splitlines() if line.startswith("File ")]
     assert len(lines) == 1

@@ -1,4 +1,4 @@
-"""Figures of libraries that show themselves by a script: what is left of them in `safe` mode."""
+"""Figures of libraries that draw by a script: the part that `safe` mode can show."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_notebook_that_fails_says_where(sandbox: LocalSandbox) -> None:
     assert not sandbox.execute("after").success
 
 
-def test_what_is_no_notebook_is_refused_in_a_sentence(sandbox: LocalSandbox) -> None:
+def test_a_file_that_is_not_a_notebook_is_refused_in_a_sentence(sandbox: LocalSandbox) -> None:
     (sandbox.workspace / "no.ipynb").write_text("[]")
     assert "no.ipynb is not a notebook" in sandbox.execute("%run no.ipynb").stderr
 
@@ -102,7 +102,7 @@ def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
     sandbox.execute("%undo")
     again = "print(null.write('unseen'), null.flush(), os.listdir('/dev'), 'x' in dir())"
     assert says(sandbox, again) == "6 None ['null'] False"
-    planted = tmp_path / "null"  # as where somebody has put a file in its place
+    planted = tmp_path / "null"  # another file in the place of the null device
     planted.touch()
     monkeypatch.setattr(os, "devnull", str(planted))
     assert sandbox.execute("open('/dev/null', 'w').write('x')").error is not None

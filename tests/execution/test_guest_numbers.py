@@ -1,4 +1,4 @@
-"""Numbers as native CPython gives them on x86-64, and errors where a number does not fit."""
+"""Numbers are those of native CPython on x86-64; a number that does not fit raises an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.numbers.expressions import DIFFERENT, GRID, LIBRARIES, OTHERS, SETUP,
 from tests.numbers.record import as_recorded, on_one_line, recorded
 
 RECORDED = Path(__file__).with_name("native_numbers.txt")
-"""Expressions, and what CPython gave on x86-64 with the guest's versions of numpy and pandas."""
+"""Expressions and their values in CPython on x86-64, with the guest's numpy and pandas."""
 SHOW = """
 import io, warnings, numpy as np, pandas as pd
 
@@ -65,7 +65,7 @@ print(wrong)
 
 
 def test_products_of_every_shape_are_right(module_sandbox: LocalSandbox) -> None:
-    """Whole numbers, which floats add up without error; numpy multiplies integers by itself."""
+    """The whole numbers in them are exact as floats; numpy multiplies integers by itself."""
     assert says(module_sandbox, PRODUCTS) == "[]"
 
 
@@ -79,7 +79,7 @@ def test_numbers_are_those_of_native_python(module_sandbox: LocalSandbox) -> Non
 
 
 def test_what_analysts_compute_is_what_the_machine_gives(module_sandbox: LocalSandbox) -> None:
-    """Some of the expressions; the soak has them all."""
+    """Checks some of the expressions; the soak checks all."""
     assert other_numbers(module_sandbox, [*GRID, *SINGLE][::9], SETUP) == []
 
 
@@ -91,7 +91,7 @@ def test_all_expressions_give_what_the_machine_gives(sandbox: LocalSandbox) -> N
 def other_numbers(
     sandbox: LocalSandbox, expressions: list[str], *setup: str
 ) -> list[tuple[str, tuple[str, str], tuple[str, str]]]:
-    """The expressions whose kinds or values are others than the recorded ones."""
+    """The expressions whose types or values differ from the recorded ones."""
     source = Path(shown.__file__).read_text().partition("if __name__")[0]
     source = source.replace("from __future__ import annotations", "")
     asked = f"{source}\nimport json\nprint(json.dumps(shown_all({expressions!r}, *{setup!r})))"
@@ -302,11 +302,11 @@ sparse.lil_array(square).__setitem__((x, 0), 1)
 sparse.csc_array(square).__setitem__((x, 0), 1)
 sparse.coo_array((np.ones(len(x)), (x, x)), shape=(3, 3)).toarray()
 """.strip().splitlines()
-"""None of them takes an array of three with a number beyond 2**31, here or natively."""
+"""They refuse an array of three elements with an index beyond 2**31, here and natively."""
 
 
 def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> None:
-    """It is never cut to its lower half; numpy looks at indexes 8,192 at a time."""
+    """An index is never cut to its lower half; numpy checks indexes 8,192 at a time."""
     cell = (
         f"{IMPORT}from scipy import sparse\n"
         "wide = [np.array([0] * n + [2**32 + 1] + [1] * n) for n in (0, 9000)]\n"
@@ -348,7 +348,7 @@ for _ in range(2):
 
 
 def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
-    """A frame's own positions stay positions, which pandas' compiled code asks for."""
+    """A frame's own positions keep their type, which pandas' compiled code expects."""
     frame = (
         "t = pd.DataFrame({'a': [1, 2]}); t['b'] = 1.5; t.insert(0, 'c', 'x'); t.insert(1, 'd', 2)"
     )
@@ -359,7 +359,7 @@ def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
 
 
 def test_scikit_learn_samples_as_natively(module_sandbox: LocalSandbox) -> None:
-    """Its own compiled code takes `dtype=int` for an array of `long`: not so here."""
+    """Its own compiled code takes `dtype=int` for an array of `long`, which is wrong here."""
     cell = (
         "from sklearn.utils.random import sample_without_replacement as sample\n"
         "for method in ('auto', 'tracking_selection', 'reservoir_sampling', 'pool'):\n"

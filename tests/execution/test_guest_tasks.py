@@ -1,4 +1,4 @@
-"""Tasks and executors in a guest that has one thread and no time between cells."""
+"""Tasks and executors in a guest that has one thread and does not run between cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The jobs of a sandbox's guest thread: started once, one after another, refused when closed."""
+"""The jobs of a sandbox's guest thread: it starts once, runs them one by one, and refuses them
+when closed.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def test_its_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
 def test_its_end_does_not_wait_for_a_start(
     made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a first one, which compiles for a minute: there is nothing to save yet."""
+    """A first start compiles for a minute, and there is nothing to save yet."""
     monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
     go_on = threading.Event()
     jobs = made(lambda progress: [go_on.wait(SECONDS)].clear())

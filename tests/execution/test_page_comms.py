@@ -1,4 +1,4 @@
-"""Comms with a real guest: widgets' callbacks as turns, and what journeys in memory do to them."""
+"""Comms with a real guest: widgets' callbacks as turns, and the effects of travels on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARENT = {"msg_id": "m7", "msg_type": "comm_msg"}
 
 
 class Page(NoListener):
-    """A front end's page that remembers what it was sent."""
+    """A front end's page that records the messages that it gets."""
 
     collects = True
 
@@ -80,7 +80,7 @@ def notebook(sandbox: LocalSandbox) -> Notebook:
 
 @pytest.fixture
 def brief(warm: None, tmp_path: Path) -> Iterator[Notebook]:
-    """Callbacks have half a second, and as long as they need to end by themselves."""
+    """Callbacks have half a second, and time enough to end by themselves."""
     policy = ExecutionPolicy(comm_seconds=0.5, grace_seconds=PATIENCE, comm_count=500)
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
         yield Notebook(made)
@@ -107,7 +107,7 @@ def test_a_callback_fails_like_a_cell(notebook: Notebook) -> None:
     assert notebook.run("print(s.value)") == "7"
 
 
-def test_a_message_to_nobody_is_dropped_and_an_opening_is_answered(notebook: Notebook) -> None:
+def test_a_message_on_no_comm_is_dropped_and_an_opening_is_answered(notebook: Notebook) -> None:
     assert not notebook.move(7, "nobody").said
     opened = notebook.say("open", "c1", target_name="jupyter.widget.control")
     assert opened.said == [CommMessage("close", "c1")]
@@ -167,19 +167,19 @@ def test_what_json_lacks_is_refused_in_words(notebook: Notebook) -> None:
 
 
 class Counting:
-    """The sender of an offer."""
+    """The sender of an offer, which counts messages that were served."""
 
     def __init__(self) -> None:
         self.served = 0
 
     def began(self) -> None:
-        """Not counted."""
+        """Does nothing."""
 
     def ended(self) -> None:
         self.served += 1
 
 
-def test_a_cell_that_awaits_takes_what_comes_meanwhile(notebook: Notebook) -> None:
+def test_a_cell_that_awaits_takes_messages_as_they_come(notebook: Notebook) -> None:
     notebook.run(OBSERVED + "\nimport asyncio")
     cell = notebook.sandbox.submit(
         "while x < 7: await asyncio.sleep(0.01)\nprint('ends')",
@@ -201,7 +201,7 @@ def test_an_await_for_a_widget_can_be_interrupted(notebook: Notebook) -> None:
     code = "print('begun', flush=True)\nawait asyncio.Future()"
     cell = notebook.sandbox.submit(code, listener=notebook.page, parent=PARENT)
     wait_for(lambda: notebook.page.heard)
-    time.sleep(0.3)  # it awaits by then
+    time.sleep(0.3)  # the cell awaits by now
     assert not cell.done()
     notebook.sandbox.interrupt()
     error = cell.result(PATIENCE).error
@@ -289,7 +289,7 @@ def test_many_callbacks_take_no_cell_out_of_the_history(warm: None, tmp_path: Pa
         for value in range(40):
             notebook.move(value)
         notebook.run("z = 1")
-        time.sleep(0.5)  # for what is folded in a pause
+        time.sleep(0.5)  # for the folding that happens in a pause
         notebook.run("%undo 2")
         assert notebook.run("print(x, 'y' in dir(), 'z' in dir())") == "0 False False"
 

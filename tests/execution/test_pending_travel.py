@@ -1,4 +1,4 @@
-"""What cells ask of the history, several wishes in one cell, and cells that nobody counts."""
+"""Requests of cells to the history, several in one cell, and cells that are not counted."""
 
 from __future__ import annotations
 
@@ -146,6 +146,6 @@ def test_the_tree_shows_branches(sandbox: LocalSandbox) -> None:
     assert "<ul><li>In[2]" in shown.data["text/html"]
 
 
-def test_states_know_what_they_stand_on(sandbox: LocalSandbox) -> None:
+def test_states_know_their_parents(sandbox: LocalSandbox) -> None:
     by_cell = {state.cell: state for state in sandbox.checkpoints()}
     assert by_cell[2].parent == by_cell[1].id

@@ -1,4 +1,4 @@
-"""A sandbox whose guest rests: its memory is given back, and nobody notices."""
+"""A sandbox whose guest rests: its memory is freed, and its cells don't notice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(next(g), f.read(), gone.read(), os.getcwd(), time.monotonic() - began >= 0
 
 
 def rest(sandbox: LocalSandbox) -> None:
-    """Has the guest rest once its last cell is on disk."""
+    """Lets the guest rest as soon as its last cell is on disk."""
     wait_for(sandbox.rest)
     assert sandbox.facts.all()["memory_bytes"] == 0
 
@@ -68,10 +68,10 @@ def test_a_resting_session_is_undone_checked_and_forked_as_any(
     assert says(parent, "print(y)") == "[3]"
 
 
-def test_who_asks_for_a_rest_does_not_wait_for_a_commit(
+def test_a_request_to_rest_does_not_wait_for_a_commit(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker's main thread asks: while it waited, it did not say that the worker is well."""
+    """A worker's main thread asks. While it waited, it did not report that the worker is well."""
     says(sandbox, "x = 1")
     wait_for(sandbox.rest)
     copy, is_taken, goes_on, ended = memory.read_ranges, *(threading.Event() for _ in range(3))
@@ -118,7 +118,7 @@ opens = Opens()
 """
 
 
-def test_what_a_question_opened_keeps_a_guest_from_resting(sandbox: LocalSandbox) -> None:
+def test_a_file_that_a_question_opened_keeps_a_guest_from_resting(sandbox: LocalSandbox) -> None:
     says(sandbox, OPENS_WHEN_COMPLETED)
     rest(sandbox)
     sandbox.query({"op": "complete", "code": "opens.", "cursor_pos": 6}).result()
@@ -128,7 +128,7 @@ def test_what_a_question_opened_keeps_a_guest_from_resting(sandbox: LocalSandbox
     says(sandbox, "h.close()")
 
 
-def test_a_state_that_was_lost_meanwhile_is_told_of(parent: LocalSandbox) -> None:
+def test_a_state_that_was_lost_during_the_rest_is_told(parent: LocalSandbox) -> None:
     says(parent, "x = 1")
     says(parent, "x = bytearray(range(256)) * 400")
     rest(parent)

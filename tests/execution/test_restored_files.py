@@ -1,4 +1,4 @@
-"""The files of a result, whatever Python's own calls did: what two looks at the workspace tell."""
+"""The changed files in a result, found by comparing the workspace before and after the cell."""
 
 from __future__ import annotations
 

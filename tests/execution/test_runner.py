@@ -1,4 +1,4 @@
-"""A sandbox's life with the real guest: started, used from threads, lost, revived, closed."""
+"""The life of a sandbox with the real guest: started, used from threads, lost, revived, closed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wasm_kernel.result import CommMessage
 
 
 class Ear:
-    """A listener that remembers."""
+    """A listener that records what it hears."""
 
     collects = True
 
@@ -34,13 +34,13 @@ class Ear:
         self.heard.append(output)
 
     def comm(self, message: CommMessage) -> None:
-        """No page."""
+        """Does nothing, since there is no page."""
 
     def ask(self, prompt: str, password: bool) -> str:
         return "answer"
 
     def terminate(self) -> None:
-        """Nothing to end."""
+        """Does nothing, since there is no kernel to end."""
 
 
 def test_the_namespace_starts_empty(module_sandbox: LocalSandbox) -> None:
@@ -230,7 +230,7 @@ def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[LocalSandbox], 
 
 
 @pytest.mark.parametrize("code", [None, 5, b"1"])
-def test_code_that_is_no_text_is_misuse(tmp_path: Path, code: Any) -> None:
+def test_code_that_is_not_text_is_misuse(tmp_path: Path, code: Any) -> None:
     with (
         create_sandbox(workspace=tmp_path / "app") as sandbox,
         pytest.raises(TypeError, match="str"),
@@ -276,7 +276,7 @@ def test_the_workspace_holds_nothing_but_the_hosts_folder(warm: None, tmp_path: 
         assert list(sandbox.workspace.iterdir()) == []
 
 
-def test_variables_go_on_in_code_that_was_compiled_meanwhile(
+def test_variables_are_kept_when_the_compiled_code_is_ready(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.execute("x = 41; squares = (i * i for i in range(9)); next(squares)\nopen('f', 'w')")

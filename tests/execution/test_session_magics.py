@@ -19,7 +19,7 @@ Run = Callable[..., SandboxResult]
 
 @pytest.fixture
 def run(module_sandbox: LocalSandbox) -> Iterator[Run]:
-    """Runs a cell; afterwards the workspace is empty."""
+    """Runs a cell; empties the workspace after the test."""
 
     def one(code: str, *, fails: str = "") -> SandboxResult:
         result = module_sandbox.execute(code)
@@ -35,7 +35,7 @@ def run(module_sandbox: LocalSandbox) -> Iterator[Run]:
 
 
 def value(result: SandboxResult, kind: str = "text/plain") -> str:
-    """What the cell's last expression shows."""
+    """The MIME bundle of the cell's last expression."""
     (shown,) = [output for output in result.outputs if output.kind == "result"]
     return str(shown.data[kind])
 
@@ -100,7 +100,7 @@ def test_the_same_files_as_from_outside(run: Run, module_sandbox: LocalSandbox) 
 
 
 def from_outside(workspace: Path, link: Path, pattern: str | None) -> list[str]:
-    """What the Python API lists; a session is a folder named by its id."""
+    """The files that the Python API lists for a session whose folder is named by its id."""
     session = workspace.parent / "as-session"
     if workspace != session:
         workspace.rename(session)
@@ -210,7 +210,7 @@ def test_the_sessions_facts_are_a_dict_and_a_table(run: Run) -> None:
     shown = run("%session_info")
     assert "2.0 GiB" in value(shown)
     assert "/app" in value(shown)
-    assert "%session_path" not in value(shown)  # which only kernels have
+    assert "%session_path" not in value(shown)  # only kernels have it
     assert "<table>" in value(shown, "text/html")
 
 

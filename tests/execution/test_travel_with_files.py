@@ -1,4 +1,4 @@
-"""Files that go along when memory goes back, in the real guest."""
+"""Files that go back together with memory, in the real guest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sandbox(opened: Opening) -> LocalSandbox:
 
 
 def state(sandbox: LocalSandbox) -> dict[str, str]:
-    """The files as somebody outside sees them."""
+    """The files as they are on the host."""
     files = list(sandbox.workspace.rglob("*"))
     return {str(p.relative_to(sandbox.workspace)): p.read_text() for p in files if p.is_file()}
 
@@ -52,7 +52,7 @@ def test_an_undo_without_files_says_which_stay_and_how_they_go(sandbox: LocalSan
     says(sandbox, "_ = open('a', 'w').write('old'); _ = open('b', 'w').write('b'); x = 1")
     says(sandbox, "_ = open('a', 'w').write('new'); os.remove('b'); os.mkdir('d'); open('d/c','x')")
     assert sandbox.undo().files_left == ("a", "b", "d/c")
-    assert sandbox.redo().files_left == ()  # they are as they were then
+    assert sandbox.redo().files_left == ()  # the files of that state are unchanged
     said = sandbox.execute("%undo").stdout
     assert "Files in /app stay as they are: a, b, d/c. %restore --files takes that" in said
     assert sandbox.execute("%restore --files").success
@@ -184,7 +184,7 @@ def test_what_is_kept_stays_below_its_cap(opened: Opening) -> None:
     assert "no room" in sandbox.undo(15, files=True).files_missed["a"]
 
 
-def test_where_nothing_is_to_be_kept_it_is_refused_in_words(opened: Opening) -> None:
+def test_without_kept_files_a_travel_with_files_is_refused_in_words(opened: Opening) -> None:
     sandbox = opened(files_history_bytes=0)
     says(sandbox, "x = 1")
     says(sandbox, "open('a', 'x').close()")

@@ -1,4 +1,4 @@
-"""The magics that travel: cells that hold nothing else, and what their words say."""
+"""The magics that travel: recognition of cells with nothing else, and their arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_cell_that_only_travels_is_read(code: str, found: list[CommandLine]) -
         *("%undo?", "%restore {name}", "%restore $name", "%restore a?", "%restore \\\na"),
     ],
 )
-def test_others_are_the_guests(code: str) -> None:
+def test_other_cells_are_the_guests(code: str) -> None:
     assert PythonCell(code).only_commands(TRAVELS) is None
 
 

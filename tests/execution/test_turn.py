@@ -1,4 +1,4 @@
-"""One turn from the host's side: what is answered, refused, collected and cut."""
+"""One turn from the host's side: its answers, refusals, outputs and limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DISPLAY = {"op": "display", "data": {"text/plain": "x"}}
 
 
 class Ear:
-    """A listener that remembers, and answers what its test says."""
+    """A listener that records what it hears and gives the test's answers."""
 
     collects = True
 
@@ -64,7 +64,7 @@ class Ear:
 
 
 class RecordingClock(Clock):
-    """A clock that writes down what it is told."""
+    """A clock that records the calls that it gets."""
 
     def __init__(self, calls: list[Any]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class RecordingClock(Clock):
 
 
 class RecordingStreams(OutputStreams):
-    """Streams that write down when they are flushed."""
+    """Streams that record each flush."""
 
     def __init__(self, calls: list[Any]) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Travels:
 
 
 class Sandbox:
-    """The parts that a turn speaks to, and what they were told."""
+    """The collaborators of a turn, which record the calls that they get."""
 
     def __init__(self, policy: ExecutionPolicy) -> None:
         self.calls: list[Any] = []
@@ -282,7 +282,7 @@ def test_errors_without_end_are_dropped() -> None:
     assert sum(isinstance(said, protocol.Error) for said in driven.ear.heard) < 70
 
 
-def test_a_session_shows_so_much_in_all_and_errors_even_then() -> None:
+def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None:
     policy = ExecutionPolicy(session_output_bytes=1000)
     parts = Sandbox(policy).parts
     shown = []
@@ -346,12 +346,12 @@ def test_the_end_of_the_kernel_is_asked_for() -> None:
     assert driven.ear.terminated == 1
 
 
-def test_a_journey_is_answered_with_what_is_said_of_it() -> None:
+def test_a_travel_is_answered_with_its_words() -> None:
     answer = Driven().send({"op": "command", "name": "undo", "line": "1"})
     assert answer == {"value": {"said": "Undone: In[1] x = 1"}}
 
 
-def test_a_callback_can_ask_for_names_and_for_no_journey() -> None:
+def test_a_callback_can_ask_for_names_and_not_for_travels() -> None:
     driven = Driven("comm")
     assert "works in a cell" in driven.send({"op": "command", "name": "undo"})["refused"]
     assert "said" in driven.send({"op": "command", "name": "checkpoints"})["value"]
@@ -374,12 +374,12 @@ def test_f7_what_an_earlier_cell_left_can_do_nothing_before_the_cell_begins(
     assert driven.sandbox.calls == []
 
 
-def test_a_journey_that_leads_nowhere_is_refused_in_words() -> None:
+def test_a_travel_that_leads_nowhere_is_refused_in_words() -> None:
     answer = Driven().send({"op": "command", "name": "redo"})
     assert answer["refused"].startswith("There is nothing")
 
 
-def test_a_journey_after_the_end_is_refused() -> None:
+def test_a_travel_after_the_end_is_refused() -> None:
     driven = Driven()
     driven.send({"op": "done", "reply": {}})
     assert "refused" in driven.send({"op": "command", "name": "undo"})
@@ -389,17 +389,17 @@ KNOCK = {"op": "command", "name": "knock", "line": "twice"}
 
 
 def asking(code: str = "%knock twice", **limits: Any) -> Driven:
-    """A turn of this cell in a sandbox that can be sent to knock."""
+    """A turn of this cell in a sandbox that knows the command `knock`."""
     driven = Driven(Cell(code=code), **limits)
     driven.sandbox.commands.add("knock", lambda line, context: [line.name, line.line])
     return driven
 
 
-def test_a_command_that_stands_in_the_cell_is_done_and_answered() -> None:
+def test_a_command_in_the_cells_text_is_done_and_answered() -> None:
     assert asking().send(KNOCK) == {"value": ["knock", "twice"]}
 
 
-def test_a_command_is_done_as_often_as_it_stands_there() -> None:
+def test_a_command_is_done_as_often_as_it_is_in_the_text() -> None:
     driven = asking("%knock twice\nx = %knock twice")
     answers = [driven.send(KNOCK) for _ in range(3)]
     assert ["value" in answer for answer in answers] == [True, True, False]
@@ -409,7 +409,7 @@ def test_a_command_is_done_as_often_as_it_stands_there() -> None:
 @pytest.mark.parametrize(
     "code", ["", "%knock once", "def f():\n    %knock twice", "'%knock twice'"]
 )
-def test_a_command_that_does_not_stand_there_is_refused_in_words(code: str) -> None:
+def test_a_command_that_is_not_in_the_text_is_refused_in_words(code: str) -> None:
     assert "at top level" in asking(code).send(KNOCK)["refused"]
 
 
@@ -425,7 +425,7 @@ def test_a_command_after_the_end_is_refused() -> None:
     assert "refused" in driven.send(KNOCK)
 
 
-def test_a_command_that_nobody_does_is_refused() -> None:
+def test_an_unknown_command_is_refused() -> None:
     driven = Driven(Cell(code="%knock twice"))
     assert "refused" in driven.send(KNOCK)
 
@@ -539,7 +539,7 @@ def test_a_harmless_command_is_done_from_anywhere_and_as_often_as_asked() -> Non
 
 
 class Sending:
-    """The sender of an offer, who writes down how it went."""
+    """The sender of an offer, which records its progress."""
 
     def __init__(self) -> None:
         self.states: list[str] = []
@@ -577,7 +577,7 @@ def test_a_cell_that_awaits_is_handed_what_the_page_says() -> None:
     assert (len(ear.heard), len(driven.ear.heard)) == (1, 1)
 
 
-def test_what_was_withdrawn_or_has_nobody_is_not_handed_over() -> None:
+def test_messages_that_were_withdrawn_or_have_no_comm_are_not_handed_over() -> None:
     driven = Driven()
     offer, _, _ = offered(driven, UPDATE)
     assert offer.claim()
@@ -588,7 +588,9 @@ def test_what_was_withdrawn_or_has_nobody_is_not_handed_over() -> None:
 
 
 @pytest.mark.parametrize("frame", [{"op": "comm_next"}, {"op": "done", "reply": {}}])
-def test_what_was_handed_over_ends_at_the_latest_with_the_turn(frame: dict[str, Any]) -> None:
+def test_messages_that_were_handed_over_end_with_the_turn_at_the_latest(
+    frame: dict[str, Any],
+) -> None:
     driven = Driven()
     driven.send(COMM)
     _, ear, sending = offered(driven, UPDATE)
