@@ -1,4 +1,4 @@
-"""A tiny guest whose memory goes through a history."""
+"""A tiny guest whose memory has a history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.state.session import Session
 
 @pytest.fixture
 def session_of(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Makes sessions on one folder, and closes them in the end."""
+    """Makes sessions on one folder, and closes them after the test."""
     made: list[Session] = []
 
     def one(folder: Path = tmp_path, **options: object) -> Session:

@@ -1,4 +1,4 @@
-"""A tiny guest, its history and its recorder: what a sandbox is to a session, without Python."""
+"""A tiny guest, its history and its recorder: the parts of a session, without Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST = 80  # pages below belong to the tiny guest itself
 
 
 class FakeHeap:
-    """A heap whose free memory a test names, in pages of a session."""
+    """A heap whose free memory a test sets, in pages of a session."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, int]] = []
@@ -86,12 +86,12 @@ class Session:
         self.recorder.watch(self.guest.instance, self.guest.files, self.free, laid)
 
     def write(self, page: int, text: str) -> None:
-        """Put text at the beginning of a page, zeros behind it."""
+        """Puts text at the beginning of a page, followed by zeros."""
         data = text.encode().ljust(PAGE, b"\0")
         self.guest.instance.memory.write((FIRST + page) * PAGE, data)
 
     def cell(self, **pages: str) -> Commit:
-        """A cell that writes `p3="text"` to page 3, and its commit."""
+        """Runs a cell that writes `p3="text"` to page 3, and commits it."""
         for name, text in pages.items():
             self.write(int(name[1:]), text)
         return self.commit()
@@ -115,16 +115,16 @@ class Session:
         return found
 
     def go(self, one: int) -> dict[int, str]:
-        """Stand at a commit in a new guest: its state."""
+        """Goes to a commit in a new guest; returns its state."""
         self.stand_at(one)
         return self.state
 
     def stand_at(self, one: int, *, keep: bool = False) -> None:
-        """Stand at a commit in a new guest, without a look at its memory.
+        """Goes to a commit in a new guest, without reading its memory.
 
         Args:
             one: The commit.
-            keep: Whether the new guest has the memory of the one before, as after an undo.
+            keep: True if the new guest keeps the memory of the old one, as after an undo.
         """
         self.recorder.unwatch(keep=keep)
         self.guest.close()
@@ -140,7 +140,7 @@ class Session:
         return self.folder / "contents" / self.history.tree.commits[one].content
 
     def files(self) -> list[str]:
-        """The names in its folder, and in those below."""
+        """The names of files in the session's folder and below it."""
         found = (path for path in self.folder.rglob("*") if not path.is_dir())
         return sorted(str(path.relative_to(self.folder)) for path in found)
 

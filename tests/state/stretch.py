@@ -1,4 +1,4 @@
-"""A stretch of this process's memory that a test writes to: anonymous, or a file copy-on-write."""
+"""A part of this process's memory that a test writes to: anonymous, or a file copy-on-write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGES = 300  # more than one of Compare's blocks
 
 
 class Stretch:
-    """`PAGES` pages of memory; `close` it."""
+    """`PAGES` pages of memory, to be closed with `close`."""
 
     def __init__(self, file: Path | None = None) -> None:
         size = PAGES * PAGE

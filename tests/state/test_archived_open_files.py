@@ -1,4 +1,4 @@
-"""Which files an archive may have opened again: none through a link, none of the session's own."""
+"""An archive reopens none of the session's own files, and no file through a link."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def test_a_file_that_is_there_is_known(
         ("", "a"),
     ],
 )
-def test_nothing_else_is(folders: SandboxFolders, guest: str, path: str) -> None:
+def test_other_files_are_unknown(folders: SandboxFolders, guest: str, path: str) -> None:
     assert identities_here(folders, {"1:2": (guest, path)}) == {}

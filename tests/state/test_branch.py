@@ -1,4 +1,4 @@
-"""A history that begins where another stands: the same contents, lives of their own."""
+"""A history that branches off another: the same contents, but independent afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Making = Callable[..., Session]
 
 @pytest.fixture
 def branched(session_of: Making, tmp_path: Path) -> Callable[..., Session]:
-    """Makes a session of its own on a branch of another one."""
+    """Makes a session on a branch of another one."""
     made = 0
 
     def one(session: Session, *, reseed: bool = False) -> Session:

@@ -1,4 +1,4 @@
-"""What commits hold: written behind or at once, merged in steps, verified where it was touched."""
+"""The content of commits: written later or at once, merged in steps, verified if it was touched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Making = Callable[..., Session]
 
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every commit counts as a large one."""
+    """Makes every commit count as a large one."""
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 0)
     monkeypatch.setattr(memory, "available_memory", lambda: 0)
 
@@ -121,10 +121,10 @@ def test_a_file_that_was_only_touched_is_read_and_used(session: Session) -> None
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
 
 
-def test_a_content_that_somebody_wrote_to_is_read_again_whatever_its_times_say(
+def test_a_changed_content_is_read_again_whatever_its_times_say(
     session: Session,
 ) -> None:
-    """Before, one that had got another name meanwhile was believed."""
+    """Before, a content that had got another name was believed."""
     three(session)
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
     content = session.content(1)

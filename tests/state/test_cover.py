@@ -1,4 +1,4 @@
-"""The newest page wins: what lies already is not laid again."""
+"""The newest page wins: pages that are filled already are not filled again."""
 
 from __future__ import annotations
 

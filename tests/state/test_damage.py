@@ -1,7 +1,7 @@
-"""ATTACKS 49: a session's stored state, damaged in every place: right, or refused in words.
+"""ATTACKS 49: a session's stored state, damaged in every place.
 
-Whatever is flipped, cut, taken out, doubled or exchanged, the session opens at a state that was,
-and says so where it may not be the one that it was left at; or nothing of it is used.
+Whatever is flipped, cut, removed, doubled or exchanged, the session opens at a state that it had,
+and says so if that may not be the last one; or it uses nothing of what is stored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATES = {
 
 @pytest.fixture(params=[False, True], ids=["plain", "folded"])
 def stored(session_of: Making, request: pytest.FixtureRequest) -> Path:
-    """The folder of a session that stands at 4 after an undo; state 2 may be folded away."""
+    """The folder of a session left at state 4 by an undo; state 2 may be folded away."""
     session = session_of()
     session.cell(p0="1")
     session.cell(p0="2", p1="b")
@@ -61,7 +61,7 @@ def stored(session_of: Making, request: pytest.FixtureRequest) -> Path:
 
 
 def standing(session_of: Making, folder: Path) -> tuple[dict[int, str], bool]:
-    """The state that a session opens at, and whether it said that something is damaged."""
+    """The state at which a session opens, and whether it warned of damage."""
     try:
         session = session_of(folder=folder.parent, load=True, gives_up=True, crashed=False)
     except HistoryError as problem:
@@ -207,12 +207,14 @@ def test_the_records_of_another_session_are_not_believed(
 
 
 def hold_up(session: Session, patch: pytest.MonkeyPatch) -> None:
-    """From now on no commit comes to disk."""
+    """From now on, no commit is written to disk."""
     patch.setattr(session.history, "store", _full)
 
 
 def left_behind(session: Session, patch: pytest.MonkeyPatch) -> None:
-    """States 1 to 5 are on disk, an undo to 3, then two cells that wait, and one of them undone."""
+    """States 1 to 5 are on disk, then an undo to 3, two cells that wait to be written, and an
+    undo of one.
+    """
     for number in range(1, 6):
         session.cell(p0=str(number))
     session.flush()
@@ -288,7 +290,7 @@ def test_a_disk_that_is_full_while_damage_is_mended_loses_nothing_more(
 ) -> None:
     path = stored / "index"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:-1]))  # without `Closed`
+    path.write_bytes(b"".join(lines[:-1]))  # without the record `Closed`
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Index, "rewrite", _full)

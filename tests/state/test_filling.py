@@ -1,4 +1,4 @@
-"""Laying commits over a guest's memory: mapped or read, each page once."""
+"""Filling a guest's memory from commits: mapped or read, each page once."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
         session.go(3)
 
 
-def test_pages_that_are_squeezed_and_written_meanwhile_are_laid_right(
+def test_pages_that_are_squeezed_and_written_at_the_same_time_are_laid_right(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorder takes zeros out of a commit, and writes it, while memory is filled from it."""
+    """The recorder removes zeros from a commit, and writes it, while memory is filled from it."""
     session.grow(10)
     session.cell(**{f"p{page}": "old" for page in range(60)})
     session.flush()

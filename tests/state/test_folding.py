@@ -1,4 +1,4 @@
-"""Folding: what goes away is what nobody goes back to, and memory stays the same."""
+"""Folding removes states to which no travel leads, and the others stay the same."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def commit(one: int, parent: int, **fields: object) -> Commit:
 
 @st.composite
 def trees(draw: st.DrawFn) -> dict[int, Commit]:
-    """One root, and every other commit on an earlier one."""
+    """A tree with one root, and every other commit on an earlier one."""
     count = draw(st.integers(1, 15))
     parents = [0, *(draw(st.integers(1, one - 1)) for one in range(2, count + 1))]
     return {one: commit(one, parent) for one, parent in enumerate(parents, start=1)}
 
 
 def folded(tree: dict[int, Commit], steps: list[tuple[int, int | None]]) -> dict[int, Commit]:
-    """The tree after every step; each is checked to leave it whole."""
+    """The tree after each step; checks that each step leaves it whole."""
     tree = dict(tree)
     for one, child in steps:
         below = [c.id for c in tree.values() if c.parent == one]
@@ -90,12 +90,12 @@ def of_size(one: int, mebibytes: int) -> Commit:
     return commit(one, one - 1, runs=((0, mebibytes * 256),))
 
 
-def test_a_far_larger_state_is_not_written_anew_for_small_ones() -> None:
+def test_a_far_larger_state_is_not_rewritten_for_small_ones() -> None:
     tree = {1: of_size(1, 1000), 2: of_size(2, 3), 3: of_size(3, 4)}
     assert spared(tree, [1, 2], 3) == [2]
 
 
-def test_it_is_when_they_have_become_a_good_part_of_it() -> None:
+def test_a_far_larger_state_is_rewritten_when_small_ones_add_up() -> None:
     tree = {1: of_size(1, 1000), 2: of_size(2, 100), 3: of_size(3, 160)}
     assert spared(tree, [1, 2], 3) == [1, 2]
 
@@ -165,7 +165,7 @@ def test_a_larger_child_keeps_its_size() -> None:
     assert pieces == [Piece(5, 0, PAGE), Piece(4, 0, PAGE)]
 
 
-def test_of_a_row_of_commits_between_cells_only_the_last_stays() -> None:
+def test_only_the_last_of_several_commits_between_cells_stays() -> None:
     cells = {3: 1, 4: 0, 5: 0, 6: 0, 7: 1, 8: 0, 9: 0}
     tree = {one: commit(one, one - 1, cells=cells.get(one, 1)) for one in range(1, 10)}
     left = folded(tree, plan(tree, 9, (), 5))

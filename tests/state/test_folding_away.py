@@ -1,4 +1,4 @@
-"""Folding carried out: every state that is kept stays, whatever happens meanwhile."""
+"""Folding on disk: every kept state stays, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_folding_keeps_every_state_that_it_keeps(session_of: Making, session: Se
 
 
 def test_folding_that_is_killed_leaves_every_state(session_of: Making, session: Session) -> None:
-    """Between the merged child's writing and the parent's removal."""
+    """It is killed after writing the merged child and before removing the parent."""
     three(session)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session.history, "drop", lambda one: 1 / 0)
@@ -41,7 +41,7 @@ def test_folding_that_is_killed_leaves_every_state(session_of: Making, session: 
 def test_a_rollback_does_not_wait_for_a_folding(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And whoever goes where the folding is at work finds everything there."""
+    """A travel into the range that is being folded finds every state."""
     three(session)
     write, states = commits.write_content, list[dict[int, str]]()
 

@@ -1,4 +1,6 @@
-"""What the guest's allocator holds free goes back to the system, and is neither kept nor read."""
+"""Memory that the guest's allocator has free goes back to the system, and is neither saved nor
+read.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def test_memory_that_was_given_back_is_not_given_back_again(peak: Session) -> No
 def test_freed_memory_that_is_used_again_is_kept(peak: Session) -> None:
     peak.cell(p0="v0")
     peak.free.runs = []
-    # the very bytes that lay there before, and others
+    # the same bytes as before, and other ones
     assert peak.cell(p150="v150", p151="new").page_bytes == 2 * PAGE
     assert peak.state == KEPT | {150: "v150", 151: "new"} == peak.go(3)
 
@@ -103,7 +105,7 @@ def test_changes_are_tracked_where_clearing_loses_that(
 
 
 def test_zeros_are_laid_without_touching_memory(session: Session) -> None:
-    """To write zeros to memory that nobody has used would take that memory."""
+    """Writing zeros to untouched memory would allocate it."""
     session.grow(40)
     session.cell(**ALL)
     session.free.runs = [(100, 280)]

@@ -1,4 +1,4 @@
-"""The tree of commits: what is kept, what is left out, and where a session stands."""
+"""The tree of commits: which are kept, which are left out, and where a session stands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wasm_kernel.state.history import History
 
 Making = Callable[..., Session]
 SYNC = History.sync
-"""As users have it: `conftest.py` takes it away."""
+"""The function that users have; `conftest.py` replaces it."""
 
 
 def three(session: Session) -> None:
@@ -43,7 +43,7 @@ def damage(session: Session, one: int) -> None:
 
 
 def lose(session: Session, one: int) -> None:
-    """Take the last record of a commit out of the index, as if it had never been written."""
+    """Remove the last record of a commit from the index, as if it had never been written."""
     path = session.folder / "index"
     lines = path.read_bytes().splitlines(keepends=True)
     at = max(n for n, line in enumerate(lines) if b'"type":"commit","id":%d,' % one in line)
@@ -185,7 +185,7 @@ def test_a_missing_commit_is_left_out_with_what_stands_on_it(
 
 
 def test_what_stood_on_a_lost_commit_never_comes_back(session_of: Making, session: Session) -> None:
-    """Commit 3 stood on the old commit 2, and must not stand on a new one of that number."""
+    """Commit 3 was a child of the old commit 2, and must not become one of a new commit 2."""
     three(session)
     session.content(2).unlink()
     again = reopened(session_of, session)
@@ -221,7 +221,7 @@ def test_clearing_leaves_an_empty_folder(session: Session) -> None:
 def test_clearing_that_is_killed_leaves_nothing_usable(
     session_of: Making, session: Session
 ) -> None:
-    """The index goes first: what is left means nothing."""
+    """The index is removed first, and without it the rest means nothing."""
     three(session)
     calls: list[str] = []
     remove = Folder.remove
@@ -269,7 +269,7 @@ def test_a_commit_that_is_gone_can_not_be_pinned(session: Session) -> None:
 def test_a_session_that_was_left_at_the_beginning_is_there_again(
     session_of: Making, session: Session
 ) -> None:
-    """It does not go on at the newest state, in which no guest may run."""
+    """It does not open at the newest state, in which the guest may be unable to run."""
     three(session)
     session.go(0)
     session.history.move(0, (3,))

@@ -1,4 +1,6 @@
-"""The index: what is read was written here and whole, or is damage; never something else."""
+"""The index: a record that is read was written here and is whole, or the index counts as
+damaged.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ def test_a_last_line_without_its_end_was_never_written(folder: Folder, written: 
 
 
 def believed(found: list[Record | None]) -> bool:
-    """Whether what was read was written, in this order, with damage where something is not."""
+    """True if the records found were written in this order, with None for damage in between."""
     rest = iter(RECORDS)
     known = [one for one in found if one is not None]
     whole = all(any(one == other for other in rest) for one in known)
@@ -188,7 +190,7 @@ def test_another_format_version_is_refused_in_words(folder: Folder, written: Pat
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "/dev/zero"])
-def test_what_is_no_file_is_not_read(folder: Folder, written: Path, kind: str) -> None:
+def test_an_index_that_is_not_a_file_is_not_read(folder: Folder, written: Path, kind: str) -> None:
     written.rename(written.with_name("aside"))
     if kind == "pipe":
         os.mkfifo(written)
@@ -229,7 +231,7 @@ def _fail(*args: object, **options: object) -> None:
     raise OSError(errno.EIO, "the disk failed")
 
 
-def test_an_index_that_was_removed_is_made_anew(folder: Folder, written: Path) -> None:
+def test_an_index_that_was_removed_is_made_again(folder: Folder, written: Path) -> None:
     index = Index(folder, "image")
     index.go_on(read_index(folder))
     written.unlink()
@@ -310,7 +312,7 @@ def test_a_commit_that_can_not_be_is_refused(fields: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[" * 100_000, b'{"type":"commit","id":1e999}', b"\xff", b"{" * 200_000]
 )
-def test_what_is_no_record_is_refused(text: bytes) -> None:
+def test_an_invalid_record_is_refused(text: bytes) -> None:
     with pytest.raises(HistoryError):
         decode(text)
 
@@ -382,7 +384,7 @@ def test_a_failed_write_leaves_nothing(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_pages_of_nothing_are_no_file(folder: Folder, tmp_path: Path) -> None:
+def test_no_pages_make_no_file(folder: Folder, tmp_path: Path) -> None:
     assert write_content(folder, []) == ("", ())
     assert list(tmp_path.iterdir()) == []
 

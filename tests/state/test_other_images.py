@@ -1,4 +1,4 @@
-"""What was saved over another base image waits for that image, and comes back with it."""
+"""States over another base image wait until a session with that image is opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Making = Callable[..., Session]
 
 
 def opened_with(session: Session, image: str) -> None:
-    """Somebody opens the session with another base image, runs a cell and leaves."""
+    """Open the session with another base image, run a cell and close it."""
     with closing(History(Folder.open(session.folder), image)) as history:
         with pytest.raises(HistoryError, match=r"by another version .* kept for that version"):
             history.load()
@@ -42,7 +42,7 @@ def test_states_wait_for_their_base_image(session_of: Making) -> None:
     assert set(again.history.tree.names) == {"best"}
     again.close()
     with closing(StateFolder(Folder.open(session.folder))) as folder:
-        assert folder.read("another") is not None  # and so do the other's
+        assert folder.read("another") is not None  # the other image's states are there as well
         assert folder.has_come_back
         assert folder.unused_bytes
 

@@ -1,4 +1,4 @@
-"""Which pages changed: all ways of knowing pass the same tests."""
+"""Which pages changed: all trackers pass the same tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stretch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stretch]
 
 @pytest.fixture(params=[WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
 def watch(request: pytest.FixtureRequest, stretch: Stretch) -> Iterator[Making]:
-    """Begins to track the first so many bytes of the stretch."""
+    """Begins to track this number of bytes of the stretch."""
     made: list[Tracker] = []
 
     def one(size: int = SIZE) -> Tracker:

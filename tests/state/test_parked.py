@@ -1,4 +1,4 @@
-"""A guest's memory is moved on to the next guest, and only pages that differ are laid."""
+"""A guest's memory is moved to the next guest, and only pages that differ are filled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def needs_tracking() -> None:
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch, needs_tracking: None) -> list[bool]:
-    """Whether the memory that was kept was of use, each time."""
+    """Records whether the kept memory could be used, each time."""
     monkeypatch.setattr(history, "COPIED_MUCH", 0)
     seen: list[bool] = []
     real = ParkedMemory.fill
@@ -52,7 +52,7 @@ def used(monkeypatch: pytest.MonkeyPatch, needs_tracking: None) -> list[bool]:
 
 
 class Chance:
-    """Cells that write, free, grow and go elsewhere at random."""
+    """Runs cells that write, free, grow and travel at random."""
 
     def __init__(self, session: Session, seed: int) -> None:
         self.session, self._random = session, random.Random(seed)
@@ -80,7 +80,7 @@ class Chance:
             self.session.flush()
 
     def go(self) -> None:
-        """Leaves a cell in its midst for another commit, or for the last one."""
+        """Leaves a cell halfway for another commit, or for the last one."""
         commits = self.session.history
         self._write()
         if self._random.random() < 0.2:
@@ -91,7 +91,7 @@ class Chance:
         target = self._random.choice([commits.tree.head, *commits.tree.commits])
         self.session.stand_at(target, keep=True)
         assert self.session.state == self.states[target]
-        if self._random.random() < 0.2:  # else the same memory goes on
+        if self._random.random() < 0.2:  # otherwise the same memory is kept
             kept = whole(self.session)
             self.session.stand_at(target)
             assert kept == whole(self.session)
@@ -155,8 +155,8 @@ def test_pages_that_do_not_differ_are_not_read(
     assert used == [True]
 
 
-def test_a_content_that_was_touched_is_checked_anew(session: Session, used: list[bool]) -> None:
-    """Its pages may be mapped into the memory that is kept."""
+def test_a_content_that_was_touched_is_checked_again(session: Session, used: list[bool]) -> None:
+    """Its pages may be mapped into the kept memory."""
     session.grow(40)
     session.cell(**BIG)
     session.cell(p0="a")
@@ -204,7 +204,7 @@ def test_what_is_mapped_and_what_is_clear_are_known_of_kept_memory(
     session.grow(40)
     session.cell(**{f"p{page}": f"v{page}" for page in range(600)})
     session.flush()
-    session.go(1)  # it is mapped from now on
+    session.go(1)  # the commit is mapped after this
     session.stand_at(1, keep=True)
     session.free.runs = [(100, 400)]
     session.cell(p0="a")

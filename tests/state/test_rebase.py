@@ -1,4 +1,6 @@
-"""Commits of another machine: the same memory over another image, and nothing that can't be."""
+"""Commits of another machine give the same memory over another image; impossible ones are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from wasm_kernel.state.rebase import ImagePair, rebase_commit
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 PAGES = 12
-KINDS = st.integers(0, 3)  # what a page holds; 0 is a page of zeros
+KINDS = st.integers(0, 3)  # the content of a page; 0 is a page of zeros
 FILE = OpenFile(5, "/usr/local/lib", "x.ttf", 7, 0, 1, 1, 0, "")
 
 READ = replace(FILE, rights=2, inheriting=0x3824E0B7, flags=2)
@@ -40,7 +42,7 @@ def nobody_counts(size: int) -> None:
 
 
 def moved_from(commit: Commit, source: Path, target: Path, soil: ImagePair) -> Commit:
-    """What a commit becomes in a history's folder."""
+    """A commit after it was moved to a history's folder."""
     with Folder.open(source) as here, Folder.open(target) as there:
         return rebase_commit(commit, here, there, soil, nobody_counts)
 
@@ -52,7 +54,7 @@ def put(path: Path, commit: Commit, content: list[bytes]) -> Commit:
 
 
 def laid(image: list[int], folder: Path, commit: Commit, size: int) -> list[int]:
-    """What the pages of a guest hold after a commit was laid over an image."""
+    """The content of a guest's pages after a commit was applied to an image."""
     kinds = (image + [0] * size)[:size]
     for first, pages in commit.zeros:
         kinds[first : first + pages] = [0] * pages
@@ -96,7 +98,7 @@ def test_the_first_commit_gives_the_same_memory_over_any_image(
 
 
 def made(folder: Path, **changes: Any) -> Commit:
-    """A commit with one run of one page, and what a test changes of it."""
+    """A commit with one run of one page, and changes by the test."""
     commit = Commit(2, 1, 3, 4, "x = 1", 1.0, PAGES * PAGE, runs=((1, 1),))
     return put(folder, msgspec.structs.replace(commit, **changes), [bytes([7]) * PAGE])
 
@@ -117,8 +119,8 @@ def test_a_later_commit_is_not_made_larger(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"id": 1 << 31}, {"runs": ((1, 2),)}, {"runs": ((1, 1), (3, 1))}]
 )
-def test_what_can_not_be_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """What `decode` refuses does not come here; see test_index.py."""
+def test_impossible_commits_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """These commits are well-formed; test_index.py has those that `decode` refuses."""
     with pytest.raises(HistoryError):
         moved(tmp_path, **changes)
     assert list((tmp_path / "history").iterdir()) == []

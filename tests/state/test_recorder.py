@@ -1,4 +1,4 @@
-"""Commits behind the cells: written by another thread, on a disk that may fail."""
+"""Commits are written after the cells, by another thread, on a disk that may fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Making = Callable[..., Session]
 
 
 class Disk:
-    """Writes of commits, that fail while `broken` has an error number."""
+    """The writes of commits, which fail while `broken` holds an error number."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.broken = 0
@@ -137,7 +137,7 @@ def test_cells_without_a_pause_are_folded_away_too(
 def test_what_waits_to_be_written_is_not_put_off_by_folding(
     session_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cells come faster than they are written; each is written in its turn."""
+    """Cells come faster than they are written, yet each is written in its turn."""
     session = session_of(keep=1)
     store, going, written = session.history.store, threading.Event(), list[int]()
 
@@ -178,7 +178,7 @@ def test_fewer_cells_to_undo_are_told_once(session_of: Making) -> None:
     assert len(session.narrowed) <= 2
 
 
-def test_a_state_above_the_cap_is_not_written_anew_for_each_cell(
+def test_a_state_above_the_cap_is_not_rewritten_for_each_cell(
     session_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folding, "HEAVY_BYTES", 50 * 4096)
@@ -244,7 +244,7 @@ def test_a_second_failure_is_told_again(session: Session, disk: Disk) -> None:
 
 
 class Surprise(BaseException):
-    """What nobody expects of a disk."""
+    """An error that no disk is expected to raise."""
 
 
 @pytest.mark.parametrize("kind", [KeyError, RecursionError, Surprise])
@@ -362,7 +362,7 @@ def _no_room(*args: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_damaged_commit_that_is_to_be_folded_ends_nothing(session_of: Making) -> None:
+def test_folding_a_damaged_commit_does_not_end_the_writer(session_of: Making) -> None:
     session = session_of(keep=1)
     for number in range(3):
         session.cell(p0=f"v{number}")

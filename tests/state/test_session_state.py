@@ -1,4 +1,4 @@
-"""A session's variables over traps, journeys, ends and beginnings, in the real guest."""
+"""A session's variables over traps, travels, restarts and resumptions, in the real guest."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def stories(folder: Path, seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(2)}, 2))
-def test_random_programs_and_journeys_agree_with_a_model(
+def test_random_programs_and_travels_agree_with_a_model(
     warm: None, tmp_path: Path, seed: int
 ) -> None:
     stories(tmp_path, seed, 60)
@@ -120,7 +120,7 @@ def test_a_file_that_was_replaced_fails_in_words(sandbox: LocalSandbox) -> None:
 
 
 def test_the_clock_does_not_go_back(opened: Opening) -> None:
-    """Over a trap and over another process."""
+    """It goes on after a trap, and in another process."""
     sandbox = opened()
     says(sandbox, "import time; time.sleep(0.2); t = time.monotonic(); p = time.perf_counter()")
     sandbox.execute(TRAP)
@@ -191,7 +191,7 @@ def test_a_folded_cell_is_not_there_any_more(opened: Opening) -> None:
     assert says(sandbox, "print(x)") == "11"
 
 
-def test_a_state_that_a_cell_asked_for_is_not_folded_away_meanwhile(opened: Opening) -> None:
+def test_a_state_that_a_cell_asked_for_is_not_folded_away_during_the_cell(opened: Opening) -> None:
     sandbox = opened(history_cells=1)
     for _ in range(20):  # in a pause, the state may be folded before a cell asks for it
         first, *_ = [sandbox.execute(f"x = {value}") for value in range(3)]
@@ -256,7 +256,7 @@ def test_a_restart_begins_clean(opened: Opening) -> None:
 
 
 def test_names_outlive_variables(opened: Opening) -> None:
-    """A sandbox that begins without the variables of the one before has its named states still."""
+    """A sandbox that begins without the last one's variables still has its named states."""
     first = opened(Resume.NEVER)
     for value in range(5):
         says(first, f"open('/app/f', 'w').write('{value}'); x = {value}")
@@ -271,7 +271,7 @@ def test_names_outlive_variables(opened: Opening) -> None:
     assert ("clean", 0) in listed
     shown = second.execute("%checkpoints").outputs[0]
     assert "an earlier run" in str(shown)
-    assert "no kept cell '3'" in str(second.execute("%restore 3").error)  # numbers are this run's
+    assert "no kept cell '3'" in str(second.execute("%restore 3").error)  # only of this run
     second.restore("clean", files=True)
     assert says(second, "print(x, open('/app/f').read())") == "2 2"
     second.close(anew=True)
@@ -372,7 +372,7 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.execute("x = 1; y = 1")
-    sandbox.checkpoints()  # its commit is taken behind its result
+    sandbox.checkpoints()  # its commit is taken after its result
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "read_ranges", _no_memory)
         assert sandbox.execute("x = 2").stderr == ""
@@ -391,7 +391,7 @@ def test_what_is_kept_is_saved_whatever_becomes_of_the_last_state(
 
     first = opened()
     first.execute("x = 1")
-    first.checkpoints()  # its commit is taken behind its result
+    first.checkpoints()  # its commit is taken after its result
     monkeypatch.setattr(first._runner.state, "catch_up", fail)
     with pytest.raises(RuntimeError, match="a fault"):
         first._jobs.submit(first._runner.close).result(60)
@@ -405,7 +405,7 @@ def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
 ) -> None:
     first = opened()
     first.execute("x = 1")
-    first.checkpoints()  # its commit is taken behind its result
+    first.checkpoints()  # its commit is taken after its result
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "read_ranges", _no_memory)
         first.execute("x = 2")
@@ -524,7 +524,7 @@ def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
     assert says(opened(Resume.CRASH), "print(x)") == "1"
 
 
-def test_many_threads_may_ask_for_journeys(sandbox: LocalSandbox) -> None:
+def test_many_threads_may_travel(sandbox: LocalSandbox) -> None:
     for value in range(6):
         sandbox.execute(f"x = {value}")
     failed: list[Exception] = []

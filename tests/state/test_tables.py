@@ -26,7 +26,7 @@ BRANCHED = [
 
 
 def nodes(tree: HistoryTree) -> list[str]:
-    """What stands before the first lines of the cells."""
+    """The prefixes of the first lines of cells."""
     return [line.split("  ")[0].rstrip() for line in tree.text().splitlines()]
 
 
@@ -87,7 +87,7 @@ def test_the_table_lists_each_name() -> None:
 
 
 def test_branches_of_branches_of_any_depth_are_drawn() -> None:
-    """A host that draws must not run out of its own stack: each state below begins two branches."""
+    """The host must not run out of its own stack here: each state below begins two branches."""
     deep = [state(1, 0)]
     for one in range(2, 8_000, 2):
         deep += [state(one, max(1, one - 2), here=one == 2), state(one + 1, max(1, one - 2))]

@@ -1,4 +1,4 @@
-"""Where an undo, a redo or a restore leads."""
+"""The states to which an undo, a redo or a restore leads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def commit(one: int, parent: int, *, cell: int | None = None, cells: int = 1) ->
 
 
 def line(length: int, **fields: object) -> Tree:
-    """The beginning and so many cells, one on the other."""
+    """The first state and this number of cells, each on the one before."""
     commits = {one: commit(one, one - 1) for one in range(1, length + 2)}
     return Tree(commits, length + 1, {}, **fields)  # type: ignore[arg-type]
 
@@ -140,7 +140,7 @@ def test_names_that_can_be_given(name: str) -> None:
     "name",
     ["", " ", "../../x", "a/b", "/etc", ".hidden", "x" * 65, "a\nb", "a\0", "\x1b[31m", "-a"],
 )
-def test_names_that_can_not(name: str) -> None:
+def test_names_that_can_not_be_given(name: str) -> None:
     with pytest.raises(TravelError, match="was not used"):
         checked_name(name)
 

@@ -40,7 +40,7 @@ def test_nothing_but_zeros_has_no_content() -> None:
     assert split_zeros([(4, 40)], bytearray(40 * PAGE)) == ((), bytearray(), ((4, 40),))
 
 
-def test_a_page_with_one_byte_is_no_page_of_zeros() -> None:
+def test_a_page_with_one_byte_is_not_a_page_of_zeros() -> None:
     content = bytearray(40 * PAGE)
     content[20 * PAGE + 4095] = 1
     runs, kept, zeros = split_zeros([(0, 40)], content)
@@ -52,7 +52,7 @@ RUNS = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), min_s
 
 
 @given(RUNS)
-def test_kept_and_zeros_together_are_what_was_there(
+def test_kept_pages_and_zeros_together_give_the_memory(
     shape: list[list[tuple[int, int]]],
 ) -> None:
     memory: dict[int, int] = {}

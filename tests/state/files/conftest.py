@@ -1,4 +1,4 @@
-"""A workspace of its own for each test."""
+"""A new workspace for each test."""
 
 from __future__ import annotations
 

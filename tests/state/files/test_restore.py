@@ -1,4 +1,4 @@
-"""Files are brought back to what they were, whatever happened to them."""
+"""Files are restored to their earlier contents, whatever happened to them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_link_out_of_the_workspace_is_never_followed(
     workspace.write("d/f", "new")
     (workspace.root / "d" / "f").unlink()
     (workspace.root / "d").rmdir()
-    (workspace.root / "d").symlink_to(outside)  # somebody else did that
+    (workspace.root / "d").symlink_to(outside)  # another process replaced it
     missed = workspace.bring(one).missed
     assert missed == [("d/f", NotKept("unwritable"))]
     assert (outside / "f").read_text() == "mine"
@@ -148,7 +148,7 @@ def test_what_others_made_in_a_folder_stays(workspace: Workspace) -> None:
     assert workspace.state == {"d": None, "d/theirs": "x"}
 
 
-def test_what_nobody_touched_is_left_alone(workspace: Workspace) -> None:
+def test_untouched_files_are_left_alone(workspace: Workspace) -> None:
     workspace.write("a", "same")
     workspace.write("b", "old")
     one = workspace.commit()

@@ -1,4 +1,4 @@
-"""What is kept of files, how much, and what is left of it after a crash or on a bad disk."""
+"""The kept versions of files: how many, and which of them survive a crash or a bad disk."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_record_is_read_as_it_was_written(workspace: Workspace, was: PreImage)
 
 
 def raw(**fields: object) -> dict[str, object]:
-    """A record of a file, with other values for some fields."""
+    """A record of a file, with other values in some fields."""
     was = {"kind": "file", "kept": 1, "size": 2, "mtime": 3, "mode": 4, "identity": ""}
     return {"record": "file", "since": 1, "path": "a", "was": {**was, **fields}}
 
@@ -99,7 +99,7 @@ ODD_PATHS = ["../victim", "a/../../b", "", ".", "a/./b", "a//b", "/a", "/1/a", "
         None,
     ],
 )
-def test_what_is_no_record_is_refused(record: object) -> None:
+def test_an_invalid_record_is_refused(record: object) -> None:
     assert read_journal(journal_of(raw()))
     with pytest.raises(HistoryError):
         read_journal(journal_of(raw(), record))
@@ -164,7 +164,7 @@ def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Workspace]:
-    """A workspace of whose files few bytes are kept."""
+    """A workspace that may keep only few bytes of its files."""
     with contextlib.closing(Workspace(tmp_path, most_bytes=25)) as made:
         yield made
 
@@ -181,7 +181,7 @@ def test_the_oldest_go_first_where_all_is_too_much(small: Workspace) -> None:
 
 
 def test_making_room_takes_a_time_that_grows_as_the_files_do(workspace: Workspace) -> None:
-    """Each content that went was looked for among all paths: a minute for 10,000 of them."""
+    """Each deleted content was searched among all paths: a minute for 10,000 of them."""
     ledger, count = workspace.versions.ledger, 20_000
     for number in range(1, count):
         ledger.add(f"f{number}", KeptFile(number, 1, 1, 0o640, "", 0))
@@ -227,7 +227,7 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
 
 
 def again(workspace: Workspace, *, crashed: bool = False) -> Workspace:
-    """The same in another process."""
+    """The same workspace, opened by another process."""
     if not crashed:
         workspace.versions.close()
     return Workspace(workspace.root.parent, load=True).load(workspace, crashed=crashed)
@@ -266,7 +266,7 @@ def test_with_room_again_the_record_is_whole_again(
 
 
 def fail_to_append(patch: pytest.MonkeyPatch, workspace: Workspace) -> None:
-    """Has no room on the disk for further records."""
+    """Makes the disk refuse further records."""
     write = os.write
     journal = (workspace.private / "files" / "journal").stat()
 
@@ -279,7 +279,7 @@ def fail_to_append(patch: pytest.MonkeyPatch, workspace: Workspace) -> None:
 
 
 def life(workspace: Workspace) -> None:
-    """A bit of everything."""
+    """Does all kinds of changes, over some commits."""
     workspace.write("a", "one")
     workspace.make_folder("d")
     workspace.write("d/b", "two")
@@ -293,7 +293,7 @@ def life(workspace: Workspace) -> None:
 
 
 def damaged(workspace: Workspace, damage: Callable[[list[bytes]], list[bytes]]) -> Workspace:
-    """The same in another process, after something happened to the journal's lines."""
+    """The workspace in another process, after a change to the journal's lines."""
     workspace.versions.close()
     path = workspace.private / "files" / "journal"
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
@@ -301,7 +301,7 @@ def damaged(workspace: Workspace, damage: Callable[[list[bytes]], list[bytes]]) 
 
 
 def knows_nothing(workspace: Workspace) -> bool:
-    """Whether no commit's files can be brought back."""
+    """True if no commit's files can be restored."""
     known_from = workspace.versions.ledger.known_from
     return not workspace.whole and all(commit < known_from for commit in workspace.commits)
 
@@ -324,7 +324,7 @@ def test_a_record_flipped_anywhere_is_not_used(workspace: Workspace, seed: int) 
 def test_a_journal_with_other_records_is_not_used(
     workspace: Workspace, tmp_path: Path, at: int, act: str
 ) -> None:
-    """F9, F10 and case 49, for files: no line is left out or believed that does not belong."""
+    """F9, F10 and case 49, for files: no line is skipped, and no wrong line is believed."""
     life(workspace)
     (tmp_path / "other").mkdir()
     with contextlib.closing(Workspace(tmp_path / "other")) as other:
@@ -347,7 +347,7 @@ def test_a_journal_with_other_records_is_not_used(
     assert knows_nothing(damaged(workspace, damage))
 
 
-def test_a_journal_cut_after_a_crash_is_known_by_contents_that_nobody_names(
+def test_a_journal_cut_after_a_crash_is_noticed_by_contents_without_a_record(
     workspace: Workspace,
 ) -> None:
     life(workspace)
@@ -414,7 +414,7 @@ def test_something_else_in_a_contents_place_is_not_brought_back(
 
 
 def test_a_last_line_that_is_cut_off_is_left_out(workspace: Workspace) -> None:
-    """What it speaks of had not happened."""
+    """The change that it describes had not happened."""
     life(workspace)
     one = workspace.commit()
     path = workspace.private / "files" / "journal"
@@ -456,7 +456,7 @@ def test_a_content_that_is_gone_is_told(workspace: Workspace) -> None:
 
 
 def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Workspace) -> None:
-    """It was kept by reference; nobody told of that write."""
+    """The file was kept by reference, and the write went around the workspace."""
     workspace.write("a", "old")
     one = workspace.commit()
     workspace.rename("a", "b")
@@ -467,7 +467,7 @@ def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Works
 def test_an_entry_is_on_disk_before_the_change(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is killed between the two leaves what it takes to go back."""
+    """A process that is killed between the two leaves enough to go back."""
     workspace.write("a", "old")
     one = workspace.commit()
     workspace._touch("a", Change.WRITE)
@@ -477,7 +477,7 @@ def test_an_entry_is_on_disk_before_the_change(
     assert later.state == {"a": "old"}
 
 
-def test_contents_that_nobody_needs_are_swept(workspace: Workspace) -> None:
+def test_contents_that_no_commit_needs_are_swept(workspace: Workspace) -> None:
     (workspace.private / "files" / "77").write_text("left by a killed process")
     (workspace.private / "files" / ".put").write_text("half")
     later = again(workspace)
@@ -486,7 +486,7 @@ def test_contents_that_nobody_needs_are_swept(workspace: Workspace) -> None:
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Stands for the end of the process."""
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, nth: int) -> None:

@@ -1,4 +1,4 @@
-"""A workspace whose changes are told to `FileVersions` before they happen, as a guest's are."""
+"""A workspace that reports changes to `FileVersions` before they happen, as a guest's does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tree = dict[str, str | None]
 
 
 class Workspace:
-    """Files, and commits that are taken of them; `state` is what a test compares."""
+    """Files and their commits; `state` is what a test compares."""
 
     def __init__(
         self,
@@ -41,14 +41,16 @@ class Workspace:
             self.commit()
 
     def load(self, other: Workspace, *, crashed: bool = True) -> Workspace:
-        """Go on with what another process kept; it is closed with that one's workspace."""
+        """Continues with the versions that another process kept; closed together with that
+        workspace.
+        """
         other._later.append(self)
         self.commits, self.states = list(other.commits), dict(other.states)
         self.whole = self.versions.load(max(self.commits), crashed=crashed)
         return self
 
     def commit(self) -> int:
-        """A cell is over."""
+        """Commits, as at the end of a cell."""
         one = max(self.commits, default=0) + 1
         self.commits.append(one)
         self.states[one] = self.state
@@ -56,13 +58,13 @@ class Workspace:
         return one
 
     def forget(self, *some: int) -> None:
-        """Old commits are folded away."""
+        """Folds old commits away."""
         self.commits = [one for one in self.commits if one not in some]
         self.versions.fold(self.commits)
 
     @property
     def state(self) -> Tree:
-        """Texts of files, `->` and the target of links, None for folders."""
+        """The text of each file, `->` and the target of each link, None for folders."""
         found: Tree = {}
         for path in sorted(self.root.rglob("*")):
             name = str(path.relative_to(self.root))
@@ -73,7 +75,7 @@ class Workspace:
         return found
 
     def bring(self, one: int, opened: tuple[str, ...] = ()) -> RestoredFiles:
-        """Bring the files back."""
+        """Restores the files."""
         return restore_files(self.versions, one, lambda path, found: None, opened)
 
     def _touch(self, name: str, change: Change) -> None:
@@ -107,7 +109,7 @@ class Workspace:
         (self.root / name).mkdir()
 
     def remove_folder(self, name: str) -> None:
-        """With all in it, as `shutil.rmtree` in a guest does."""
+        """Removes a folder with its content, as `shutil.rmtree` in a guest does."""
         for path in sorted((self.root / name).rglob("*"), reverse=True):
             self._touch(str(path.relative_to(self.root)), Change.END)
             if path.is_dir() and not path.is_symlink():
@@ -127,12 +129,12 @@ class Workspace:
         (self.root / old).rename(self.root / new)
 
     def wipe(self) -> None:
-        """Everything kept is gone."""
+        """Removes everything that was kept."""
         for path in self.private.iterdir():
             shutil.rmtree(path)
 
     def close(self) -> None:
-        """The process is over, and those that went on with what it kept. Safe to call twice."""
+        """Ends the process, and those that continued from it. Safe to call twice."""
         for later in self._later:
             later.close()
         self.versions.close()
