@@ -26,7 +26,7 @@ class Driven:
         self.km = KernelManager(kernel_name="fake", transport=env.pop("transport", "tcp"))
         self.log = folder / "said"
         self._said = self.log.open("wb")
-        # not in the test's own folder: an ipc socket's path may have 107 bytes
+        # not in the test's folder: an ipc socket's path may have 107 bytes
         self._runtime = tempfile.TemporaryDirectory(prefix="wk-")
         self.km.connection_file = str(Path(self._runtime.name, f"kernel-{uuid.uuid4()}.json"))
         name = Path(self.km.connection_file).stem.removeprefix("kernel-")
@@ -63,7 +63,7 @@ class Driven:
                 return content
 
     def control(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
-        """The reply's content to a request on the control channel."""
+        """Sends a request on the control channel and returns the reply's content."""
         sent = self.kc.session.msg(kind, content)
         self.kc.control_channel.send(sent)
         while True:
@@ -73,7 +73,7 @@ class Driven:
                 return answer
 
     def hear(self, kind: str) -> dict[str, Any]:
-        """The next IOPub message of a kind."""
+        """The next IOPub message of this kind."""
         while True:
             message = self.kc.get_iopub_msg(timeout=SECONDS)
             if message["msg_type"] == kind:
@@ -81,12 +81,12 @@ class Driven:
                 return content
 
     def value(self, expression: str) -> str:
-        """What an expression comes to in the cells' namespace, as its repr."""
+        """The value of an expression in the cells' namespace, as its repr."""
         reply, _ = self.run("pass", user_expressions={"it": expression})
         return str(reply["user_expressions"]["it"]["data"]["text/plain"])
 
     def settle(self) -> None:
-        """Wait until all is done that was asked for, and forget what was said of it."""
+        """Wait until everything is done that was requested, and discard the messages about it."""
         self.control("interrupt_request", {})
         self.run("pass", silent=True)
         for channel in (self.kc.iopub_channel, self.kc.shell_channel, self.kc.stdin_channel):
@@ -118,7 +118,7 @@ def starting_in(folder: Path) -> Iterator[Callable[..., Driven]]:
     def starting(*arguments: str, up: bool = True, **env: str) -> Driven:
         started.append(Driven(folder, *arguments, **env))
         if up:
-            # what is published before the client has subscribed is lost to it
+            # a client misses messages that are published before it has subscribed
             started[-1].hear("iopub_welcome")
         return started[-1]
 
@@ -131,14 +131,14 @@ def starting_in(folder: Path) -> Iterator[Callable[..., Driven]]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Driven]]:
-    """As `starting_in`, for kernels of the test's own."""
+    """Starts kernels like `starting_in`, for one test."""
     with starting_in(tmp_path) as start:
         yield start
 
 
 @pytest.fixture
 def fresh(start: Callable[..., Driven]) -> Driven:
-    """A kernel of the test's own: its start, its end or its first cell is what is looked at."""
+    """A new kernel for tests of its start, its end or its first cell."""
     return start()
 
 

@@ -1,7 +1,8 @@
 """A kernel process on the fake sandbox: `python -m tests.frontends.fake_kernel -f FILE`.
 
-`FAKE_START` names how its start goes: `fault`, or the path of a file whose coming ends it. Cells
-can wait for messages with `behind`. `FAKE_UNHEARD` is how long a client may take to subscribe.
+`FAKE_START` says how its start goes: `fault`, or the path of a file that ends it when it appears.
+Cells can wait for messages with `behind`. `FAKE_UNHEARD` is the time that a client may take to
+subscribe.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def gate(progress: Callable[[str], None]) -> None:
 
 
 def behind(count: int) -> None:
-    """Waits until so many messages have come behind the running cell."""
+    """Waits until this number of messages is queued behind the running cell."""
     while len(_kernels[0]._tasks) <= count:
         time.sleep(0.01)
 

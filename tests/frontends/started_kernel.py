@@ -1,4 +1,6 @@
-"""A kernel that tells on standard error what it had imported, at two moments of its start."""
+"""A kernel that prints to standard error which modules it had imported at two moments of its
+start.
+"""
 
 from __future__ import annotations
 

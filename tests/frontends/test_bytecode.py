@@ -1,4 +1,4 @@
-"""Where an installer left no bytecode, the first confined kernel has it written from outside."""
+"""If an installer left no bytecode, the first confined kernel lets the broker write it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with ExitStack() as ending:
 
 @contextmanager
 def kernel(packages: Path) -> Iterator[None]:
-    """A process that does what a kernel does first, with the modules below `packages`."""
+    """A process that begins like a kernel, with the modules below `packages`."""
     environment = {**os.environ, "PYTHONPATH": str(packages)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-P", "-c", KERNEL]

@@ -21,7 +21,7 @@ NAMES = ("on_comm", "seen", "at", "open_comms")
 
 @pytest.fixture
 def kernel(lasting: Driven) -> Iterator[Driven]:
-    """The file's kernel; after the test no comm is open, and nothing hears one."""
+    """The file's kernel; after the test no comm is open, and none has a target."""
     yield lasting
     lasting.settle()
     lasting.run(
@@ -32,13 +32,13 @@ def kernel(lasting: Driven) -> Iterator[Driven]:
 
 @pytest.fixture(scope="module")
 def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
-    """A kernel that shows everything as it is."""
+    """A kernel that shows everything unchanged."""
     with starting_in(tmp_path_factory.mktemp("trusted")) as start:
         yield start("--WasmKernel.outputs=trusted")
 
 
 def say(kernel: Driven, kind: str, content: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
-    """Send a comm message; what is said under it, up to idle."""
+    """Sends a comm message; returns the messages under it, up to idle."""
     session = kernel.kc.session
     message = session.msg(kind, content, metadata=fields.get("metadata"))
     session.send(kernel.kc.shell_channel.socket, message, buffers=fields.get("buffers"))

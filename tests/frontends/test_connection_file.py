@@ -1,4 +1,4 @@
-"""Connection files: whose session they name, and when they are refused; channels."""
+"""Connection files: the session that they name, and why they are refused; channels."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ def test_a_request_that_is_under_way_when_the_control_channel_ends_ends_too() ->
 
 
 def test_a_client_that_sends_without_end_does_not_keep_the_loop_from_all_else() -> None:
-    """Before, a client without the key held the kernel until it was killed, and took its memory."""
+    """Before, a client without the key kept the kernel busy until it was killed, and took its
+    memory.
+    """
     most, context, turns = 200, zmq.Context(), list[int]()
 
     async def take() -> None:
@@ -155,7 +157,7 @@ def test_a_client_that_sends_without_end_does_not_keep_the_loop_from_all_else() 
 
 
 def test_requests_that_come_before_or_while_a_reply_leaves_are_handed_on() -> None:
-    """An error's reply is the end of the cells that were sent before it; none is left lying."""
+    """An error's reply aborts the cells that were sent before it; no request is left behind."""
     context, order = zmq.Context(), list[bytes]()
 
     async def take() -> None:
@@ -169,7 +171,7 @@ def test_requests_that_come_before_or_while_a_reply_leaves_are_handed_on() -> No
                 all_there.set()
 
         class Slow:
-            """The socket, on whose way out a client sends once more."""
+            """The socket, which sends another request of the client while a reply leaves."""
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(socket, name)
@@ -200,7 +202,7 @@ def test_requests_that_come_before_or_while_a_reply_leaves_are_handed_on() -> No
 
 
 def test_half_a_character_is_sent_as_it_came(tmp_path: Path) -> None:
-    """msgspec refuses it; a reply repeats what a client says of itself, whatever that is."""
+    """msgspec refuses it; a reply repeats whatever a client says of itself."""
     connection = Connection(connection_file=str(tmp_path / "connection.json"))
     connection.open(allow_unsigned=False)
     session, sent = connection.session, {"x": "\udc80 \ud800"}
@@ -250,8 +252,8 @@ def test_topics_without_end_are_not_told_to_all_others() -> None:
     assert welcomes == 100
 
 
-def test_who_subscribes_to_a_long_topic_is_disconnected(tmp_path: Path) -> None:
-    """Before, a topic of 60 MB took 6 GB of the kernel, of anyone who reached its port."""
+def test_a_client_that_subscribes_to_a_long_topic_is_disconnected(tmp_path: Path) -> None:
+    """Before, a topic of 60 MB from anyone who reached the port took 6 GB of the kernel."""
     opened = connection(tmp_path / "connection.json")
     opened.open(allow_unsigned=False)
     sockets, context = KernelSockets(opened, Ports()), zmq.Context()
@@ -271,7 +273,7 @@ def test_who_subscribes_to_a_long_topic_is_disconnected(tmp_path: Path) -> None:
 
 
 def heard(client: zmq.Socket[Any], session: Session, publisher: Publisher) -> dict[str, Any]:
-    """Returns the next message of a client; the publisher looks for clients meanwhile."""
+    """Returns the next message of a client, while the publisher looks for clients."""
     until = time.monotonic() + PATIENCE
     while not client.poll(1):
         assert time.monotonic() < until

@@ -1,6 +1,7 @@
-"""What a kernel has imported when its guest begins to start, and when its first cell is answered.
+"""The modules that a kernel has imported when its guest begins to start, and at its first answer.
 
-Every module costs the start, and dear ones cost milliseconds: counted, as times are noise.
+Each module costs time, and large ones milliseconds. The test counts modules, because times are
+noise.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PATIENCE = 180.0
 
 Moments = dict[str, set[str]]
 
-# Of other parts, or only for what few cells do; `{name}.` stands for all that is below it.
+# Modules of other parts, or that few cells need; `{name}.` stands for everything below it.
 BEFORE_THE_GUEST = {
     *("IPython", "debugpy", "ipykernel", "jupyter_client", "tornado", "zmq", "psutil", "dateutil"),
     *("email", "http", "importlib.metadata", "sqlite3", "zoneinfo", "_strptime"),
@@ -49,7 +50,7 @@ BEFORE_THE_REPLY = {
 
 @pytest.fixture(scope="module")
 def moments(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Moments:
-    """The modules that were imported, at each of the two moments of an ordinary start."""
+    """The modules that an ordinary start has imported at each of the two moments."""
     return _start(tmp_path_factory.mktemp("start"))
 
 

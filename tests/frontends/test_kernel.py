@@ -32,7 +32,7 @@ def kinds(heard: list[dict]) -> list[str]:  # type: ignore[type-arg]
 
 
 def spinning(kernel: Driven) -> str:
-    """Sends a cell that computes without end; returns its message's id when it does."""
+    """Sends a cell that computes without end; returns its message's id when it runs."""
     mark = kernel.workspace / "mark"
     mark.unlink(missing_ok=True)
     sent: str = kernel.kc.execute("(workspace / 'mark').touch()\nwhile True:\n    pass")
@@ -121,7 +121,7 @@ def test_the_guest_of_an_idle_kernel_rests(kernel: Driven) -> None:
     name = "import wasm_kernel.frontends.jupyter.kernel as kernel; kernel.REST_SECONDS"
     kernel.run(f"before = sandbox.rests; {name} = 0.001")
 
-    def has_rested() -> bool:  # the first try comes too early, as the fake says
+    def has_rested() -> bool:  # the first try comes too early, as the fake sandbox reports
         _, heard = kernel.run("print(sandbox.rests - before)")
         return int(next(m for m in heard if m["msg_type"] == "stream")["content"]["text"]) > 1
 
@@ -155,7 +155,7 @@ def test_a_stale_answer_is_not_taken(kernel: Driven) -> None:
     assert kernel.value("name") == "'fresh'"
 
 
-def test_input_is_refused_where_nobody_answers(kernel: Driven) -> None:
+def test_input_is_refused_if_no_client_answers(kernel: Driven) -> None:
     reply, _ = kernel.run("input()", allow_stdin=False)
     assert "does not support input requests" in reply["evalue"]
 
@@ -168,7 +168,7 @@ def test_an_interrupt_ends_the_wait_for_input(kernel: Driven) -> None:
 
 
 def test_a_cell_with_a_lone_surrogate_is_answered(kernel: Driven) -> None:
-    # no client packs one like this; JSON's escapes carry it all the same
+    # no client sends such a message, but JSON's escapes can carry it
     kernel.kc.session.pack = lambda message: json.dumps(message, default=json_default).encode()
     assert kernel.run("x = '\ud800'")[0]["status"] in ("ok", "error")
 
@@ -204,7 +204,7 @@ def test_questions_are_answered_while_a_cell_waits_for_a_long_start(
 ) -> None:
     kernel = start(FAKE_START=str(tmp_path / "go"))
     kc, asked = kernel.kc, {}
-    cell = kc.execute("print('ran')")  # the first of all, as from a page that was open before
+    cell = kc.execute("print('ran')")  # the first cell, from a page that was open before
     asked["language_info"] = kc.kernel_info()
     asked["history"] = kc.history()
     asked["comms"] = kc.comm_info()
@@ -218,12 +218,12 @@ def test_questions_are_answered_while_a_cell_waits_for_a_long_start(
     while (message := kc.get_iopub_msg(timeout=SECONDS))["msg_type"] != "stream":
         state = message["content"].get("execution_state", state)
     assert message["content"]["text"].startswith("\r[wasm-kernel] compiling the fake")
-    assert state == "busy"  # in spite of all the answers
+    assert state == "busy"  # despite all the answers
     other = kc.session.msg("execute_request", {"code": "pass", "silent": False})
     other["header"]["session"] = "a page that was loaded anew"
     kc.session.send(kc.shell_channel.socket, other)
     told = ""
-    while told != other["header"]["session"]:  # the pages are told by turns
+    while told != other["header"]["session"]:  # the pages are told in turn
         told = kc.get_iopub_msg(timeout=SECONDS)["parent_header"].get("session")
     (tmp_path / "go").touch()
     assert kernel.wait(cell)[0]["status"] == "ok"
@@ -278,7 +278,7 @@ def test_settings_reach_the_policy_without_a_word(start: Start, tmp_path: Path) 
     of_ipython = ("--HistoryManager.hist_file=:memory:", "--profile-dir", "somewhere")
     kernel = start(
         *(f"--WasmKernel.{name}={value}" for name, value in own.items()),
-        *(*of_ipython, "--IPKernelApp.quiet=True"),  # which other kernels know
+        *(*of_ipython, "--IPKernelApp.quiet=True"),  # options that other kernels know
         JUPYTER_CONFIG_DIR=str(tmp_path),
     )
     policy = "policy.cell_timeout, policy.stdout_bytes, policy.grace_seconds"
@@ -331,7 +331,7 @@ def test_a_config_file_that_can_not_be_read_is_told_in_the_cell(
     kernel = start(JUPYTER_CONFIG_DIR=str(tmp_path))
     assert "jupyter_wasm_kernel_config.py, line 1" in kernel.run("1")[0]["evalue"]
     file.write_text("c.WasmKernel.grace_seconds = 7.5\n")
-    kernel.km.restart_kernel(now=True)  # which reads it again
+    kernel.km.restart_kernel(now=True)  # a restart reads it again
     kernel.kc.wait_for_ready(timeout=SECONDS)
     assert kernel.value("policy.grace_seconds") == "7.5"
 
@@ -376,7 +376,7 @@ def test_a_client_whose_iopub_connection_comes_up_late_misses_nothing(tmp_path: 
         try:
             client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
             client.control_channel.send(client.session.msg("kernel_info_request"))
-            client.get_control_msg(timeout=SECONDS)  # it is up
+            client.get_control_msg(timeout=SECONDS)  # the connection is up
             client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=False)
             sent = client.execute("pass")
             time.sleep(0.2)
@@ -408,7 +408,7 @@ def answered(path: Path, seconds: float) -> bool:
     client: Any = BlockingKernelClient(connection_file=str(path))
     client.load_connection_file()
     client.start_channels()
-    client.shell_channel.socket.sndtimeo = int(seconds * 1000)  # who is refused may send nothing
+    client.shell_channel.socket.sndtimeo = int(seconds * 1000)  # a refused client can't send
     try:
         client.kernel_info()
         client.get_shell_msg(timeout=seconds)
@@ -441,5 +441,5 @@ def test_a_query_that_fails_has_an_empty_answer(kernel: Driven) -> None:
 
 
 def ended(kernel: Driven) -> None:
-    """Wait for the process to end by itself."""
+    """Waits for the process to end by itself."""
     assert happens(lambda: not kernel.km.is_alive()), "the kernel is still there"

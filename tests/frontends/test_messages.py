@@ -1,4 +1,4 @@
-"""From the sandbox's words to Jupyter's, whatever a hostile guest puts in."""
+"""Turns the sandbox's outputs into Jupyter's messages, whatever a hostile guest puts in."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_pager_payload_passes() -> None:
 
 
 @pytest.mark.parametrize("count", [True, -1, "3", 2**60, None, 1.5])
-def test_a_count_that_is_none_is_not_believed(count: Any) -> None:
+def test_an_invalid_count_is_not_believed(count: Any) -> None:
     assert messages.count_of({"execution_count": count}) is None
 
 
@@ -127,7 +127,7 @@ def test_plain_text_of_a_bundle_is_cleaned_and_the_rest_is_not() -> None:
     assert shown == {"text/plain": "ab", "application/json": {"x": "\x1b"}}
 
 
-def test_of_what_completions_are_told_to_be_only_what_is_known_passes() -> None:
+def test_only_known_kinds_of_completions_pass() -> None:
     types = [{"text": "a\x07", "type": "function", "start": 0, "label": "<img src=x>"}, 7]
     hostile = {"matches": ["a"], "metadata": {"_jupyter_types_experimental": types, "x": "<b>"}}
     metadata = messages.complete_reply(hostile, 1)["metadata"]

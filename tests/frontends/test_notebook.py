@@ -1,4 +1,4 @@
-"""Which notebook a kernel was started for."""
+"""The notebook for which a kernel was started."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ print(notebook_of(os.environ | {LAUNCHER: str(os.getpid())}))
 """
 
 
-def test_it_is_the_one_that_the_server_names(tmp_path: Path) -> None:
+def test_the_notebook_is_the_one_that_the_server_names(tmp_path: Path) -> None:
     path = tmp_path / "\udcff.ipynb"
     assert notebook_of({SESSION_NAME: str(path)}) == path
     assert notebook_of({SESSION_NAME: str(path), LAUNCHER: str(os.getpid())}) == path
 
 
 @pytest.mark.parametrize("name", ["", "a.ipynb", "console-1-1b4e28ba"])
-def test_what_is_no_path_names_none(name: str) -> None:
+def test_a_name_that_is_not_a_path_names_no_notebook(name: str) -> None:
     assert notebook_of({SESSION_NAME: name}) is None
     assert notebook_of({}) is None
 

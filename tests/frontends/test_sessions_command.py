@@ -54,7 +54,7 @@ def command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comm
                 patch.setattr(sys, name, stream)
             try:
                 status = main(["sessions", *words])
-            except SystemExit as ended:  # argparse's
+            except SystemExit as ended:  # raised by argparse
                 status = int(str(ended.code))
         said = []
         for stream in streams[1:]:
@@ -67,7 +67,7 @@ def command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comm
 
 @pytest.fixture
 def process(root: Path, tmp_path: Path, environment: dict[str, str]) -> Command:
-    """Runs the command as a user's shell does."""
+    """Runs the command like a user's shell."""
     env = {**environment, "WASM_KERNEL_WORKSPACE_ROOT": str(root)}
     env["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
 
@@ -91,7 +91,7 @@ def good(done: Done) -> str:
 
 
 def failed(done: Done) -> str:
-    """What a command that can't do it says: one sentence, no traceback."""
+    """The text of a failing command: one sentence, no traceback."""
     assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
     assert done.stderr.startswith("wasm-kernel: ")
     assert "Traceback" not in done.stderr
@@ -132,7 +132,7 @@ def test_a_list_says_whose_sessions_they_are_and_what_they_take(
     assert str(notebook) in good(command("show", ID))
 
 
-def test_no_sessions_are_no_error(process: Command, command: Command) -> None:
+def test_a_list_without_sessions_is_not_an_error(process: Command, command: Command) -> None:
     done = process("list")
     assert good(done) == ""
     assert "no sessions" in done.stderr
@@ -273,7 +273,7 @@ def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(
     bind(SessionsRoot(root), first, tmp_path / "orders.ipynb")
     for text in (first, "1a2b0", "orders.ipynb", "./orders.ipynb", str(tmp_path / "orders.ipynb")):
         assert good(command("files", text)) == "f0\n"
-    assert good(command("files", "1a2b")) == "f2\n"  # an id goes before what begins with it
+    assert good(command("files", "1a2b")) == "f2\n"  # a full id goes before ids that begin with it
     assert good(command("files", "1a2c")) == "f1\n"
     for words in (("show", "1a2"), ("delete", "1a2", "--yes"), ("open", "1a2"), ("fork", "1a2")):
         said = failed(command(*words))

@@ -38,7 +38,7 @@ def test_a_broken_rule_names_the_trait() -> None:
         settings(fuel_budget=-1).policy()
 
 
-def test_what_is_no_mount_names_the_trait() -> None:
+def test_an_invalid_mount_names_the_trait() -> None:
     with pytest.raises(PolicyError, match=r"WasmKernel\.mounts"):
         settings(mounts=["nonsense"]).policy()
 
@@ -63,7 +63,7 @@ def test_limits_come_from_a_file_unless_a_trait_says_otherwise(tmp_path: Path) -
     default = ExecutionPolicy().open_files
     found = settings(policy_file=str(file), open_files=default, stdout_bytes=5).policy()
     assert found.cell_timeout == 9
-    assert found.open_files == default  # said by a trait, if only what is the default
+    assert found.open_files == default  # a trait sets it, although only to the default
     assert found.stdout_bytes == 5
     assert found.mounts[0].host == tmp_path / "data"
 
@@ -96,7 +96,7 @@ def test_published_files_lie_below_the_kernels_folder() -> None:
             settings(publish_folder=name).published_into()
 
 
-def test_they_lie_beside_the_notebook_that_the_server_names(
+def test_published_files_lie_beside_the_notebook_that_the_server_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()

@@ -1,4 +1,4 @@
-"""The command line: the kernelspec in the picker, and what the doctor says."""
+"""The command line: the kernelspec in the picker, and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def test_the_shipped_kernelspec_names_no_interpreter_of_its_own() -> None:
 
 def test_python_is_the_first_of_the_kernels_in_a_picker() -> None:
     """JupyterLab and Notebook sort by the displayed name; a notebook without a kernel gets the
-    first one preselected."""
+    first one preselected.
+    """
     specs = [spec_of(kernelspecs.source(runtime)) for runtime in RuntimeType]
     names = [*(str(spec["display_name"]) for spec in specs), "Python 3 (ipykernel)"]
     assert min(names, key=str.casefold) == "Python (wasm sandbox)"
@@ -71,7 +72,7 @@ def test_install_names_this_interpreter(tmp_path: Path) -> None:
     assert spec["env"] == {"PYTHONSAFEPATH": "1", "A": "1"}
 
 
-def test_install_names_a_cache_that_nobody_else_can_write_to(
+def test_install_names_a_cache_that_no_other_user_can_write_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

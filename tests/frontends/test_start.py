@@ -1,4 +1,4 @@
-"""What a kernel's process has loaded, and what it listens on, when it closes its walls."""
+"""What a kernel's process has loaded, and where it listens, when it confines itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ sockets.close()
 
 
 def test_all_channels_listen_before_new_sockets_are_given_up() -> None:
-    """In a process: ipykernel's publishing thread leaves a task behind when it is stopped."""
+    """In a process of its own, since ipykernel's publishing thread leaves a task behind when it
+    stops.
+    """
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", SLOW_HEARTBEAT],
@@ -96,7 +98,7 @@ os._exit(connection.shell_port != port)
 
 
 def test_a_port_that_is_free_a_moment_later_is_listened_on(tmp_path: Path) -> None:
-    """A restarted kernel has the ports of the last one, which others may have had meanwhile."""
+    """A restarted kernel has the ports of the last one, which other processes may have taken."""
     done = subprocess.run(
         [sys.executable, "-c", TAKEN_PORT, str(tmp_path / "k.json")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What a start does without is there for whoever asks for it later."""
+"""Modules that a start leaves out are there when code asks for them later."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def said(code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_package_is_whole_once_somebody_asks_for_it() -> None:
+def test_a_package_is_whole_when_code_asks_for_it() -> None:
     loaded, done = said(LAZILY)
     assert "jupyter_client.session" in loaded.split()
     assert not {"jupyter_client.manager", "IPython.core.interactiveshell"} & set(loaded.split())

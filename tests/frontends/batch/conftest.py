@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-call"
 # (nbformat carries no types)
 
-"""Notebooks of a test's own, and runs of them."""
+"""Notebooks for one test, and runs of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def text_of(output: Any) -> str:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Making:
-    """Writes a notebook into the folder `in`, whose kernelspec names another kernel."""
+    """Writes a notebook whose kernelspec names another kernel into the folder `in`."""
 
     def make(name: str, *cells: Any, language: str = "python") -> Path:
         made = [code(cell) if isinstance(cell, str) else cell for cell in cells]
@@ -57,7 +57,7 @@ def make(tmp_path: Path) -> Making:
 
 @pytest.fixture
 def run(warm: None, tmp_path: Path) -> Running:
-    """Runs notebooks into the folder `out`, or all of the folder `in`; outcomes by name."""
+    """Runs notebooks into the folder `out`; by default all of the folder `in`. Outcomes by name."""
 
     def run(*named: Path, **options: Any) -> dict[str, Outcome]:
         told: dict[str, Any] = {"workspace_root": tmp_path / "sessions", "jobs": 2, **options}

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 
-"""Notebooks on a cluster: what a worker does with bytes, and what is done when workers are lost.
+"""Notebooks on a cluster: the work of a worker on bytes, and the loss of workers.
 
 Real schedulers and workers are in `tests/soak/test_cluster.py`.
 """
@@ -31,7 +31,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 
 
 class FakeWorker:
-    """A worker that remembers what it told."""
+    """A worker that records its reports."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
@@ -141,7 +141,7 @@ class FakeFuture:
 
 
 class FakeClient:
-    """A client of a cluster that answers by rule: what becomes of which attempt."""
+    """A client of a cluster that answers by a rule: the fate of each attempt."""
 
     rule: Callable[[Task], str]
     status = "running"
@@ -195,7 +195,7 @@ def test_a_scheduler_that_is_gone_for_good_ends_what_is_left(
         run_on_cluster(sources, settings, (), Lines(io.StringIO()), "127.0.0.1:1")
 
 
-def test_what_is_lost_is_given_to_others_and_not_for_ever(
+def test_notebooks_of_lost_workers_go_to_others_a_limited_number_of_times(
     make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("good", "once", "always", "broken", "stuck", "liar"):

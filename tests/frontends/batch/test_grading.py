@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 
-"""Grades: who earns what, what a submission can't forge, and whose formats are read."""
+"""Grades: how points are earned, what a submission can't forge, and which formats are read."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
     answer = SubmissionCopy.answer
 
     def answered(copy: SubmissionCopy, probe: str) -> Any:
-        if probe == "slow()":  # this one alone has a second
+        if probe == "slow()":  # only this probe has a second
             copy._end -= PATIENCE - 1.0
         return answer(copy, probe)
 
@@ -128,7 +128,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
     make("script.ipynb", "const double = (x) => x * 2", language="javascript")
     (tmp_path / "in" / "none.ipynb").write_text("{}")
     earlier = BatchSession(SessionsRoot(tmp_path / "sessions"), tmp_path / "out" / "none.ipynb")
-    earlier.begin([tmp_path / "tests.py"])  # as a run that was killed leaves it
+    earlier.begin([tmp_path / "tests.py"])  # like a run that was killed
     heard = io.StringIO()
     found = grade_notebooks(
         [tmp_path / "tests.py"],
@@ -157,7 +157,7 @@ def test_each_test_has_a_copy_of_its_own_and_none_can_be_forged(
     assert [test.free for test in honest.tests] == [0.0] * 7 + [1.0]
     cut_short = grades["cut.ipynb"]
     assert "could not be kept" in cut_short.outcome.reason
-    assert not any(test.judged for test in cut_short.tests)  # the disk was full, say
+    assert not any(test.judged for test in cut_short.tests)  # as if the disk was full
     assert earned(evil)["doubles"] == earned(evil)["keeps_its_secret"] == 0.0
     assert (none.earned, none.points) == (0.0, 12.0)
     script = grades["script.ipynb"]
@@ -212,14 +212,14 @@ def test_files_that_hold_no_tests_are_refused_or_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def load() -> Iterator[Callable[[str], None]]:
-    """Loads the text of a file of tests, as a clean guest does."""
+    """Loads the text of a file of tests, like a clean guest."""
     begin = f"from {GUEST_SIDE} import ProbeError, inside, test\n"
     yield lambda text: wasm_kernel_grading.load(begin + text)
     wasm_kernel_grading._REGISTERED.clear()
 
 
 def judged(name: str, *values: Any) -> Any:
-    """What a test makes of answers; an error is the answer of a probe that raised it."""
+    """The verdict of a test on answers; an error stands for a probe that raised it."""
     answers = [
         {"ok": False, "name": type(each).__name__, "text": str(each)}
         if isinstance(each, Exception)
@@ -313,7 +313,7 @@ def test_a_check_that_refuses_nothing_is_known(load: Callable[[str], None]) -> N
 
 
 def test_a_check_that_gives_points_for_no_number_is_known(load: Callable[[str], None]) -> None:
-    """NaN is neither near nor far: a submission that answers it got all points, without a word."""
+    """NaN is neither near nor far, so a submission that answered it got all points unnoticed."""
     load(
         "@test(probes=['x'])\ndef is_far(x):\n    if abs(x - 42) > 0.1: return False\n"
         "    return True\n"
@@ -334,7 +334,7 @@ REFUSED = {
 }
 
 
-def test_the_teacher_hears_it_before_anything_is_graded(
+def test_the_teacher_is_warned_before_anything_is_graded(
     warm: None, make: Making, tmp_path: Path
 ) -> None:
     make("a.ipynb", "def f(): return 41")

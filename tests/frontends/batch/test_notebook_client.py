@@ -1,4 +1,4 @@
-"""`CellClient`: the part of a page that nbclient plays, told what a hostile cell may tell it."""
+"""`CellClient`: nbclient's part of a page, with messages of a hostile cell."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (nbformat carries no types)
@@ -17,7 +17,7 @@ from wasm_kernel.frontends.batch.notebooks import merge_streams
 
 
 class Page:
-    """A notebook of empty cells, whose kernel says what a test wants it to."""
+    """A notebook of empty cells, whose kernel sends the messages of a test."""
 
     def __init__(self, cells: int = 1) -> None:
         made = [nbformat.v4.new_code_cell("pass") for _ in range(cells)]
@@ -60,7 +60,7 @@ def test_a_display_is_updated_wherever_its_cell_has_it_by_now() -> None:
 def test_one_display_cannot_be_shown_a_thousand_times_as_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An update is one message, and the notebook's file has it at each place of the display."""
+    """An update is one message, and the notebook's file repeats it at each place of the display."""
     monkeypatch.setattr(notebook_client, "COPIED_BYTES", 1_000_000)
     page = Page()
     for _ in range(20):
@@ -73,7 +73,7 @@ def test_one_display_cannot_be_shown_a_thousand_times_as_large(
 def test_outputs_hold_no_more_values_than_a_notebook_that_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each takes some 400 bytes of the run, and two of the file."""
+    """Each value takes some 400 bytes of the run, and two of the file."""
     monkeypatch.setattr(notebook_client, "MOST_VALUES", 1_000)
     page = Page()
     for kind in ("display_data", "update_display_data"):
@@ -86,7 +86,7 @@ def test_outputs_hold_no_more_values_than_a_notebook_that_is_read(
     assert len(page.book.cells[0].outputs) <= 3
 
 
-def test_widgets_that_are_none_end_no_run_and_many_take_no_room(
+def test_invalid_widgets_end_no_run_and_many_take_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(notebook_client, "COPIED_BYTES", 1_000_000)

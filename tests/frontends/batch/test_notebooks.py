@@ -86,7 +86,7 @@ STRANGE = '{"nbformat": 1, "nbformat_minor": 0, "cells": [{"cell_type": 7}]}'
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"nbformat": 4}', "[" * 100_000, "\xff", ENDLESS, STRANGE]
 )
-def test_what_is_no_notebook_is_refused_in_words(text: str) -> None:
+def test_a_file_that_is_not_a_notebook_is_refused_in_words(text: str) -> None:
     with pytest.raises(NotebookRefused, match="no notebook"):
         parse_notebook(text.encode("latin-1"))
 
@@ -102,7 +102,7 @@ def test_a_notebook_cannot_bring_a_verdict_or_outputs(make: Making, tmp_path: Pa
     assert METADATA not in book.metadata and not book.cells[0].outputs
 
 
-def test_what_others_put_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Path) -> None:
+def test_a_link_in_a_notebooks_place_is_not_followed(make: Making, tmp_path: Path) -> None:
     make("x/a.ipynb", "1")
     elsewhere = make("y/b.ipynb", "2")
     (tmp_path / "in/x/out.ipynb").symlink_to(elsewhere)
@@ -121,7 +121,7 @@ def test_what_others_put_in_a_notebooks_place_is_not_followed(make: Making, tmp_
 def test_a_notebook_of_many_values_is_not_read(
     values: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of 30 MB took 72 s of all others' time, and 6 GB."""
+    """A notebook of 30 MB blocked all other notebooks for 72 s and took 6 GB."""
     monkeypatch.setattr(notebooks, "MOST_VALUES", 1_000)
     book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
     text = json.dumps(book | {"metadata": {"x": "@"}})
@@ -130,7 +130,7 @@ def test_a_notebook_of_many_values_is_not_read(
     assert parse_notebook(text.replace("@", "1,[{" * 1_000).encode()).metadata.x
 
 
-def test_notebooks_are_read_beside_the_loop_of_all(
+def test_notebooks_are_read_outside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = list[threading.Thread]()

@@ -114,7 +114,7 @@ def test_the_table_shows_what_runs(outcomes: list[Outcome]) -> None:
     assert "running.ipynb" in text and "2/5 cells" in text and "a #1.ipynb" in text
 
 
-def test_a_difference_is_found_unless_it_may_be() -> None:
+def test_a_difference_is_found_unless_it_is_allowed() -> None:
     old = book(shown(text_plain="<A at 0x1a2b>", image_png=PIXEL))
     new = book(shown(text_plain="<A at 0xffff>", image_png="other"))
     assert "0xffff" in difference(old, new, ["images"])
@@ -127,7 +127,7 @@ def test_a_difference_is_found_unless_it_may_be() -> None:
 
 
 def test_many_outputs_are_compared_as_one() -> None:
-    """nbdime compared each with each: some thousand of a cell, stored and now, took it hours."""
+    """nbdime compared each output with each: hours for cells of some thousand outputs."""
     old, new = (book(*(shown(text_plain=f"{each}{n}") for n in range(3_000))) for each in "ab")
     assert "3,000 outputs" in difference(old, new, [])
     assert differing_cell(old, new, []) == 1

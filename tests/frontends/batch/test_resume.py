@@ -1,4 +1,4 @@
-"""`--resume`: what was done is not done again, after an edit, a raised budget or a kill."""
+"""`--resume`: finished cells are not run again, after an edit, a raised budget or a kill."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_an_edit_above_the_failure_is_noticed(make: Making, run: Running, tmp_pa
     assert executed(tmp_path / "out" / "a.ipynb")[3][1] == "[1, 20, 3]\n"
 
 
-def test_states_that_are_gone_are_run_again(make: Making, run: Running, tmp_path: Path) -> None:
+def test_cells_whose_states_are_gone_are_run_again(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
     crash = code("import os; os._exit(0)", "raises-exception")
     make("a.ipynb", "x = [1]", crash, "x.append('half'); 1/0")
     failed = run()["a.ipynb"]

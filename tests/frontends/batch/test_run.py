@@ -1,4 +1,6 @@
-"""Runs of notebooks: what becomes of each, what is written, and what is never followed."""
+"""Runs of notebooks: the verdict on each, the files that are written, the links that are not
+followed.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def test_each_notebook_gets_the_verdict_that_it_earns(
     assert cells[1][1] == "ZeroDivisionError" and cells[2][1] == ""
     assert cells[3][1] == "CellTimeout" and "ok.ipynb" in cells[4][1]
     assert cells[5][1] == "('mon', 1, '7')"
-    assert "switched off" in cells[6][1]  # sessions of its own would stay
+    assert "switched off" in cells[6][1]  # a session of its own would remain
     assert executed(tmp_path / "out" / "script.ipynb")[1][1] == "42"
 
 
@@ -188,7 +190,9 @@ def test_a_kernel_that_does_not_start_says_why_and_what_a_killed_run_left_goes(
     assert not left.exists()
 
 
-def test_what_a_cluster_has_not_is_refused(make: Making, run: Running, tmp_path: Path) -> None:
+def test_options_that_a_cluster_lacks_are_refused(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
     make("a.ipynb", "1")
     for options in ({"jobs": 2}, {"hooks": {"on_cell_start": print}}, {"folder": "write"}):
         with pytest.raises(BatchError, match="On a cluster there is no"):
