@@ -1,4 +1,4 @@
-"""A tiny guest for the tests of what a language does to an instance."""
+"""A tiny guest for tests of the calls that a language makes on an instance."""
 
 from __future__ import annotations
 

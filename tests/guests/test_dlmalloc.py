@@ -1,4 +1,6 @@
-"""What the host reads of the guest's allocator: right if it is honest, harmless if it is not."""
+"""What the host reads from the guest's allocator is right if it is honest, and harmless if it is
+not.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from wasm_kernel.state.pages import PAGE
 
 STATE, IMAGE, SIZE = 1000 * 8, 16 * PAGE, 2000 * PAGE
 LEAST = 16 * PAGE
-BIN = 2 * ((LEAST >> 8).bit_length() - 1)  # the tree of the smallest that are looked for
+BIN = 2 * ((LEAST >> 8).bit_length() - 1)  # the tree of the smallest chunks that the host looks for
 
 
 class FakeMemory:
-    """A guest's memory; it has the size of the base image first."""
+    """A guest's memory, at first as large as the base image."""
 
     def __init__(self) -> None:
         self.data = bytearray(SIZE)
@@ -32,7 +34,7 @@ class FakeMemory:
     def chunk(
         self, page: int, pages: int, following: int = 0, *children: int, flags: int = 1
     ) -> int:
-        """A free chunk that begins in the middle of a page, in a ring and a tree."""
+        """A free chunk that begins in the middle of a page, linked in a ring and a tree."""
         at = page * PAGE + 2048
         ends = (following or at, at, *children, *[0] * (2 - len(children)))
         self.words(at, 0, pages * PAGE | flags, *ends)

@@ -18,7 +18,7 @@ from wasm_kernel.policy import RuntimeType
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """An archive of what this machine has made for JavaScript, and its digest."""
+    """An archive of the files that this machine has made for JavaScript, and its digest."""
     language = load(RuntimeType.JAVASCRIPT)
     prepare_on_own_thread(language, EPOCH, lambda text: None)
     target = tmp_path_factory.mktemp("archive") / "guests"

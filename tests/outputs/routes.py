@@ -1,4 +1,4 @@
-"""Cells that send payloads on every way from a cell to what shows it."""
+"""Cells that send payloads on every route from a cell to a front end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROUTES = {
 
 
 def cells(payloads: Iterable[Payload], routes: Iterable[str], step: int = 50) -> Iterator[str]:
-    """Source of cells: one that holds the payloads, then those that send them."""
+    """The source of cells: the first holds the payloads, the others send them."""
     rows = [[payload.name, payload.data, payload.metadata] for payload in payloads]
     yield f"{BEGIN}\npayloads = json.loads({json.dumps(json.dumps(rows))})"
     for route in routes:

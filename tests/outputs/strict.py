@@ -1,4 +1,6 @@
-"""What may be in an output that is shown, read again by another parser than its writer's."""
+"""Checks a shown output against an allow-list of its own, with another parser than the
+product's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ LAST = "margin-bottom: 0.5em"
 XMLNS = "{http://www.w3.org/2000/xmlns/}"
 XLINK = "{http://www.w3.org/1999/xlink}"
 
-# Written down here once more, so that a slip in the code's own list does not go unseen.
+# The lists are written down here once more, so that the tests notice mistakes in the product's
+# lists.
 _HARMLESS = """
 a abbr acronym address article aside b bdi bdo big blockquote br caption center circle cite
 clipPath code col colgroup data dd defs del details dfn dir div dl dt ellipse em figcaption figure
@@ -45,7 +48,7 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\[0-9a-f]+ )*"')
 
 
 def problems_in(bundle: Mapping[str, Any]) -> list[str]:
-    """What of a bundle should not have passed; empty where all is well."""
+    """The parts of a bundle that should not have passed; empty if all is well."""
     found: list[str] = []
     for mime, content in bundle.items():
         if mime == "text/html":
@@ -134,7 +137,7 @@ def _sheet_problems(css: str) -> Iterator[str]:
 
 
 def _selector_problems(selectors: str, body: str) -> Iterator[str]:
-    # commas inside :is() are none between selectors
+    # commas inside :is() don't separate selectors
     for selector in re.split(r",(?![^()]*\))", selectors):
         if re.fullmatch(r"\.wk-[0-9a-f]{12} > :last-child ", selector) and body == LAST:
             continue

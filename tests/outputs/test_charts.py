@@ -1,4 +1,6 @@
-"""Everyday charts pass whole; what their labels may not do goes, and the rest of them stays."""
+"""Everyday charts pass unchanged; forbidden parts of their labels go, and the rest of them
+stays.
+"""
 
 from __future__ import annotations
 
@@ -189,5 +191,5 @@ def test_a_map_shows_its_properties_as_text_and_asks_the_cell_for_no_server() ->
         {"type": "LineString", "coordinates": [[0, 0]] * 200_000},
     ],
 )
-def test_what_is_no_map_is_not_shown(content: Any) -> None:
+def test_an_invalid_map_is_not_shown(content: Any) -> None:
     assert GEO not in safe(GEO, content).data

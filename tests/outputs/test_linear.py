@@ -1,4 +1,4 @@
-"""F5, ATTACKS 45: checking what a cell shows takes a time that grows as its size does."""
+"""F5, ATTACKS 45: the time to check an output grows in proportion to its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wasm_kernel.outputs.widgets import WidgetGate
 from wasm_kernel.result import CommMessage
 
 LARGEST, OF_ALL, STEPS = 120_000, 300_000, 3
-FLOOR = 0.2  # seconds of processor time below which a ratio says nothing
+FLOOR = 0.2  # seconds of processor time; ratios of shorter times mean nothing
 GROWTH = 2.8**2  # for four times the size
 TRIES = 4
 SAMPLE = 24
@@ -31,7 +31,7 @@ SAMPLE = 24
 
 @pytest.fixture(scope="module", autouse=True)
 def collections_are_short() -> Iterator[None]:
-    """What earlier tests left in memory is not looked at before each measurement."""
+    """Freezes the objects that earlier tests left, so that the collector does not visit them."""
     gc.collect()
     gc.freeze()
     yield
@@ -40,7 +40,7 @@ def collections_are_short() -> Iterator[None]:
 
 def seconds(work: Callable[[Any], object], given: Any) -> float:
     gc.collect()
-    gc.disable()  # a collection takes a time that grows with what earlier tests left in memory
+    gc.disable()  # a collection takes longer the more objects earlier tests left in memory
     try:
         begun = time.thread_time()
         work(given)
@@ -50,9 +50,9 @@ def seconds(work: Callable[[Any], object], given: Any) -> float:
 
 
 def is_linear(work: Callable[[Any], object], build: Build, largest: int = LARGEST) -> bool:
-    """Whether four times the size takes about four times as long, up to the largest size.
+    """True if four times the size takes about four times as long, up to the largest size.
 
-    A busy machine measures unevenly: what looks worse is measured again.
+    A busy machine measures unevenly, so a bad result is measured again.
     """
     if seconds(work, build(largest)) <= FLOOR:
         return True
@@ -77,7 +77,7 @@ def show(output: tuple[str, Any]) -> None:
 
 
 def some(index: int) -> list[str]:
-    """A part of all pieces, another for each index; the soak takes all of them."""
+    """Some of the pieces, chosen by an index; the soak takes all of them."""
     return list(PIECES)[index % SAMPLE :: SAMPLE]
 
 
@@ -113,7 +113,9 @@ def test_f5_every_text_is_checked_in_linear_time(place: str) -> None:
         ("in an image's style sheet", "ampersands"),
     ],
 )
-def test_f5_what_took_the_square_of_its_size(place: str, piece: str) -> None:
+def test_f5_texts_that_took_quadratic_time_are_checked_in_linear_time(
+    place: str, piece: str
+) -> None:
     assert slow_in(place, [piece]) == []
 
 
@@ -197,7 +199,7 @@ def test_f5_every_text_in_a_frame_is_read_in_linear_time(op: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", '{{"op":"done","reply":{}', '{{"op":"input","prompt":"{}'])
-def test_f5_bytes_that_are_no_frame_are_refused_in_linear_time(form: str) -> None:
+def test_f5_bytes_that_are_not_a_frame_are_refused_in_linear_time(form: str) -> None:
     def build_of(piece: str) -> Build:
         return lambda size: form.format(repeated(piece, size)).encode("latin-1")
 

@@ -1,4 +1,4 @@
-"""Markdown that is plain stays Markdown; where renderers differ, it is rendered here."""
+"""Plain Markdown stays Markdown; Markdown that renderers read differently becomes HTML here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ATTACKS 25: what leaves the filter holds nothing that runs, loads or reaches out."""
+"""ATTACKS 25: an output that leaves the filter holds nothing that runs, loads or leaves its
+place.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ ARMED = [payload.armed(SERVER) for payload in PAYLOADS]
 HARMLESS_AS_IT_IS = {"script_utf7", "script_entities", "link_ping", "plain", "json", "svg_fill"}
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_payloads() -> None:
     assert len(PAYLOADS) >= 60
     assert len({payload.name for payload in PAYLOADS}) == len(PAYLOADS)
 
 
 @pytest.mark.parametrize("payload", ARMED, ids=lambda payload: payload.name)
-def test_nothing_of_it_passes(payload: Payload) -> None:
+def test_nothing_forbidden_passes(payload: Payload) -> None:
     safe = clean(payload.data, payload.metadata, Mode.SAFE)
     assert problems_in(safe.data) == []
     assert safe.data
@@ -34,7 +36,7 @@ def test_nothing_but_text_and_pixels_is_static(payload: Payload) -> None:
 
 
 @pytest.mark.parametrize("payload", ARMED, ids=lambda payload: payload.name)
-def test_trusted_means_as_it_was(payload: Payload) -> None:
+def test_trusted_changes_nothing(payload: Payload) -> None:
     if "text/plain" in payload.data:
         return
     assert clean(payload.data, payload.metadata, Mode.TRUSTED).data == payload.data
@@ -45,7 +47,7 @@ def test_the_judge_would_notice() -> None:
     for payload in ARMED:
         try:
             noticed += bool(problems_in(payload.data))
-        except Exception:  # broken XML is noticed, too
+        except Exception:  # broken XML counts as noticed
             noticed += 1
     assert noticed > 150
 

@@ -1,4 +1,4 @@
-"""Whatever bundle goes in, what comes out holds what is harmless and nothing else."""
+"""Whatever bundle goes in, only harmless parts come out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wasm_kernel.outputs.bundle import MIME_RULES, Mode, clean
 from wasm_kernel.outputs.html import clean_html
 from wasm_kernel.outputs.removals import NotShowable, Removals, words
 
-# Pieces at whose seams parsers have been caught.
+# Pieces at whose borders parsers have failed before.
 TAGS = sorted(
     words(
         """
@@ -95,7 +95,7 @@ bundles = st.dictionaries(
 def test_html(source: str) -> None:
     html = clean_html(source, Removals())
     assert problems_in({"text/html": html}) == []
-    # a page that holds it parses it once more, and so may whoever stores it
+    # a page that holds the output parses it again, and so may a program that stores it
     assert problems_in({"text/html": clean_html(html, Removals())}) == []
 
 

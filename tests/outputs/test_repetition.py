@@ -1,4 +1,4 @@
-"""Images that repeat their parts are shown, and those that would never be drawn are not."""
+"""Images that repeat their parts are shown; those that would take for ever to draw are refused."""
 
 from __future__ import annotations
 

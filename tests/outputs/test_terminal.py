@@ -1,4 +1,4 @@
-"""Terminal control in what cells say: colours stay, the rest goes."""
+"""Terminal control in the output of cells: colours stay, the rest is removed."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ def test_hostile_text_is_cleaned_in_linear_time() -> None:
     for text in ("\x1b]" * 100_000, "\x9d" * 200_000, "\x1b[" + "0" * 200_000, "\x1b" * 200_000):
         clean(text)
         StreamCleaner().feed(text)
-    assert time.process_time() - begun < 15  # a part of one, and many minutes if it were quadratic
+    assert time.process_time() - begun < 15  # less than one; many minutes in quadratic time

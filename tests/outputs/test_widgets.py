@@ -1,4 +1,4 @@
-"""ATTACKS 25: what the page's widgets may be told."""
+"""ATTACKS 25: which messages may reach the page's widgets."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from wasm_kernel.result import CommMessage
 
 SERVER = "http://127.0.0.1:9"
 IMG = "<img src=x onerror=alert(1)>"
-LEFT = "<img>"  # of it
+LEFT = "<img>"  # the part of the HTML that is left
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(50)
 ALL_CLASSES = [klass for _, klass in _registry.items() if klass.__name__ != "_Media"]
 
 
 class Page:
-    """A gate, and what has come through it."""
+    """A gate, and the messages that it let through."""
 
     def __init__(self, mode: Mode = Mode.SAFE) -> None:
         self.gate = WidgetGate(mode)
@@ -53,7 +53,7 @@ class Page:
         return self.out(CommMessage("open", comm_id, data, buffers=buffers, **fields))
 
     def make(self, name: str, comm_id: str = "w1", *buffers: bytes, **traits: Any) -> Any:
-        """The state that the page sees of a new model of the controls."""
+        """The state that the page gets of a new model of the controls."""
         passed = self.open(
             comm_id, identity(name) | traits, *buffers, paths=[["value"]] * bool(buffers)
         )
@@ -83,15 +83,15 @@ def page() -> Page:
 
 
 class Recorded(BaseComm):
-    """A comm that goes nowhere."""
+    """A comm without a front end."""
 
     def publish_msg(self, *args: Any, **fields: Any) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 @pytest.fixture
 def widgets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Widgets can be made here, in the test's own process."""
+    """Lets the test make widgets in its own process."""
     monkeypatch.setattr(comm, "create_comm", Recorded)
     yield
     ipywidgets.Widget.close_all()
@@ -202,7 +202,7 @@ def test_a_widget_can_not_become_another_one(page: Page, name: str) -> None:
     assert page.told == ["a widget that becomes another one"]
 
 
-def test_a_text_field_shown_as_html_is_no_widget(page: Page) -> None:
+def test_a_text_field_shown_as_html_is_not_a_widget(page: Page) -> None:
     state = page.make("Text", _view_name="HTMLView", value=IMG)
     assert IMG not in json.dumps(state)
 
@@ -285,7 +285,7 @@ ADDRESSES = ["url(http://h/x)", "url('//h')", "image-set('http://h' 1x)", "u\\72
     ("name", "trait"),
     [("HTMLStyle", "background"), ("Layout", "border_left"), ("ColorPicker", "value")],
 )
-def test_no_style_asks_anybody_for_anything(page: Page, name: str, trait: str, value: str) -> None:
+def test_no_style_loads_anything(page: Page, name: str, trait: str, value: str) -> None:
     module = BASE if name == "Layout" else CONTROLS
     passed = page.open("w1", identity(name, module) | {trait: value})
     assert passed is not None
@@ -312,7 +312,7 @@ def test_no_widget_leaves_its_place(page: Page, trait: str, value: str) -> None:
     assert trait not in passed.data["state"]
 
 
-def test_classes_of_the_page_are_not_worn(page: Page) -> None:
+def test_widgets_get_no_classes_of_the_page(page: Page) -> None:
     worn = ["jp-Dialog", "lm-mod-hidden", "mine", "widget-interact", "a b", "cm-editor", 5]
     assert page.make("VBox", _dom_classes=worn)["_dom_classes"] == ["mine", "widget-interact"]
 
@@ -440,7 +440,7 @@ PLAYLIST = b"#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n"
 
 
 @pytest.mark.parametrize("name", ["Audio", "Video"])
-def test_a_list_of_addresses_is_no_sound(page: Page, name: str) -> None:
+def test_a_list_of_addresses_is_not_a_sound(page: Page, name: str) -> None:
     state = identity(name) | {"format": "mpegurl"}
     passed = page.open("w1", state, PLAYLIST, paths=[["value"]])
     assert passed is not None

@@ -26,13 +26,13 @@ def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loca
 
 @pytest.fixture
 def javascript(module_javascript: LocalSandbox) -> LocalSandbox:
-    """The file's one sandbox with the variables and files that it began with."""
+    """The file's only sandbox, with its first variables and files."""
     return put_back(module_javascript)
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opening]:
-    """Opens sandboxes of JavaScript; they are closed in the end."""
+    """Opens sandboxes of JavaScript; they are closed after the test."""
     made: list[LocalSandbox] = []
 
     def one(name: str = "app", resume: str = "never", **policy: Any) -> LocalSandbox:
@@ -57,7 +57,7 @@ def value(sandbox: LocalSandbox, code: str) -> str:
 
 
 def problem(sandbox: LocalSandbox, code: str) -> str:
-    """The name and the text of the error that a cell ends with."""
+    """The name and the text of the error with which the cell ends."""
     result = sandbox.execute(code)
     assert result.error is not None
     return f"{result.error.ename}: {result.error.evalue}"

@@ -1,4 +1,4 @@
-"""Cells of JavaScript and TypeScript: their values, what they print, their errors."""
+"""Cells of JavaScript and TypeScript: their values, their output, their errors."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_command_that_is_not_there_says_what_is(
         ("Promise.reject(5)", ""),  # it is shown
     ],
 )
-def test_a_promise_that_is_rejected_and_that_nobody_handles_is_told(
+def test_a_rejected_promise_without_a_handler_is_told(
     javascript: LocalSandbox, code: str, told: str
 ) -> None:
     result = javascript.execute(code)

@@ -1,4 +1,4 @@
-"""`%npm`, with a program in npm's place that needs no network."""
+"""`%npm`, with a program that needs no network in npm's place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Undo, forks and new processes: everything between two turns lies in the guest's memory."""
+"""Undo, forks and new processes: a cell leaves everything in the guest's memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_state_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
         assert sandbox.execute(STATE).success
         wait_for(lambda: not sandbox.busy)
         sandbox.worker.sleep()
-        sandbox.worker.wait_asleep()  # all of it is on disk
+        sandbox.worker.wait_asleep()  # everything is on disk
         assert sandbox.execute("1").success
         cell = sandbox.submit("await new Promise(done => setTimeout(done, 60_000))")
         wait_for(lambda: cell.running() or sandbox.busy)

@@ -1,4 +1,6 @@
-"""Interfaces of the web platform that QuickJS-NG lacks. Cases are facts of its test suites."""
+"""Interfaces of the web platform that QuickJS-NG lacks. The cases are facts from its test
+suites.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.faces import says
 from tests.guests.javascript.conftest import problem, value
 from tests.local import LocalSandbox
 
-# the URL, its base, and what comes of it
+# the URL, its base, and the expected parts
 URLS = [
     ("http://example\t.\norg", "http://example.org/foo/bar", "http://example.org/"),
     ("http://user:pass@foo:21/bar;par?b#c", None, "http://user:pass@foo:21/bar;par?b#c"),

@@ -1,4 +1,4 @@
-"""First cells may run the baseline compiler's code, until better code was compiled meanwhile."""
+"""First cells may run the baseline compiler's code, until better code is compiled."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_guest_begins_with_the_baseline_behind_a_second_wall_or_where_it_is_as
     for flavour in (EPOCH, UNCHECKED):
         first = BASELINES[flavour.name] if begins else flavour
         assert language.code_for(flavour) is first
-        Compiler(cache).module(language.files.wasm, flavour, silent)  # another process does it
+        Compiler(cache).module(language.files.wasm, flavour, silent)  # as another process does it
         assert language.code_for(flavour) is flavour
 
 
@@ -100,7 +100,7 @@ def test_the_baseline_compilers_code_goes_when_there_is_better(
         needed.append(language.code_for(flavour))
 
     background.compile_alone(compiler, guest, flavour, build)
-    assert needed == [BASELINES[flavour.name], flavour]  # nobody waits for the image
+    assert needed == [BASELINES[flavour.name], flavour]  # the guest does not wait for the image
     assert [path.name for path in cache.folder.glob("*.cwasm")] == [compiler.name(guest, flavour)]
 
 
@@ -120,7 +120,7 @@ def test_one_process_compiles_a_flavour_in_the_background(
     assert background.running(cache, EPOCH) == 0  # it was killed, say: the next one begins anew
 
 
-def test_whoever_asks_for_it_without_an_end_gets_one_process_at_a_time(
+def test_endless_requests_get_one_process_at_a_time(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Which magics stand at top level in a cell: compared with what IPython makes of the same text."""
+"""The magics at top level of a cell are those that IPython finds in the same text."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_magic_at_top_level_counts(code: str, expected: list[CommandLine]) -> 
 
 
 @pytest.mark.parametrize("code", COUNT_NOT.values(), ids=COUNT_NOT)
-def test_what_stands_elsewhere_does_not(code: str) -> None:
+def test_a_magic_elsewhere_does_not_count(code: str) -> None:
     assert commands_in(code, NAMES) == []
 
 
@@ -161,7 +161,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
 
 def as_ipython(code: str) -> list[tuple[str, str]] | None:
-    """The magics that IPython's transformation puts at top level; None where it is no Python."""
+    """The magics that IPython's transformation finds at top level; None if it is not Python."""
     try:
         manager: Any = TransformerManager
         tree = ast.parse(manager().transform_cell(code))
@@ -209,7 +209,7 @@ def test_it_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
         ours = [(order.name, order.line) for order in commands_in(code, NAMES)]
         expected = [each for each in theirs if each[0] in NAMES]
         assert not Counter(ours) - Counter(expected)
-        # a line joined to nothing before it is left out here, as IPython alone finds sense in it
+        # a line that continues nothing is left out here, as only IPython makes sense of it
         assert "\\" in code or ours == expected
 
 
@@ -237,11 +237,13 @@ LONG += [
 ]
 
 
-FLOOR = 0.3  # seconds below which a ratio says nothing
+FLOOR = 0.3  # seconds; ratios of shorter times mean nothing
 
 
 def cpu_seconds(code: str) -> float:
-    """The least of three: the collector looks at all that a test run holds, now and then."""
+    """The least of three times: in between, the collector may visit everything that a test run
+    holds.
+    """
     least = math.inf
     for _ in range(3):
         begun = time.process_time()
@@ -254,7 +256,7 @@ def cpu_seconds(code: str) -> float:
 
 @pytest.mark.parametrize("piece", sampled({piece: piece for piece in LONG}, 6))
 def test_f6_case_45_a_text_four_times_as_long_takes_four_times_as_long(piece: str) -> None:
-    """Quadratic before inside nested f-strings: 16 kB took 14 seconds that nothing could end."""
+    """Nested f-strings once took quadratic time: 14 seconds for 16 kB, which nothing could end."""
     for begin in ('f"', ""):
         small, large = (begin + piece * (size // len(piece)) for size in (75_000, 300_000))
         more = cpu_seconds(large)
@@ -265,4 +267,4 @@ def test_f6_case_45_a_text_four_times_as_long_takes_four_times_as_long(piece: st
 def test_no_question_takes_long(words: str) -> None:
     begun = time.process_time()
     commands_in(f"%fork {words}?", NAMES)
-    assert time.process_time() - begun < 3  # hundredths of one, where each sign is looked at once
+    assert time.process_time() - begun < 3  # hundredths of a second if each character is read once

@@ -1,4 +1,4 @@
-"""The guest's `host.call`, and running source in it."""
+"""The guest's `host.call`, and source that runs in the guest."""
 
 from __future__ import annotations
 

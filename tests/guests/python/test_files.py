@@ -1,4 +1,4 @@
-"""The guest's files: found, remembered, laid out once."""
+"""The guest's files: found, recorded, and laid out once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cache(tmp_path: Path) -> Cache:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GuestFiles:
-    """An environment of few and small files."""
+    """An environment of a few small files."""
     data = tmp_path / "mpl-data.zip"
     with zipfile.ZipFile(data, "w") as inner:
         inner.writestr("matplotlibrc", "backend: agg")
@@ -63,11 +63,11 @@ def test_the_environment_is_remembered(cache: Cache, monkeypatch: pytest.MonkeyP
 
 
 class Asked(Exception):
-    """The broker was asked."""
+    """Raised when the broker is asked."""
 
 
 class AskedBroker:
-    """The broker of a process that may write nothing into the cache."""
+    """The broker of a process that must not write to the cache."""
 
     def call(self, *_: object) -> Any:
         raise Asked
@@ -77,7 +77,7 @@ class AskedBroker:
 
 def test_a_process_that_may_not_write_down_what_it_found_has_it_written_down(cache: Cache) -> None:
     language = PythonLanguage(cache, AskedBroker())
-    language.files = files.find(cache)  # somebody asked for the version
+    language.files = files.find(cache)  # as if a caller had asked for the version
     with pytest.raises(Asked):
         language.prepare(EPOCH, lambda text: None)
 
@@ -213,7 +213,7 @@ def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(
     small: GuestFiles, tmp_path: Path
 ) -> None:
     agent = tmp_path / "runtimes" / "python" / "agent"
-    for name in ("b", "a"):  # as another disk lists them
+    for name in ("b", "a"):  # in the order of another disk's listing
         (agent / name).mkdir()
         (agent / name / "x.py").write_text(name)
     made: list[bytes] = []
@@ -253,7 +253,7 @@ def sums_of(found: GuestFiles) -> dict[str, str]:
 def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(
     cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A confined kernel finds them there; it could not make them."""
+    """A confined kernel finds them there; it could not make them itself."""
     language = PythonLanguage(cache)
     language.files = small
     monkeypatch.setattr(language.compiler, "being_kept", lambda *_: nullcontext())

@@ -1,6 +1,6 @@
-"""Products and sorts by the host's numpy: what they give, and that nothing beside is touched.
+"""Products and sorts by the host's numpy: their results, and that they touch only their operands.
 
-The guest's memory lies between pages that nobody may touch: whoever does ends the test's process.
+Protected pages surround the guest's memory: an access to them ends the test's process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DONE, NOT_DONE = 0, 1
 
 
 class Block(Struct, frozen=True):
-    """A piece of the process's memory."""
+    """A part of the process's memory."""
 
     start: int
     length: int
@@ -46,10 +46,10 @@ class Block(Struct, frozen=True):
 
 @dataclass
 class GuardedGuest:
-    """A guest in which nothing runs."""
+    """A guest whose code is never run."""
 
     memory: GuestMemory
-    pieces: int = 1 << 30  # until its call ends
+    pieces: int = 1 << 30  # the fuel until its call ends
     counted: list[int] = field(default_factory=list)
 
     def call(self, export: str, *args: int) -> int:
@@ -72,7 +72,9 @@ class GuardedGuest:
         return HostNumpy(self).answer(request, first, second, third)
 
     def multiply(self, request: int, *values: int, alpha: float = 1.0, beta: float = 0.0) -> int:
-        """Asks for a product; `values`: where a, b and c lie, m, n, k, and three strides."""
+        """Asks for a product; `values` are the addresses of a, b and c, then m, n, k, and three
+        strides.
+        """
         kind = "d" if request & DOUBLE else "f"
         item = struct.calcsize(kind)
         self.memory.write(SCALE_AT, struct.pack(f"<2{kind}", alpha, beta))
@@ -94,7 +96,7 @@ def guest() -> Iterator[GuardedGuest]:
 
 
 def stored(matrix: Any, stride: int) -> Any:
-    """A matrix as it lies in memory, with numbers between its columns that are not its own."""
+    """A matrix as it lies in memory, with other numbers between its columns."""
     padded = np.full((stride, matrix.shape[1]), 7.0, matrix.dtype)
     padded[: matrix.shape[0]] = matrix
     return padded
@@ -127,7 +129,7 @@ def test_products_are_those_of_numpy(guest: GuardedGuest, variant: int) -> None:
 @pytest.mark.parametrize("variant", range(8))
 def test_a_triangle_is_computed_and_the_other_left_alone(guest: GuardedGuest, variant: int) -> None:
     kind = "<f8" if variant & DOUBLE else "<f4"
-    n, k = 300, 20  # more than one square
+    n, k = 300, 20  # more than one block
     a = np.random.default_rng(variant).random((n, k)).astype(kind)
     lying = a.T if variant & 1 else a
     a_at = guest.put(4096, stored(lying, lying.shape[0]))
@@ -185,7 +187,7 @@ def test_what_is_broken_off_is_called_done_and_what_is_refused_not(guest: Guarde
     assert guest.get(1 << 20, "<f8", 16, 16).max() == 0
     guest.pieces = 100
     assert guest.multiply(PRODUCT + DOUBLE, *values, alpha=0.0) == NOT_DONE
-    for c_at in (4096 + 8, 65536 + 8):  # where a and b lie
+    for c_at in (4096 + 8, 65536 + 8):  # the addresses of a and b
         overlapping = (4096, 65536, c_at, *values[3:])
         assert guest.multiply(PRODUCT + DOUBLE, *overlapping) == NOT_DONE
     for stride in (15, 0, -1):  # columns that share numbers, or lie before the first
@@ -216,7 +218,7 @@ def test_no_argument_reaches_beside_the_memory(
     guest: GuardedGuest, caplog: pytest.LogCaptureFixture
 ) -> None:
     fuzz(guest, random.Random(1), 400)
-    assert not caplog.records  # all was refused by us, and nothing by numpy
+    assert not caplog.records  # our own checks refused them all, before numpy saw them
 
 
 @pytest.mark.soak
@@ -226,7 +228,9 @@ def test_no_argument_reaches_beside_the_memory_at_length(guest: GuardedGuest) ->
 
 
 def fuzz(guest: GuardedGuest, draw: random.Random, rounds: int) -> None:
-    """Requests that are right or end with the memory, some with one or two numbers at an edge."""
+    """Requests that are right or end with the memory; in some, one or two numbers are at a
+    limit.
+    """
     edges = (0, 1, -1, 8, SIZE, SIZE - 8, 1 << 31, (1 << 31) - 1, (1 << 32) - 1, -(1 << 31))
     answers = set()
     for _ in range(rounds):

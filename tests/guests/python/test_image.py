@@ -1,4 +1,4 @@
-"""What the host reaches for in a guest's memory: signal words, and SQLite's generators."""
+"""Places in the guest's memory that the host uses: signal words, and SQLite's generators."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_a_generator_is_where_a_number_was_drawn() -> None:
     "after",
     [generator(56), generator(40), generator(48, key=b"x" * 48), generator(48, at=104), b""],
 )
-def test_elsewhere_there_is_none(after: bytes) -> None:
+def test_elsewhere_there_is_no_generator(after: bytes) -> None:
     assert find_sqlite_prngs(generator(56), after) == []
 
 
-def test_a_constant_at_the_very_end_is_none() -> None:
+def test_a_constant_at_the_very_end_is_not_a_generator() -> None:
     assert find_sqlite_prngs(CONSTANT, CONSTANT) == []
 
 
@@ -90,7 +90,7 @@ def test_a_word_that_is_turned_on_and_off_again_is_a_candidate() -> None:
         (words_at(), words_at(_8=0x0100_0000), words_at()),
     ],
 )
-def test_other_words_are_none(before: bytes, after: bytes, rest: bytes) -> None:
+def test_other_words_are_not_candidates(before: bytes, after: bytes, rest: bytes) -> None:
     assert signal_candidates(before, after, rest) == {}
 
 

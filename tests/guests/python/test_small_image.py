@@ -1,4 +1,6 @@
-"""Sessions that begin before the whole base image is there: what they import, and where they go."""
+"""Sessions that begin before the whole base image is there: their imports, and their later
+images.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ frame.plot();
 
 
 class NoBroker:
-    """A broker that is asked for nothing."""
+    """A broker to which no request may come."""
 
     def call(self, request: object, reply: object, task: object = None) -> NoReturn:
         raise AssertionError(request)
@@ -109,7 +111,7 @@ def test_an_archive_of_a_first_session_opens_over_the_whole_image(
 def test_a_session_goes_on_when_its_image_was_removed_from_the_cache(
     beginner: PythonLanguage, root: Path, tmp_path: Path
 ) -> None:
-    """By its user, or once nobody else has begun over it for a month."""
+    """The user removed it, or the cache did, since no session had begun over it for a month."""
     base = beginner.small.image_at_hand()
     assert base is not None
     own = replace(base, path=tmp_path / "image", record=replace(base.record, build="own"))
@@ -128,9 +130,9 @@ def test_only_the_baseline_compilers_code_goes_with_the_small_image(
     """A deterministic session has the whole image, as on every other machine."""
     language = PythonLanguage(broker=NoBroker())
     monkeypatch.setattr(language.prepared, "image_at_hand", lambda: None)
-    assert language.small.image_at_hand() is not None  # by an earlier session of this process
+    assert language.small.image_at_hand() is not None  # an earlier session of this process made it
     assert language._prepared_for(BASELINE) is language.small
-    assert language._prepared_for(EPOCH) is language.prepared  # which the broker makes
+    assert language._prepared_for(EPOCH) is language.prepared  # the broker makes it
     monkeypatch.undo()
     assert language._prepared_for(BASELINE) is language.prepared
 
@@ -146,7 +148,7 @@ sys.meta_path.insert(0, Finder())
 import numpy
 after = 1
 """
-"""As the user would, who finds that the import takes long."""
+"""The interrupt comes during an import, as from a user who finds that it takes long."""
 
 
 def test_an_interrupt_waits_until_a_package_is_imported_as_half_of_it_is_of_no_use(

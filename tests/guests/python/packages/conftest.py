@@ -27,7 +27,7 @@ def make_wheel(
     metadata: str = "",
     extra: Callable[[zipfile.ZipFile], None] = lambda archive: None,
 ) -> Path:
-    """A wheel with the given files; a module of its name that knows its version, by default."""
+    """A wheel with these files; by default, with a module of its name that knows its version."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     inside: dict[str, str | bytes] = dict(files or {f"{module}.py": f"version = {version!r}\n"})
@@ -52,7 +52,7 @@ def make_wheel(
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Makes wheels in a folder of the test's own."""
+    """Makes wheels in a folder of this test."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     return lambda *args, **options: make_wheel(folder, *args, **options)
@@ -60,12 +60,12 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes wheels in an index that the host's pip is configured with, and no other."""
+    """Makes wheels in an index; the host's pip is configured to use only this index."""
     return index_in(tmp_path / "index", monkeypatch)
 
 
 def index_in(root: Path, patch: pytest.MonkeyPatch) -> Make:
-    """As `index`, in a folder, until the patch ends."""
+    """Does the work of `index` in a folder, until the patch ends."""
     root.mkdir()
     for name in [each for each in os.environ if each.startswith("PIP_")]:
         patch.delenv(name)

@@ -1,4 +1,4 @@
-"""What a %pip line, or a requirements file, may ask for: names and versions, and nothing else."""
+"""A `%pip` line or a requirements file may ask for names and versions, and for nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_uninstall_takes_names() -> None:
         "", ".", "..", "-", "--", "na me", "näme", "n" * 200,
     ],
 )  # fmt: skip
-def test_whatever_is_no_name_is_refused(word: str) -> None:
+def test_an_argument_that_is_not_a_name_is_refused(word: str) -> None:
     with pytest.raises(PackageError):
         requirement(word)
 
@@ -116,7 +116,7 @@ def test_there_is_an_end_to_a_requirements_file() -> None:
 
 
 def test_a_file_on_the_hosts_disk_is_read_with_those_that_it_names(tmp_path: Path) -> None:
-    """For the doors that install before a notebook runs."""
+    """Services and batch runs install packages before a notebook runs."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "more.txt").write_text("attrs>=20\n-r ../reqs.txt\n")
     (tmp_path / "reqs.txt").write_text("six; python_version>'3'\n-r sub/more.txt\n")
@@ -129,7 +129,7 @@ def test_a_file_on_the_hosts_disk_is_read_with_those_that_it_names(tmp_path: Pat
 
 
 @given(st.text(max_size=40))
-def test_nothing_that_is_taken_could_be_read_as_an_option_or_a_path(text: str) -> None:
+def test_no_accepted_word_could_be_read_as_an_option_or_a_path(text: str) -> None:
     try:
         taken = str(requirement(text))
     except PackageError:

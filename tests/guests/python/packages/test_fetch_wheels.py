@@ -1,4 +1,6 @@
-"""A real pip, on an index of the test's own: wheels only, nothing run, nothing told of the host."""
+"""A real pip on an index of the test: it fetches only wheels, runs nothing, and tells nothing of
+the host.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ VERSION = "3.15.0"
 
 
 def fetch(*wishes: str, into: Path, pre: bool = False) -> tuple[list[str], list[str]]:
-    """The names of what was fetched, and what was told meanwhile."""
+    """The names of the fetched wheels, and the messages during the fetch."""
     into.mkdir(exist_ok=True)
     task = CountedTask()
     Pip(VERSION).download(wishes, into, pre=pre, task=task)
@@ -50,7 +52,7 @@ def refusal(*wishes: str, into: Path) -> str:
 
 
 def test_the_newest_wheel_that_fits_is_fetched_alone(index: Make, tmp_path: Path) -> None:
-    """A pre-release does where it is asked for."""
+    """A pre-release is fetched if the request asks for it."""
     for version in ("1.0", "2.0", "3.0b1"):
         index("one", version, needs=("two",))
     index("two")
@@ -66,7 +68,7 @@ def test_the_newest_wheel_that_fits_is_fetched_alone(index: Make, tmp_path: Path
 
 @pytest.mark.parametrize("versions", ["===/../../{}", "==1.0,===/..{}", "===.{}", "===file:{}"])
 def test_a_folder_of_the_host_is_not_built(versions: str, tmp_path: Path) -> None:
-    """pip takes a word with slashes for a folder, and runs the code that builds it."""
+    """pip takes a word with slashes for a folder, and runs that folder's build code."""
     project, to = tmp_path / "project", tmp_path / "to"
     project.mkdir()
     build = "[build-system]\nrequires = []\nbuild-backend = 'b'\nbackend-path = ['.']\n"
@@ -136,7 +138,7 @@ def test_constraints_of_the_users_pip_do_not_hide_why(
 
 
 @pytest.mark.parametrize("wish", ["-r/etc/passwd", "./x", "x @ file:///etc/passwd", "x.whl"])
-def test_words_that_are_no_names_never_reach_pip(tmp_path: Path, wish: str) -> None:
+def test_words_that_are_not_names_never_reach_pip(tmp_path: Path, wish: str) -> None:
     (tmp_path / "x.whl").write_text("")
     with pytest.raises(PackageError, match="names of packages"):
         fetch(wish, into=tmp_path)
@@ -144,7 +146,7 @@ def test_words_that_are_no_names_never_reach_pip(tmp_path: Path, wish: str) -> N
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch, index: Make) -> Iterator[None]:
-    """An index that takes a request and never answers."""
+    """An index that accepts a request and never answers."""
 
     class Silent(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -180,7 +182,7 @@ def test_too_much_is_not_fetched(
 def test_what_pip_reads_of_a_wheel_has_an_end(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pip reads a wheel's metadata whole, of which 1 MB packed can be 1 GB."""
+    """pip reads the whole metadata of a wheel; 1 MB compressed may become 1 GB."""
     index("bomb", metadata="\n" + "a" * 60_000_000)
     monkeypatch.setattr(fetcher, "MEMORY_BYTES", 100_000_000)
     assert "takes more memory than" in refusal("bomb", into=tmp_path / "to")
@@ -189,7 +191,7 @@ def test_what_pip_reads_of_a_wheel_has_an_end(
 def test_what_one_sandbox_fetches_in_all_has_an_end(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of the user's pip keeps it all."""
+    """The cache of the user's pip keeps every fetched file."""
     index("one")
     _place(tmp_path)
     monkeypatch.setattr(fetcher, "TOTAL_BYTES", 500)
@@ -203,7 +205,7 @@ def test_what_one_sandbox_fetches_in_all_has_an_end(
 def test_all_requests_of_a_services_session_count(
     warm: None, index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request had the whole sum to fetch."""
+    """Before, each request could fetch as much as the limit allows."""
     index("one")
     monkeypatch.setattr(fetcher, "TOTAL_BYTES", 500)
     with Service(tmp_path) as service:
@@ -214,7 +216,7 @@ def test_all_requests_of_a_services_session_count(
 
 
 def _place(root: Path) -> Path:
-    """Where the session `one` has fetched wheels put, with a folder for them."""
+    """The folder for wheels that the session `one` fetches."""
     with closing(folders_of(root / "one")) as folders:
         folders.private.enter("fetched", "w_1", make=True).close()
         return folders.private_path / "fetched"

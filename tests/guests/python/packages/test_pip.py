@@ -1,4 +1,4 @@
-"""%pip in a real guest, with a real pip and an index that the test makes."""
+"""`%pip` in a real guest, with a real pip and an index made by the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def guest(sandbox: LocalSandbox, index: Make) -> LocalSandbox:
 def installed(
     warm: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LocalSandbox, SandboxResult]]:
-    """A sandbox with a package and what that needs, and the cell that installed them."""
+    """A sandbox with a package and its dependencies, and the cell that installed them."""
     with (
         pytest.MonkeyPatch.context() as patch,
         create_sandbox(workspace=tmp_path_factory.mktemp("app")) as sandbox,
@@ -47,7 +47,7 @@ def installed(
 
 @pytest.fixture
 def stocked(installed: tuple[LocalSandbox, SandboxResult]) -> LocalSandbox:
-    """The file's sandbox with packages, for tests that leave them as they are."""
+    """The file's sandbox with packages, for tests that don't change them."""
     return installed[0]
 
 
@@ -70,7 +70,7 @@ def test_a_package_can_be_imported_in_the_same_cell(
     assert not result.files_created
 
 
-def test_whoever_makes_a_sandbox_allows_it_for_its_forks_too(
+def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
     warm: None, tmp_path: Path, index: Make
 ) -> None:
     index("one")
@@ -111,7 +111,7 @@ def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
 
 
 def test_uninstall_list_freeze_and_show(stocked: LocalSandbox) -> None:
-    """In a fork, which has packages of its own."""
+    """Uses a fork, which has its own packages."""
     [fork] = stocked.fork()
     with fork:
         assert value(fork.execute("import one; one.version")) == "'1.5'"
@@ -129,7 +129,7 @@ def test_uninstall_list_freeze_and_show(stocked: LocalSandbox) -> None:
 
 
 def test_exclamation_marks_bring_pip_too_and_never_end_the_cell(stocked: LocalSandbox) -> None:
-    """As under ipykernel, where they are commands of a shell."""
+    """Under ipykernel such lines are commands of a shell."""
     version = stocked.execute("!pip --version\n1").stdout
     assert "python 3.15" in version
     code = "!pip3 install one\nimport sys\n!{sys.executable} -m pip install one\n_exit_code"
@@ -171,7 +171,7 @@ def test_packages_are_there_after_a_restart_and_an_undo(
 def test_a_file_in_the_place_of_the_packages_does_not_keep_a_session_shut(
     warm: None, tmp_path: Path
 ) -> None:
-    """An archive of a session may have brought it."""
+    """An archive of a session may have put it there."""
     with create_sandbox(workspace=tmp_path / "app"):
         place = private_of(tmp_path / "app") / "packages"
     place.mkdir(parents=True, exist_ok=True)
@@ -263,7 +263,7 @@ def test_a_hostile_wheel_is_refused(guest: LocalSandbox, index: Make) -> None:
 
 
 def test_nothing_of_a_package_shadows_what_is_built_in(guest: LocalSandbox, index: Make) -> None:
-    """An exclamation mark installs as well."""
+    """A line with an exclamation mark installs, too."""
     files = dict.fromkeys(("json.py", "numpy/__init__.py", "re.py"), "raise SystemError('mine')")
     index("shadow", files=files)
     code = "!pip install shadow\nimport sys\nfor n in ('json', 're'): del sys.modules[n]\n"
@@ -280,7 +280,7 @@ def test_an_interrupt_ends_the_fetching(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/")
         cell = guest.submit("%pip install one")
-        with silent.accept()[0]:  # pip has come
+        with silent.accept()[0]:  # pip has connected
             guest.interrupt()
             error = cell.result(PATIENCE).error
     assert error is not None

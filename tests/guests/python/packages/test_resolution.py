@@ -1,4 +1,4 @@
-"""Which packages a request comes to, by what wheels say."""
+"""The packages that a request needs, according to the wheels' metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def known(name: str, version: str = "1.0", *requires: str, builtin: bool = False
 
 
 class Index:
-    """Packages to be had; `resolve` is the loop that the command runs."""
+    """Packages that can be fetched; `resolve` is the loop that the command runs."""
 
     def __init__(self, *there: KnownPackage, builtin: tuple[KnownPackage, ...] = ()) -> None:
         self.there = there
@@ -87,7 +87,7 @@ def test_extras_bring_what_they_name() -> None:
     assert Index(package, known("b")).resolve("a[all]") == ["a 1", "b 1.0"]
 
 
-def test_two_that_need_each_other_come_together() -> None:
+def test_two_packages_that_need_each_other_come_together() -> None:
     assert Index(known("a", "1", "b"), known("b", "1", "a")).resolve("a") == ["a 1", "b 1"]
 
 
@@ -103,7 +103,7 @@ def test_another_version_of_what_is_built_in_is_refused_by_name() -> None:
         index.resolve("a")
 
 
-def test_a_contradiction_says_who_wants_what() -> None:
+def test_a_contradiction_names_the_packages_and_their_needs() -> None:
     index = Index(known("a", "1", "c<2"), known("b", "1", "c>=2"), known("c", "1"), known("c", "2"))
     with pytest.raises((PackageError, ValueError)):
         index.resolve("a", "b")

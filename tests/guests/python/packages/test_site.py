@@ -73,14 +73,14 @@ def test_what_is_installed_is_described_as_python_expects(folder: Path, make: Ma
         distribution("one")  # not for the host's own Python
 
 
-def test_what_the_host_knows_of_packages_is_a_record_of_its_own(folder: Path, make: Make) -> None:
-    """Nothing that came with a package is read again, as it may be of any size."""
+def test_the_host_reads_only_its_own_record_of_packages(folder: Path, make: Make) -> None:
+    """No file of a package is read again, since it may have any size."""
     site = SitePackages(folder)
     site.change([open_wheel(make("one", needs=("two>1",))), open_wheel(make("two"))])
     for place in ("METADATA", "RECORD"):
         there = folder / "site-packages" / "one-1.0.dist-info" / place
         there.unlink()
-        os.mkfifo(there)  # a read would wait for ever
+        os.mkfifo(there)  # a read would block for ever
     found = site.installed()
     assert {name: (str(k.version), k.requires) for name, k in found.items()} == {
         "one": ("1.0", ("two>1",)),
@@ -116,7 +116,7 @@ def test_a_record_that_an_archive_brought_is_a_strangers(
 
 
 def test_files_in_the_place_of_its_folders_do_not_stop_it(folder: Path, make: Make) -> None:
-    """An archive may have brought them."""
+    """An archive may have put them there."""
     site = SitePackages(folder)
     site.change([open_wheel(make("one"))])
     (folder / "new").write_text("")
@@ -191,7 +191,7 @@ def test_there_is_an_end_to_what_a_session_holds(
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 def test_a_kernel_killed_at_any_step_leaves_the_old_or_the_new(

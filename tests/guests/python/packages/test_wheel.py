@@ -1,4 +1,6 @@
-"""Wheels that are no such thing, or worse, are refused before a byte of them is put in place."""
+"""Files that are not wheels, or are hostile wheels, are refused before any byte of them is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_a_name_that_leads_elsewhere_is_refused(make: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
-def test_what_is_no_ordinary_file_is_refused(make: Make, kind: int) -> None:
+def test_a_member_that_is_not_an_ordinary_file_is_refused(make: Make, kind: int) -> None:
     info = zipfile.ZipInfo("bad/link")
     info.external_attr = (kind | 0o777) << 16
     path = make("bad", extra=lambda archive: archive.writestr(info, "/etc/passwd"))
@@ -106,7 +108,7 @@ def test_a_bomb_is_not_unpacked(make: Make) -> None:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_a_file_that_is_packed_by_another_method_is_refused(make: Make, method: int) -> None:
-    """`zipfile` bounds what comes out of a stretch for `deflate` alone: 1 MB may become 7 GB."""
+    """`zipfile` bounds the size of a decompressed part for `deflate` only: 1 MB may become 7 GB."""
     path = make("odd", extra=lambda archive: archive.writestr("x.py", b"\0" * 10_000, method))
     with pytest.raises(PackageError, match="in a way that wheels are not"):
         open_wheel(path)
@@ -174,7 +176,7 @@ def test_two_files_of_one_name_are_refused(make: Make) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"x" * 10_000])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_wheel_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad-1.0-py3-none-any.whl"
     path.write_bytes(content)
     with pytest.raises(PackageError, match="damaged"):
