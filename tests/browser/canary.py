@@ -1,4 +1,4 @@
-"""A server that writes down who asks it for something."""
+"""A server that records the paths of its requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Canary:
             do_POST = do_HEAD = do_OPTIONS = do_GET  # noqa: N815 - the base class's names
 
             def log_message(self, *args: object) -> None:
-                """Nothing is printed."""
+                """Prints nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self._server.server_port}"

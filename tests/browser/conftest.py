@@ -1,4 +1,4 @@
-"""JupyterLab in headless Chromium; without a browser its tests are left out, in one line."""
+"""JupyterLab in headless Chromium; without a browser its tests are skipped with one line."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _missing() -> str:
 
 
 ENDING = ExitStack()
-"""What ends with the folder's last test."""
+"""Resources that are closed after the folder's last test."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
-    """The browser ends with this folder: its loop must not run beside other tests' loops."""
+    """Ends the browser with this folder, as its loop must not run beside other tests' loops."""
     yield
     if nextitem is None or not nextitem.path.is_relative_to(HERE):
         ENDING.close()
@@ -56,7 +56,7 @@ def server(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Server:
 
 @pytest.fixture(scope="session")
 def browser(server: Server) -> Any:
-    """A browser for the whole run, as one profile: what it has loaded stays in its cache."""
+    """A browser for the whole run with one profile, so that it keeps loaded files in its cache."""
     from playwright.sync_api import sync_playwright
 
     playwright = ENDING.enter_context(sync_playwright())
@@ -67,13 +67,13 @@ def browser(server: Server) -> Any:
 
 @pytest.fixture(scope="session")
 def shared(browser: Any, server: Server) -> Lab:
-    """One page for all tests that do it no harm: JupyterLab takes seconds to load."""
+    """One page for all tests that don't harm it, as JupyterLab takes seconds to load."""
     return Lab(browser.new_page(), server)
 
 
 @pytest.fixture
 def lab(shared: Lab) -> Lab:
-    """The shared page, as large as most tests like it."""
+    """The shared page, in the size that most tests need."""
     shared.page.set_viewport_size(SIZE)
     shared.outside.clear()
     return shared
@@ -81,7 +81,7 @@ def lab(shared: Lab) -> Lab:
 
 @pytest.fixture
 def target(browser: Any, server: Server) -> Iterator[Lab]:
-    """A page of its own, to be attacked."""
+    """A new page, to be attacked."""
     others = set(browser.pages)
     yield Lab(browser.new_page(), server)
     for page in set(browser.pages) - others:
@@ -90,7 +90,7 @@ def target(browser: Any, server: Server) -> Iterator[Lab]:
 
 @pytest.fixture
 def canary() -> Iterator[Canary]:
-    """A server that nobody may ask."""
+    """A server that no page may ask."""
     listening = Canary()
     yield listening
     listening.close()
@@ -98,7 +98,7 @@ def canary() -> Iterator[Canary]:
 
 @pytest.fixture(scope="session")
 def portraits() -> Path:
-    """Where pictures of what was seen are left, for people to look at."""
+    """A folder for screenshots, for people to look at."""
     folder = Path(__file__).resolve().parents[2] / "build" / "browser"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

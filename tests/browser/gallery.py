@@ -1,4 +1,4 @@
-"""Some forty outputs that people make every day, each the source of a cell that makes one."""
+"""Some forty everyday outputs, each with the source of its cell."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ GALLERY = {
     "interactive": "w.interactive(lambda x=3: print('square', x * x), x=(0, 10))",
     "captured": "seen = w.Output(layout=w.Layout(border='1px solid gray'))\n"
     "with seen: display(frame.head(2)); print('inside')\nseen",
-    "error": "1 / 0",  # the last: it ends the run
+    "error": "1 / 0",  # the last one, as it ends the run
 }

@@ -41,9 +41,9 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),
 }
 GO = "go"
-"""The file beside the server's folders whose coming ends the start of `wasm-slow`, a fake."""
+"""The file beside the server's folders that ends the start of the fake kernel `wasm-slow`."""
 NATIVE = ROOT / "build" / "gallery-venv" / "bin" / "python"
-"""An environment with ipykernel and what the gallery imports; `make soak` makes it."""
+"""An environment with ipykernel and the gallery's imports; `make soak` makes it."""
 
 _SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none", "maxNumberOutputs": 10_000},
@@ -98,7 +98,7 @@ class Server:
                 return
 
     def notebook(self, name: str, cells: Sequence[str], kernel: str = "wasm-python") -> str:
-        """Write a notebook; its path on the server."""
+        """Writes a notebook; returns its path on the server."""
         book = nbformat.v4.new_notebook()
         book.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
         book.cells = [nbformat.v4.new_code_cell(source) for source in cells]
@@ -106,7 +106,7 @@ class Server:
         return f"{name}.ipynb"
 
     def close(self) -> None:
-        """End the server and its kernels."""
+        """Ends the server and its kernels."""
         self._process.terminate()
         try:
             self._process.wait(30)
@@ -173,11 +173,11 @@ _READY = """async () => {
 
 
 class Lab:
-    """JupyterLab's page, for tests that use it as people do.
+    """JupyterLab's page, for tests that use it like people.
 
     Attributes:
         page: Playwright's page.
-        outside: Addresses that the page asked for and that are none of the server's.
+        outside: Addresses beyond the server that the page asked for.
     """
 
     def __init__(self, page: Any, server: Server) -> None:
@@ -193,15 +193,15 @@ class Lab:
             self.outside.append(request.url)
 
     def start(self) -> None:
-        """The launcher."""
+        """Opens the launcher."""
         if self._is_loaded:
-            self.page.evaluate(_CLOSE_ALL)  # which leads to the launcher
+            self.page.evaluate(_CLOSE_ALL)  # this leads to the launcher
         else:
             self._load("")
         self.page.wait_for_selector(".jp-Launcher")
 
     def open(self, notebook: str) -> None:
-        """A notebook, with its kernel ready, in the place of what was open before."""
+        """Opens a notebook in the place of the last one, and waits for its kernel."""
         if self._is_loaded:
             self.page.evaluate(_CLOSE_ALL)
             self.page.evaluate(_OPEN, notebook)
@@ -210,7 +210,7 @@ class Lab:
             self.load(notebook)
 
     def load(self, notebook: str) -> None:
-        """A notebook, with its kernel ready, in a page that is loaded anew."""
+        """Loads the page again with a notebook, and waits for its kernel."""
         self._load(f"/tree/{notebook}")
         self._wait()
 
@@ -223,26 +223,26 @@ class Lab:
         self.ready()
 
     def ready(self) -> None:
-        """Wait until the kernel has said who it is."""
+        """Waits until the kernel has identified itself."""
         self.page.wait_for_function(_READY)
         self.idle()
 
     def idle(self) -> None:
-        """Wait until the kernel has nothing to do."""
+        """Waits until the kernel is idle."""
         self.page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
 
     def command(self, name: str) -> None:
-        """One of JupyterLab's own commands, and wait for its end."""
+        """Runs one of JupyterLab's own commands, and waits for its end."""
         self.page.evaluate("name => jupyterapp.commands.execute(name)", name)
 
     def run_all(self) -> None:
-        """Run every cell, and wait until what they show has come to rest."""
+        """Runs every cell, and waits until the outputs no longer change."""
         self.command("notebook:run-all-cells")
         self.idle()
         self.settle()
 
     def run(self, number: int) -> None:
-        """Run one cell to its end."""
+        """Runs one cell to its end."""
         self.page.evaluate(
             "number => { jupyterapp.shell.currentWidget.content.activeCellIndex = number; }", number
         )
@@ -251,7 +251,7 @@ class Lab:
         self.settle(100)
 
     def settle(self, milliseconds: int = 250) -> None:
-        """Wait until nothing more appears in the outputs."""
+        """Waits until nothing more appears in the outputs."""
         before, same = -1, 0
         while same < 3:
             now = self.page.evaluate(
@@ -266,15 +266,15 @@ class Lab:
         return self.page.locator(".jp-Notebook .jp-Cell").nth(number)
 
     def output(self, number: int) -> Any:
-        """What a cell shows."""
+        """The output of a cell."""
         return self.cell(number).locator(".jp-Cell-outputArea")
 
     def prompt(self, number: int) -> str:
-        """What stands before a cell, such as `[1]:`."""
+        """The prompt of a cell, such as `[1]:`."""
         return str(self.cell(number).locator(".jp-InputArea-prompt").inner_text()).strip()
 
     def type(self, number: int, source: str) -> None:
-        """Type into a cell and run it, as people do."""
+        """Types into a cell and runs it, as people do."""
         self.cell(number).locator(".cm-content").click()
         self.page.keyboard.insert_text(source)
         self.page.keyboard.press("Shift+Enter")

@@ -1,6 +1,7 @@
-"""ATTACKS 25 in the real JupyterLab: every payload on every route, looked at, poked and clicked.
+"""ATTACKS 25 in the real JupyterLab: every payload on every route is looked at, touched and
+clicked.
 
-Also what a widget is told, and what a page that is loaded anew is told of widgets.
+Also covers the messages to a widget, and the widgets in a page that is loaded again.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from tests.outputs.payloads import PAYLOADS, Payload
 from tests.outputs.routes import ROUTES, cells
 
 OTHERS = {"update": 1} | {route: 3 for route in ROUTES if route not in ("display", "update")}
-"""Routes for a soak; each so many-th payload goes there."""
+"""Routes for a soak: every n-th payload takes the route."""
 SOME, MORE = 9, 3
-"""Each so many-th payload goes through widgets; all of them would take the page minutes."""
+"""Every 9th payload, or every 3rd, goes through widgets; all would take the page minutes."""
 
-# In the control run these would take the page away from under the others.
+# In the control run these would navigate away, and the other payloads with them.
 DESTRUCTIVE = ("meta_refresh", "base_href", "frameset", "restyle", "clobber", "link_relative")
 
-# Moves over, presses, focuses and clicks everything in the outputs, but for links to the web: where
-# those lead is the user's to judge. What happens to an element without children happens, as events
-# bubble, to all that it lies in.
+# Moves over, presses, focuses and clicks everything in the outputs, except links to the web, which
+# are the user's to judge. Events bubble, so an event on an element without children reaches all its
+# ancestors.
 POKE = """async () => {
     const moves = ['pointerover', 'mouseover', 'mouseenter', 'mousemove', 'pointerdown',
                    'mousedown', 'mouseup', 'focusin'];
@@ -47,7 +48,7 @@ POKE = """async () => {
 }"""
 ERROR = "chrome-error://chromewebdata/"
 RAN = "Object.keys(window).filter(name => name.startsWith('pwned_')).sort()"
-# Whether what lies at the menu, the toolbar, the tabs and the side bar is what belongs there.
+# Checks that the elements at the menu, the toolbar, the tabs and the side bar belong there.
 COVERED = """() =>
     [[60, 14], [300, 14], [400, 46], [420, 75], [900, 75], [15, 54], [150, 52], [600, 888]]
     .filter(([x, y]) => document.elementFromPoint(x, y).closest('.jp-OutputArea'))"""
@@ -61,7 +62,7 @@ PAGE = """() => {
 
 @dataclass
 class Seen:
-    """What went on in a page beside the outputs being shown."""
+    """Everything that happened in a page apart from the outputs."""
 
     dialogs: list[str] = field(default_factory=list)
     pages: list[Any] = field(default_factory=list)
@@ -84,7 +85,7 @@ def armed(canary: Canary, without: tuple[str, ...] = ()) -> list[Payload]:
 
 
 def assert_untouched(lab: Lab, seen: Seen, canary: Canary, page_before: Any) -> None:
-    # JupyterLab makes links of addresses in text; with no window to come from they lead nowhere
+    # JupyterLab makes links of addresses in text; without an opener they are harmless
     leads = {page.url for page in seen.pages} - {"about:blank", ":", ERROR}
     elsewhere = [page.evaluate(RAN) for page in seen.pages]
     found = {
@@ -120,9 +121,9 @@ def test_nothing_runs_nothing_is_fetched_nothing_is_covered(
 
 
 def harmless(target: Lab, canary: Canary, notebook: str, least: int, widgets: int) -> None:
-    """What a notebook shows does nothing, also in a page that is loaded anew.
+    """Check that the outputs of a notebook do nothing, also in a page that is loaded again.
 
-    Such a page shows what was saved, and asks the kernel for every widget, which comes whole.
+    Such a page shows the saved outputs, and asks the kernel for the whole state of every widget.
     """
     seen = Seen()
     seen.watch(target.page)
@@ -162,8 +163,8 @@ def test_the_control_run_of_widgets_notices(target: Lab, server: Server, canary:
 
 
 def ran_in(target: Lab, server: Server, sources: Iterable[str]) -> set[str]:
-    """The payloads that ran in a notebook of a kernel that shows everything as it is."""
-    Seen().watch(target.page)  # JupyterLab asks before it is left; it stays
+    """The payloads that ran in a notebook of a kernel that shows everything unchanged."""
+    Seen().watch(target.page)  # JupyterLab asks before the page is left; it stays
     target.load(server.notebook("control", list(sources), "wasm-trusted"))
     target.run_all()
     target.page.evaluate(POKE)

@@ -1,4 +1,4 @@
-"""A notebook in a folder of its own, in JupyterLab, and what people do with the files there."""
+"""A notebook in its own folder, in JupyterLab, and what people do with the files there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What people make every day looks in `safe` as it does in `trusted`, and as in ipykernel.
+"""Everyday outputs look the same in `safe`, in `trusted`, and in ipykernel.
 
-The pictures are left in `build/browser/`, for people to look at.
+The screenshots are left in `build/browser/`, for people to look at.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.browser.gallery import BEGIN, GALLERY
 from tests.browser.jupyterlab import NATIVE, Lab, Server
 
-# One output at a time, so that each lies at the same place to the fraction of a pixel.
+# Shows one output at a time, so that each is at the same place to the fraction of a pixel.
 ALONE = (
     ".jp-Notebook .jp-Cell:not([data-shown]), .jp-Cell-inputWrapper, .jp-Notebook-footer"
     " {display: none !important}"
@@ -21,18 +21,18 @@ ALONE = (
 SHOW = """number => document.querySelectorAll('.jp-Notebook .jp-Cell').forEach(
     (cell, place) => cell.toggleAttribute('data-shown', place === number))"""
 NOTICE = "[wasm-kernel]"
-# To a page they are pictures, tables, texts and formulas as others are.
+# Outputs that are ordinary pictures, tables, texts and formulas for the page.
 ALIKE = {"seaborn", "networkx", "statsmodels", "sympy", "sympy_matrix", "sizes", "hatched_svg"}
 ALIKE |= {"dataframe_wide", "dataframe_index", "series", "pretty", "code", "pre", "columns"}
 ALIKE |= {"tqdm", "tqdm_notebook", "progress", "math", "markdown", "html_svg", "image_sized"}
 ALIKE |= {"styler_sticky", "styler_bars", "boxes", "folded", "fields", "captured", "image_html"}
 ALIKE |= {"sklearn"}
 QUICK = {name: source for name, source in GALLERY.items() if name not in ALIKE}
-# Told apart by Python 3.15, whose places in a line are finer.
+# Outputs that Python 3.15 changes, whose positions in a line are finer.
 DIFFERENT = {"error"}
-TOLERANCE = 0.004  # of the pixels; edges of letters may lie half a pixel elsewhere
+TOLERANCE = 0.004  # of the pixels; edges of letters may be half a pixel off
 
-# The share of pixels that differ by more than can be seen, or 1 where sizes differ.
+# The share of pixels whose difference is visible, or 1 if the sizes differ.
 COMPARE = """async ([first, second]) => {
     const pixels = async data => {
         const image = new Image();
@@ -102,10 +102,10 @@ def different(lab: Lab, first: Pictures, second: Pictures) -> list[str]:
     ],
     ids=["trusted", "trusted-all", "ipykernel"],
 )
-def test_it_looks_as_in(
+def test_outputs_look_as_in(
     shared: Lab, server: Server, portraits: Path, other: str, gallery: dict[str, str]
 ) -> None:
-    """ipykernel's versions of Python and of some libraries are others: see `DIFFERENT`."""
+    """ipykernel has other versions of Python and of some libraries: see `DIFFERENT`."""
     if other == "native" and not NATIVE.exists():
         pytest.skip(f"{NATIVE} is missing; make soak makes it")
     safe, theirs = (

@@ -1,4 +1,4 @@
-"""A notebook in JupyterLab, used as people use it."""
+"""A notebook in JupyterLab, used like people use it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_stop_ends_a_cell_and_keeps_its_variables(lab: Lab, server: Server) -> N
     lab.page.locator("[data-command='notebook:interrupt-kernel'], "
                      "[data-jp-item-name=interrupt] jp-button").first.click()  # fmt: skip
     lab.output(0).locator("text=KeyboardInterrupt").first.wait_for()
-    lab.idle()  # a cell that comes before the reply of one that failed is not run
+    lab.idle()  # a cell that comes before the reply of a failed one is not run
     lab.run(1)
     assert "42" in lab.output(1).inner_text()
 
@@ -63,7 +63,7 @@ def test_restart_clears_variables_and_keeps_files(lab: Lab, server: Server) -> N
 
 
 def test_run_all_stops_at_an_error(lab: Lab, server: Server) -> None:
-    # the page sends its cells one by one: the third is to come before the second has failed
+    # the page sends its cells one by one: the third must come before the second has failed
     failing = "import time; time.sleep(3); 1/0"
     lab.open(server.notebook("broken", ["print('first')", failing, "print('never')"]))
     lab.page.locator("text=Run >> nth=0").click()

@@ -47,6 +47,6 @@ def test_plotly_and_altair_show_figures_that_answer(
 
 
 def hovered(shown: Any) -> str:
-    """The text of what appears below the mouse."""
+    """The text that appears below the mouse."""
     shown.first.wait_for()
     return str(shown.first.text_content())

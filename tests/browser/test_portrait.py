@@ -1,7 +1,7 @@
-"""The picture of the kernel in JupyterLab that the README shows.
+"""The README's picture of the kernel in JupyterLab.
 
-`make soak` takes it anew and leaves it in `build/browser/jupyterlab.png`; `docs/jupyterlab.png` is
-a copy that somebody looked at.
+`make soak` takes it and leaves it in `build/browser/jupyterlab.png`; `docs/jupyterlab.png` is a
+copy that a person has checked.
 """
 
 from __future__ import annotations

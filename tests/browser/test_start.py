@@ -1,4 +1,4 @@
-"""The page of JupyterLab while a kernel can't run cells yet, or never will."""
+"""JupyterLab's page while a kernel can't run cells yet, or never will."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells that send payloads through widgets, on every way that one has to a page."""
+"""Cells that send payloads through widgets, on every route that a widget has to a page."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ display(cover, icon, far, style, layout, picture, film)
 
 
 def widget_cells(payloads: Iterable[Payload], every: int, address: str) -> Iterator[str]:
-    """Source of cells for each so many-th payload; what they only fetch lies at the address."""
+    """The source of cells for every n-th payload; addresses to be fetched are below `url`."""
     rows = [[p.name, p.data["text/html"]] for p in payloads if "text/html" in p.data]
     yield f"{BEGIN}\npayloads = json.loads({json.dumps(json.dumps(rows[::every]))})"
     for route in ROUTES.values():

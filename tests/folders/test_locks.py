@@ -62,7 +62,7 @@ def test_users_share_a_session_and_only_a_lone_one_is_the_only_one(
     assert not is_used(private)
 
 
-def test_nobody_has_a_session_alone_while_its_users_ask(private: Folder, use: Using) -> None:
+def test_no_user_has_a_session_alone_while_others_check(private: Folder, use: Using) -> None:
     """A check loses the lock and takes it again: even in that instant the session is not free."""
     users, over, wrong = [use(), use()], threading.Event(), list[PresenceLock]()
 
@@ -86,7 +86,7 @@ def test_nobody_has_a_session_alone_while_its_users_ask(private: Folder, use: Us
     assert not wrong
 
 
-def test_whoever_looks_keeps_nobody_from_beginning(private: Folder, use: Using) -> None:
+def test_a_check_of_the_lock_keeps_no_user_from_beginning(private: Folder, use: Using) -> None:
     over = threading.Event()
 
     def look() -> None:

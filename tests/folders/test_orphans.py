@@ -85,7 +85,9 @@ def test_what_rm_leaves_is_removed_a_week_later(root: Path, gone: Callable[[Path
     assert young.exists()
 
 
-def test_what_may_merely_be_out_of_reach_is_kept_far_longer(root: Path, tmp_path: Path) -> None:
+def test_private_folders_of_unreachable_workspaces_are_kept_far_longer(
+    root: Path, tmp_path: Path
+) -> None:
     """Simulates an unmounted disk: no folder on the way to the workspace is the same."""
     private = a_session(root, hours=24 * 89)
     (tmp_path / "project").rename(tmp_path / "unmounted")

@@ -1,4 +1,4 @@
-"""Runs a few lines in a process of their own, as walls can't be taken down again."""
+"""Runs a few lines in a process of their own, because walls can't be removed again."""
 
 from __future__ import annotations
 

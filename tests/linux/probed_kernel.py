@@ -1,6 +1,6 @@
-"""A real kernel with a traitor in its process: `python -m tests.linux.probed_kernel -f FILE`.
+"""A real kernel with hostile code in its process: `python -m tests.linux.probed_kernel -f FILE`.
 
-Once a cell makes the file `probe` in the session's folder, native code of this process tries the
+When a cell makes the file `probe` in the session's folder, native code of this process tries the
 attacks of an escaped guest, on a thread that ran from the start, and writes down the results.
 """
 

@@ -96,7 +96,7 @@ print(broker.call(Read(sys.argv[1] + '/secret'), Text))
 
 
 @pytest.mark.parametrize("broker", ["spawn()", "LocalBroker(HANDLERS)"])
-def test_a_handler_is_told_that_nobody_waits_any_more(tmp_path: Path, broker: str) -> None:
+def test_a_handler_is_told_when_its_caller_no_longer_waits(tmp_path: Path, broker: str) -> None:
     code = f"{_HANDLERS}\ntried(lambda: {broker}.call(Wait(), Done, Task(lambda: True)))"
     assert said_by(code, tmp_path) == ["waiting", "Cancelled"]
 
@@ -126,7 +126,7 @@ for each in (Fail(), Crash()):
     ]
 
 
-def test_a_request_that_nobody_handles_is_refused(tmp_path: Path) -> None:
+def test_a_request_without_a_handler_is_refused(tmp_path: Path) -> None:
     code = f"{_SPAWNED}\ntried(lambda: broker.call(Other(), Done))"
     assert said_by(code, tmp_path) == ["there is no handler for this request"]
 
@@ -248,8 +248,8 @@ tried(lambda: broker.call(Read(""), Text))
     ],
     ids=["kind", "name", "depth", "values", "many"],
 )
-def test_it_ends_when_a_stranger_sends_what_nobody_sends(sent: str, tmp_path: Path) -> None:
-    """Before, its reading thread died, and the process stayed when its kernel had gone."""
+def test_it_ends_when_a_stranger_sends_an_invalid_message(sent: str, tmp_path: Path) -> None:
+    """Before, its reading thread died, and the process outlived its kernel."""
     code = f"""{_SPAWNED}
 for data in {sent}:
     try:

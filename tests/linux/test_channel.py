@@ -25,7 +25,7 @@ def test_a_message_that_would_take_too_much_memory_is_refused_before_it_is_read(
     with closing(Channel(ours)) as channel, closing(Channel(theirs)) as stranger:
 
         def send() -> None:
-            with suppress(OSError):  # nobody reads it to its end
+            with suppress(OSError):  # the other side does not read it to its end
                 stranger._write(data)
 
         sending = threading.Thread(target=send)

@@ -137,7 +137,7 @@ def test_cells_work_and_native_code_in_the_kernel_reaches_nothing_of_the_users(
 
 
 def test_without_walls_the_same_probe_reaches_everything(start: Start) -> None:
-    # so the test above would notice
+    # this shows that the test above would notice
     found = start("--WasmKernel.confinement=off").found()
     assert set(found.values()) == {"done"}
 
@@ -243,7 +243,7 @@ def test_a_module_that_is_missing_is_named_in_a_sentence(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_a_cache_that_is_not_there_yet_can_be_read_once_it_is(
+def test_a_cache_that_is_made_later_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold = tmp_path / "not" / "there"

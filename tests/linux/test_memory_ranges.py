@@ -1,4 +1,4 @@
-"""Copying many stretches of memory at once."""
+"""Copying many ranges of memory at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_ranges_come_one_after_the_other(stretch: Stretch) -> None:
     )
 
 
-def test_no_ranges_are_nothing(stretch: Stretch) -> None:
+def test_no_ranges_copy_nothing(stretch: Stretch) -> None:
     assert read_ranges(stretch.address, []) == b""
 
 

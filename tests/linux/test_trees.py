@@ -99,7 +99,7 @@ def test_permissions_and_times_are_kept(here: Path, there: Path) -> None:
     (here / "closed").chmod(0o500)
     os.utime(here / "tool", ns=(1, 2_000_000_003))
     copied(here, there)
-    assert stat.S_IMODE((there / "tool").stat().st_mode) == 0o751  # no process becomes another user
+    assert stat.S_IMODE((there / "tool").stat().st_mode) == 0o751  # the copy has no other owner
     assert (there / "tool").stat().st_mtime_ns == 2_000_000_003
     assert stat.S_IMODE((there / "closed").stat().st_mode) == 0o500
     assert (there / "closed" / "inside").exists()
@@ -241,7 +241,7 @@ def test_a_full_disk_ends_the_copy(
         copied(here, there)
 
 
-def test_a_walk_comes_back_from_a_folder_that_is_moved_meanwhile(here: Path) -> None:
+def test_a_walk_comes_back_from_a_folder_that_is_moved(here: Path) -> None:
     with down(here, 40) as way:
         here.joinpath(*["d"] * 24).rename(here.with_name("there") / "elsewhere")
         for _ in range(40):

@@ -1,4 +1,4 @@
-"""The official client for tests without asyncio, and the servers that it speaks to."""
+"""The official client for tests without asyncio, and servers for it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.faces import PATIENCE
 COMMAND = ["-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 MODERN = "2026-07-28"
-"""The protocol in which nothing tells that two requests come from one client."""
+"""A protocol without sessions: requests don't tell whether they come from one client."""
 _SERVING = re.compile(r"serving (http://\S+/mcp)")
 
 
 class Answer:
-    """What a tool answered."""
+    """A tool's answer."""
 
     def __init__(self, result: CallToolResult) -> None:
         blocks = result.content
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def handle(self) -> str:
-        """The first handle that it names."""
+        """The first handle in the text."""
         found = re.search(r'session="([\w-]+)"', self.text)
         assert found, self.text
         return found[1]
@@ -59,9 +59,9 @@ class Agent:
     """A client that calls tools. Any thread may use it.
 
     Args:
-        portal: Where its event loop runs.
+        portal: Runs the client's event loop.
         client: The official client.
-        keeps_handle: Whether it passes on the handle that it was told, as a model does.
+        keeps_handle: If it passes on the handle from earlier answers, as a model does.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Agent:
             arguments = {"session": self.handle, **arguments}
         answer = Answer(self.begin(tool, **arguments).result(PATIENCE * 3))
         if self._keeps_handle and not self.handle:
-            if "create_session begins another one on purpose" in answer.text:  # beside others
+            if "create_session begins another one on purpose" in answer.text:  # among others
                 language = {"language": arguments.get("language", "python")}
                 made = Answer(self.begin("create_session", **language).result(PATIENCE))
                 self.handle = made.handle
@@ -93,7 +93,7 @@ class Agent:
         return answer
 
     def says(self, code: str, **arguments: Any) -> str:
-        """What a cell that must succeed shows, without the line about its number and time."""
+        """The blocks of a cell that must succeed, without the line about its number and time."""
         answer = self.call("execute_code", code=code, **arguments)
         assert not answer.failed, answer.text
         notes = ("[cell ", "[note]", "[stdout]", "[result]")
@@ -105,11 +105,11 @@ class Agent:
 
 
 class Agents:
-    """Makes clients, which leave in the end.
+    """Makes clients, which are closed at the end.
 
     Args:
-        environment: That of the servers that they start.
-        ending: Ends what is made.
+        environment: The environment of the servers that they start.
+        ending: Closes the clients.
     """
 
     def __init__(self, environment: Mapping[str, str], ending: ExitStack) -> None:
@@ -118,7 +118,7 @@ class Agents:
         self._portal = ending.enter_context(start_blocking_portal())
 
     def stdio(self, *options: str, mode: str = "auto") -> Agent:
-        """A client with a server process of its own."""
+        """A client with its own server process."""
         return self.command([sys.executable, *COMMAND, *options], mode=mode)
 
     def command(self, command: Sequence[str], mode: str = "auto") -> Agent:
@@ -130,7 +130,7 @@ class Agents:
         return self._connected(Client(stdio_client(server, log), mode=mode))
 
     def http(self, url: str, token: str = "", mode: str = "auto") -> Agent:
-        """A client of a server that runs already."""
+        """A client of a running server."""
         found = self._connected(Client(_transport(url, token), mode=mode))
         return Agent(self._portal, found.client, keeps_handle=mode == MODERN)
 
@@ -153,7 +153,7 @@ class HttpServer:
     """A server over HTTP, in a process of its own.
 
     Attributes:
-        url: Where it serves.
+        url: The server's address.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -175,7 +175,7 @@ class HttpServer:
         raise AssertionError("the server has ended")
 
     def page(self, path: str, token: str = "") -> str:
-        """A page beside `/mcp`."""
+        """The text of a page beside `/mcp`."""
         request = urllib.request.Request(self.url.replace("/mcp", path))
         if token:
             request.add_header("Authorization", f"Bearer {token}")
@@ -183,7 +183,7 @@ class HttpServer:
             return str(answer.read().decode())
 
     def said(self) -> str:
-        """What it has written since; after its end, all of it."""
+        """The text that it has written since the last call; after its end, all of it."""
         self._reader.join(0 if self.process.poll() is None else PATIENCE)
         found = []
         with contextlib.suppress(queue.Empty):
@@ -202,7 +202,7 @@ class Wire:
     def send(
         self, method: str, params: object, session: str = "", verb: str = "POST"
     ) -> http.client.HTTPResponse:
-        """Sends a request of the older protocol; the answer is not read yet."""
+        """Sends a request of the older protocol; does not read the answer."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
         more = {"Mcp-Session-Id": session} if session else {}
         self._line.request(verb, "/mcp", body, {**self._headers, **more})

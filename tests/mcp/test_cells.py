@@ -1,4 +1,4 @@
-"""What a model sees of its cells: over stdio, as over HTTP the same code makes it."""
+"""A model's view of its cells: over stdio, as over HTTP the same code makes it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_long_output_is_cut_in_the_reply_and_whole_in_a_file(stdio: Agent) -> No
     whole = stdio.says(f"text = open({path!r}).read(); print(text.count('line'))")
     assert whole == "30000"
     marks = stdio.call("execute_code", code="print(',' * 700_000)\n'[' * 700_000")
-    assert "680,001 characters left out" in marks.text  # a text, and not so many values
+    assert "680,001 characters left out" in marks.text  # one text, and no list of values
     assert "680,002 characters left out" in marks.text
 
 
@@ -90,7 +90,7 @@ def test_many_displays_are_bounded(stdio: Agent) -> None:
     assert len(stdio.ask("read_resource", link.uri).contents[0].text) > 400_000
 
 
-def test_what_is_no_image_is_not_shown_as_one(stdio: Agent) -> None:
+def test_an_invalid_image_is_not_shown(stdio: Agent) -> None:
     code = (
         "from IPython.display import display, Image\ndisplay(Image(data=b'x' * 50, format='png'))"
     )
@@ -167,18 +167,18 @@ def test_a_time_limit_keeps_variables(stdio: Agent) -> None:
     assert "[result]\n7" in late.text
 
 
-def test_what_a_sandbox_has_not_is_said_in_words(stdio: Agent) -> None:
+def test_things_that_a_sandbox_lacks_are_named_in_words(stdio: Agent) -> None:
     network = stdio.call("execute_code", code="import urllib.request as u; u.urlopen('http://a.b')")
     assert "network" in network.text
     missing = stdio.call("execute_code", code="import torch")
     assert "torch" in missing.text
-    assert "install_packages" not in missing.text  # which can't bring it
+    assert "install_packages" not in missing.text  # it can't install this one
     missing = stdio.call("execute_code", code="import nonesuch")
     assert "install_packages" in missing.text
 
 
 def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
-    """It can set nothing: no sentence sends it to a setting of kernels or programs."""
+    """An agent can set nothing, so no sentence names a setting of kernels or programs."""
     policy = tmp_path / "policy.toml"
     policy.write_text("workspace_bytes = 1_000_000\nstdout_bytes = 1_000\ndisplay_count = 1\n")
     options = ("--sessions", "1", "--output-characters", "1000")
@@ -208,7 +208,7 @@ def test_advice_is_what_an_agent_can_do(agents: Agents, tmp_path: Path) -> None:
 
 
 def test_each_language_has_a_session_that_calls_can_name(stdio: Agent) -> None:
-    """Files went where the last cell had run, and no word said so."""
+    """Before, files went to the language of the last cell, without a word."""
     stdio.says("x = 'python'")
     javascript = stdio.call("execute_code", code="let x = 'javascript'; x", language="ts")
     assert "of your javascript session" in javascript.text

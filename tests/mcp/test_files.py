@@ -1,4 +1,4 @@
-"""The tools for files and sessions, as a model calls them."""
+"""The tools for files and sessions, called like a model does."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_files_of_the_host_count_too_and_stay_if_they_are_kept(
         for name in ("1.txt", "2.txt"):
             agent.call("delete_file", path=name)
         calls = [agent.begin("write_file", path=f"{n}", content="x" * 300_000) for n in range(9)]
-        assert sum(not call.result().is_error for call in calls) == 2  # no two find the same room
+        assert sum(not call.result().is_error for call in calls) == 2  # each needs its own room
     assert len([*folder.glob("*/[!.]*")]) == 3
 
 
@@ -98,7 +98,7 @@ def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
     assert "Files that stay as they are: three. Run the cell %restore --files to" in undone
     assert "1 removed (three)" in stdio.call("execute_code", code="%restore --files").text
     refused = stdio.call("execute_code", code="new = %fork")
-    assert "fork_session" in refused.text  # it would be a session that no tool finds
+    assert "fork_session" in refused.text  # no tool could reach the fork
     assert stdio.says("n") == "2"
     fork = stdio.call("fork_session").handle
     stdio.says("n += 40", session=fork)
@@ -157,7 +157,7 @@ def test_tools_tell_what_they_do(stdio: Agent) -> None:
 
 
 def test_tools_cost_little_to_read(http: HttpServer, agents: Agents) -> None:
-    """Each client reads them all, in each conversation."""
+    """Each client reads all descriptions in each conversation."""
     tools = agents.http(http.url).ask("list_tools").tools
     shown = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in tools]
     assert len(json.dumps(shown, separators=(",", ":"))) < 6_000

@@ -1,4 +1,4 @@
-"""The server over HTTP: who may use what."""
+"""The server over HTTP: which client may use which session."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def refusal(request: urllib.request.Request) -> int:
         return refused.value.code
 
 
-def test_a_session_is_its_owners(closed: HttpServer, agents: Agents) -> None:
+def test_a_session_belongs_to_its_owner(closed: HttpServer, agents: Agents) -> None:
     ann, bob = agents.http(closed.url, ANN), agents.http(closed.url, BOB)
     ann.says("x = 'ann'")
     bob.says("x = 'bob'")
-    assert agents.http(closed.url, ANN).says("x") == "'ann'"  # her token tells who she is
+    assert agents.http(closed.url, ANN).says("x") == "'ann'"  # her token identifies her
     older = agents.http(closed.url, ANN, mode="legacy")
     assert older.says("x", session=ann.call("list_sessions").handle) == "'ann'"
     assert ann.call("list_sessions").handle in older.call("list_sessions").text
@@ -64,8 +64,8 @@ def test_a_session_is_its_owners(closed: HttpServer, agents: Agents) -> None:
     assert ann.says("x") == "'ann'"
 
 
-def test_a_token_of_an_owner_brings_back_its_session(closed: HttpServer, agents: Agents) -> None:
-    """In each protocol, and however its client left."""
+def test_the_token_of_an_owner_brings_back_its_session(closed: HttpServer, agents: Agents) -> None:
+    """In both protocols, and however its client left."""
     for mode in ("legacy", "auto", MODERN):
         with ExitStack() as leaving:
             client = Agents(agents.environment, leaving).http(closed.url, BOB, mode=mode)
@@ -74,7 +74,7 @@ def test_a_token_of_an_owner_brings_back_its_session(closed: HttpServer, agents:
 
 
 def test_a_client_without_an_owner_goes_on_where_it_was(http: HttpServer, agents: Agents) -> None:
-    """The official client's own mode: it takes the protocol that has sessions."""
+    """This is the official client's own mode: it chooses the protocol that has sessions."""
     first, second = agents.http(http.url), agents.http(http.url)
     first.says("x = 5")
     assert first.says("print(x)") == "5"
@@ -82,7 +82,7 @@ def test_a_client_without_an_owner_goes_on_where_it_was(http: HttpServer, agents
     assert first.says("x") == "5"
 
 
-def test_a_client_that_nothing_binds_is_told_before_another_session_begins(
+def test_a_client_without_a_handle_is_told_before_another_session_begins(
     closed: HttpServer, agents: Agents
 ) -> None:
     wire = agents.http(closed.url, SHARED, mode=MODERN)
@@ -190,7 +190,7 @@ def test_options_that_cannot_be_are_refused_in_one_line(
 
 
 def test_no_client_ends_a_session_that_another_has_used(agents: Agents) -> None:
-    """It could: too many sessions made room among those that slept."""
+    """Before, sleeping sessions of others were deleted to make room for too many new ones."""
     with serving(agents.environment, "--sessions", "4", "--idle-seconds", "0.1") as server:
         owner, evil = (agents.http(server.url, mode=MODERN) for _ in range(2))
         owner.says("x = 1")
@@ -205,7 +205,7 @@ def test_no_client_ends_a_session_that_another_has_used(agents: Agents) -> None:
         assert gone.text == "destroy_session ended this session."
 
 
-def test_nobody_is_waited_for_in_the_end(agents: Agents) -> None:
+def test_the_end_waits_for_no_client(agents: Agents) -> None:
     with serving(agents.environment) as server:
         client = agents.http(server.url)
         client.begin("execute_code", code="import time; time.sleep(500)")

@@ -33,7 +33,7 @@ class Fakes(AgentSessions):
 
 
 def test_a_client_that_leaves_while_its_session_is_made_leaves_none() -> None:
-    """Before, the session stayed until it expired."""
+    """Before, such a session stayed until it expired."""
 
     class Sessions(Fakes):
         async def _made(self, caller: Caller, language: str) -> Any:
