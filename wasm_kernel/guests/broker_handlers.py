@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -100,19 +101,26 @@ def broker_handlers(
     """Returns a broker's handlers for the guest of one sandbox; with `pip`, also to fetch packages.
 
     `fetched` counts the bytes that the sandbox has fetched so far; by default none. A language's
-    part has its own module, so that a broker can be forked before wasmtime is imported.
+    part is loaded when it is first needed, so that a broker can be forked before wasmtime is.
     """
     kind, counter = RuntimeType(runtime), fetched or Fetched()
-    module = import_module(f"wasm_kernel.guests.{kind.value}.broker_handlers")
+    part = partial(import_module, f"wasm_kernel.guests.{kind.value}.broker_handlers")
+
+    def compile_in_background(request: CompileInBackground, _: Task) -> Done:
+        part().compile_in_background(request.flavour)
+        return Done()
 
     def fetch(request: FetchPackages, task: Task) -> FetchedPackages:
         if len(request.wanted) > _PACKAGES_MOST:
             raise PackageError("these are too many packages.")
         with fetch_place(private, request.into) as (place, own):
-            found: FetchedPackages = module.fetch_packages(request, place, own, task, counter)
+            found: FetchedPackages = part().fetch_packages(request, place, own, task, counter)
         return found
 
-    handlers: Handlers = {PrepareGuest: preparing(kind), **module.HANDLERS}
+    handlers: Handlers = {
+        PrepareGuest: preparing(kind),
+        CompileInBackground: compile_in_background,
+    }
     return {**handlers, FetchPackages: fetch} if pip else handlers
 
 

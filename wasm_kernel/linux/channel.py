@@ -7,14 +7,18 @@ may have been taken over, so a message is bounded before it is read, as a guest'
 from __future__ import annotations
 
 import select
-import socket
 import threading
+from _socket import MSG_NOSIGNAL  # `socket` takes longer to import, and few processes need it
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import FrameError
+
+if TYPE_CHECKING:
+    import socket
 
 FRAME_BYTES = 64 * 1024 * 1024
 FRAME_MEMORY = 128 * 1024 * 1024  # bytes of a frame's text in Python's memory
@@ -66,7 +70,7 @@ class Channel:
             left = memoryview(part)
             while left:
                 # the worker may be gone, and SIGPIPE would end a program that does not ignore it
-                left = left[self._line.send(left, socket.MSG_NOSIGNAL) :]
+                left = left[self._line.send(left, MSG_NOSIGNAL) :]
 
     def receive(self) -> bytes:
         """Waits for a message, and returns its bytes.

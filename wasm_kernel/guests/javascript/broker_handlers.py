@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.broker_handlers import Fetched, FetchedPackages, FetchPackages
 from wasm_kernel.guests.fetcher import plain, run_fetcher
@@ -23,13 +24,12 @@ from wasm_kernel.guests.javascript.npm import (
     checked,
     name_of,
 )
-from wasm_kernel.linux.broker import Handlers, tied_command
+from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.linux.folders import Folder, TooLong
 from wasm_kernel.linux.task import Task
 
 BYTES_MOST = 300 * 1024 * 1024
 FILES_MOST = 30_000
-HANDLERS: Handlers = {}
 _INSTALL = (
     *("install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "--omit=dev"),
     *("--no-update-notifier", "--no-package-lock", "--install-links", "--loglevel=error"),
@@ -39,6 +39,10 @@ _LOCK, _LOCK_BYTES = ".package-lock.json", 16 * 1024 * 1024
 _OF_REGISTRY = re.compile(r"(npm:(@[^/:]+/)?)?[^/:]*")  # a version, a range or a tag
 _NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
 _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
+
+
+def compile_in_background(flavour: FlavourName) -> None:
+    """Does nothing: this guest has no slower code to begin with."""
 
 
 def fetch_packages(

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.guests.broker_handlers import (
-    CompileInBackground,
     Fetched,
     FetchedPackages,
     FetchPackages,
 )
-from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
 
 
-def _compile_in_background(request: CompileInBackground, _: Task) -> Done:
+def compile_in_background(flavour: FlavourName) -> None:
+    """Begins to compile code of a flavour, in a process of its own."""
     from wasm_kernel.engine.cache import Cache
     from wasm_kernel.engine.flavours import named
     from wasm_kernel.guests.python import background
 
-    background.begin(Cache(), named(request.flavour))
-    return Done()
-
-
-HANDLERS: Handlers = {CompileInBackground: _compile_in_background}
+    background.begin(Cache(), named(flavour))
 
 
 def fetch_packages(
