@@ -56,7 +56,7 @@ display(cover, icon, far, style, layout, picture, film)
 
 
 def widget_cells(payloads: Iterable[Payload], every: int, address: str) -> Iterator[str]:
-    """The source of cells for every n-th payload; addresses to be fetched are below `url`."""
+    """The source of cells for every n-th payload; images and files to fetch are at `address`."""
     rows = [[p.name, p.data["text/html"]] for p in payloads if "text/html" in p.data]
     yield f"{BEGIN}\npayloads = json.loads({json.dumps(json.dumps(rows[::every]))})"
     for route in ROUTES.values():

@@ -1,4 +1,4 @@
-"""A tiny guest for every test of the engine."""
+"""A tiny guest for the tests of the engine."""
 
 from __future__ import annotations
 

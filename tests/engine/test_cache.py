@@ -145,7 +145,7 @@ def test_a_damaged_file_is_not_trusted_and_is_warned_of(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_can_be_made_anew(cache: Cache, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_file_can_be_made_again(cache: Cache, damage: Callable[[Path], None]) -> None:
     damage(cache.path(NAME))
     with pytest.warns(CacheWarning):
         cache.trusted(NAME)
@@ -286,7 +286,7 @@ def test_one_holder_of_a_lock_at_a_time(cache: Cache) -> None:
     assert all(a[0] == b[0] for a, b in zip(inside[::2], inside[1::2], strict=True))
 
 
-def test_who_waits_for_a_lock_is_told(cache: Cache) -> None:
+def test_a_process_that_waits_for_a_lock_is_told(cache: Cache) -> None:
     told = threading.Event()
     with cache.lock("x", lambda seconds: None):
 
@@ -313,13 +313,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     return move
 
 
-def test_sweeping_removes_what_nobody_used_for_a_month(cache: Cache, later: Later) -> None:
+def test_sweeping_removes_files_that_were_not_used_for_a_month(cache: Cache, later: Later) -> None:
     later(31)
     cache.remove_unused()
     assert not cache.path(NAME).exists()
 
 
-def test_sweeping_leaves_what_was_used_lately_whatever_times_somebody_has_set(
+def test_sweeping_leaves_files_that_were_used_lately_whatever_times_an_attacker_set(
     cache: Cache, later: Later
 ) -> None:
     for name in (NAME, f"{NAME}.json"):
@@ -344,7 +344,7 @@ def test_using_a_file_keeps_it_from_the_sweep_also_where_no_time_is_set_by_a_pat
 
     monkeypatch.setattr(os, "utime", of_what_is_open)
     later(2)
-    time.sleep(0.01)  # file times have steps
+    time.sleep(0.01)  # file times have a limited resolution
     assert cache.trusted(NAME) is not None
     assert note.stat().st_ctime_ns > before
 

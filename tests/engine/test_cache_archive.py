@@ -21,7 +21,7 @@ MEMORY = bytes(200_000) + b"remembered" + bytes(300_000)
 
 
 class Machine:
-    """One of the two machines: a cache, and the names that it knows."""
+    """One of the two machines: a cache, and the names of its files."""
 
     def __init__(self, folder: Path, binary: Path) -> None:
         self.cache = Cache(folder)
@@ -99,7 +99,7 @@ def a_pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [linked_twice, writable, foreign, flipped, a_pipe])
-def test_what_others_could_have_written_is_not_taken(
+def test_an_archive_that_other_users_could_have_written_is_not_taken(
     one: Machine, other: Machine, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     if damage is foreign and os.geteuid() != 0:
@@ -130,7 +130,9 @@ def test_code_for_another_processor_or_wasmtime_is_not_taken(
     assert not list(other.cache.folder.iterdir())
 
 
-def test_a_file_of_that_digest_that_is_no_archive_is_told(other: Machine, tmp_path: Path) -> None:
+def test_a_file_of_that_digest_that_is_not_an_archive_is_told(
+    other: Machine, tmp_path: Path
+) -> None:
     put(tmp_path / "guest", b"no archive")
     with pytest.raises(CacheArchiveError, match="--export"):
         other.take(tmp_path / "guest", hashlib.sha256(b"no archive").hexdigest())

@@ -42,7 +42,7 @@ class Time:
 
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> Time:
-    """A clock that stands still until its test moves it."""
+    """A clock that stands still until the test moves it."""
     made = Time()
     monkeypatch.setattr("wasm_kernel.engine.clock.time.monotonic", made.monotonic)
     return made
@@ -153,7 +153,7 @@ def test_one_interrupt_is_raised_once(clock: Clock, signals: Noted, at: Time) ->
     assert signals.raised == 1
 
 
-def test_an_interrupt_that_nobody_takes_stops_the_guest(
+def test_an_interrupt_that_the_guest_ignores_stops_it(
     clock: Clock, signals: Noted, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
@@ -183,7 +183,7 @@ def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
     clock.on_epoch()
     signals.is_pending = False
     clock.on_epoch()
-    for _ in range(1 + more):  # another one may come before it is taken
+    for _ in range(1 + more):  # the guest may take one interrupt before the next one comes
         clock.interrupt()
         clock.on_epoch()
     signals.is_pending = False  # taken again, and swallowed again
@@ -203,7 +203,7 @@ def test_two_interrupts_at_once_are_one(clock: Clock, signals: Noted, at: Time) 
     assert not clock.on_epoch()
 
 
-def test_an_interrupt_while_idle_is_for_nobody(clock: Clock, signals: Noted, at: Time) -> None:
+def test_an_interrupt_while_idle_ends_no_turn(clock: Clock, signals: Noted, at: Time) -> None:
     assert not clock.interrupt()
     clock.arm(signals, None, 2.0)
     clock.on_epoch()
@@ -420,7 +420,7 @@ def test_a_guest_that_can_not_be_advanced_leaves_the_others_their_limits() -> No
 
 
 def test_a_forked_process_has_a_ticker_of_its_own() -> None:
-    """Before, guests of a program's forked children ran without limits."""
+    """Before, the guests in a program's forked children ran without limits."""
     code = (
         "import os, threading\n"
         "from wasm_kernel.engine.clock import TICKER\n"

@@ -1,4 +1,4 @@
-"""Compiled modules: made once for all processes, kept, and made anew if they do not fit."""
+"""Compiled modules: made once for all processes, kept, and made again if they do not fit."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_the_one_its_package_describes_is_refused(
         Compiler(cache).module(described(binary, "0" * 64), EPOCH, silent)
 
 
-def test_a_file_that_is_no_wasm_is_refused(cache: Cache, tmp_path: Path) -> None:
+def test_a_file_that_is_not_wasm_is_refused(cache: Cache, tmp_path: Path) -> None:
     path = tmp_path / "no.wasm"
     path.write_bytes(b"no wasm")
     digest = hashlib.sha256(b"no wasm").hexdigest()
@@ -147,7 +147,7 @@ def test_a_file_that_is_no_wasm_is_refused(cache: Cache, tmp_path: Path) -> None
         Compiler(cache).module(described(path, digest), EPOCH, silent)
 
 
-def test_what_does_not_fit_this_wasmtime_is_made_anew(cache: Cache, binary: Path) -> None:
+def test_a_module_for_another_wasmtime_is_made_again(cache: Cache, binary: Path) -> None:
     cache.prepare()
     cache.write(
         Compiler(cache).name(described(Path()), EPOCH),
@@ -158,7 +158,7 @@ def test_what_does_not_fit_this_wasmtime_is_made_anew(cache: Cache, binary: Path
     assert answer_of(cache, binary) == 42
 
 
-def test_a_module_of_the_other_flavour_is_made_anew(cache: Cache, binary: Path) -> None:
+def test_a_module_of_the_other_flavour_is_made_again(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     plain = modules_in(cache)[0].read_bytes()
     cache.write(Compiler(cache).name(described(Path()), FUEL_EPOCH), lambda path: put(path, plain))
@@ -166,7 +166,7 @@ def test_a_module_of_the_other_flavour_is_made_anew(cache: Cache, binary: Path) 
         assert answer_of(cache, binary, FUEL_EPOCH) == 42
 
 
-def test_a_damaged_module_is_made_anew(cache: Cache, binary: Path) -> None:
+def test_a_damaged_module_is_made_again(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     with modules_in(cache)[0].open("rb+") as file:
         file.seek(4096)
@@ -212,7 +212,9 @@ def test_a_module_can_be_used_while_it_is_written(
     assert len(modules_in(cache)) == 1
 
 
-def test_what_is_done_meanwhile_is_done_when_code_was_compiled(cache: Cache, binary: Path) -> None:
+def test_work_for_the_time_of_compiling_is_done_when_code_was_compiled(
+    cache: Cache, binary: Path
+) -> None:
     done: list[str] = []
 
     def compile_it() -> None:
@@ -223,7 +225,7 @@ def test_what_is_done_meanwhile_is_done_when_code_was_compiled(cache: Cache, bin
 
     compile_it()
     assert done != [threading.current_thread().name]
-    compile_it()  # with the code that is in the cache now, nothing is done
+    compile_it()  # the code in the cache is up to date, so nothing is done
     cache.remove(modules_in(cache)[0].name)
     with pytest.raises(ZeroDivisionError):
         Compiler(cache).being_kept(described(binary), EPOCH, silent, lambda: 1 // 0).__enter__()

@@ -55,5 +55,5 @@ def test_a_guest_that_reacts_is_stopped_through_its_memory(flavour: str) -> None
     ("scene", "cause"),
     [("deaf", "grace"), ("overdue", "deadline"), ("closed", "closed"), ("work", "deadline")],
 )
-def test_one_that_does_not_ends_with_its_process(scene: str, cause: str) -> None:
+def test_a_guest_that_does_not_react_ends_with_its_process(scene: str, cause: str) -> None:
     assert run("unchecked", scene) == ([f"killed for {cause}"], KILLED)

@@ -70,7 +70,7 @@ def test_a_sleep_until_a_time_of_the_guests_clock(guest: Guest, clock: int) -> N
 
 
 @pytest.mark.parametrize("clock", [REALTIME, MONOTONIC])
-def test_a_sleep_until_a_time_that_is_past_is_none(guest: Guest, clock: int) -> None:
+def test_a_sleep_until_a_past_time_ends_at_once(guest: Guest, clock: int) -> None:
     begun = time.monotonic()
     poll(guest, timer(1, clock=clock, absolute=True))
     assert time.monotonic() - begun < PATIENCE
@@ -149,7 +149,7 @@ def test_a_new_guest_goes_on_where_the_one_before_stopped(tmp_path: Path) -> Non
     second.close()
 
 
-def test_it_goes_on_over_many_instances(tmp_path: Path) -> None:
+def test_the_guests_clock_goes_on_over_many_instances(tmp_path: Path) -> None:
     shown = 0
     for _ in range(5):
         guest = guest_after(tmp_path, shown)

@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Iterator[Making]:
 
 @pytest.fixture
 def saved(make: Making, tmp_path: Path) -> image.BaseImage:
-    """The image of a guest with data in its memory, also in the part that it grew by."""
+    """The image of a guest with data in its memory, also in the part by which it grew."""
     guest = make()
     guest.call("grow", 32)
     guest.instance.memory.write(200_000, b"remembered")

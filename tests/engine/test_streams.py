@@ -1,4 +1,4 @@
-"""The two streams: decoding across chunks, coalescing, order, caps."""
+"""The two streams: decoding across chunks, merging of small writes, order, limits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_character_split_by_the_other_stream_is_put_together() -> None:
     assert heard.of("stdout") == "€"
 
 
-def test_what_is_no_utf8_is_replaced() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     heard = Heard()
     out = streams(heard)
     out.feed("stdout", b"a\xffb")
@@ -150,7 +150,7 @@ def test_over_the_cap_the_rest_is_cut_with_one_notice() -> None:
     assert text.count("more than 10 bytes") == 1
 
 
-def test_exactly_the_cap_is_no_cut() -> None:
+def test_text_of_exactly_the_cap_is_not_cut() -> None:
     heard = Heard()
     out = streams(heard, 7)
     out.feed("stdout", b"1234567")
@@ -178,7 +178,7 @@ def test_a_new_cell_has_the_whole_cap_again() -> None:
     assert heard[-1] == ("stdout", "again")
 
 
-def test_between_turns_nobody_listens() -> None:
+def test_output_between_turns_is_dropped() -> None:
     heard = Heard()
     out = streams(heard)
     out.end()
@@ -295,7 +295,7 @@ def test_a_folder_that_is_gone_costs_the_file_alone(tmp_path: Path) -> None:
     assert "the rest is cut" in heard.of("stdout")
 
 
-def test_no_file_is_made_where_nobody_asked(overflowing: Overflowing, tmp_path: Path) -> None:
+def test_no_file_is_made_unless_it_is_asked_for(overflowing: Overflowing, tmp_path: Path) -> None:
     out = overflowing(tmp_path, most=0)
     out.feed("stdout", b"123456")
     out.end()

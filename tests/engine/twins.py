@@ -42,7 +42,7 @@ class Open:
 
 @dataclass(frozen=True)
 class OnPath:
-    """`what` is an operation with one path: mkdir, rmdir, unlink, readlink, stat, list."""
+    """An operation `what` with one path: mkdir, rmdir, unlink, readlink, stat, list."""
 
     what: str
     slot: int | None
@@ -88,7 +88,7 @@ class GuestSide:
         self.slots: dict[int, int] = {}
 
     def do(self, op: Operation) -> Answer:
-        """What it came to: `ok` and a value, or `error` and a number."""
+        """Does an operation; returns `ok` and a value, or `error` and a number."""
         errno, value = self._do(op)
         return ("ok", value) if errno == abi.SUCCESS else ("error", errno)
 
@@ -174,14 +174,14 @@ class GuestSide:
 
 
 class NativeSide:
-    """The operations as this process's own."""
+    """The operations as calls of this process."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, os.O_RDONLY)
         self.slots: dict[int, int] = {}
 
     def do(self, op: Operation) -> Answer:
-        """What it came to: `ok` and a value, or `error` and a number."""
+        """Does an operation; returns `ok` and a value, or `error` and a number."""
         try:
             return "ok", self._do(op)
         except OSError as problem:

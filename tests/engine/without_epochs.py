@@ -23,7 +23,7 @@ from wasm_kernel.guests.python.guest import SignalWords
 AWAITED = 128  # the word that `spin_until` looks at
 KILLED = 77
 WORKING = threading.Event()
-"""Is set once the host works for a guest."""
+"""Set while the host works for a guest."""
 DATA = bytes(1 << 24)
 
 
@@ -101,19 +101,19 @@ class Scenes:
         self._ends("spin")
 
     def overdue(self) -> None:
-        """So does one that does not react to the end of its time."""
+        """A guest that does not react to the end of its time ends with the process."""
         self._guest.clock.arm(self._signals, 60.0, 0.05)
         once_it_spins(lambda: self._guest.clock.lower_deadline(0.0))
         self._ends("spin")
 
     def closed(self) -> None:
-        """So does one whose sandbox is closed."""
+        """A guest whose sandbox is closed and that does not react ends with the process."""
         self._guest.clock.arm(self._signals, None, 0.05)
         once_it_spins(self._guest.clock.close)
         self._ends("spin")
 
     def work(self) -> None:
-        """So does one for which the host works without end."""
+        """A guest for which the host works without end ends with the process."""
         self._guest.clock.arm(self._signals, 60.0, 0.05)
         lower = self._guest.clock.lower_deadline
         threading.Thread(target=lambda: WORKING.wait() and lower(0.0), daemon=True).start()
@@ -130,7 +130,7 @@ def work_on(guest: Guest) -> bytes:
 def work_once(_: bytes) -> bytes:
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
-        hashlib.sha256(DATA)  # which lets other threads run meanwhile, as reading and writing does
+        hashlib.sha256(DATA)  # lets other threads run, as reading and writing does
     return b""
 
 

@@ -99,7 +99,7 @@ def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: Local
         lives(sandbox, number)
 
 
-def test_an_interrupt_while_idle_is_for_nobody(sandbox: LocalSandbox) -> None:
+def test_an_interrupt_while_idle_ends_no_turn(sandbox: LocalSandbox) -> None:
     for number in range(400):
         assert sandbox.interrupt() is False
         lives(sandbox, number)
