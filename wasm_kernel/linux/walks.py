@@ -93,6 +93,23 @@ class FolderWalk(Closing):
             os.close(self._open[far])
             self._open[far] = -1
 
+    def step(self, name: str) -> str | None:
+        """Goes down into a folder; returns an empty text if it succeeded.
+
+        Returns the text of a link in its place, or None if it is missing.
+        """
+        try:
+            self.enter(name)
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            is_link = problem.errno in (errno.ENOTDIR, errno.ELOOP)
+            target = link_text(self.fd, name) if is_link else ""
+            if not target:
+                raise
+            return target
+        return ""
+
     def leave(self) -> str:
         """Goes back up; returns the name of the folder that was left.
 
@@ -188,6 +205,14 @@ class Lookup(Closing):
     def close(self) -> None:
         """Closes the folders. Safe to call twice."""
         self._walk.close()
+
+
+def link_text(folder: int, name: str) -> str:
+    """Returns the text of a link in an open folder; an empty one if it is not a link."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except (OSError, ValueError):
+        return ""
 
 
 def is_plain_name(name: str) -> bool:

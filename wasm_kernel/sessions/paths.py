@@ -29,7 +29,6 @@ _ABSOLUTE = "Absolute paths are not allowed in a session workspace"
 _ESCAPES = "Path escapes session workspace"
 _RESERVED = "This name is reserved for the session itself"
 _NO_LINK = {errno.EINVAL, errno.ENOENT}
-_NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 class SessionPathError(WasmKernelError, ValueError):
@@ -80,17 +79,7 @@ def resolve_names(path: str) -> tuple[str, ...]:
     Raises `SessionPathError` like `normalize`, and if the path leaves the workspace, or leads
     through a reserved name.
     """
-    found: list[str] = []
-    for name in normalize(path):
-        if name == "..":
-            if not found:
-                raise SessionPathError(_ESCAPES, path)
-            found.pop()
-        elif not found and is_hidden_name(name):
-            raise SessionPathError(_RESERVED, path)
-        else:
-            found.append(name)
-    return tuple(found)
+    return tuple(_Resolving(-1, None, path).run(normalize(path)))
 
 
 def _names(plain: str) -> list[str]:
@@ -169,7 +158,7 @@ def locate(
 class _Resolving:
     """A walk along a path: the folders that exist, and the names beyond the last of them."""
 
-    def __init__(self, workspace: Path | int, walk: FolderWalk, path: str) -> None:
+    def __init__(self, workspace: Path | int, walk: FolderWalk | None, path: str) -> None:
         self._root = "" if isinstance(workspace, int) else str(workspace)
         self._walk = walk
         self._path = path
@@ -191,7 +180,7 @@ class _Resolving:
 
     def _holds(self, name: str) -> bool:
         """Returns whether something has that name in the folder that the walk has reached."""
-        if self._beyond:
+        if self._beyond or self._walk is None:
             return False
         try:
             os.stat(name, dir_fd=self._walk.fd, follow_symlinks=False)
@@ -207,33 +196,36 @@ class _Resolving:
         if "\\" in part and not self._holds(part):
             return _names(part.replace("\\", "/"))
         if not self._beyond:
-            if not self._walk.depth and is_hidden_name(part):
+            if not self._depth and is_hidden_name(part):
                 raise SessionPathError(_RESERVED, self._path)
-            target = self._target(part) if follow or not last else None
+            target = self._target(part) if last and follow else None if last else self._enter(part)
             if target is not None:
-                return self._followed(target)
-            if not last:
-                try:
-                    self._walk.enter(part)
-                except OSError as problem:
-                    if problem.errno not in _NO_FOLDER:
-                        raise
-                else:
-                    return []
+                return self._followed(target) if target else []
         self._beyond.append(part)
         return []
+
+    @property
+    def _depth(self) -> int:
+        return 0 if self._walk is None else self._walk.depth
 
     def _back(self) -> None:
         if self._beyond:
             self._beyond.pop()
-        elif self._walk.depth:
+        elif self._walk is not None and self._walk.depth:
             self._walk.leave()
         else:
             raise SessionPathError(_ESCAPES, self._path)
 
+    def _enter(self, name: str) -> str | None:
+        """Goes down into a folder; returns as `FolderWalk.step` does."""
+        try:
+            return None if self._walk is None else self._walk.step(name)
+        except NotADirectoryError:
+            return None
+
     def _target(self, name: str) -> str | None:
         try:
-            return os.readlink(name, dir_fd=self._walk.fd)
+            return None if self._walk is None else os.readlink(name, dir_fd=self._walk.fd)
         except OSError as problem:
             if problem.errno not in _NO_LINK:
                 raise
@@ -247,7 +239,7 @@ class _Resolving:
             inside = self._root and f"{target.rstrip('/')}/".startswith(f"{self._root}/")
             if not inside:
                 raise SessionPathError(f"{_ESCAPES} through a link", self._path)
-            while self._walk.depth:
-                self._walk.leave()
+            while self._depth:
+                self._back()
             target = target[len(self._root) :]
         return _names(target)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import READ, closing_fd
+from wasm_kernel.linux.walks import link_text
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, Place
 from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
@@ -31,7 +32,6 @@ from wasm_kernel.wasi_files.path_walk import (
     HiddenName,
     Layer,
     PathWalk,
-    link_text,
 )
 from wasm_kernel.wasi_files.preopens import (
     COVER,

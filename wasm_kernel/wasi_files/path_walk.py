@@ -16,7 +16,7 @@ from enum import Enum
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import Closing
-from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.linux.walks import FolderWalk, link_text
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, Place, status_at
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
 from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused, is_hidden_folder
@@ -159,20 +159,12 @@ class Layer(Closing):
         if self.missing:
             return None
         walk = self._opened()
-        try:
-            walk.enter(name)
-        except FileNotFoundError:
-            return None
-        except OSError as problem:
-            is_link = problem.errno in (errno.ENOTDIR, errno.ELOOP)
-            target = link_text(self.deepest, name) if is_link else ""
-            if not target:
-                raise
-            return target
-        if self.hides_folders and self.preopen.hidden.hides_folder(walk.fd, depth):
+        target = walk.step(name)
+        hides = target == "" and self.hides_folders
+        if hides and self.preopen.hidden.hides_folder(walk.fd, depth):
             walk.leave()
             raise HiddenName
-        return ""
+        return target
 
     def _opened(self) -> FolderWalk:
         if self._walk is None:
@@ -301,14 +293,6 @@ class PathWalk(Closing):
         self._way.pop()
         for layer in self._layers:
             layer.leave()
-
-
-def link_text(folder: int, name: str) -> str:
-    """Returns the text of a link in an open folder; an empty one if it is not a link."""
-    try:
-        return os.readlink(name, dir_fd=folder)
-    except (OSError, ValueError):
-        return ""
 
 
 def _names(path: str) -> list[str]:

@@ -178,16 +178,17 @@ class JavaScriptLanguage:
         guest = JavaScriptGuest(
             instance, addresses, host, setup, strippers=strippers, interrupts=interrupts
         )
+        files, should_stop = FileAccess(setup.files), setup.clock.should_stop
         host.loader = ModuleLoader(
-            self.files.modules, _access(setup), guest.without_types, setup.clock.should_stop
+            self.files.modules, lambda: files, guest.without_types, should_stop
         )
         host.calls = AgentCalls(
             QuickJs(instance, addresses.slot, addresses.script_name),
             setup.answer,
             devices=setup.streams.devices(),
             loader=host.loader,
-            files=_access(setup),
-            should_stop=setup.clock.should_stop,
+            files=lambda: files,
+            should_stop=should_stop,
             random=instance.random,
         )
         return guest
@@ -244,11 +245,6 @@ class JavaScriptCell(Struct, frozen=True):
 def _command(line: str) -> CommandLine | None:
     match = _COMMAND.fullmatch(line)
     return CommandLine(match[1], match[2] or "") if match else None
-
-
-def _access(setup: GuestSetup) -> Callable[[], FileAccess]:
-    """Returns a function for a guest's files, which are made when a cell first asks for them."""
-    return cache(lambda: FileAccess(setup.files))
 
 
 @cache
