@@ -121,22 +121,20 @@ class FileChanges:
             for path in sorted(before, key=lambda path: path.split("/")):
                 yield path, before[path], _file_at(lookup, path)
             written = self._written & self._linked
-            names = list(self._names_of(written)) if written else []
-            for path, key in names:
+            for path, key in self._names_of(written) if written else []:
                 yield path, key, _file_at(lookup, path)
 
-    def _names_of(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
+    def _names_of(self, keys: set[Key]) -> list[tuple[str, Key]]:
+        found = []
         with contextlib.suppress(OSError):
-            yield from self._found(keys)
-
-    def _found(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
-        for entry in visible(self._workspace):
-            path = "/".join([*entry.path, entry.name])
-            if entry.is_folder or path in self._before:
-                continue
-            key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
-            if key in keys:
-                yield path, key
+            for entry in visible(self._workspace):
+                path = "/".join([*entry.path, entry.name])
+                if entry.is_folder or path in self._before:
+                    continue
+                key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
+                if key in keys:
+                    found.append((path, key))
+        return found
 
 
 def _file_at(lookup: Lookup, path: str) -> os.stat_result | None:

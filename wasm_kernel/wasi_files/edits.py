@@ -156,11 +156,9 @@ class EditOperations(FileContext):
         if is_kept and stat.S_ISDIR(moved.st_mode):
             with Folder(old.folder).enter(old.name) as folder:
                 for entry in self.until_stopped(walks.entries(folder.fd)):
-                    below = "/".join([*entry.path, entry.name])
-                    here = None if old.path is None else f"{old.path}/{below}"
-                    self._before_move(here, entry.folder, entry.name)
-                    if new.path is not None:
-                        self.history.before_creation(f"{new.path}/{below}")
+                    name = "/".join([*entry.path, entry.name])
+                    self._before_move(_below(old, name), entry.folder, entry.name)
+                    self.history.before_creation(_below(new, name))
         self._before_move(old.path, old.folder, old.name)
 
     def _before_move(self, path: str | None, folder: int, name: str) -> None:

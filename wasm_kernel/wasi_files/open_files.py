@@ -116,13 +116,7 @@ class OpenFiles:
     files have several names.
     """
 
-    def __init__(
-        self,
-        preopens: Preopens,
-        most: int,
-        quota: Quota,
-        changes: FileChanges,
-    ) -> None:
+    def __init__(self, preopens: Preopens, most: int, quota: Quota, changes: FileChanges) -> None:
         fixed = enumerate(preopens.fixed, FIRST_DESCRIPTOR)
         self._by_number = {
             number: OpenDescriptor(preopen, (), preopen.folder.fd, is_folder=True)
@@ -161,13 +155,6 @@ class OpenFiles:
         """Returns an open file; raises `Refused` as `get`, and for folders."""
         opened = self._by_number.get(fd)
         if opened is None or opened.is_folder:
-            raise Refused(errno.EBADF)
-        return opened
-
-    def folder(self, fd: int) -> OpenDescriptor:
-        """Returns an open folder; raises `Refused` as `get`, and for files."""
-        opened = self.get(fd)
-        if not opened.is_folder:
             raise Refused(errno.EBADF)
         return opened
 

@@ -240,46 +240,38 @@ class ReopeningOperations(FileContext):
             if not self.open_files.has_room_at(wanted.fd):
                 lost.append(wanted)
                 continue
-            opened = self._opened_again(wanted)
-            if opened is None:
+            try:
+                opened = self._opened_again(wanted)
+            except (OSError, ValueError, OverflowError):
                 if wanted.path is not None:
                     lost.append(wanted)
                 opened = OpenDescriptor(self.preopens.fixed[0], (), -1, gone=True)
             self.open_files.put(wanted.fd, opened)
         return lost
 
-    def _opened_again(self, wanted: OpenFile) -> OpenDescriptor | None:
+    def _opened_again(self, wanted: OpenFile) -> OpenDescriptor:
+        opened = self._open_by_name(wanted)
         try:
-            opened = self._open_by_name(wanted)
-        except (OSError, ValueError):
-            return None
-        if opened is None:
-            return None
-        try:
-            self._check(opened, wanted)
-        except (OSError, ValueError, OverflowError):
+            name = open_file_identity(opened.fd)
+            if wanted.identity and not self.history.same_file(wanted.identity, name):
+                raise Refused(errno.ESTALE)  # another file took its name
+            if wanted.offset and not opened.is_folder:
+                os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
+        except BaseException:
             os.close(opened.fd)
-            return None
+            raise
+        told_apart = opened.preopen.tells_files_apart and not opened.is_merged
+        opened.identity = name if told_apart else ""
         self.open_files.register(opened, os.fstat(opened.fd))
         opened.gone = bool(opened.unlinked)
         if opened.size is not None:
             opened.size.nameless = opened.gone
         return opened
 
-    def _check(self, opened: OpenDescriptor, wanted: OpenFile) -> None:
-        """Raises `OSError` if it is not the same file; sets its position."""
-        name = open_file_identity(opened.fd)
-        if wanted.identity and not self.history.same_file(wanted.identity, name):
-            raise OSError(errno.ESTALE, "another file took its name")
-        told_apart = opened.preopen.tells_files_apart and not opened.is_merged
-        opened.identity = name if told_apart else ""
-        if wanted.offset and not opened.is_folder:
-            os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
-
-    def _open_by_name(self, wanted: OpenFile) -> OpenDescriptor | None:
+    def _open_by_name(self, wanted: OpenFile) -> OpenDescriptor:
         preopen = self.preopens.at(wanted.guest)
         if preopen is None or wanted.path is None:
-            return None
+            raise Refused(errno.ENOENT)
         # a mount may have become read-only, and the records of an archive can't be trusted
         may_write = preopen.writable or (preopen.guest, wanted.path) == ("/", NULL_DEVICE)
         rights = wanted.rights if may_write else wanted.rights & ~abi.RIGHT_WRITE
@@ -290,7 +282,7 @@ class ReopeningOperations(FileContext):
             return OpenDescriptor(preopen, (), fd, *how, unlinked=wanted.path)
         with resolve(preopen, wanted.path or ".") as place:
             if "/".join(place.parts) != wanted.path:
-                return None  # a link has appeared on the way
+                raise Refused(errno.ELOOP)  # a link has appeared on the way
             look_before_opening(place, flags, rights)
             found = OpenDescriptor(place.preopen, place.parts, -1, *how)
             open_file(place, found)

@@ -50,7 +50,9 @@ class FileOperations(ContentOperations, EditOperations, OpeningOperations, Reope
 
     def entries(self, fd: int) -> Iterator[FolderEntry]:
         """Returns an iterator over the entries of an open folder, unordered."""
-        opened = self.open_files.folder(fd)
+        opened = self.open_files.get(fd)
+        if not opened.is_folder:
+            raise Refused(errno.EBADF)
         if opened.is_hidden_now:
             raise Refused(errno.ENOENT)
         return self.until_stopped(self._entries(opened.preopen, opened.parts, opened.fd))
