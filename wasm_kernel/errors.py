@@ -195,7 +195,7 @@ class CacheWarning(UserWarning):
 class GuestStopped(WasmKernelError):
     """The guest did not return from a turn: its instance is gone.
 
-    `kept` says what the session still has; the room that knows it fills it in. `setting` names the
+    `kept` says what the session still has; the code that knows it sets it. `setting` names the
     policy field, or the argument of the call, to change; it is empty if none would help. `str()`
     has the advice for a program; `text` has the advice for any door.
     """

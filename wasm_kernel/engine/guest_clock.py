@@ -95,7 +95,7 @@ class GuestClock:
 
     @property
     def imports(self) -> Mapping[Import, str]:
-        """The sleep, and the clock if wasmtime's own one, which is faster, would be wrong."""
+        """The sleep function; and the clock, if wasmtime's faster one would be wrong."""
         return LATER if self._before else FIRST
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:

@@ -3,8 +3,8 @@
 Bytes arrive in any pieces: a character split between two writes is put together, and bytes that are
 not UTF-8 are replaced. Small writes are gathered and handed on after `HOLD_SECONDS` at the latest
 (by the ticker while the guest computes), or when the other stream, a frame or the turn's end comes,
-so that output stays in order. A text that is too long to be shown goes to a file of the workspace
-as a whole, if the policy has such files.
+so that output stays in order. A text that is too long to be shown is written, complete, to a file
+of the workspace, if the policy allows it.
 """
 
 from __future__ import annotations

@@ -420,7 +420,7 @@ class PendingTravel:
 def words_of(line: CommandLine) -> tuple[int, str, bool]:
     """Parses the words behind `%undo`, `%redo` or `%restore`, or raises `TravelError`.
 
-    Returns a number of cells, a name, and True if files go along.
+    Returns a number of cells, a name, and True if `--files` is among the words.
     """
     words, count = re.subn(_FILES, "", line.line)
     words, files = words.strip(), count > 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def offer_facts(runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
-    """Adds the commands for facts, also for code in functions; returns the extensible facts."""
+    """Adds the commands that return facts; returns the session's facts, to which others can add."""
     facts, add = SessionFacts(lambda: own, lambda: _memory(runner)), runner.commands.add
     add("session_info", lambda line, context: facts.all(), from_anywhere=True)
     add("fuel", lambda line, context: runner.fuel.facts(), from_anywhere=True)

@@ -31,7 +31,7 @@ _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 
 
 class _Rule(Struct, frozen=True):
-    """How many days a kind of orphans is kept, and that for people."""
+    """The days for which a kind of orphans is kept, and the words that tell people."""
 
     days: float
     words: str

@@ -111,7 +111,7 @@ def can_clone(folder: Path) -> bool:
 def link_or_copy(folder: int, name: str, target: Path | str, there: int | None = None) -> None:
     """Gives a file that is never written again a second name; copies it if it can't be linked.
 
-    If another file takes the name during the call, the target is a whole one of the two files.
+    If another file takes the name during the call, the target is one of the two, complete.
     A link is not followed, and only a regular file is linked. `there` is the target's folder.
     """
     try:

@@ -26,14 +26,14 @@ TEX_MOST = 1_000_000
 
 
 def clean_latex(text: str, removals: Removals) -> str:
-    """A LaTeX output whose commands only typeset; no `<` in it can begin a tag."""
+    """Returns LaTeX without commands that do more than typeset; no `<` in it begins a tag."""
     if len(text) > TEX_MOST:
         raise NotShowable(f"LaTeX of more than {TEX_MOST:,} characters")
     return _TAG_START.sub("< ", safe_tex(text, removals))
 
 
 def clean_math_in(html: str, removals: Removals) -> str:
-    """HTML whose formulas only typeset; other text stays as it is."""
+    """Returns HTML without commands in formulas that do more than typeset."""
     return safe_tex(html, removals) if has_formulas(html) else html
 
 

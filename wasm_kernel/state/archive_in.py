@@ -274,7 +274,7 @@ def _shown(name: str) -> str:
 
 @contextlib.contextmanager
 def _refused(name: str) -> Iterator[None]:
-    """Raises `ArchiveError` if the file system refuses a member for the archive's fault."""
+    """Raises `ArchiveError` if the file system refuses a member for its name."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as problem:

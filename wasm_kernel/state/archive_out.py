@@ -303,7 +303,7 @@ class _ArchivedFiles:
     def add(
         self, part: str, folder: Folder, hidden: Callable[[str], bool] = lambda name: False
     ) -> None:
-        """Adds everything in a folder but what is hidden at its top."""
+        """Adds everything in a folder, except hidden names at its top."""
         for entry in walks.entries(folder.fd):
             if hidden(entry.top):
                 continue

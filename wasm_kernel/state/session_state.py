@@ -167,7 +167,7 @@ class SessionState:
         self._is_wanted = False
 
     def close(self) -> None:
-        """Writes all waiting commits. If that fails, the log says so, and the next run's notice."""
+        """Writes all waiting commits. If that fails, the log and the next run's notice say so."""
         ended = True
         try:
             if self._recorder is not None:

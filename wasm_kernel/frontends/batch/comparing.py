@@ -23,7 +23,7 @@ IGNORABLE = ("images", "counts", "addresses", "metadata")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,16}")
 _NOTE = "[wasm-kernel] "
 _DIFFERENCE_CHARACTERS = 20_000
-_OUTPUTS_MOST = 100  # of a cell
+_OUTPUTS_MOST = 100  # of a cell with more outputs, all are compared as one
 
 
 def difference(before: NotebookNode, after: NotebookNode, ignored: Collection[str]) -> str:

@@ -289,7 +289,7 @@ class NotebookRun:
                 await self._close(self._kernel)
 
     async def _close(self, kernel: BatchKernel) -> None:
-        """Ends the kernel; `KernelLost` if all cells ran, but a session to keep was not kept."""
+        """Ends the kernel; raises `KernelLost` if all cells ran and the session was not saved."""
         await kernel.close(kill=self._stuck)
         stays = self._settings.keeps_session and 0 < self._done == len(self._cells)
         if stays and not await asyncio.to_thread(self._session.is_whole):

@@ -85,7 +85,7 @@ def _running(command: Command, default: Callable[[], Path]) -> Command:
 
 
 def _command(about: str, *options: Option) -> Callable[[Command], Command]:
-    """Registers a function as the command of its name, without underscores, and this help."""
+    """Registers a function as a command, named after it, with `about` as its help."""
 
     def named(command: Command) -> Command:
         _COMMANDS[command.__name__.strip("_")] = (command, about, options)

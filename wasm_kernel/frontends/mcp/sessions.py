@@ -172,7 +172,7 @@ class AgentSession:
         self.seen = NOTHING_SEEN
 
     async def work(self, work: Callable[[], T]) -> T:
-        """Runs `work` on its files on a thread, after the client's other such work."""
+        """Runs `work` on the session's files in a thread, after the client's earlier such work."""
         return await self._host.work(self.caller, work)
 
     async def write(self, path: str, data: bytes | str) -> None:

@@ -162,7 +162,7 @@ class HostImports:
         return self._lent(self.loader.load(self._name(at, length)), out)
 
     def _name(self, at: int, length: int) -> str:
-        """Returns a name; of one that is too long, the beginning."""
+        """Returns a name, or the beginning of one that is too long."""
         return self._memory.read(at, min(length, NAME_BYTES_MOST)).decode("utf-8", "replace")
 
     def _lent(self, data: bytes, out: int) -> int:

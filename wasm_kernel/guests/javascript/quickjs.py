@@ -44,8 +44,8 @@ class Exports(Protocol):
 class QuickJs:
     """The interpreter in one instance. Only the guest's thread uses it.
 
-    `slot` is what `new_slot` returned for this memory; the name of scripts in stacks lies at
-    `script_name`.
+    `slot` is the address that `new_slot` returned for this memory, `script_name` the address of the
+    name that scripts have in stack traces.
     """
 
     def __init__(self, exports: Exports, slot: int, script_name: int = 0) -> None:

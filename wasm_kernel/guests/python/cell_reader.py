@@ -44,7 +44,7 @@ def commands_in(code: str, names: Collection[str]) -> list[CommandLine]:
 
 
 def _in_cell(code: str, names: Collection[str]) -> Iterator[CommandLine]:
-    """Yields the magics of one cell, without empty lines in front and common indent, as IPython."""
+    """Yields the magics of one cell. Drops empty first lines and common indent, as IPython does."""
     text = dedent(re.sub(r"\A(?:[ \t\f]*\n)+", "", re.sub(r"\r\n?", "\n", code)))
     if text.startswith("%%") and not re.match(r"%%\w+\?", text):
         first, _, body = text.partition("\n")
@@ -80,8 +80,8 @@ _PLAIN = {
     '"""': re.compile(r'(?:[^"\\]++|\\(?s:.)|"(?!""))*+(?P<end>""")?'),
     "'''": re.compile(r"(?:[^'\\]++|\\(?s:.)|'(?!''))*+(?P<end>''')?"),
 }
-# The length of a character's name is bounded: of many names that don't end, each would be searched
-# to the line's end.
+# The length of a character's name is bounded: otherwise each of many names that don't end would be
+# searched to the line's end.
 _LITERAL = re.compile(r"[^\\{}'\"\n]++|\\(?:N\{[^{}\n]{0,200}+\}|[^{}])|\{\{|\}\}|(?s:.)")
 _LITERAL_RAW = re.compile(r"[^\\{}'\"\n]++|\\[^{}]|\{\{|\}\}|(?s:.)")
 _START = re.compile(rf"([ \t\f]*)(?:([{re.escape(_ESCAPES)}])|(\w*))")

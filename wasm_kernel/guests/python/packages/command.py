@@ -53,7 +53,7 @@ class PipCommand:
         }
 
     def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
-        """Runs a `%pip` line; returns the names of the packages that came and went.
+        """Runs a `%pip` line; returns the names of installed and of removed packages.
 
         Raises `PackageError` or `Cancelled`, and then changes nothing.
         """
