@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks --native VENV`: wasm-kernel against ipykernel, by turns.
+"""`python -m tests.benchmarks --native VENV`: wasm-kernel against ipykernel, in alternation.
 
 The environment that `--native` names has ipykernel and pandas; `make bench` makes it.
 """
@@ -72,7 +72,7 @@ def their_side(folder: Path, environment: Path) -> Side:
 
 
 def end_forkers() -> None:
-    """Ends the processes that kernels were forked from."""
+    """Ends the processes that forked kernels."""
     for process in launcher.running():
         os.kill(process, signal.SIGTERM)
 
@@ -85,7 +85,7 @@ def main() -> None:
         for inner in ("ours", "theirs", "jupyter"):
             (folder / inner).mkdir()
         os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = str(folder / "jupyter")
-        os.environ["XDG_RUNTIME_DIR"] = str(folder)  # and with it a forker of its own
+        os.environ["XDG_RUNTIME_DIR"] = str(folder)  # it also holds a forker's socket
         stack.callback(end_forkers)
         theirs = their_side(folder / "theirs", given.native)
         ours = their_side(folder / "ours", given.native)

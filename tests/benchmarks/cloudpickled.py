@@ -1,7 +1,7 @@
-"""Keeping 100 MB of variables with cloudpickle, which `measured` runs in the compared environment.
+"""Keeping 100 MB of variables with cloudpickle; `measured` runs it in the compared environment.
 
-As a script it runs cells in IPython, keeps the variables after each, and brings them back in the
-end. It knows nothing of this project, and prints what came of it as JSON.
+As a script it runs cells in IPython, pickles the variables after each, and restores them at the
+end. It knows nothing of this project, and prints its measurements as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEP = "arrays[{step} % 10][{step}] += 1"
 
 
 def measured(python: Path) -> dict[str, list[float]]:
-    """The milliseconds that keeping took after each cell (`kept`), and coming back (`back`)."""
+    """The milliseconds for pickling after each cell (`kept`), and for restoring (`back`)."""
     done = subprocess.run([str(python), __file__], capture_output=True, text=True, check=True)
     found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -1,4 +1,6 @@
-"""A new machine: from the end of `pip install` to the first result, with an empty cache."""
+"""A new machine: the time from the end of `pip install` to the first result, with an empty
+cache.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ WHEELS = Path("dist").absolute()
 
 @dataclass(frozen=True)
 class ColdRow:
-    """One way to the first result, against compiling everything in full at first."""
+    """One way to the first result, compared with compiling everything with full optimization."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("a new machine's first result", "s", "ratio", "aim", "")
 
@@ -40,7 +42,7 @@ class ColdRow:
 
 
 def cold(sides: tuple[Side, Side], rounds: int) -> Iterator[ColdRow]:
-    """The baseline compiler first, and the wheels of `make wheels` if they are there."""
+    """Measures the baseline compiler, and the wheels of `make wheels` if they are there."""
     with tempfile.TemporaryDirectory() as place:
         ours = sides[0].python
         ways = {"compiled in full": (ours, "0"), "baseline": (ours, "1")}

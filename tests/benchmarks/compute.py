@@ -1,4 +1,4 @@
-"""Loops in pure Python, as a cell times them itself, and what numpy, pandas and scikit-learn do."""
+"""Loops in pure Python, timed by their own cell, and work of numpy, pandas and scikit-learn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from tests.benchmarks.sides import PATIENCE, Kernel
 
-AT_REST = 0.002  # seconds of processor time, in a tenth of a second
+AT_REST = 0.002  # seconds of processor time within a tenth of a second
 
 LOOPS = {
     "a loop over whole numbers": """
@@ -210,16 +210,16 @@ TIMED = "import time\nbegun = time.perf_counter(); job()\nprint(time.perf_counte
 
 
 def seconds(kernel: Kernel, source: str) -> float:
-    """How long the job that a source defines took, by the clock inside the kernel."""
+    """The seconds of a source's job, by the clock inside the kernel."""
     kernel.run(source)
     return float(kernel.printed(TIMED))
 
 
 def processor_seconds(kernel: Kernel, source: str) -> float:
-    """How much processor time the job that a source defines took, by the system's account.
+    """The processor seconds of a source's job, as the system counts them.
 
-    What a kernel does after its reply, such as keeping the cell's state, belongs to that cell: so
-    the source's is not counted, and the job's is.
+    A kernel's work after its reply, such as keeping the cell's state, belongs to that cell. So the
+    work after the source's cell is not counted, and the work after the job's cell is.
     """
     kernel.run(source)
     before = _processor_seconds_at_rest(kernel.pid)
@@ -238,5 +238,5 @@ def _processor_seconds_at_rest(pid: int) -> float:
 
 
 def _processor_seconds(pid: int) -> float:
-    """The time of all its threads, also of those that have ended."""
-    return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
+    """The processor time of all threads, including those that have ended."""
+    return time.clock_gettime((~pid << 3) | 2)  # the same as clock_getcpuclockid(3)

@@ -1,4 +1,4 @@
-"""The cost of the memory history by itself, in milliseconds, against its aims."""
+"""The costs of the memory history alone, in milliseconds, and their goals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from wasm_kernel.state.recorder import Recorder
 MILLISECONDS = 1000
 ARRAYS = "import numpy as np\na = np.random.default_rng(1).random(12_500_000)"
 FUEL = 3 * 10**9
-SETTLED_SECONDS = 1.0  # until what a cell left is on disk
+SETTLED_SECONDS = 1.0  # until a cell's state is on disk
 
 
 @contextmanager
 def timed(owner: type, name: str) -> Iterator[list[float]]:
-    """How long a method of ours takes, each time that it is called, in milliseconds."""
+    """Records the milliseconds of each call of a method."""
     taken: list[float] = []
     original: Callable[..., Any] = getattr(owner, name)
 
@@ -43,7 +43,7 @@ def timed(owner: type, name: str) -> Iterator[list[float]]:
 
 
 def commits(native: Side, rounds: int) -> Iterator[Row]:
-    """A commit of a tiny cell: beside 100 MB and beside nothing, and against cloudpickle."""
+    """The commit of a tiny cell: beside 100 MB and beside nothing, and against cloudpickle."""
     beside: tuple[list[float], list[float]] = ([], [])
     pickled: list[float] = []
     with (
@@ -68,7 +68,7 @@ def commits(native: Side, rounds: int) -> Iterator[Row]:
 
 
 def back_to_work(native: Side, rounds: int) -> Iterator[Row]:
-    """From the moment that a cell's fuel is used up until the next one can run."""
+    """The time from the moment that a cell's fuel is used up until the next cell can run."""
     policy = ExecutionPolicy(fuel_budget=FUEL)
     with (
         tempfile.TemporaryDirectory() as folder,

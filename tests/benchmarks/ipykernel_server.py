@@ -1,4 +1,4 @@
-"""The least that makes an ipykernel a tool: what an agent has without a sandbox."""
+"""The shortest code that makes ipykernel a tool, which an agent would use without a sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ kernels: list[object] = []
 
 @server.tool()
 async def execute_code(code: str) -> str:
-    """Runs a cell; returns what it shows."""
+    """Runs a cell; returns its outputs."""
     if not kernels:
         kernels.extend(await start_new_async_kernel())
     shown: list[str] = []

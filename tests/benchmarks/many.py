@@ -1,4 +1,4 @@
-"""Many sessions of one service: 400 that are live, 5,000 that sleep, cells of 1, 10 and 100."""
+"""Many sessions of one service: 400 live ones, 5,000 sleeping ones, and cells of 1, 10 and 100."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIB, MILLISECONDS = 1024**3, 1000
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of many sessions; there is nothing to compare it with."""
+    """A figure of many sessions, without a comparison."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("many sessions", "", "at most", "")
 
@@ -46,7 +46,7 @@ class Figure:
 
 @contextmanager
 def serving() -> Iterator[Service]:
-    """A service whose sessions leave nothing behind in the user's own folders."""
+    """A service that leaves nothing in the user's own folders."""
     with (
         tempfile.TemporaryDirectory(prefix="wasm-kernel-many-") as folder,
         patch.dict(os.environ, XDG_STATE_HOME=f"{folder}/state"),
@@ -56,7 +56,9 @@ def serving() -> Iterator[Service]:
 
 
 def many(_sides: tuple[Side, Side], _rounds: int) -> Iterator[Figure]:
-    """Memory and throughput of 400 live sessions; disk and waking time of 5,000 that sleep."""
+    """Memory and throughput of 400 live sessions; disk space and waking time of 5,000 sleeping
+    ones.
+    """
     with serving() as service:
         before = held_bytes()
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -82,7 +84,7 @@ def _with_frame(service: Service) -> RemoteSandbox:
 
 
 def asleep(service: Service) -> Iterator[Figure]:
-    """Forks of one session that sleep from the beginning."""
+    """Forks of one session that sleep from the start."""
     parent, before = _with_frame(service), held_bytes()
     begun = time.perf_counter()
     sleeping = [fork for _ in range(ASLEEP // 100) for fork in parent.fork(100)]
@@ -108,7 +110,9 @@ def asleep(service: Service) -> Iterator[Figure]:
 
 
 def cells_a_second(sandboxes: Sequence[RemoteSandbox]) -> float:
-    """How many tiny cells end in a second, if each session gets its next when all have answered."""
+    """The number of tiny cells that end in a second; a round begins when all sessions have
+    answered.
+    """
     rounds = CELLS // len(sandboxes)
     for sandbox in sandboxes:
         sandbox.execute("x = 1")  # its guest may rest
@@ -120,5 +124,5 @@ def cells_a_second(sandboxes: Sequence[RemoteSandbox]) -> float:
 
 
 def held_bytes() -> int:
-    """The memory of this process and all below it, their page tables with them."""
+    """The memory of this process and its descendants, including page tables."""
     return pss_bytes(os.getpid()) + page_table_bytes(os.getpid())

@@ -1,4 +1,4 @@
-"""What is measured. Each measure runs both sides by turns, so that a slow minute hits both."""
+"""The measures. Each runs both sides in alternation, so that a slow minute hits both."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Measure = Callable[[Sides, int], Iterator[Line]]
 
 
 def by_turns(sides: Sides, rounds: int, sample: Callable[[Side], float]) -> Samples:
-    """`rounds` samples of each side; who goes first changes every round."""
-    for side in sides:  # once before it counts: file caches, compiled bytecode
+    """`rounds` samples of each side; the side that goes first changes every round."""
+    for side in sides:  # an extra run that is not counted: file caches, compiled bytecode
         sample(side)
     samples: Samples = ([], [])
     for turn in range(rounds):
@@ -55,19 +55,19 @@ def _started(side: Side, code: str, kind: str) -> float:
 
 
 def kernel_start(sides: Sides, rounds: int) -> Iterator[Row]:
-    """From starting the process to the value of `1+1`."""
+    """The time from starting the process to the value of `1+1`."""
     yield from _starts(sides, rounds, "1+1", "text/plain", "1+1", (0.9, 0.3))
 
 
 def first_frame(sides: Sides, rounds: int) -> Iterator[Row]:
-    """From starting the process to a DataFrame as HTML."""
+    """The time from starting the process to a DataFrame as HTML."""
     yield from _starts(sides, rounds, FRAME, "text/html", "first rendered DataFrame", (0.6, 0.2))
 
 
 def _starts(
     sides: Sides, rounds: int, code: str, kind: str, what: str, aims: tuple[float, float]
 ) -> Iterator[Row]:
-    """Three kernels by turns: one that is started, one that is forked, and theirs."""
+    """Runs three kernels in alternation: a started one, a forked one, and ipykernel."""
     ours, theirs = sides
     alone = replace(ours, forked=False)
     _started(ours, code, kind)
@@ -75,7 +75,7 @@ def _starts(
     while not running_forkers() and time.monotonic() < until:  # the first kernel starts it
         time.sleep(0.1)
     samples: dict[Side, list[float]] = {alone: [], ours: [], theirs: []}
-    for turn in range(-1, rounds):  # once before it counts
+    for turn in range(-1, rounds):  # the first turn is not counted
         order = list(samples) if turn % 2 == 0 else list(samples)[::-1]
         for side in order:
             taken = _started(side, code, kind)
@@ -87,7 +87,7 @@ def _starts(
 
 
 def round_trip(sides: Sides, rounds: int) -> Iterator[Row]:
-    """A tiny cell in a kernel that has run some, reply and idle status included."""
+    """A tiny cell in a kernel that has run some, with its reply and idle status."""
     with running(sides[0]) as ours, running(sides[1]) as theirs:
         kernels = {sides[0]: ours, sides[1]: theirs}
 
@@ -101,7 +101,7 @@ def round_trip(sides: Sides, rounds: int) -> Iterator[Row]:
 
 
 def idle_memory(sides: Sides, rounds: int) -> Iterator[Row]:
-    """What each kernel after the first adds, pandas loaded, nothing running."""
+    """The memory that each kernel after the first adds, with pandas loaded and nothing running."""
     samples = by_turns(sides, max(1, rounds // 3), _added_memory)
     yield Row("memory of each further idle kernel with pandas (PSS)", *samples, "MiB", 1.0)
 
@@ -114,14 +114,14 @@ def _added_memory(side: Side) -> float:
             kernels.append(stack.enter_context(running(side)))
             kernels[-1].run(FRAME)
             time.sleep(1)
-            # forked kernels are children of the process that they were forked from
+            # forked kernels are children of the forker
             of_all = [*(kernel.pid for kernel in kernels), *running_forkers()]
             held.append(sum(map(pss_bytes, of_all)))
     return (held[-1] - held[0]) / (IDLE_KERNELS - 1) / MIB
 
 
 def pure_python(sides: Sides, rounds: int) -> Iterator[Row]:
-    """Loops in pure Python; the aim holds for the geometric mean of their ratios."""
+    """Loops in pure Python; the goal is for the geometric mean of their ratios."""
     rows = _computed(sides, rounds, compute.LOOPS, compute.seconds)
     yield Row("pure-Python compute, geometric mean of:", [_mean(rows)], [1.0], "x", 3.5)
     yield from rows
@@ -130,7 +130,7 @@ def pure_python(sides: Sides, rounds: int) -> Iterator[Row]:
 def libraries(sides: Sides, rounds: int) -> Iterator[Row]:
     """Work of numpy, pandas and scikit-learn, in processor time, on one processor.
 
-    All of it is the guest's: nothing is done by the host's numpy.
+    The guest does all of it, without the host's numpy.
     """
     alone = (replace(sides[0], hidden=("numpy",)), sides[1])
     rows = _worked(alone, rounds, compute.LIBRARIES)
@@ -141,15 +141,16 @@ def libraries(sides: Sides, rounds: int) -> Iterator[Row]:
 
 
 def fast(sides: Sides, rounds: int) -> Iterator[Row]:
-    """The work that `wasm-kernel[fast]` gives to the host, in time of one processor."""
+    """Work that `wasm-kernel[fast]` gives to the host, in processor time on one processor."""
     rows = _worked(sides, rounds, compute.FAST)
     yield Row("with wasm-kernel[fast], geometric mean of:", [_mean(rows)], [1.0], "x", 1.5)
     yield from rows
 
 
 def eight(sides: Sides, rounds: int) -> Iterator[Row]:
-    """Eight common things that numpy and pandas do, in processor time, on one processor: all in
-    the guest, and with the host's numpy.
+    """Eight common tasks of numpy and pandas, in processor time on one processor.
+
+    They run once completely in the guest, and once with the host's numpy.
     """
     alone = (replace(sides[0], hidden=("numpy",)), sides[1])
     for which, what, aim in (
@@ -162,9 +163,7 @@ def eight(sides: Sides, rounds: int) -> Iterator[Row]:
 
 
 def unchecked(sides: Sides, rounds: int) -> Iterator[Row]:
-    """Loops in pure Python in a session of a service, whose code has no checks, against those in
-    a kernel.
-    """
+    """Loops in pure Python in a service's session, whose code has no checks, and in a kernel."""
     rows = []
     with running(sides[0]) as kernel, service.loaded() as many:
         session = many.create()
@@ -188,7 +187,9 @@ def _mean(rows: Sequence[Row]) -> float:
 
 
 def _worked(sides: Sides, rounds: int, jobs: Mapping[str, str]) -> list[Row]:
-    """Jobs in processor time, which is told of the process that Jupyter knows: none is forked."""
+    """Jobs in processor time. No kernel is forked, since the system counts the process that
+    Jupyter started.
+    """
     started = (replace(sides[0], forked=False), sides[1])
     return _computed(started, rounds, jobs, compute.processor_seconds)
 
@@ -209,7 +210,7 @@ def _computed(
 
 
 def python_api(sides: Sides, rounds: int) -> Iterator[Row]:
-    """From starting a Python process to a DataFrame as HTML, without Jupyter."""
+    """The time from starting a Python process to a DataFrame as HTML, without Jupyter."""
     for isolation in ("worker", "in-process"):
         first_frame = partial(_first_frame_of_a_process, isolation=isolation)
         samples = by_turns(sides, rounds, first_frame)
@@ -232,7 +233,7 @@ def _first_frame_of_a_process(side: Side, isolation: str) -> float:
 
 
 def _with_native(measure: Callable[[Side, int], Iterator[Line]]) -> Measure:
-    """A measure in which our side is this very process."""
+    """A measure for which this very process is our side."""
     return lambda sides, rounds: measure(sides[1], rounds)
 
 

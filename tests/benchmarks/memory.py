@@ -1,4 +1,4 @@
-"""What a process really holds: PSS, in which a shared page counts once among its sharers."""
+"""The real memory of a process: PSS, in which a shared page is divided among its sharers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ PROC = Path("/proc")
 
 
 def pss_bytes(pid: int) -> int:
-    """The PSS of a process and everything it started.
+    """The PSS of a process and its descendants.
 
     Raises:
-        OSError: this system has no such account (it takes Linux).
+        OSError: The system does not report PSS; Linux does.
     """
     own = _field(PROC / str(pid) / "smaps_rollup", "Pss")
     return own + sum(pss_bytes(child) for child in _children(pid))
 
 
 def page_table_bytes(pid: int) -> int:
-    """Bytes of the page tables of a process and of all that it started."""
+    """The bytes of the page tables of a process and its descendants."""
     own = _field(PROC / str(pid) / "status", "VmPTE")
     return own + sum(page_table_bytes(child) for child in _children(pid))
 

@@ -1,6 +1,6 @@
 """Runs notebooks by nbclient: `... -m tests.benchmarks.notebooks KERNELS NAME PYTHON FOLDER COUNT`.
 
-Each has a kernel of its own. They are what small notebooks are: an import, a table, a few numbers.
+Each has its own kernel. They are typical small notebooks: an import, a table, a few numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CELLS = (
 
 
 def in_two_processes(sides: tuple[Side, Side], rounds: int) -> Iterator[Row]:
-    """20 notebooks by nbclient, in two processes at once."""
+    """Runs 20 notebooks by nbclient, in two processes at once."""
     samples: tuple[list[float], list[float]] = ([], [])
     for turn in range(max(1, rounds // 3)):
         for which in (0, 1) if turn % 2 == 0 else (1, 0):
@@ -53,7 +53,7 @@ def _all(side: Side) -> float:
 
 
 def main(kernels: str, name: str, python: str, folder: str, count: str) -> None:
-    """Runs notebooks, one after another."""
+    """Runs notebooks one after another."""
     specs = KernelSpecManager(kernel_dirs=[kernels], ensure_native_kernel=False)
     for _ in range(int(count)):
         manager = AsyncKernelManager(kernel_name=name, kernel_spec_manager=specs)

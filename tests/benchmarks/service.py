@@ -1,4 +1,4 @@
-"""The costs of a session of a service: to start it, to keep it, to wake it."""
+"""The costs of a service's session: starting, keeping and waking it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAME = "import pandas as pd; pd.DataFrame({'a': [1, 2]})"
 ARRAY = "import numpy as np; a = np.random.default_rng(1).random(13_107_200)"
 MIB, MILLISECONDS = 1024 * 1024, 1000
 SESSIONS = 10
-QUIET_SECONDS = 3.0  # until a worker has given back what it does not need
+QUIET_SECONDS = 3.0  # until a worker has given back unneeded memory
 
 
 @contextmanager
@@ -32,7 +32,9 @@ def loaded() -> Iterator[Service]:
 
 
 def sessions(native: Side, rounds: int) -> Iterator[Row]:
-    """A session to its first DataFrame; what it holds then; a tiny cell; waking it with 100 MB."""
+    """A session to its first DataFrame; its memory after that; a tiny cell; waking it with 100
+    MB.
+    """
     started: list[float] = []
     imported: list[float] = []
     with loaded() as service:

@@ -1,4 +1,4 @@
-"""The two sides of every comparison, and a running kernel of either, over ZMQ."""
+"""The two sides of every comparison, and a running kernel of either side, over ZMQ."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: where its interpreter and its kernel are, and how it is started.
+    """One of the two sides: its interpreter, its kernel, and how that is started.
 
-    `api` is a script that prints a rendered DataFrame; it gets `folder` as its argument. What its
-    kernels say on standard error goes to `log`.
+    `api` is a script that prints a rendered DataFrame; it gets `folder` as its argument. The
+    standard error of its kernels goes to `log`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Side:
     def environment(self) -> dict[str, str]:
         """The environment of its kernels, in which the packages of `hidden` can't be imported.
 
-        Unless it is `forked`, each kernel is started anew, and is the process that Jupyter knows.
+        Unless the side is `forked`, each kernel is a new process, started by Jupyter.
         """
         found = dict(os.environ)
         if not self.forked:
@@ -58,14 +58,14 @@ class Side:
 
 
 class Kernel:
-    """A running kernel and its client; measures from the outside, as a front end would."""
+    """A running kernel and its client, which measures from the outside like a front end."""
 
     def __init__(self, side: Side) -> None:
         specs = KernelSpecManager(kernel_dirs=[str(side.kernels)], ensure_native_kernel=False)
         self.manager = KernelManager(kernel_name=side.kernel_name, kernel_spec_manager=specs)
         spec = self.manager.kernel_spec
         assert spec is not None
-        spec.argv[0] = str(side.python)  # a spec from a wheel says "python", whichever that is
+        spec.argv[0] = str(side.python)  # a spec from a wheel says "python", which may be any
         with side.log.open("ab") as log:
             self.manager.start_kernel(
                 cwd=str(side.folder),
@@ -74,8 +74,8 @@ class Kernel:
                 env=side.environment(),
             )
         self.client: BlockingKernelClient = self.manager.blocking_client()
-        # By default a socket that finds no kernel yet tries again after 100 to 200 ms, which would
-        # round every start to that. The client's context is its own.
+        # By default a socket that finds no kernel tries again after 100 to 200 ms, which would
+        # round every start up to that. So the client has a context of its own.
         self.client.context.setsockopt(zmq.RECONNECT_IVL, 2)
         self.client.start_channels()
 
@@ -87,7 +87,7 @@ class Kernel:
         return pid
 
     def connect(self) -> None:
-        """Wait until the kernel answers and its output is heard."""
+        """Waits until the kernel answers and its outputs are received."""
         self.client.kernel_info()
         self.client.get_shell_msg(timeout=PATIENCE)
         begun = time.monotonic()
@@ -100,7 +100,7 @@ class Kernel:
         raise TimeoutError("the kernel's output is not heard")
 
     def run(self, code: str) -> list[dict[str, Any]]:
-        """The output messages of a cell, once both its reply and its idle status are there."""
+        """Runs a cell; returns its output messages once its reply and its idle status are there."""
         sent = self.client.execute(code)
         outputs = []
         while True:
@@ -119,7 +119,7 @@ class Kernel:
         return outputs
 
     def printed(self, code: str) -> str:
-        """What a cell wrote to standard output."""
+        """The cell's text on standard output."""
         return "".join(
             message["content"]["text"]
             for message in self.run(code)
@@ -127,7 +127,7 @@ class Kernel:
         )
 
     def stop(self) -> None:
-        """End the kernel and free its ports."""
+        """Ends the kernel and frees its ports."""
         self.client.stop_channels()
         self.manager.shutdown_kernel()
         self.manager.cleanup_resources()

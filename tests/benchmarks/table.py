@@ -1,4 +1,4 @@
-"""The measurements as a table: medians, their ratio, and the aim beside it."""
+"""The measurements as a table: medians, their ratio, and the goal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 
 
 class Line(Protocol):
-    """A row of a table, under a head of its own kind."""
+    """A row of a table; each kind of row has a table with its own head."""
 
     HEAD: ClassVar[tuple[str, ...]]
 
@@ -20,7 +20,7 @@ class Line(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: the samples of both sides in `unit`, and the ratio that is aimed at."""
+    """One comparison: the samples of both sides in `unit`, and the goal for their ratio."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("what", "wasm-kernel", "native", "ratio", "aim", "")
 
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Our median by theirs."""
+        """Our median divided by theirs."""
         return median(self.ours) / median(self.theirs)
 
     def line(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class Row:
 
 
 def rendered(rows: Sequence[Line]) -> str:
-    """The rows under their heads, in columns; a table of its own for each head."""
+    """The rows in columns under their heads; each head begins a new table."""
     kinds = groupby(rows, key=lambda row: row.HEAD)
     return "\n\n".join(_table([head, *(row.line() for row in group)]) for head, group in kinds)
 

@@ -1,7 +1,7 @@
 """A pytest plugin: the tests run in a process that may be killed, so their guests have no epochs.
 
-The names of tests are written to the file that `BEGUN_TESTS` names as they begin. Those that are
-there already do not run: the process after one that was killed goes on with what is left.
+As tests begin, their names are written to the file that `BEGUN_TESTS` names. Tests named there
+already are skipped, so that a process can continue after one that was killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OWNER = Owner()
 
 def pytest_configure() -> None:
     """Lets the guests of this process run without epochs, if it is loaded as a plugin."""
-    # not when it is imported: a test of the everyday run names this module
+    # a test of the everyday run names this module, so importing it must change nothing
     THIS_PROCESS.may_be_killed_by(_OWNER)
 
 

@@ -1,7 +1,7 @@
-"""Agents as they come: other clients, one that does what models do, and fifty at once.
+"""Real agents: other clients, one that works like a model, and fifty at once.
 
-The other clients are fetched from their registries: the older official one of Python, those of
-TypeScript, and the Inspector's command line. All of them do the same things over each transport.
+The other clients come from their registries: the older official one for Python, those for
+TypeScript, and the Inspector's command line. All do the same things over each transport.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 def run(*command: str, **options: Any) -> str:
-    """What a command that must succeed prints."""
+    """The output of a command that must succeed."""
     ended = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=600, **options
     )
@@ -100,7 +100,7 @@ def test_the_inspector_lists_and_calls_the_tools(environment_of: dict[str, str])
 
 
 def test_compiling_shows_as_progress(environment_of: dict[str, str], tmp_path: Path) -> None:
-    """On a machine whose cache is empty the first call tells what it waits for."""
+    """With an empty cache, the first call tells that it waits for the compilation."""
     heard: list[str] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -183,7 +183,7 @@ def work(agent: Agent) -> None:
     cell("import ctypes, os\nos._exit(7)", "GuestExited", fails=True)
     cell("int(orders.amount.sum())", r"\n3188\n")
     assert happens(lambda: "asleep" in agent.call("list_sessions").text)
-    cell("int(orders.amount.sum())", r"\n3188\n")  # it has slept for an hour, as far as it knows
+    cell("int(orders.amount.sum())", r"\n3188\n")  # its own clock says that it slept an hour
     cell("import torch", "MLPClassifier", fails=True)
     cell("import urllib.request as u\nu.urlopen('http://example.org')", "no network", fails=True)
     cell("input('which?')", "Nobody is there", fails=True)
@@ -203,11 +203,11 @@ def work(agent: Agent) -> None:
 
 
 def test_fifty_clients_at_once(environment_of: dict[str, str]) -> None:
-    """Nobody sees another's state; some leave without a word; nothing is left in the end."""
+    """No client sees another's state; some leave without notice; nothing is left at the end."""
     seconds = ("--idle-seconds", "2", "--expire-seconds", "45")
     options = (*seconds, "--memory", "200000", "--owner-sessions", str(MANY))
     data = Path(environment_of["XDG_DATA_HOME"]) / "wasm-kernel" / "mcp" / "sessions"
-    others = {*data.glob("*/")}  # of the file's other server, which runs still
+    others = {*data.glob("*/")}  # of the file's other server, which is still running
     with serving(environment_of, *options) as server:
         before = numbers(server)
         asyncio.run(crowd(server.url))
@@ -258,7 +258,7 @@ async def one_of_many(url: str, number: int, chance: float) -> float:
 
         if number % 5 == 0:
             handle["language"] = "javascript"
-        if mode == MODERN:  # others of the same address have begun sessions
+        if mode == MODERN:  # other clients with the same address have begun sessions
             made = await client.call_tool("create_session", handle)
             found = re.search(r'session="([\w-]+)"', str(made.content))
             assert found is not None

@@ -1,6 +1,7 @@
-"""The baseline compiler's code gives what the optimizing one's gives; a session begins with it.
+"""The baseline compiler's code gives the same results as the optimizing one's; sessions begin with
+it.
 
-Exceptions in Winch are young, so each version of wasmtime is compared anew.
+Exceptions in Winch are young, so each version of wasmtime is compared again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ x = sympy.Symbol('x'); print(sympy.factor(x**8 - 1), sympy.integrate(sympy.exp(-
 
 
 def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the cells print in code of a flavour."""
+    """The output of the cells in code of this flavour."""
     monkeypatch.setattr(PythonLanguage, "code_for", lambda *_: flavour)
     with create_sandbox(workspace=folder) as sandbox:
         results = [sandbox.execute(cell) for cell in CELLS]

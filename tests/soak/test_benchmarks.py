@@ -1,4 +1,4 @@
-"""Every benchmark comes to its figures; what they are is not looked at."""
+"""Every benchmark prints its figures; their values are not checked."""
 
 from __future__ import annotations
 

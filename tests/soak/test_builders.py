@@ -1,4 +1,4 @@
-"""Builders of the cache, killed at random moments: in the end there is one good file."""
+"""Builders of the cache are killed at random moments; at the end the cache holds one good file."""
 
 from __future__ import annotations
 

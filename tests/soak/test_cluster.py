@@ -70,7 +70,7 @@ def dask(tmp_path: Path) -> Iterator[DaskCluster]:
 
 
 class Watching(Progress):
-    """Progress that lets something happen after so many notebooks."""
+    """Progress that does something after a number of notebooks."""
 
     def __init__(self) -> None:
         self.ends: list[Outcome] = []
@@ -123,7 +123,9 @@ def test_every_notebook_ends_once_whatever_is_lost(
 def test_a_local_cluster_is_its_owners_and_takes_no_module_from_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dask pickles: whoever connects runs code here, and any user of the machine reaches a port."""
+    """Dask pickles, so any client that connects could run code here; any user of the machine
+    reaches a port.
+    """
     for name in ("multiprocessing", "signal", "distributed"):
         Path(tmp_path, f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Frames of every kind of nonsense through the door, from inside, for some minutes."""
+"""For some minutes, cells send nonsense frames of all kinds to the host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ for _ in range(3000):
 
 @pytest.fixture
 def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
-    """A sandbox with small caps."""
+    """A sandbox with small limits."""
     policy = ExecutionPolicy(cell_timeout=20.0, display_count=500, display_bytes=1 << 20)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)
     made.start().result(600)

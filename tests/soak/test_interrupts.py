@@ -1,4 +1,6 @@
-"""Interrupts at random moments against one sandbox, many times: none is lost, none is stale."""
+"""Interrupts at random moments against one sandbox, many times: none is lost, none comes too
+late.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ ENDS = {"KeyboardInterrupt", "Interrupted", "CancelledError"}
 
 @pytest.fixture
 def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
-    """A sandbox that says soon when it is wedged."""
+    """A sandbox that soon reports when it is stuck."""
     policy = ExecutionPolicy(grace_seconds=GRACE, cell_timeout=20.0, display_count=500)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)
     made.start().result(600)
@@ -47,7 +49,7 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
 
 
 def lives(sandbox: LocalSandbox, number: int) -> None:
-    """The next cell runs to its end, undisturbed."""
+    """Check that the next cell runs to its end, undisturbed."""
     result = sandbox.execute(f"print({number})")
     assert result.success, (number, result.error)
     assert result.stdout == f"{number}\n"
@@ -117,7 +119,7 @@ def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
         lives(sandbox, number)
 
 
-def test_of_queued_cells_one_at_most_is_interrupted(sandbox: LocalSandbox) -> None:
+def test_at_most_one_of_queued_cells_is_interrupted(sandbox: LocalSandbox) -> None:
     dice = random.Random(5)
     for number in lasting():
         futures = [sandbox.submit("import time; time.sleep(0.02)") for _ in range(4)]
@@ -129,6 +131,6 @@ def test_of_queued_cells_one_at_most_is_interrupted(sandbox: LocalSandbox) -> No
 
 
 def test_f8_case_47_thousands_of_interrupts_over_ten_kinds_of_cells(sandbox: LocalSandbox) -> None:
-    """Each comes within 16 ms of the cell's begin, the cells take about as long."""
+    """Each comes within 16 ms of the cell's begin, and the cells take about as long."""
     ends = interrupt_many(sandbox, lasting(4), seed=47)
     assert ends["ended"] < 0.8 * sum(ends.values()), ends

@@ -18,11 +18,11 @@ from wasm_kernel.policy import ExecutionPolicy
 
 pytestmark = pytest.mark.soak
 SUITE = "WASM_KERNEL_TEST262"
-"""The variable that names a checkout of tc39/test262; without it, nothing of it is run."""
+"""The variable that names a checkout of tc39/test262; without it, the suite is skipped."""
 SAMPLE, SEED = 1500, 262
-LEAST = 0.97  # of the sample that passes; what fails is listed in docs/javascript.md
+LEAST = 0.97  # the share of the sample that passes; docs/javascript.md lists the failures
 LEFT_OUT = {
-    # these need another realm, an agent of their own, or parts of the language that are not there
+    # these need another realm, their own agent, or missing parts of the language
     *("Intl", "IsHTMLDDA", "SharedArrayBuffer", "cross-realm", "decorators", "import-defer"),
     *("source-phase-imports", "tail-call-optimization", "Temporal", "ShadowRealm"),
 }
@@ -47,7 +47,7 @@ def test_interrupts_at_random_moments(tmp_path: Path) -> None:
         sandbox.execute("var kept = 0")
         for number in lasting(4):
             cell = sandbox.submit(chance.choice(KINDS))
-            while not cell.done():  # one that comes before the cell is for nobody
+            while not cell.done():  # an interrupt before the cell begins ends no cell
                 time.sleep(chance.random() * 0.01)
                 sandbox.interrupt()
             result = cell.result()
@@ -73,7 +73,7 @@ def cases() -> list[Path]:
 
 
 def passes(sandbox: LocalSandbox, path: Path) -> bool | None:
-    """Whether a case of the suite does what it should; None if it can't be tried here."""
+    """True if a case of the suite does what it should; None if it can't be tried here."""
     text = path.read_text()
     head = text.partition("/*---")[2].partition("---*/")[0]
     flags, features = _listed(head, "flags"), _listed(head, "features")
@@ -82,10 +82,10 @@ def passes(sandbox: LocalSandbox, path: Path) -> bool | None:
     harness = ("sta.js", "assert.js", "doneprintHandle.js", *sorted(_listed(head, "includes")))
     folder = Path(os.environ[SUITE], "harness")
     before = "\n".join((folder / name).read_text() for name in harness)
-    # indirect evaluation is a script of its own, as the suite wants it: no cell's rewriting
+    # indirect evaluation makes it a script, as the suite wants, and not a rewritten cell
     strict = '"use strict";\n' if "onlyStrict" in flags else ""
     sandbox.restore("clean")
-    for module in path.parent.glob("*_FIXTURE.*"):  # what the case imports lies beside it
+    for module in path.parent.glob("*_FIXTURE.*"):  # the case imports these
         shutil.copy(module, sandbox.workspace)
     script = f"globalThis.print = t => globalThis.printed = t;\n(0, eval)({_quoted(before)})"
     assert sandbox.execute(script).success

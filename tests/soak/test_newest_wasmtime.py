@@ -1,6 +1,6 @@
-"""The newest release of wasmtime, also one that our requirement does not take yet.
+"""The newest release of wasmtime, even if our requirement does not accept it yet.
 
-It is installed into an environment of its own, which has everything else from ours.
+It is installed into its own environment, which takes everything else from ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.soak
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "newest-wasmtime"
 PYTHON = PLACE / "bin" / "python"
-KERNELS = Path(sysconfig.get_path("data"), "share", "jupyter")  # where ours has its kernelspecs
+KERNELS = Path(sysconfig.get_path("data"), "share", "jupyter")  # the folder with our kernelspecs
 SUITES = ("engine", "wasi_files", "state", "specification", "attacks")
 SECONDS = 7200
 

@@ -1,6 +1,7 @@
-"""Sessions of one service are killed, stopped, put to rest and to sleep, forked, brought back and
-interrupted at random, several at once, and the process that forks their workers is killed: each
-one's variables are those of its own history.
+"""Sessions of one service keep the variables of their own histories.
+
+At random, several at once are killed, stopped, put to rest and to sleep, forked, restored and
+interrupted, and the process that forks their workers is killed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ STEP = "ran = [*globals().get('ran', []), {}]\nimport time; time.sleep({})"
 IN_A_CELL = ["run", "kill", "kill", "stop", "interrupt"]
 BETWEEN = ["sleep", "kill asleep", "stop asleep", "fork", "checkpoint", "restore"]
 BETWEEN += ["rest", "kill resting"]
-REST_SECONDS = 2.3  # until a worker's guest rests
+REST_SECONDS = 2.3  # seconds until a worker's guest rests
 
 
 def is_lost(result: SandboxResult) -> bool:
@@ -62,7 +63,7 @@ class Model:
             before = [self.ran]
             try:
                 self.between_cells(what, before)
-            except WorkerLost:  # by the end of the process that forks
+            except WorkerLost:  # since the process that forks workers ended
                 self.look(before, is_broken=True)
             else:
                 self.look(before[-1:], is_broken="kill" in what or "stop" in what)
@@ -71,8 +72,8 @@ class Model:
         """Does something to a session that is idle.
 
         Args:
-            what: What is done.
-            may_be: Gets what `ran` holds if it is done to its end.
+            what: The name of the action.
+            may_be: Receives the value of `ran` after the complete action.
         """
         if what == "sleep":
             self.sandbox.worker.sleep()
@@ -102,7 +103,7 @@ class Model:
             os.kill(worker.process, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
 
     def run(self, what: str) -> None:
-        """Appends a number in a cell, to which something happens meanwhile."""
+        """Appends a number in a cell; something else is done to the session at the same time."""
         number, is_over = self.chance.randrange(10**6), threading.Event()
 
         def act() -> None:
@@ -120,11 +121,12 @@ class Model:
         self.look([[*self.ran, number]], is_broken=what != "run" or is_lost(result))
 
     def look(self, may_be: Sequence[list[int]], *, is_broken: bool = False) -> None:
-        """Checks what the session has: all, or if something was cut short, a state that there was.
+        """Checks the session's variable: the last value, or after a break, a value that it once
+        had.
 
         Args:
-            may_be: What `ran` may hold; the last is what it holds if nothing is broken.
-            is_broken: Whether something was cut short.
+            may_be: The values that `ran` may have; without a break it has the last.
+            is_broken: True if something was cut short.
         """
         result = self.sandbox.execute(LOOK)
         while is_lost(result):
@@ -192,7 +194,9 @@ def test_a_killed_owner_leaves_sessions_that_open_and_nothing_else(
 
 
 def is_gone(root: Path) -> bool:
-    """True if no process is left of the owner that has a root, which all of them have as a mark."""
+    """True if the owner of this root has left no process; all its processes carry the root as a
+    mark.
+    """
     for each in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if f"{MARK}={root}\0" in each.read_text(errors="replace"):

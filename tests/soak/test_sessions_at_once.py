@@ -1,4 +1,6 @@
-"""Several processes open, fill, delete and prune the same sessions: no state is lost or left."""
+"""Several processes open, fill, delete and prune the same sessions: no state is lost or left
+over.
+"""
 
 from __future__ import annotations
 

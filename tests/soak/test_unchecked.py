@@ -1,7 +1,7 @@
-"""Real guests without epochs in a process that may be killed: what holds for others holds for them.
+"""The suites also hold for guests without epochs, in a process that may be killed.
 
-Their process ends where others are stopped by an epoch: in a long call into C, and in a loop that
-swallows interrupts.
+If a guest does not react, where an epoch would stop it, this process ends: in a long call into C,
+and in a loop that swallows interrupts.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def test_a_suite_holds_without_epochs(
         if ended.returncode != killable.STATUS:
             break
         killed.add(begun.read_text().splitlines()[-1])
-    # the last one may have been the one that was killed
+    # the test that was killed may have been the last one
     assert ended.returncode in (os.EX_OK, pytest.ExitCode.NO_TESTS_COLLECTED), ended.stdout[-4000:]
     assert all(any(part in name for part in DEAF) for name in killed), killed

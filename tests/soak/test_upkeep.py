@@ -1,4 +1,6 @@
-"""Sessions are opened while others make room and are killed at it: variables are back, or told."""
+"""Sessions are opened while other processes make room and are killed: no variables are lost
+unreported.
+"""
 
 from __future__ import annotations
 

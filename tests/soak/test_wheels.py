@@ -1,4 +1,4 @@
-"""The wheels that are published: with all of them installed, the first cell compiles nothing."""
+"""With all published wheels installed, the first cell compiles nothing."""
 
 from __future__ import annotations
 

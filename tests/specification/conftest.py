@@ -1,5 +1,5 @@
-"""What the scenarios share: the default workspace root in a folder of the test's own, and what the
-application's log hears.
+"""Shared by the scenarios: the default workspace root in a folder of each test, and the
+application's log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def get(warm: None) -> Iterator[Getting]:
-    """`get_session_sandbox`; what it opens is closed after the test."""
+    """`get_session_sandbox`, whose sandboxes are closed after the test."""
     with ExitStack() as opened:
 
         def one(session_id: str = ID, **options: Any) -> BaseSandbox:
@@ -44,7 +44,7 @@ def get(warm: None) -> Iterator[Getting]:
 
 @pytest.fixture
 def create(warm: None) -> Iterator[Creating]:
-    """`create_session_sandbox`; what it opens is closed after the test."""
+    """`create_session_sandbox`, whose sandboxes are closed after the test."""
     with ExitStack() as opened:
 
         def one(**options: Any) -> tuple[str, BaseSandbox]:
@@ -71,18 +71,18 @@ class Heard:
         ]
 
     def of(self, name: str) -> list[dict[str, Any]]:
-        """The fields of all events of a name."""
+        """The fields of all events of this name."""
         return [fields for event, fields in self.events if event == name]
 
     def one(self, name: str) -> dict[str, Any]:
-        """The fields of an event that must have been heard just once."""
+        """The fields of the event of this name; it must have been heard just once."""
         (fields,) = self.of(name)
         return fields
 
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
-    """Pass `heard.logger`; ask `heard.one(event)`."""
+    """A log for sandboxes: tests pass `heard.logger` and ask `heard.one(event)`."""
     logger = Heard()
     yield logger
     documented.check(logger.events)

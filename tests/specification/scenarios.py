@@ -1,8 +1,8 @@
 """The titles of the specification's scenarios, by document, in its own order and words.
 
 Each has a test of its name: `Log file read operation` of `workspace-operations` is
-`test_log_file_read_operation` in `test_workspace_operations.py`. `session-design` has no scenarios;
-its decisions stand here in its place.
+`test_log_file_read_operation` in `test_workspace_operations.py`. `session-design` has no scenarios,
+so its decisions are listed here instead.
 """
 
 from __future__ import annotations

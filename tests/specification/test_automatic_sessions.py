@@ -1,6 +1,6 @@
 """Capability: automatic sessions. Through the official client, over each transport.
 
-What holds without a server, too, is tested of sandboxes beside it.
+Scenarios that also hold without a server are tested with sandboxes, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Servers:
         self._stdio: dict[tuple[str, ...], Agent] = {}
 
     def client(self, transport: str, *options: str) -> Agent:
-        """A client of a server with such options; over HTTP of one that others use, too."""
+        """A client of a server with these options; over HTTP the server may be shared."""
         options = (*options, "--policy", str(self.policy))
         if transport == "stdio":
             return self.agents.stdio(*options)
@@ -44,14 +44,14 @@ class Servers:
         return self.agents.http(self.http(*options).url, mode=mode)
 
     def http(self, *options: str) -> HttpServer:
-        """The server over HTTP with such options."""
+        """The server over HTTP with these options."""
         if options not in self._http:
             server = serving(self.agents.environment, *options)
             self._http[options] = self._ending.enter_context(server)
         return self._http[options]
 
     def shared(self, transport: str) -> Agent:
-        """A client that tests share which leave each other's variables alone."""
+        """A client for tests that leave each other's variables alone."""
         if (transport,) not in self._stdio:
             self._stdio[transport,] = self.client(transport, *LIMITS)
         return self._stdio[transport,]
@@ -125,7 +125,7 @@ def test_per_language_sessions(client: Agent) -> None:
 
 
 def _named(handle: str) -> dict[str, str]:
-    """The argument that names a session, where a client has to name it."""
+    """The argument that names a session, if the client must name it."""
     return {"session": handle} if handle else {}
 
 
@@ -138,7 +138,9 @@ def test_stdio_session_binding(servers: Servers) -> None:
 
 
 def test_http_session_binding(servers: Servers) -> None:
-    """An `Mcp-Session-Id` has one session across requests; in the newer protocol, a handle."""
+    """An `Mcp-Session-Id` has one session across requests; in the newer protocol a handle has
+    one.
+    """
     first, second = (servers.client("http by session header", *LIMITS) for _ in range(2))
     third = servers.client("http by handle", *LIMITS)
     for number, client in enumerate((first, second, third)):
@@ -187,7 +189,7 @@ def test_session_cleanup(servers: Servers) -> None:
         explicit = two.call("create_session").handle
         assert len(set(servers.folders) - before) == 3
     wait_for(lambda: len(set(servers.folders) - before) == 1, "the end of their sessions")
-    third = servers.client("http by handle", *LIMITS)  # an explicit one outlives its connection
+    third = servers.client("http by handle", *LIMITS)  # an explicit session outlives its connection
     assert third.says("6 * 7", session=explicit) == "42"
     third.call("destroy_session", session=explicit)
 
@@ -244,7 +246,7 @@ def test_memory_limits_of_a_sandbox(get: Getting) -> None:
 
 
 def test_concurrent_session_limits(servers: Servers, transport: str) -> None:
-    """Each client may have so many, and all together; no other session is touched."""
+    """The number is limited for each client and for all together; no other session is touched."""
     client = servers.shared(transport)
     client.says("x = 1")
     made: list[str] = []

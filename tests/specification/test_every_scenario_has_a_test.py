@@ -1,4 +1,4 @@
-"""No scenario of the specification is without a test of its name."""
+"""Every scenario of the specification has a test of its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_each_scenario_has_a_test_in_the_documents_order(document: str) -> None:
     assert len(set(expected)) == len(expected)
 
 
-def test_the_documents_are_as_long_as_they_are() -> None:
+def test_the_documents_have_their_numbers_of_scenarios() -> None:
     counts = {document: len(titles) for document, titles in scenarios.SCENARIOS.items()}
     assert counts["session-management"] == 25
     assert counts["workspace-operations"] == 35

@@ -51,7 +51,7 @@ def time_of(text: str) -> datetime:
 
 
 def a_session(root: Path, hours: float | None, content: bytes = b"") -> str:
-    """A session's folder that was last used so many hours ago; without metadata for None."""
+    """A session's folder that was last used this many hours ago; None: without metadata."""
     workspace = aged_session(root, hours or 0, content)
     if hours is None:
         (workspace / ".metadata.json").unlink()
@@ -284,7 +284,7 @@ def test_calculate_disk_space_reclaimed(root: Path) -> None:
     assert prune_sessions(older_than_hours=24).reclaimed_bytes == expected
 
 
-def test_private_bytes_are_no_part_of_the_reclaimed_bytes(create: Creating, heard: Heard) -> None:
+def test_private_bytes_do_not_count_as_reclaimed_bytes(create: Creating, heard: Heard) -> None:
     _, sandbox = create()
     sandbox.execute("import random; x = random.randbytes(3_000_000); open('f', 'w').write('abc')")
     sandbox.close()
@@ -360,7 +360,7 @@ def test_a_session_whose_folder_cannot_be_entered_is_told_as_a_candidate(
     candidates = {one.pop("session_id"): one for one in heard.of("session.prune.candidate")}
     ages = {name: round(fields["age_hours"]) for name, fields in candidates.items()}
     assert ages == {closed: 60, unread: 50, old: 30}
-    assert candidates[closed]["size_bytes"] == 0  # as much as can be seen
+    assert candidates[closed]["size_bytes"] == 0  # its content can't be seen
     assert candidates[unread]["size_bytes"] > 0
 
 
@@ -495,7 +495,7 @@ def test_a_link_to_a_session_is_that_session(get: Getting, root: Path, heard: He
     assert list(root.iterdir()) == []
 
 
-def test_no_guest_gives_somebody_another_ones_session(get: Getting, root: Path) -> None:
+def test_no_guest_gives_a_user_the_session_of_another(get: Getting, root: Path) -> None:
     """The guest of a sandbox on the sessions' folder itself makes links there (F1)."""
     alice = ids.new()
     get(alice).execute("open('secret', 'w').write('of alice')")

@@ -48,7 +48,7 @@ def in_another_process(session_id: str, code: str) -> str:
 
 
 def test_stateless_session_helpers(create: Creating) -> None:
-    """The folder is all that a session is: any process that knows the id goes on with it."""
+    """A session is its folder: any process that knows the id can continue it."""
     session_id, sandbox = create()
     sandbox.execute("x = [1, 2]; open('file', 'w').write('kept')")
     sandbox.close()
@@ -76,7 +76,7 @@ def test_session_id_as_directory_name(create: Creating, root: Path) -> None:
 def test_file_operations_as_standalone_functions(create: Creating) -> None:
     session_id, sandbox = create()
     write_session_file(session_id, "in.txt", "from outside")
-    assert list_session_files(session_id) == ["in.txt"]  # no guest was started for that
+    assert list_session_files(session_id) == ["in.txt"]  # this started no guest
     assert sandbox.execute("print(open('in.txt').read())").stdout == "from outside\n"
     sandbox.execute("open('out.txt', 'w').write('from inside')")
     sandbox.close()

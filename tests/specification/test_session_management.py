@@ -51,7 +51,7 @@ def test_create_session_workspace(get: Getting, root: Path) -> None:
     (workspace / "host.txt").write_text("written")
     assert (workspace / "host.txt").read_text() == "written"
     get().close()
-    get()  # what exists is no obstacle
+    get()  # an existing session does not matter
 
 
 def test_resolve_existing_session_workspace(get: Getting, root: Path) -> None:
@@ -156,7 +156,7 @@ def test_wasi_preopen_scoped_to_session(get: Getting, root: Path) -> None:
 
 
 def test_no_sandbox_beside_sessions_reaches_them(get: Getting, create: Creating) -> None:
-    """The default workspace of a sandbox without session is the sessions' root, too."""
+    """The default workspace of a sandbox without a session is the sessions' root, too."""
     new, _ = create()
     with create_sandbox() as before:
         get().execute("open('/app/secret.txt', 'w').write('x')")

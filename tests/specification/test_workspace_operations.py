@@ -36,7 +36,7 @@ def workspace(root: Path) -> Path:
 
 
 def put(workspace: Path, **files: bytes) -> None:
-    """Files by their path, in which `__` stands for a slash and `_` for a dot."""
+    """Writes files; in the names of arguments, `__` stands for a slash and `_` for a dot."""
     for name, content in files.items():
         path = workspace / name.replace("__", "/").replace("_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +198,7 @@ def test_delete_nonexistent_path() -> None:
 def test_validate_relative_paths(workspace: Path, operation: Callable[[str, str], Any]) -> None:
     put(workspace, here_txt=b"x")
     (workspace / "folder").mkdir()
-    operation(ID, "folder/../here.txt")  # it has `..` in it and stays inside
+    operation(ID, "folder/../here.txt")  # the path contains `..` but stays inside
     with pytest.raises(ValueError, match="escapes"):
         operation(ID, "folder/../../outside.txt")
 
@@ -302,7 +302,7 @@ def test_permission_error(workspace: Path) -> None:
 
 
 class Untouched:
-    """A root that nobody may so much as look at."""
+    """A root that fails the test if it is used at all."""
 
     def __fspath__(self) -> str:
         raise AssertionError("the file system was asked")

@@ -1,6 +1,6 @@
 """The scenarios through an older official client: `old_client.py stdio COMMAND...` or `http URL`.
 
-Runs in an environment of its own, without pytest.
+It runs in its own environment, without pytest.
 """
 
 import asyncio
