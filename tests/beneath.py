@@ -1,4 +1,4 @@
-"""A sandbox over a notebook's folder, as the Jupyter kernel has it."""
+"""A sandbox over a notebook's folder, like that of the Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from wasm_kernel.folders.private import PrivateFolders
 
 
 def over(folder: Path, aside: Path) -> LocalSandbox:
-    """A session whose guest sees a folder as /notebook; close it.
+    """A session whose guest sees a folder as /notebook; the caller closes it.
 
     Args:
         folder: The folder.
-        aside: Where the session's root and the connection file lie.
+        aside: A folder for the session's root and the connection file.
     """
     sandbox = get_session_sandbox("reader", workspace_root=aside / "sessions")
     with contextlib.chdir(folder):

@@ -1,8 +1,9 @@
-"""What every test may use: a warm cache, and real sandboxes on folders of their own.
+"""Fixtures for every test: a warm cache, and real sandboxes on new folders.
 
-The compiled guest and the base image lie in the user's cache, or where `WASM_KERNEL_CACHE` says, so
-that a machine builds them once and not once a run. `make test` runs the files on several workers
-(pytest-xdist): a file stays on one worker, in its order, and the longest files begin first.
+The compiled guest and the base image are kept in the user's cache, or in the folder
+`WASM_KERNEL_CACHE`, so that a machine builds them once and not in each run. `make test` runs the
+files on several workers (pytest-xdist): a file stays on one worker, in its order, and the longest
+files begin first.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-# `make soak` runs the whole suite many times: what a run draws here is a sample.
-# A busy machine draws its first inputs slowly; that says nothing about the code.
+# `make soak` runs the whole suite many times, so a single run draws only a sample. A busy machine
+# draws its first inputs slowly; that says nothing about the code.
 settings.register_profile(
     "house", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("house")
 
 PATIENT = ExecutionPolicy(query_seconds=PATIENCE)
-FIRST_START_SECONDS = 600  # compiling the guest and building its image on a slow machine
+FIRST_START_SECONDS = 600  # for compiling the guest and building its image on a slow machine
 
 LONGEST_FIRST = ("tests/browser/", "tests/attacks/", "tests/end_to_end/", "tests/frontends/")
 TOGETHER = ("tests/browser/",)  # one server and one browser at a time
@@ -66,7 +67,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInOrder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A long file that begins last would keep the other workers waiting."""
+    """Put long files first: one that begins last would keep the other workers waiting."""
 
     def rank(item: pytest.Item) -> int:
         ranks = (n for n, prefix in enumerate(LONGEST_FIRST) if item.nodeid.startswith(prefix))
@@ -76,17 +77,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The tests themselves stay until the end: no garbage collection need look at them."""
+    """Freeze the tests themselves, which live to the end, so that no garbage collection visits
+    them.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jupyter, IPython and our sessions read and write nothing of the user's own.
+    """Keeps Jupyter, IPython and sessions away from the user's own files.
 
-    Kernels are forked, as users' are, from a process of the run's own. `started` turns that off.
-    `_state` puts private state elsewhere for each file; what starts before is in the run's.
+    Kernels are forked, like those of users, from a process of this run; `started` turns that off.
+    `_state` gives each file its own folder of private state; processes that start before use the
+    run's.
     """
     hand_out_own()
     folder = tmp_path_factory.mktemp("jupyter")
@@ -106,7 +110,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[None]:
-    """The kernels of a file are started one by one: each is the process that Jupyter knows."""
+    """Starts the kernels of a file one by one, so that each is a child of the test's manager."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(launcher.SETTING, "0")
         yield
@@ -114,9 +118,9 @@ def started() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _plain_archives() -> Iterator[None]:
-    """Archives are written without being squeezed: zlib takes two seconds for a session.
+    """Writes archives without compression: zlib takes two seconds for a session.
 
-    `squeezed` gives a test what users have.
+    `squeezed` gives a test the compression that users have.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wasm_kernel.state.tar.LEVEL", 0)
@@ -125,7 +129,7 @@ def _plain_archives() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_flushing() -> Iterator[None]:
-    """No end of a session waits for the disk itself; thousands of them would."""
+    """Ends sessions without flushing the disk; thousands of flushes would take long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wasm_kernel.state.history.History.sync", lambda history: None)
         yield
@@ -133,15 +137,15 @@ def _no_flushing() -> Iterator[None]:
 
 @pytest.fixture
 def squeezed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Archives as users get them."""
+    """Compresses archives, as for users."""
     monkeypatch.setattr("wasm_kernel.state.tar.LEVEL", 1)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The private state of a file's sandboxes lies by itself and goes with the file.
+    """Gives each file its own folder of private state, which is removed after the file.
 
-    A sandbox that starts looks through all the state that there is; a whole run leaves gigabytes.
+    A sandbox that starts reads all the state in the folder; a whole run leaves gigabytes of it.
     """
     folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
@@ -152,13 +156,13 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The guest is compiled and its base image built, once a run at most."""
+    """Compiles the guest and builds its base image, once in a run at most."""
     _started(tmp_path_factory.mktemp("warm"), ExecutionPolicy()).close()
 
 
 @pytest.fixture(scope="session")
 def warm_metered(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As `warm`, for the flavour that counts fuel."""
+    """Does the work of `warm` for the flavour that counts fuel."""
     policy = ExecutionPolicy(fuel_budget=10**12)
     _started(tmp_path_factory.mktemp("warm"), policy).close()
 
@@ -173,7 +177,7 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
 
 @pytest.fixture(scope="module")
 def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
-    """One started sandbox for a whole file of tests that leave each other alone."""
+    """A started sandbox for a file whose tests leave each other's variables alone."""
     started = _started(tmp_path_factory.mktemp("app"), PATIENT)
     yield started
     started.close()
@@ -188,7 +192,7 @@ def _started(workspace: Path, policy: ExecutionPolicy) -> LocalSandbox:
 
 @pytest.fixture
 def other_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on another file system than the test's own."""
+    """A folder on another file system than the test's folder."""
     here = tmp_path.stat().st_dev
     for place in (Path("/dev/shm"), Path("/var/tmp")):
         if os.access(place, os.W_OK) and place.stat().st_dev != here:
@@ -200,14 +204,14 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """The environment for a process that a test starts, as the newcomer's shell has it."""
+    """The environment for a process that a test starts, like that of a newcomer's shell."""
     hidden = ("PYTHONPATH", "PYTHONWARNINGS")
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A sessions' folder, which is not there yet."""
+    """A folder for sessions, which does not exist yet."""
     return tmp_path / "sessions"
 
 

@@ -1,4 +1,6 @@
-"""The fields of each event as `wasm_kernel/events.py` documents them, to hold the package to it."""
+"""The fields of each event in the comments of `wasm_kernel/events.py`, to check the package
+against.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def _documented() -> Mapping[str, tuple[list[str], str]]:
 
 
 def fields_of() -> Mapping[str, frozenset[str]]:
-    """By the event's name."""
+    """The documented fields, by the event's name."""
     return {event: frozenset(fields) for event, (fields, _) in _documented().items()}
 
 
@@ -32,12 +34,12 @@ def fields_in_order(event: str) -> list[str]:
 
 
 def meanings() -> Mapping[str, str]:
-    """What the comment says beyond the fields, by the event's name; mostly nothing."""
+    """The comment's text beyond the fields, by the event's name; mostly empty."""
     return {event: meaning for event, (_, meaning) in _documented().items()}
 
 
 def check(told: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Every event that was told is documented, with every field."""
+    """Checks that every event in the log is documented, with every field."""
     for event, fields in told:
         assert event in fields_of(), event
         assert set(fields) - _ALWAYS <= fields_of()[event], event

@@ -1,11 +1,10 @@
-"""`FakeSandbox`: the face of a sandbox without the sandbox, for tests of front ends.
+"""`FakeSandbox`: the interface of a sandbox without isolation, for tests of front ends.
 
 It runs code with `exec` in this very process, on a thread. NOTHING IS ISOLATED: never give it code
 that you would not run yourself.
 
-Code finds `print`, `input`, `display(data)`, `update(data)`, `result(data)`, `clear()`,
-`comm(kind, comm_id, data)`, `terminate()` and `payload(item)` in its namespace, and `stderr` to
-print to.
+Code finds `print`, `input`, `display(data)`, `update(data)`, `result(data)`, `clear()`, `comm(kind,
+comm_id, data)`, `terminate()` and `payload(item)` in its namespace, and `stderr` to print to.
 """
 
 from __future__ import annotations
@@ -113,12 +112,14 @@ class FakeSandbox:
         return outer
 
     def rest(self) -> bool:
-        """As `Sandbox.rest`; it is counted."""
+        """As `Sandbox.rest`; counts the calls."""
         self.rests += 1
         return self.rests > 1
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
-        """Note the request and answer it with `answers[op]` of the namespace, if it has any."""
+        """Records the request and answers it with `answers[op]` of the namespace, if that
+        exists.
+        """
         self.start()
 
         def answer() -> Mapping[str, Any]:
@@ -137,7 +138,7 @@ class FakeSandbox:
         parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
     ) -> Future[None]:
-        """Hand the message to `on_comm(message, listener)` of the namespace, if it has any."""
+        """Hands the message to `on_comm(message, listener)` of the namespace, if that exists."""
         self.start()
 
         def serve() -> None:
@@ -150,18 +151,18 @@ class FakeSandbox:
         return self._thread.submit(serve)
 
     def offer(self, offered: OfferedMessage) -> None:
-        """Nothing takes it: what `exec` runs awaits nothing."""
+        """Does nothing, since code in `exec` awaits nothing."""
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
-        """What `open_comms` of the namespace says."""
+        """The comms in `open_comms` of the namespace."""
         self.start()
         return self._thread.submit(lambda: dict(self._namespace.get("open_comms", {})))
 
     def show_notes(self, page: Callable[[str], None]) -> None:
-        """Nothing outlives its variables."""
+        """Does nothing, since nothing outlives the variables here."""
 
     def offer_pip(self) -> None:
-        """Nothing is installed here."""
+        """Does nothing, since nothing is installed here."""
 
     def interrupt(self) -> bool:
         """As `Sandbox.interrupt`; code that blocks outside of Python is not reached."""
@@ -184,12 +185,12 @@ class FakeSandbox:
         self._thread.join(1.0)
 
     def over(self) -> None:
-        """The running cell has ended: from here on it can't be interrupted."""
+        """Ends the running cell: from here on it can't be interrupted."""
         with self._guard:
             self._running = None
 
     def counted(self, store: bool) -> int:
-        """The number of a cell, and one more for the next where it is stored."""
+        """The number of a cell; the next one gets another number if this one is stored."""
         count = self.next_count
         self.next_count += int(store)
         return count
@@ -275,7 +276,7 @@ class _Cell:
 
 
 class _Writer(io.TextIOBase):
-    """A stream whose every write is an output."""
+    """A stream that makes an output of every write."""
 
     def __init__(self, emit: Callable[[protocol.Output], None], name: str) -> None:
         super().__init__()
@@ -288,5 +289,5 @@ class _Writer(io.TextIOBase):
 
 
 def sandboxes(fake: FakeSandbox, real: LocalSandbox) -> tuple[Sandbox, Sandbox]:
-    """Both have the same face: mypy checks it here."""
+    """Lets mypy check that both have the same interface."""
     return fake, real

@@ -1,7 +1,7 @@
-"""Sandboxes in the test's own process, which most tests use: they can be looked into.
+"""Sandboxes in the test's own process, which most tests use because they can inspect them.
 
-They are made as the public functions make them with `isolation="in-process"`; `create_sandbox` also
-has the options that only this package uses.
+They are made like those of the public functions with `isolation="in-process"`; `create_sandbox`
+also has the options that only this package uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Being somebody who may not do everything, for tests that root runs, too."""
+"""Runs a test as a user without privileges, also if root runs the tests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PASSABLE = 0o055
 
 @contextmanager
 def as_nobody(folder: Path) -> Iterator[None]:
-    """A folder and all in it belong to somebody without privileges, and that is who we are.
+    """Gives a folder with its content to the user `nobody`, and becomes that user.
 
-    Where the tests are not run by root, we are already.
+    If root does not run the tests, nothing changes.
     """
     if os.geteuid() != 0:
         yield
@@ -28,7 +28,7 @@ def as_nobody(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """A turn among all processes of the tests, because their folders have parents in common."""
+    """Lets only one process of the tests in at a time, because their folders share parents."""
     turn = os.open(tempfile.gettempdir(), os.O_RDONLY)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)
@@ -58,6 +58,6 @@ def _being_nobody(folder: Path) -> Iterator[None]:
 
 
 def _give(state: Path, owner: int) -> None:
-    """The state folder is always somebody's own."""
+    """Gives the state folder to a user; it is only used if it belongs to its user."""
     for path in (state, *state.rglob("*")):
         os.lchown(path, owner, owner)

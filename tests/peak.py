@@ -1,4 +1,4 @@
-"""How much more memory than before this process held at once."""
+"""Measures how much memory a process holds beyond what it held at first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SET_BACK = "5"  # the high-water mark (proc_pid_clear_refs(5))
 
 
 class Peak:
-    """Measures from when it is made on.
+    """Measures from its creation on.
 
-    The system's high-water mark is of the whole life of the process: what an earlier test held
-    would hide what this one takes. Linux can set it back; elsewhere only a new record counts.
+    The system's high-water mark covers the whole life of the process, so an earlier test may hide
+    the memory of this one. Linux can reset the mark; elsewhere only a new record counts.
     """
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class Peak:
 
     @property
     def grown(self) -> int:
-        """By how many bytes, at most."""
+        """The highest growth so far, in bytes."""
         if _MARKS.exists():
             return of_process("self", "VmHWM") - self._before
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self._before
 
     @property
     def held(self) -> int:
-        """How many bytes more than before this process holds now."""
+        """The growth at this moment, in bytes."""
         return of_process("self", "VmRSS") - self._before
 
 

@@ -1,7 +1,7 @@
-"""Ports for servers that are told theirs before they listen, such as kernels.
+"""Ports for servers that must know theirs before they listen, such as kernels.
 
-A port that Linux gives out and that is free again may go to another test process before the server
-has it. So each process of the tests looks in a share of its own, below those that Linux gives out.
+A free port that Linux assigns may go to another test process before the server has it. So each
+process of the tests searches its own share of ports below those that Linux assigns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OWN = cycle(range(_LOWEST + os.getpid() % _SHARES, _HIGHEST, _SHARES))
 
 
 def free_port(ip: str = "127.0.0.1") -> int:
-    """A port that nobody listens on; the same one comes again after hundreds of others."""
+    """A free port; the same one comes again only after hundreds of others."""
     while True:
         port = next(_OWN)
         with socket.socket() as probe:
@@ -32,7 +32,7 @@ def free_port(ip: str = "127.0.0.1") -> int:
 
 
 def write_connection(path: Path, **more: Any) -> None:
-    """Writes a connection file as Jupyter does, for a kernel that a test starts itself."""
+    """Writes a connection file like Jupyter, for a kernel that a test starts itself."""
     from jupyter_client.connect import write_connection_file
 
     channels = ("shell", "iopub", "stdin", "control", "hb")
@@ -41,7 +41,7 @@ def write_connection(path: Path, **more: Any) -> None:
 
 
 def hand_out_own() -> None:
-    """Has the kernel managers of this process take their ports from here."""
+    """Makes the kernel managers of this process take their ports from here."""
     from jupyter_client.connect import LocalPortCache
 
     def find(_: LocalPortCache, ip: str) -> int:

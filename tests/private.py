@@ -1,4 +1,4 @@
-"""Finding the private folder of a workspace, as tests look into it."""
+"""Finds the private folders of workspaces, for tests that inspect them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def private_of(workspace: Path) -> Path:
 
 
 def folders_of(workspace: Path) -> SandboxFolders:
-    """The folders of a session, made if there are none; close them."""
+    """The folders of a session, made if they are missing; the caller closes them."""
     real = workspace.resolve()
     real.mkdir(parents=True, exist_ok=True)
     folder = Folder.open(real)
@@ -31,6 +31,6 @@ def folders_of(workspace: Path) -> SandboxFolders:
 
 
 def private_folders() -> list[Path]:
-    """All private folders that there are in the user's state folder."""
+    """All private folders in the user's state folder."""
     place = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
     return sorted(place.iterdir()) if place.exists() else []

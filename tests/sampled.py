@@ -1,4 +1,4 @@
-"""Cases of one kind, of which `make test` runs some and `make soak` the others, or many more."""
+"""Cases of one kind, of which `make test` runs some; `make soak` runs the others, or many more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "30"))
 
 
 def lasting(times: float = 1.0) -> Iterator[int]:
-    """Yields the numbers of a soak's rounds, from 0, for so many times `SOAK_SECONDS`."""
+    """Yields the numbers of a soak's rounds, from 0, until this many times `SOAK_SECONDS` have
+    passed.
+    """
     end = time.monotonic() + times * SOAK_SECONDS
     for number in itertools.count():
         yield number
@@ -23,9 +25,9 @@ def lasting(times: float = 1.0) -> Iterator[int]:
 
 
 def sampled(cases: Mapping[str, Any], every: int) -> list[Any]:
-    """The parameters of a test: each `every`-th case runs always, the others are for the soak.
+    """The parameters of a test: each `every`-th case runs always, and the others in the soak.
 
-    A tuple is the values of several parameters.
+    A tuple holds the values of several parameters.
     """
     return [
         pytest.param(
@@ -38,7 +40,7 @@ def sampled(cases: Mapping[str, Any], every: int) -> list[Any]:
 
 
 def but_for(cases: Mapping[str, Any], *names: str) -> list[Any]:
-    """The parameters of a test: all cases run always but for those of these names."""
+    """The parameters of a test: all cases run always, except those with these names."""
     assert cases.keys() >= set(names)
     return [
         pytest.param(value, id=name, marks=[pytest.mark.soak] if name in names else [])

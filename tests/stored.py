@@ -1,4 +1,4 @@
-"""What a session has stored, as a test looks at it and spoils it."""
+"""A session's stored states, for tests that inspect and damage them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def state_of(workspace: Path) -> Path:
 
 
 def commits_in(state: Path) -> dict[int, Commit]:
-    """The commits on disk, by their numbers; none where nothing can be read."""
+    """The commits on disk by their numbers; none if they can't be read."""
     try:
         with Folder.open(state) as folder:
             return dict(StoredState.read(folder).tree.commits)
@@ -51,7 +51,9 @@ def flip(path: Path, at: int = -100) -> None:
 def rewritten(
     state: Path, change: Callable[[Record], Record | None], *, image: str | None = None
 ) -> None:
-    """Writes the index anew as whoever has the salt could: every record changed, or taken out."""
+    """Rewrites the index with its own salt, so that it is valid: every record changed, or
+    removed.
+    """
     with Folder.open(state) as folder:
         reading = read_index(folder)
         records = [change(record) for record in reading.entries if record is not None]

@@ -1,4 +1,4 @@
-"""Tasks for tests: they keep what was reported, and are cancelled when the test says so."""
+"""Tasks for tests: they record reports, and are cancelled when the test says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class CountedTask:
-    """A task that keeps what it is told."""
+    """A task that records the texts reported to it."""
 
     def __init__(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
         self._is_cancelled = is_cancelled
@@ -21,6 +21,6 @@ class CountedTask:
 
 
 def cancelled_after(times: int) -> CountedTask:
-    """A task that says so many times that it is still wanted."""
+    """A task that is cancelled after this number of checks."""
     answers = iter([*[False] * times, True])
     return CountedTask(lambda: next(answers))

@@ -1,4 +1,6 @@
-"""The wheels with compiled code: installed beside the package, their files are used as they lie."""
+"""The wheels with compiled code: installed beside the package, their files are used where they
+are.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_installed_code_runs_where_it_lies_on_any_such_processor(
     about = PathDistribution(next(site.glob("wasm_kernel_compiled_epoch-*.dist-info")))
     assert about.metadata["Requires-Dist"] == f"wasm-kernel=={__version__}"
     assert about.read_text("licenses/guest/LICENSE") == "do what you like"
-    # what does not fit is made the ordinary way
+    # code that does not fit is compiled in the ordinary way
     for path in (site / INSTALLED.name).iterdir():
         path.write_bytes(b"for another processor")
     assert answer_of(cache, binary) == 42

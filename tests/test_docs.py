@@ -1,4 +1,4 @@
-"""The pages tell the truth: what they name is there, and the reference leaves nothing out."""
+"""The pages tell the truth: the things that they name exist, and the reference is complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES = ["", "wasm_kernel/", "tests/", "runtimes/", "wasm_kernel/outputs/"]
 PLACES += ["runtimes/python/wasm_kernel_agent/", "tests/outputs/", "docs/"]
 FOR_NEWCOMERS = [ROOT / "README.md", DOCS / "index.md", DOCS / "install.md"]
 RESULTS = DOCS / "results.md"
-GIVEN = {"Budgets", "ExecutionPolicy", "Mount", "ServiceLimits"}  # by callers, and no results
+GIVEN = {"Budgets", "ExecutionPolicy", "Mount", "ServiceLimits"}  # callers make them
 
 
 def files_in(text: str) -> list[str]:
@@ -165,7 +165,7 @@ def test_every_public_name_is_in_the_reference_once() -> None:
 
 
 def values() -> list[type]:
-    """The public classes of values, which functions return."""
+    """The public classes of values that functions return."""
     public = [getattr(wasm_kernel, name) for name in wasm_kernel.__all__]
     classes = [each for each in public if isinstance(each, type)]
     kinds = [each for each in classes if is_dataclass(each) or issubclass(each, Struct)]

@@ -66,10 +66,10 @@ def test_the_setting_that_a_stop_names_exists(stop: GuestStopped) -> None:
     assert not stop.setting or f"WasmKernel.{stop.setting} " in stop.advice(Door.KERNEL)
     named = BATCH_OPTIONS.get(stop.setting, f"WasmKernel.{stop.setting}")
     assert not stop.setting or f"{named} " in stop.advice(Door.BATCH)
-    assert not stop.advice(Door.AGENT)  # which can set nothing
+    assert not stop.advice(Door.AGENT)  # an agent can set nothing
 
 
-def test_what_a_call_lowered_its_caller_can_raise_at_any_door() -> None:
+def test_a_limit_that_a_call_lowered_can_be_raised_by_its_caller() -> None:
     stop = CellTimeout(2.5)
     stop.setting = CALL_SECONDS
     assert {stop.advice(door) for door in Door} == {"Raise timeout_seconds to allow more."}
@@ -121,7 +121,7 @@ def test_an_error_survives_the_way_between_processes(error: WasmKernelError) -> 
     assert str(back) == str(error)
 
 
-def test_f7_what_could_not_begin_is_not_told_to_raise_a_limit() -> None:
+def test_f7_a_cell_that_could_not_begin_is_not_told_to_raise_a_limit() -> None:
     for stopped in (errors.Interrupted(2.0), errors.OutOfFuel(10**9), errors.NeverBegan(5.0)):
         stopped.setting, stopped.kept = "", "Kept."
         assert str(stopped).endswith(" Kept.")

@@ -1,4 +1,4 @@
-"""The file that hears events: one JSON object a line, its owner's alone, never in the way."""
+"""The file of events: one JSON object a line, readable by its owner only, and never an obstacle."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_file_is_its_owners_alone_and_appended_to(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_what_is_no_json_is_written_as_text(file: EventFile, path: Path) -> None:
+def test_a_value_that_is_not_json_is_written_as_text(file: EventFile, path: Path) -> None:
     SandboxLogger(file.logger()).log_event("x", value={1, 2}, other=b"bytes")
     assert lines(path)[0]["value"] == "{1, 2}"
 

@@ -1,4 +1,4 @@
-"""`SandboxLogger`: the right events with the right fields, and silence where nobody listens."""
+"""`SandboxLogger`: the right events with the right fields, and silence if no log is configured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPECIFIED = {
 
 @pytest.fixture
 def heard() -> Iterator[list[structlog.typing.EventDict]]:
-    """What an application hears that has configured structlog."""
+    """The events that an application hears after it configured structlog."""
     with structlog.testing.capture_logs() as entries:
         yield entries
     structlog.reset_defaults()
@@ -144,7 +144,7 @@ def test_the_end_of_a_cell_keeps_the_bound_session(heard: list[structlog.typing.
     assert "error" not in heard[0]
 
 
-def test_of_an_error_only_its_class_is_told(heard: list[structlog.typing.EventDict]) -> None:
+def test_only_the_class_of_an_error_is_logged(heard: list[structlog.typing.EventDict]) -> None:
     error = CellError("ValueError", "the secret", ("a line",))
     SandboxLogger().log_execution_complete("python", result(error))
     assert heard[0]["error"] == "ValueError"

@@ -1,7 +1,7 @@
-"""Who may import whom, and how large a file and a function may grow.
+"""Which room may import which, and how large a file and a function may grow.
 
-Every import counts, also those inside functions, those for the type checker alone, and those
-through `import_module` or `__import__` with a literal name.
+Every import counts, also those inside functions, those for the type checker only, and those through
+`import_module` or `__import__` with a literal name.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ ROOMS = [
     "publishing",
     "service",
 ]
-"""The rooms, from the ground up. `outputs` stands beside them: see its own test."""
+"""The rooms from the lowest floor up. `outputs` is not among them and has its own test."""
 FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], start=1)}
 FLOORS["outputs"] = FLOORS["sessions"]
 STILL_UP: set[tuple[str, str]] = set()
-"""Imports that still go up; each goes when its rooms are rebuilt, and none may come."""
+"""Upward imports that are still there. No entry may be added."""
 LANGUAGE = re.compile(r"(?<!RuntimeType\.)python|%pip", re.IGNORECASE)
-"""What speaks of one guest language: identifiers, imports, sentences and comments alike."""
+"""Matches words of one guest language in identifiers, imports, sentences and comments."""
 SPEAKS_OF_PYTHON = {
     "execution/create.py",
 }
-"""Files of rooms without a language that still name one; each goes when its room is rebuilt."""
+"""Files of rooms without a language that still name one. No entry may be added."""
 JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}
 JUPYTER |= {"tornado", "traitlets", "zmq"}
 DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}
 DECLARED |= {"wasmtime"}
 DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
-DECLARED |= {"backports", "compression"}  # zstd: of the standard library since Python 3.14
+DECLARED |= {"backports", "compression"}  # for zstd, in the standard library since Python 3.14
 DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
 DECLARED |= {"distributed"}  # of the extra of that name
-DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, and what comes with it
+DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
 DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
@@ -62,7 +62,7 @@ BODY_LINES = 40
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name, and where it stands."""
+    """One imported name, and its place in the code."""
 
     file: Path
     line: int
@@ -118,7 +118,7 @@ def floor_of_module(dotted: str) -> int:
 def floor_of_file(file: Path) -> int:
     first = file.relative_to(ROOT / PACKAGE).parts[0]
     if first in ("__init__.py", "__main__.py"):
-        return max(FLOORS.values())  # the front doors: the public names, and the kernel itself
+        return max(FLOORS.values())  # the top: the package's public names, and the kernel's module
     return FLOORS.get(first, 0)
 
 
@@ -227,7 +227,7 @@ def test_every_foreign_import_is_declared() -> None:
 
 
 def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
-    others = {ROOT / PACKAGE / "frontends" / name for name in ("batch", "mcp")}  # no kernel's
+    others = {ROOT / PACKAGE / "frontends" / name for name in ("batch", "mcp")}  # not in a kernel
     within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))
     foreign = {top(found) for found in within} - {PACKAGE, *sys.stdlib_module_names}
     assert foreign <= set(IMPORTED_WHEN_CONFINED)

@@ -1,4 +1,4 @@
-"""The glossary's words are at home where it says."""
+"""Each word of the glossary is used in the file that the glossary names."""
 
 from __future__ import annotations
 

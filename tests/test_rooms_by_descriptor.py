@@ -1,8 +1,8 @@
-"""Nothing opens by path below a folder that others may change (F1, F11, case 40).
+"""No file below a folder that others may change is opened by its path (F1, F11, case 40).
 
-In the rooms below, whatever is opened, looked at, made, renamed or removed is named by one plain
-name and the descriptor of its folder: through `Folder`, `walks`, or a call with `dir_fd`.
-What goes by a path is listed, with the reason why nobody else can change what lies on it.
+In the rooms below, a file is opened, inspected, made, renamed or removed by one plain name and the
+descriptor of its folder: through `Folder`, `walks`, or a call with `dir_fd`. Exceptions are listed
+with the reason why no other user can change the path.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ BY_PATH |= {"samefile", "expanduser"}
 OTHERS = {"open_folder", "summarize", "file_identity", "rmtree", "copyfile", "copytree", "move"}
 DESCRIPTORS = {"dir_fd", "src_dir_fd", "dst_dir_fd"}
 NO_PATHS = {"Folder", "walks", "tarfile", "gzip", "privates", "PrivateFolders", "OPEN_SANDBOXES"}
-"""Names whose methods take no path, or one that their user chose."""
+"""Names whose methods take no path, or one that the user chose."""
 
 SYSTEM = "the system's own"
 CACHE = "in the cache, which is this user's alone"
 STATE = "in the state folder, which is this user's alone"
-CHOSEN = "named by whoever calls, for himself"
-ABOVE = "the sessions' root, or a folder above it: named by whoever calls"
-WORDS = "only for what is said; whatever is opened then is opened without a link"
+CHOSEN = "named by the caller, for his own use"
+ABOVE = "the sessions' root, or a folder above it: named by the caller"
+WORDS = "only for messages; a file is then opened without following links"
 GUEST = "the guest's own path, which `FileOperations` walks by descriptor"
 NO_PATH = "no path: an entry of a listing, a descriptor, or another kind of object"
 KNOWN = {
@@ -78,7 +78,7 @@ KNOWN = {
     "sessions/root.py:SessionsRoot.find": WORDS,
     "sessions/files.py:write_session_file": WORDS,
 }
-"""What goes by a path, by file or function, and why it may."""
+"""The uses of paths, by file or function, and why they are safe."""
 
 
 def calls(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Call]]:
@@ -93,7 +93,7 @@ def calls(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Call]]:
 
 
 def goes_by_path(call: ast.Call) -> bool:
-    """Whether a call may be given a path to open, look at, make or remove."""
+    """True if a call may be given a path to open, inspect, make or remove."""
     if {keyword.arg for keyword in call.keywords} & DESCRIPTORS:
         return False
     match call.func:
@@ -117,7 +117,7 @@ def _is_descriptor(argument: ast.expr) -> bool:
 
 
 def by_path(room: str) -> Iterator[tuple[str, str, str]]:
-    """The file, the function in it, and the words of each call of a room that goes by a path."""
+    """The calls by path in a room: the file, the function, and the words of each call."""
     for file in python_files(f"{PACKAGE}/{room}"):
         name = str(file.relative_to(ROOT / PACKAGE))
         for function, call in calls(tree_of(file)):
@@ -135,7 +135,7 @@ def test_nothing_is_opened_by_path(room: str) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_what_is_known_to_go_by_path_still_does() -> None:
+def test_known_uses_of_paths_still_exist() -> None:
     found = {known for room in ROOMS for name, place, _ in by_path(room) for known in (name, place)}
     assert not KNOWN.keys() - found
 
