@@ -100,7 +100,7 @@ $(GALLERY)/.installed: tests/browser/requirements.txt
 	$(GALLERY)/bin/python -m pip install --quiet -r $<
 	touch $@
 
-soak: $(EDITABLE) $(GALLERY)/.installed
+soak: $(EDITABLE) $(GALLERY)/.installed docs
 	$(BIN)/python -m pytest -m soak --numprocesses=$(WORKERS)
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --numprocesses=$(WORKERS) || exit 1; done
 
