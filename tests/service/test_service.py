@@ -25,6 +25,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.folders.locks import is_served
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
+from wasm_kernel.service import expiry
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
@@ -139,7 +140,6 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
         really(*args)
 
     monkeypatch.setattr(removal, "remove_links", slowly)
-    monkeypatch.setattr("wasm_kernel.service.service._SCAN_SECONDS", 1.0)
     service = starting(limits=ServiceLimits(idle_seconds=1000, expire_seconds=3000))
     sandbox = service.create()
     says(sandbox, "x = 1")
@@ -337,7 +337,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RemoteSandbox, "start", lambda sandbox: None)  # none of them is woken
-    monkeypatch.setattr("wasm_kernel.service.service._SCAN_SECONDS", 0.1)
+    monkeypatch.setattr("wasm_kernel.service.expiry._SCAN_SECONDS", 0.1)
     first = starting()
     left, kernels = first.create().workspace, first.create()
     used = Session(SessionsRoot(first.root), first.create().session_id)
@@ -345,8 +345,9 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     first.close()
     later = starting(limits=ServiceLimits(expire_seconds=1000))
     kept = later.get(later.create().session_id)
-    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400)
-    monkeypatch.setattr(removal, "time", tomorrow)
+    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
+    for module in (expiry, removal):
+        monkeypatch.setattr(module, "time", tomorrow)
     wait_for(lambda: not left.exists())
     wait_for(lambda: not kept.workspace.exists())  # that one has expired by now, too
     assert kernels.workspace.exists()

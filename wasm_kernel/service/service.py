@@ -8,29 +8,27 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from wasm_kernel import events
 from wasm_kernel.errors import (
     Door,
     LimitReached,
     SandboxClosed,
-    SessionInUse,
-    WasmKernelError,
     describe,
 )
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.folders.locks import ServiceLock
 from wasm_kernel.guests.broker_handlers import broker_handlers
-from wasm_kernel.linux.broker import Handlers, log_failure
+from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
-from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.folders import real_path
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
+from wasm_kernel.service.expiry import Expiry, in_peace
 from wasm_kernel.service.fork_server import CLOSED, ForkServer, Worker, flavours_of
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.messages import Open, plain_policy
@@ -39,22 +37,16 @@ from wasm_kernel.service.registry import Entry, Registry, check_owner
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
-from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
-from wasm_kernel.sessions.removal import Deleter, NotDue, Rule, last_cell
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
 _MEASURE_SECONDS = 0.1  # of each round, to measure sessions on disk
-_SCAN_SECONDS = 60.0  # the most between two searches for expired sessions
 _DESCRIPTORS = 8  # of this process that a worker needs, if only for a moment
-_EXPIRED = (
-    "This session was deleted, as nobody had used it for {seconds:g} seconds. Its variables and "
-    "files are gone. Create another one."
-)
 
 
 class Service:
@@ -403,7 +395,7 @@ class Service:
         """Looks after all sessions once a second, until the service is closed."""
         while not self._ending.wait(_ROUND_SECONDS):
             for entry in self._registry.entries():
-                self._in_peace(self._look_at, entry)
+                in_peace(self._look_at, entry)
 
     def _measure(self) -> None:
         """Measures sessions on disk, until the service is closed.
@@ -412,7 +404,7 @@ class Service:
         looked after.
         """
         while not self._ending.wait(_ROUND_SECONDS):
-            self._in_peace(self._registry.measure, _MEASURE_SECONDS)
+            in_peace(self._registry.measure, _MEASURE_SECONDS)
 
     def _delete_expired(self) -> None:
         """Deletes expired sessions, until the service is closed.
@@ -421,46 +413,9 @@ class Service:
         be looked after.
         """
         seconds = self.limits.expire_seconds or math.inf
-        rule = Rule(seconds, self._last_use, begins=self._close_expired)
-        while not self._ending.wait(min(max(_ROUND_SECONDS, seconds / 10), _SCAN_SECONDS)):
-            self._in_peace(self._delete_by, rule)
-
-    def _in_peace(self, work: Callable[..., None], *about: Any) -> None:
-        """Calls `work`, and logs its errors, which must not end the calling thread."""
-        try:
-            work(*about)
-        except (WasmKernelError, OSError) as problem:
-            _LOG.warning("a session can't be put away: %s", describe(problem))
-        except Exception as problem:
-            log_failure("looking after sessions", problem)
-
-    def _delete_by(self, rule: Rule) -> None:
-        """Deletes the sessions that have expired, also those that an earlier service left."""
-        if not self.root.is_dir():
-            return
-        with Folder.open(self.root) as top:
-            deleter = Deleter(self._sessions_root, top)
-            for name in filter(ids.is_id, top.names()):
-                self._in_peace(self._expire, name, deleter, rule)
-
-    def _expire(self, name: str, deleter: Deleter, rule: Rule) -> None:
-        try:
-            deleter.delete(name, rule)
-        except (NotDue, SessionInUse, metadata.MetadataCorrupted, NotADirectoryError):
-            return  # something else may have such a name
-        self._logger.log_event(events.SESSION_DELETED, session_id=name)
-
-    def _close_expired(self, name: str) -> None:
-        why = _EXPIRED.format(seconds=self.limits.expire_seconds)
-        if (entry := self._registry.remove(name, why)) is not None:
-            entry.sandbox.close(why=why)
-
-    def _last_use(self, name: str, workspace: Folder) -> float | None:
-        """Returns when a session that a service made had its last call; None if it is awake."""
-        if (entry := self._registry.find(name)) is None:
-            return last_cell(name, workspace) if self._records.read(name) else None
-        worker = entry.sandbox.worker
-        return worker.last_used if worker.state == "asleep" else None
+        expiry = Expiry(self._sessions_root, self._registry, self._records, seconds, self._logger)
+        while not self._ending.wait(_ROUND_SECONDS):
+            in_peace(expiry.look)
 
     def _look_at(self, entry: Entry) -> None:
         worker, limits = entry.sandbox.worker, self.limits
@@ -472,12 +427,6 @@ class Service:
             self._registry.remove(entry.sandbox.session_id)
         elif state == "idle" and idle > most:
             worker.sleep()
-        elif (
-            state == "asleep"
-            and idle > (limits.expire_seconds or math.inf)
-            and not entry.sandbox.workspace.is_dir()  # somebody else has deleted it
-        ):
-            self._close_expired(entry.sandbox.session_id)
 
 
 def _check_type(name: str, given: object, kind: type) -> None:

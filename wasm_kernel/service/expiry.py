@@ -1,0 +1,97 @@
+"""`Expiry`: deletes the sessions of a service that had no call for some time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from wasm_kernel import events
+from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.linux.broker import log_failure
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.service.records import SessionRecords
+from wasm_kernel.service.registry import Registry
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.removal import Deleter, NotDue, Rule, last_cell
+from wasm_kernel.sessions.root import SessionsRoot
+
+_LOG = logging.getLogger("wasm_kernel.service")
+_SCAN_SECONDS = 60.0  # between two searches for sessions that earlier services left
+_EXPIRED = (
+    "This session was deleted, as nobody had used it for {seconds:g} seconds. Its variables and "
+    "files are gone. Create another one."
+)
+
+
+def in_peace(work: Callable[..., None], *about: Any) -> None:
+    """Calls `work`, and logs its errors, which must not end the calling thread."""
+    try:
+        work(*about)
+    except (WasmKernelError, OSError) as problem:
+        _LOG.warning("a session can't be put away: %s", describe(problem))
+    except Exception as problem:
+        log_failure("looking after sessions", problem)
+
+
+class Expiry:
+    """The rule by which a service deletes its sessions, and those that earlier services left.
+
+    A session of the service expires if it is asleep and had no call for `seconds`; one that an
+    earlier service left, if no cell ended in it for so long.
+    """
+
+    def __init__(
+        self,
+        root: SessionsRoot,
+        registry: Registry,
+        records: SessionRecords,
+        seconds: float,
+        logger: SandboxLogger,
+    ) -> None:
+        self._root, self._registry, self._records = root, registry, records
+        self._logger = logger
+        self._rule = Rule(seconds, self._last_use, begins=self._close)
+        self._why = _EXPIRED.format(seconds=seconds)
+        self._scanned = -math.inf
+
+    def look(self) -> None:
+        """Deletes the sessions that have expired by now."""
+        if not self._root.path.is_dir():
+            return
+        workers = [each.sandbox.worker for each in self._registry.entries()]
+        old = [each for each in workers if self._rule.is_due(time.time() - each.last_used)]
+        names = [each.opened.session_id for each in old]
+        with Folder.open(self._root.path) as top:
+            if time.monotonic() > self._scanned + _SCAN_SECONDS:
+                found = filter(ids.is_id, top.names())
+                names += [name for name in found if self._registry.find(name) is None]
+                self._scanned = time.monotonic()
+            deleter = Deleter(self._root, top)
+            for name in names:
+                in_peace(self._delete, name, deleter)
+
+    def _delete(self, name: str, deleter: Deleter) -> None:
+        try:
+            deleter.delete(name, self._rule)
+            self._logger.log_event(events.SESSION_DELETED, session_id=name)
+        except FileNotFoundError:  # another process deleted it
+            if self._registry.find(name) is not None:
+                self._close(name)
+        except (NotDue, SessionInUse, MetadataCorrupted, NotADirectoryError):
+            pass  # something else may have such a name
+
+    def _close(self, name: str) -> None:
+        if (entry := self._registry.remove(name, self._why)) is not None:
+            entry.sandbox.close(why=self._why)
+
+    def _last_use(self, name: str, workspace: Folder) -> float | None:
+        """Returns when a session had its last call; None if it is awake, or is no service's."""
+        if (entry := self._registry.find(name)) is None:
+            return last_cell(name, workspace) if self._records.read(name) else None
+        worker = entry.sandbox.worker
+        return worker.last_used if worker.state == "asleep" else None
