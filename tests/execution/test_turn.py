@@ -21,7 +21,7 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
 )
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.turn import Turn, TurnParts
+from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandContext, CommandLine, switched_off
 from wasm_kernel.guests.python.language import PythonLanguage
@@ -122,16 +122,12 @@ class Sandbox:
         self.commands = HostCommands(cast("Any", None), PythonLanguage(), LocalBroker({}))
         travels: Any = Travels()
         self.commands.travel = travels
-        self.clock = RecordingClock(self.calls)
-        self.parts = TurnParts(
-            policy=policy,
-            clock=self.clock,
-            fuel=FuelMeter(policy.fuel_budget),
-            streams=RecordingStreams(self.calls),
-            allowance=OutputAllowance(policy),
-            comms=self.comms,
-            commands=self.commands,
-        )
+        self.recorded = RecordingClock(self.calls)
+        self.clock: Clock = self.recorded
+        self.policy = policy
+        self.fuel = FuelMeter(policy.fuel_budget)
+        self.streams: OutputStreams = RecordingStreams(self.calls)
+        self.allowance = OutputAllowance(policy)
 
 
 class Driven:
@@ -147,12 +143,11 @@ class Driven:
     ) -> None:
         policy = ExecutionPolicy(**limits)
         self.ear, self.sandbox = Ear(answer), Sandbox(policy)
-        parts = self.sandbox.parts
         if isinstance(cell, str):
-            self.turn = Turn({"op": cell}, self.ear, parts)
+            self.turn = Turn({"op": cell}, self.ear, self.sandbox)
         else:
             text = PythonLanguage().parse_cell(cell.code)
-            self.turn = Turn(REQUEST, self.ear, parts, cell, text=text)
+            self.turn = Turn(REQUEST, self.ear, self.sandbox, cell, text=text)
         if begun:
             self.send({"op": "next"})
             self.sandbox.calls.clear()
@@ -284,7 +279,7 @@ def test_errors_without_end_are_dropped() -> None:
 
 def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None:
     policy = ExecutionPolicy(session_output_bytes=1000)
-    parts = Sandbox(policy).parts
+    parts = Sandbox(policy)
     shown = []
     for _ in range(3):
         turn = Turn({"op": "execute"}, Ear(), parts)
@@ -458,7 +453,7 @@ def test_an_interrupted_command_takes_the_interrupt() -> None:
             raise Cancelled
 
     driven.sandbox.commands.add("knock", patient)
-    driven.sandbox.clock.is_over = True
+    driven.sandbox.recorded.is_over = True
     assert driven.send(KNOCK) == {"interrupted": True}
     assert driven.sandbox.calls[-1] == "taken"
 

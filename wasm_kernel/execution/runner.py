@@ -31,7 +31,7 @@ from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.descriptors import TO_START, make_room
 from wasm_kernel.execution.interfaces import NO_CELL, NUMBERS_MOST, Cell, Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.turn import Turn, TurnParts
+from wasm_kernel.execution.turn import Turn
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
@@ -99,8 +99,8 @@ class GuestRunner:
         self.commands = HostCommands(self.state, language, broker)
         self.next_count = 1
         self.language = language
-        self._allowance = OutputAllowance(policy)
-        self._parts = self._make_parts()
+        self.allowance = OutputAllowance(policy)
+        self.streams = self._new_streams()
         self._guest: Guest | None = None
         self._resting: RestingGuest | None = None
         self._turn: Turn | None = None
@@ -108,16 +108,8 @@ class GuestRunner:
         self._keeping: Callable[[], bool] | None = None
         self.unkept = 0
 
-    def _make_parts(self) -> TurnParts:
-        return TurnParts(
-            policy=self.policy,
-            clock=self.clock,
-            fuel=self.fuel,
-            streams=OutputStreams.keeping(self.folders.workspace, self.policy.text_file_bytes),
-            allowance=self._allowance,
-            comms=self.comms,
-            commands=self.commands,
-        )
+    def _new_streams(self) -> OutputStreams:
+        return OutputStreams.keeping(self.folders.workspace, self.policy.text_file_bytes)
 
     def open(self, progress: Callable[[str], None]) -> None:
         """Makes the guest ready for its first cell."""
@@ -155,8 +147,8 @@ class GuestRunner:
         self.close_guest()
         self.policy = policy
         self.fuel.budget = policy.fuel_budget
-        self._allowance.adopt(policy)
-        self._parts = self._make_parts()
+        self.allowance.adopt(policy)
+        self.streams = self._new_streams()
         self.state.adopt(policy)
         if self._is_open:
             self.language.prepare(self._flavour, lambda text: None)
@@ -247,7 +239,7 @@ class GuestRunner:
         """Returns a new turn to run; forgets the changes and requests of the one before."""
         self.changes.clear()
         self.commands.begin_cell(self.next_count)
-        return Turn(request, listener, self._parts, cell, text=text, number=self.next_count)
+        return Turn(request, listener, self, cell, text=text, number=self.next_count)
 
     def run(self, turn: Turn, seconds: float | None = None) -> None:
         """Runs a turn; a soft limit of `seconds` replaces the policy's, if it is given.
@@ -276,10 +268,10 @@ class GuestRunner:
 
     def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:
         """Runs the turn itself; the clock is armed."""
-        self._turn, streams = turn, self._parts.streams
+        self._turn, streams = turn, self.streams
         free, crash = self._free_memory(guest), None
         self.fuel.begin(guest.instance, fuel)
-        streams.begin(turn.on_text, self._allowance.caps(), self.next_count)
+        streams.begin(turn.on_text, self.allowance.caps(), self.next_count)
         try:
             if not guest.run_turn(fuel) or turn.reply is None:
                 crash = GuestCrashed("the cell broke the sandbox's own agent")
@@ -457,7 +449,7 @@ class GuestRunner:
             "reseed": reseed,
             "folder": (self.folders.notebook or self.folders.app).guest,
         }
-        turn = Turn(request, NoListener(), self._parts)
+        turn = Turn(request, NoListener(), self)
         self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(guest, turn, None)
 
@@ -470,7 +462,7 @@ class GuestRunner:
         return GuestSetup(
             files=files,
             clock=self.clock,
-            streams=self._parts.streams,
+            streams=self.streams,
             answer=self._answer,
             image=self.state.image,
             memory_bytes=self.policy.memory_bytes,

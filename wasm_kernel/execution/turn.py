@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
-
-from msgspec import Struct
+from typing import Any, Protocol
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
@@ -51,8 +49,8 @@ _BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
 FRAMES_MOST = 1_000_000  # of any kind in one turn; further ones are refused
 
 
-class TurnParts(Struct, frozen=True):
-    """The parts of a sandbox that a turn uses."""
+class TurnHost(Protocol):
+    """The parts of a sandbox that a turn uses: those of its `GuestRunner`."""
 
     policy: ExecutionPolicy
     clock: Clock
@@ -84,20 +82,20 @@ class Turn:
         self,
         request: Mapping[str, Any],
         listener: Listener,
-        parts: TurnParts,
+        host: TurnHost,
         cell: Cell = NO_CELL,
         *,
         text: ParsedCell | None = None,
         number: int = 0,
     ) -> None:
         self._request: Mapping[str, Any] | None = request
-        self._parts = parts
+        self._host = host
         self.cell, self.text = cell, text
         self.is_comm = request.get("op") == "comm"
         self.number = number - (not cell.store_history)
-        self.comms = TurnComms(listener, parts.policy, parts.comms)
-        self._allowed = CellAllowance(parts.allowance)
-        self._commands = TurnCommands(self, parts.commands, parts.clock, parts.policy.stdout_bytes)
+        self.comms = TurnComms(listener, host.policy, host.comms)
+        self._allowed = CellAllowance(host.allowance)
+        self._commands = TurnCommands(self, host.commands, host.clock, host.policy.stdout_bytes)
         self._frames = 0
         self._began = time.monotonic()
         self.limits_met: set[str] = set()
@@ -131,7 +129,7 @@ class Turn:
     def on_text(self, name: str, text: str) -> None:
         """Takes text on one of the two streams."""
         self.output.add_text(name, text)
-        self._parts.allowance.spend(len(text))
+        self._host.allowance.spend(len(text))
         self.comms.listener.emit(protocol.Stream(name, text))
 
     def answer(self, data: bytes) -> bytes:
@@ -153,7 +151,7 @@ class Turn:
             return self._hand_over()
         if not self.request_taken and isinstance(frame, _FOR_RUNNING_CODE):
             raise FrameError("nothing runs yet")
-        self._parts.streams.flush()
+        self._host.streams.flush()
         if not isinstance(frame, protocol.Done):
             self.show_held()
         match frame:
@@ -172,7 +170,7 @@ class Turn:
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():
                 self.comms.listener.terminate()
-            case protocol.Error() if self._parts.clock.reason is not None:
+            case protocol.Error() if self._host.clock.reason is not None:
                 return {}  # its time is over, and the host shows its own error
             case protocol.Display() | protocol.ClearOutput() | protocol.Result() | protocol.Error():
                 self.show(frame, size)
@@ -184,7 +182,7 @@ class Turn:
         request, self._request = self._request, None
         if request is None:
             raise FrameError("this turn's request was already handed over")
-        self._parts.clock.request_taken()
+        self._host.clock.request_taken()
         return request
 
     def _check_running(self) -> None:
@@ -202,9 +200,9 @@ class Turn:
 
     def _lower(self, limit: protocol.Limit) -> None:
         if limit.seconds is not None:
-            self._parts.clock.lower_deadline(limit.seconds)
+            self._host.clock.lower_deadline(limit.seconds)
         if limit.fuel is not None:
-            self._parts.fuel.lower(limit.fuel)
+            self._host.fuel.lower(limit.fuel)
 
     def show(self, output: protocol.Output, size: int) -> None:
         """Takes a rich output of `size` bytes.
@@ -241,7 +239,7 @@ class Turn:
             return
         if setting not in self.limits_met:
             self.limits_met.add(setting)
-            advice = self._parts.policy.door.raising(setting, purpose="to see more")
+            advice = self._host.policy.door.raising(setting, purpose="to see more")
             words = f"{objection}; what is over is dropped. {advice}".rstrip()
             self.on_text("stderr", f"\n[wasm-kernel] {words}\n")
         raise FrameError("the cell's rich output is over its limit")
@@ -249,7 +247,7 @@ class Turn:
     def _ask(self, question: protocol.Input) -> Mapping[str, Any]:
         if not self.cell.allow_stdin:
             return {"refused": NO_INPUT}
-        clock = self._parts.clock
+        clock = self._host.clock
         clock.pause()
         try:
             return {"value": self.comms.listener.ask(question.prompt, question.password)}
