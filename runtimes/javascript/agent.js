@@ -1,9 +1,9 @@
 // The agent: one turn after another, each a request from the host and a reply to it.
 //
-// The host calls `step` and does what it returns, then calls it again with what came of that: nothing
-// of a cell runs inside of these calls but what must, such as a timer's callback. What is returned:
+// The host calls `step`, does what it returns, then calls it again with the result. Within these calls no code
+// of a cell runs unless it must, such as a timer's callback. `step` returns one of these:
 // "" the turn is over; "e" and a name of 11 characters and a script: evaluate it; "t" and a text: take
-// the types out of it; "p" and a text: find the token that makes it no TypeScript; "j": run what promises wait for; "w" and a number: wait so many milliseconds.
+// the types out of it; "p" and a text: find the token that is wrong in TypeScript; "j": run the reactions of promises; "w" and a number: wait this many milliseconds.
 
 import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
@@ -41,7 +41,7 @@ const INSTEAD = {
 };
 const HINT = ". Commands such as %undo stand at the top of a cell, each on a line of its own; there are no %% ones.";
 const INTERRUPTED = "KeyboardInterrupt";
-const MOST_ROUNDS = 1; // of 100,000 reactions each, once the cell has its value
+const MOST_ROUNDS = 1; // of 100,000 reactions each, after the cell has its value
 const MOST_TOLD = 10; // of promises that are rejected
 const WAITS = "The cell awaits a promise that nothing is left to settle: no timer is pending.";
 
@@ -51,7 +51,7 @@ class UsageError extends Error {}
 class Interrupted extends Error {}
 
 function step(event, value) {
-  if (event === "mark") return withLineMarks(value); // these while a cell imports TypeScript
+  if (event === "mark") return withLineMarks(value); // the host asks for these while a cell imports TypeScript
   if (event === "lay") return atMarkedLines(value);
   if (event === "tokens") return tokenEnds(value);
   if (event === "place") return placeIn(value);
@@ -149,7 +149,7 @@ function uncompiled(problem) {
   return stripping();
 }
 
-/** Asks where a text is wrong that is neither JavaScript nor TypeScript. */
+/** Asks for the mistake in a text that is neither JavaScript nor TypeScript. */
 function misread(problem) {
   cell.problem = problem;
   return `p${cell.code}`;
@@ -162,11 +162,11 @@ function syntaxError(count) {
     if (line !== undefined) cell.place = `In[${cell.count}]:${line}:${column}`;
     return new SyntaxError(text);
   } catch {
-    return new SyntaxError(cell.problem); // a cell has broken what this needs
+    return new SyntaxError(cell.problem); // a cell has broken something that this needs
   }
 }
 
-/** Returns what is wrong with a module's text, and where. */
+/** Returns the mistake in a module's text, and its place. */
 function placeIn(told) {
   const { text, line, column } = placeOf(...parse(told));
   return line === undefined ? text : `${text}, at ${line}:${column}`;
@@ -192,7 +192,7 @@ function settle(running, value) {
 }
 
 function afterJobs(count) {
-  // reactions that make reactions for ever, maybe of an earlier cell, keep no cell from its end
+  // endless reactions, maybe of an earlier cell, must not keep this cell from its end
   if (!(cell.settled || cell.shown)) cell.rounds = 0;
   const isBusy = count !== "0";
   if (isBusy && nextDue() === 0) return runTimer();
@@ -265,7 +265,7 @@ function nameOfThrown(problem) {
   return isError(problem) ? errorName(problem) : "Uncaught";
 }
 
-/** Prints why promises were rejected that nobody handles; what the cell shows is seen anyway. */
+/** Prints the reasons of rejected promises without a handler, unless the cell shows the promise itself. */
 function tellRejections() {
   try {
     const found = rejections();
@@ -276,7 +276,7 @@ function tellRejections() {
       print(2, `Uncaught (in promise) ${isError(reason) ? errorText(reason) : inspect(reason)}\n`);
     }
   } catch {
-    // a cell has broken what this needs
+    // a cell has broken something that this needs
   }
 }
 
@@ -299,7 +299,7 @@ function failed(problem) {
     if (/^(?:Syntax|Reference)Error$/.test(ename) && SHELL.test(cell.code)) evalue += NO_SHELL;
     traceback = tracebackOf(problem, ename, evalue);
   } catch {
-    traceback = [ename + ": " + evalue]; // no template, which is a call of `concat`
+    traceback = [ename + ": " + evalue]; // not a template, which would call `concat`
   }
   clearAll();
   tellRejections();
@@ -316,12 +316,12 @@ function tracebackOf(problem, ename, evalue) {
   const lines = cell.place !== undefined
     ? [`    at ${cell.place}`]
     : errorText(problem).split("\n").slice(errorMessage(problem).split("\n").length);
-  // of a text that can't be compiled the interpreter knows the line; its column is another token's
+  // the interpreter knows the line of an error in compiling, but gives another token's column
   if (ename === "SyntaxError" && cell.place === undefined) lines[0] = lines[0]?.replace(/^( +at [^ ]+:\d+):\d+$/, "$1") ?? "";
   return [title, ...excerpt(lines), ...lines];
 }
 
-/** Returns the line of this cell that the innermost frame is at. */
+/** Returns the line of this cell in the innermost frame. */
 function excerpt(lines) {
   const place = /In\[(\d+)\]:(\d+):(\d+)/.exec(lines[0] ?? "");
   if (place === null || Number(place[1]) !== cell.count) return [];
@@ -333,7 +333,7 @@ function interrupted() {
   return failed(new Interrupted());
 }
 
-// -- what cells find
+// -- the globals of cells
 
 function prompt(question = "", { password = false } = {}) {
   const answer = send({ op: "input", prompt: String(question), password });
@@ -350,4 +350,4 @@ for (const name of Object.keys(found)) {
   Object.defineProperty(globalThis, name, { value: found[name], writable: true, configurable: true, enumerable: false });
 }
 Object.defineProperty(globalThis, Symbol.for("wasm-kernel"), { value: { require } });
-globalThis.wasmKernel_step = step; // the host takes it from there
+globalThis.wasmKernel_step = step; // the host finds it there

@@ -1,4 +1,4 @@
-// The built-in modules, for `require`; `import` finds them by itself.
+// The built-in modules for `require`; `import` finds them itself.
 
 import crypto from "node:crypto";
 import events from "node:events";

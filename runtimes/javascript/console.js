@@ -1,4 +1,4 @@
-// `console`, as browsers and Node have it.
+// The `console` of browsers and Node.
 
 import { now, print, send } from "wasm-kernel:host";
 import { format, inspect } from "wasm-kernel:inspect";

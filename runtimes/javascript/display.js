@@ -27,7 +27,7 @@ function plainBundle(value) {
   return image === undefined ? text : { ...text, ...image };
 }
 
-/** Returns what a value has to say of itself; undefined if nothing. */
+/** Returns a value's own MIME bundle; undefined if it has none. */
 function ownBundle(value) {
   if (value === null || value === undefined) return undefined;
   let shows;

@@ -1,4 +1,4 @@
-// Files, in the style of Node's `fs`: each call at once; `node:fs/promises` makes promises of them.
+// Files, in the style of Node's `fs`: the calls are synchronous; `node:fs/promises` makes promises of them.
 
 import { encode, fileCall } from "wasm-kernel:host";
 import { absolute } from "wasm-kernel:process";

@@ -1,4 +1,4 @@
-// The globals as they were before the first cell; the host adds an import of this one to each module of
+// The globals as they were before the first cell. The host adds an import of this module to each module of
 // the agent, so that none of them misses a global that a cell has replaced.
 
 export const {

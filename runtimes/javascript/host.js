@@ -1,7 +1,7 @@
-// The way to the host, and what the agent needs of the language's own library.
+// The channel to the host, and the functions of the standard library that the agent needs.
 //
-// A cell may replace any global and any method of a prototype. What a turn can't do without is taken
-// from here, as it was before the first cell.
+// A cell may replace any global and any method of a prototype. A turn takes the functions that it needs
+// from here, as they were before the first cell.
 
 const taken = {};
 for (const name of Object.getOwnPropertyNames(globalThis)) {
@@ -15,7 +15,7 @@ export const { apply, getOwnPropertyDescriptor, getPrototypeOf, ownKeys } = Refl
 const { setPrototypeOf } = Object, { isArray } = Array;
 export const uncurry = (method) => (self, ...args) => apply(method, self, args);
 export const { parse, stringify } = JSON;
-export const evaluateGlobally = eval; // called by this name, it runs in the global scope
+export const evaluateGlobally = eval; // under this name it runs in the global scope
 export const then = uncurry(Promise.prototype.then);
 export const toWellFormed = uncurry(String.prototype.toWellFormed);
 export const slice = uncurry(String.prototype.slice);
@@ -34,15 +34,15 @@ const MOST_FRAME = 64 * 1024 * 1024, PIECE = 1024 * 1024, MOST_RANDOM = 65_536;
 /** Sends a frame of the protocol (PROTOCOL.md), and returns the host's answer. */
 export function send(frame) {
   let said = written(frame);
-  // a frame holds no half of a character, which would be written like this
+  // JSON would write half a character like this, which no frame may hold
   if (includes(said, "\\ud")) said = written(frame, toWellFormed);
   if (said.length > MOST_FRAME) return { refused: "it is larger than 64 MiB" };
   return setPrototypeOf(parse(taken.send(said)), null);
 }
 
 /**
- * Returns the agent's own objects as JSON: no `toJSON` has a say in them that a cell has given to a
- * prototype. What is shown, below `data` and `metadata`, is the cell's, and keeps its own.
+ * Returns the agent's own objects as JSON, without any `toJSON` that a cell has given to a
+ * prototype. Values below `data` and `metadata` are the cell's, and their `toJSON` is used.
  */
 function written(value, mend, isShown = false) {
   if (typeof value === "string" && mend !== undefined) return stringify(mend(value));
@@ -53,7 +53,7 @@ function written(value, mend, isShown = false) {
     const key = names === undefined ? index : names[index], held = value[key];
     const piece = isShown && typeof held === "object" ? shownText(held, mend) : written(held, mend, key === "data" || key === "metadata");
     if (piece === undefined || typeof key === "symbol") continue;
-    // no template: QuickJS reads one as a call of `String.prototype.concat`
+    // not a template: QuickJS reads one as a call of `String.prototype.concat`
     text += (text && ",") + (names === undefined ? "" : written(key, mend) + ":") + piece;
   }
   return names === undefined ? "[" + text + "]" : "{" + text + "}";
@@ -62,7 +62,7 @@ function written(value, mend, isShown = false) {
 const shownText = (value, mend) =>
   stringify(value, mend === undefined ? undefined : (_, held) => (typeof held === "string" ? mend(held) : held));
 
-/** Prints on standard output (1) or standard error (2), in pieces: the host keeps one at a time. */
+/** Prints to standard output (1) or standard error (2), in pieces: the host keeps one at a time. */
 export function print(stream, words) {
   if (words.length <= PIECE) return void show(stream, toWellFormed(words));
   for (const piece of piecesOf(words)) show(stream, piece);
@@ -87,7 +87,7 @@ function* piecesOf(words) {
 const codeAt = uncurry(String.prototype.charCodeAt);
 const isHighSurrogate = (words, index) => (codeAt(words, index) & 0xfc00) === 0xd800;
 
-/** Says which folder relative paths begin at. */
+/** Sets the folder at which relative paths begin. */
 export const enter = (folder) => taken.enter(folder);
 /** Returns a text as UTF-8. */
 export function encode(words) {
@@ -95,9 +95,9 @@ export function encode(words) {
   const pieces = [...piecesOf(words)].map((piece) => taken.encode(piece));
   return joined(pieces);
 }
-/** Returns what bytes say in an encoding, of which the host takes some megabytes; undefined if they say nothing. */
+/** Decodes some megabytes at most in an encoding; undefined if the bytes are invalid. */
 export const decode = (data, label, fatal) => taken.decode(data, label, fatal ? "fatal" : "");
-/** Returns at most so many random bytes as the host gives at once. */
+/** Returns random bytes, at most as many as the host gives at once. */
 const someBytes = (count) => taken.random(text(count));
 export function randomBytes(count) {
   if (count <= MOST_RANDOM) return someBytes(count);
@@ -106,7 +106,7 @@ export function randomBytes(count) {
   return joined(pieces);
 }
 
-/** Returns typed arrays of bytes as one. */
+/** Returns several typed arrays of bytes as one. */
 export function joined(pieces) {
   let length = 0;
   for (const piece of pieces) length += piece.length;
@@ -119,7 +119,7 @@ export function joined(pieces) {
   return all;
 }
 
-/** Returns undefined for a pending promise, else [whether it was fulfilled, its value]. */
+/** Returns undefined for a pending promise, otherwise [whether it was fulfilled, its value]. */
 export function settled(promise) {
   const found = taken.promise(promise);
   return found === undefined ? undefined : [found[0] === "1", found[1]];
@@ -136,13 +136,13 @@ export function resolveModule(base, name) {
 export const required = [];
 /** Returns ["function" or "text" or "problem", VALUE] of a file to be run; undefined if it can't be read. */
 export const moduleSource = (path) => taken.source(path, text(required.push(path) - 1));
-/** Returns why the last import failed, in the host's words; empty if it does not know. */
+/** Returns the host's reason for the last failed import; empty if it does not know one. */
 export const moduleProblem = () => taken.problem();
 
-/** Returns the promises that were rejected and that nobody handles, up to now; each is told once. */
+/** Returns the rejected promises without a handler; each is returned once. */
 export const rejections = () => taken.rejections();
 
-/** Does something with files; throws an error with a `code`, as Node does. */
+/** Does a file operation; throws an error with a `code`, as Node does. */
 export function fileCall(act, words, data) {
   const answer = data === undefined
     ? taken.file(act, stringify(words))

@@ -1,10 +1,10 @@
-// Values as text, in the style of a console. No getter of a cell's runs, and nothing goes on for ever.
+// Values as text, in the style of a console. No getter of a cell runs, and the work is bounded.
 
 import { getOwnPropertyDescriptor, getPrototypeOf, ownKeys, required, settled, uncurry } from "wasm-kernel:host";
 
 const MOST_ITEMS = 100, MOST_CHARACTERS = 10_000, MOST_TEXT = 200_000, WIDTH = 80, DEPTH = 4;
-const LONG = 10_000; // items of a list whose other properties are not looked for
-const TOLD = ["cause", "errors"]; // of an error, which its text tells of
+const LONG = 10_000; // items; other properties of a longer list are not shown
+const TOLD = ["cause", "errors"]; // properties that an error's text contains
 const MOST_CAUSES = 5, MOST_ERRORS = 10; // of an error
 const { toString: functionText } = Function.prototype;
 const brand = (prototype, name) => {
@@ -39,12 +39,12 @@ const exceptionName = brand(DOMException.prototype, "name"), exceptionText = bra
 export const isError = (value) => Error.isError(value) || exceptionName(value) !== undefined;
 const { isArray } = Array;
 
-/** Returns how long an array is, or a typed array; undefined for anything else. */
+/** Returns the length of an array or a typed array; undefined for anything else. */
 function lengthOf(value) {
   return isArray(value) ? getOwnPropertyDescriptor(value, "length").value : typedLength(value);
 }
 
-/** Returns the keys of a value; none of a list that is long, as it would take a text for each item. */
+/** Returns the keys of a value; none of a long list, which would take a text for each item. */
 export const keysOf = (value) => (lengthOf(value) > LONG ? [] : ownKeys(value));
 
 /** Returns the text of a value. */
@@ -52,7 +52,7 @@ export function inspect(value, { depth = DEPTH, width = WIDTH } = {}) {
   try {
     return new Inspection(depth, width).of(value, 0, 0);
   } catch {
-    return `[a ${typeof value} that can't be read]`; // a proxy's traps are the cell's own code
+    return `[a ${typeof value} that can't be read]`; // a proxy's traps are code of the cell
   }
 }
 
@@ -250,7 +250,7 @@ function regularExpression(value) {
   return `/${pattern(value)}/${flags.filter(([, read]) => read(value)).map(([letter]) => letter).join("")}`;
 }
 
-/** Returns an error's text and its stack, without lines of the sandbox's own, and those of its causes. */
+/** Returns the texts and stacks of an error and its causes, without the sandbox's own lines. */
 export function errorText(error) {
   const lines = [];
   for (let count = 0, each = error; isError(each) && count < MOST_CAUSES; count += 1) {
@@ -267,7 +267,7 @@ function titleOf(error) {
   return message ? `${name}: ${message}` : name;
 }
 
-/** Returns the titles of what an `AggregateError` holds. */
+/** Returns the titles of the errors in an `AggregateError`. */
 function errorsOf(error) {
   const errors = getOwnPropertyDescriptor(error, "errors")?.value;
   if (!isArray(errors)) return [];
@@ -292,7 +292,7 @@ export function errorMessage(error) {
   return exceptionText(error) ?? "";
 }
 
-/** Returns an error's name, as its classes have it. */
+/** Returns an error's name, from its classes. */
 export function errorName(error) {
   const native = exceptionName(error);
   if (native !== undefined) return native;
@@ -323,7 +323,7 @@ export function stackLines(stack) {
     .map((line) => `    ${line.trim().replace(/(In\[\d+\]) *:/, "$1:").replace(/req\[(\d{6})\]/, named).replace("<eval> (", "(").replace(/at \((.*)\)$/, "at $1")}`);
 }
 
-/** Lays out items on one line, or on one line each where that is too long. */
+/** Lays out items on one line, or on one line each if that is too long. */
 function laid(items, open, close, indent, width) {
   const length = items.reduce((sum, item) => sum + item.length + 2, 0);
   if (length + indent <= width && !items.some((item) => item.includes("\n"))) {
@@ -349,7 +349,7 @@ function inRows(items, width, blanks) {
   return rows.join(`,\n${blanks}`);
 }
 
-/** Returns the text of what a console is given: a format, and what is not used up by it. */
+/** Returns the text of a console call: the filled format, and the arguments that it does not use. */
 export function format(...values) {
   const [first, ...rest] = values;
   if (typeof first !== "string") return values.map(shown).join(" ");

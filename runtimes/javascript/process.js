@@ -1,4 +1,4 @@
-// `process`, as far as programs ask for it: the environment, the current folder, a version.
+// The parts of `process` that programs use: the environment, the current folder, a version.
 
 import { beginTime, enter, fileCall, now, print } from "wasm-kernel:host";
 import { URL } from "wasm-kernel:url";
@@ -53,7 +53,7 @@ export const process = {
   emitWarning: (text) => print(2, `Warning: ${text}\n`),
 };
 
-/** Begins with the variables and the folder that the host names. */
+/** Sets the variables and the folder that the host names. */
 process.begin = (env, where, fresh) => {
   for (const name of Object.keys(env)) {
     if (given[name] !== env[name]) process.env[name] = given[name] = env[name];

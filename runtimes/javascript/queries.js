@@ -33,7 +33,7 @@ const EMPTY = {
 };
 const ANSWERS = { complete, inspect: inspected, is_complete: isComplete, history: earlier };
 
-/** Returns the reply to a question; one without an answer if that fails. */
+/** Returns the reply to a question; an empty reply if that fails. */
 export function answerQuery(request) {
   const { op } = request;
   if (EMPTY[op] === undefined) return { status: "error", ename: "ProtocolError", evalue: `unknown request: ${op}`, traceback: [] };
@@ -44,7 +44,7 @@ export function answerQuery(request) {
   }
 }
 
-/** Returns where a number of code points ends in a text. */
+/** Returns the position at which this number of code points ends in a text. */
 function unitsOf(text, points) {
   let units = 0;
   for (const character of text) {
@@ -54,7 +54,7 @@ function unitsOf(text, points) {
   return units;
 }
 
-/** Returns what a path of names leads to, without running a getter; undefined if nothing. */
+/** Returns the value to which a path of names leads, without running a getter; otherwise undefined. */
 function follow(path) {
   const [first, ...rest] = path.replaceAll("?.", ".").split(".");
   let value = getOwnPropertyDescriptor(globalThis, first)?.value;

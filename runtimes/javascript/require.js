@@ -1,4 +1,4 @@
-// `require`, for packages that are CommonJS modules.
+// `require` for CommonJS modules.
 
 import { moduleSource, resolveModule } from "wasm-kernel:host";
 import { currentFolder } from "wasm-kernel:process";

@@ -1,6 +1,6 @@
-// A cell's text: its tokens, and what becomes of it before it runs.
+// A cell's text: its tokens, and its changes before it runs.
 //
-// Cells share one global scope, as at a browser's console. So declarations at top level become those
+// Cells share one global scope, like a browser's console. So declarations at top level become those
 // of `var`, which may be repeated, and `import` declarations become `await import(...)`. Every
 // replacement keeps the lines.
 
@@ -26,8 +26,8 @@ function at(pattern, source, position) {
  * Returns the tokens of a text: { kind, text, start, depth, newline, unclosed }.
  *
  * `kind` is word, number, string, template, regexp, sign or comment; `depth` says how many brackets
- * are open around it, `newline` whether a line ends before it. A text that is broken off has its last
- * token `unclosed`.
+ * are open around it, `newline` whether a line ends before it. In an incomplete text, the last
+ * token is `unclosed`.
  */
 export function tokensOf(source) {
   const tokens = [];
@@ -177,7 +177,7 @@ const end = (token) => token.start + token.text.length;
 
 /** Returns a text whose `import` and `export` declarations are those of a script. */
 export function withoutModuleSyntax(source) {
-  if (!/\b(?:import|export)\b/.test(source)) return source; // tokens take their time
+  if (!/\b(?:import|export)\b/.test(source)) return source; // finding tokens takes time
   const tokens = significant(tokensOf(source));
   const edits = new Edits(source);
   for (let index = 0; index < tokens.length; index += 1) {
@@ -207,7 +207,7 @@ function importAt(tokens, index, edits) {
   return last;
 }
 
-/** Returns the declaration of what an import clause binds to a module. */
+/** Returns the declaration of the names that an import clause binds to a module. */
 function declarationOf(clause, module) {
   const names = [];
   let space = "";
@@ -271,7 +271,7 @@ export function withGlobalDeclarations(source) {
   return edits.done();
 }
 
-/** Has names of `let` without a value begin as undefined, also where the cell runs again. */
+/** Lets names of `let` without a value begin as undefined, also if the cell runs again. */
 function clearNames(tokens, start, edits) {
   for (let index = start; tokens[index]?.kind === "word"; index += 2) {
     const name = tokens[index], next = tokens[index + 1];
@@ -294,7 +294,7 @@ function classAt(tokens, index, edits) {
 }
 
 /**
- * Returns whether a text has what TypeScript alone reads as a call with types, `f<T>(x)`: JavaScript
+ * Returns whether a text contains a call with types, `f<T>(x)`, which only TypeScript knows: JavaScript
  * would read comparisons, and not complain.
  */
 export function hasTypeArguments(source) {
@@ -357,14 +357,14 @@ export function atMarkedLines(source) {
 
 const wrongOnes = (tokens) => tokens.filter((token) => token.kind !== "comment" || token.unclosed);
 
-/** Returns where the tokens of a text end, as JSON. */
+/** Returns the positions at which the tokens of a text end, as JSON. */
 export const tokenEnds = (source) => `[${wrongOnes(tokensOf(source)).map(end).join()}]`;
 
 /**
- * Returns what is wrong with a text, and where: { text, line, column }, which begin at 1.
+ * Returns the mistake in a text and its place: { text, line, column }, counted from 1.
  *
- * `count` tokens are right, and `problem` is what the parser says. Without a line the place is not known: the
- * text is too long to seek it (-1), or the parser complains of what it means, such as a `return` outside of functions.
+ * `count` tokens are right, and `problem` is the parser's message. Without a line the place is not known: the
+ * text is too long to search (-1), or the parser complains of its meaning, such as a `return` outside of functions.
  */
 export function placeOf(source, count, problem) {
   if (count < 0) return { text: problem };
@@ -384,7 +384,7 @@ const GOES_ON = new Set(
     .split(" "),
 );
 
-/** Returns `complete`, `incomplete` or `invalid`, and the blanks that the next line begins with. */
+/** Returns `complete`, `incomplete` or `invalid`, and the indentation of the next line. */
 export function completeness(source) {
   const tokens = tokensOf(source);
   if (tokens.some((token) => token.mismatched)) return ["invalid", ""];

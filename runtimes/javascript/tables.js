@@ -18,7 +18,7 @@ function shown(value) {
 
 const textKeys = (value) => ownKeys(value).filter((key) => typeof key === "string" && getOwnPropertyDescriptor(value, key)?.enumerable);
 
-/** Returns the headings and rows of a table, or undefined if a value is none. */
+/** Returns the headings and rows of a table, or undefined if a value is not a table. */
 function cellsOf(value, wanted) {
   const keys = Array.isArray(value) ? Array.from({ length: Math.min(value.length, MOST_ROWS) }, (_, index) => String(index)) : textKeys(value);
   const count = Array.isArray(value) ? value.length : keys.length;
@@ -42,7 +42,7 @@ function cellsOf(value, wanted) {
   return [headings, lines];
 }
 
-/** Returns a table as text; what is no table, as `inspect` has it. */
+/** Returns a table as text; other values as the text of `inspect`. */
 export function tableText(value, wanted) {
   if (!isRecord(value)) return inspect(value);
   const [headings, lines] = cellsOf(value, wanted);

@@ -27,7 +27,7 @@ export const timers = {
   clearImmediate: remove,
 };
 
-/** Returns in how many milliseconds the next timer is due; undefined if there is none. */
+/** Returns the milliseconds until the next timer is due; undefined if there is none. */
 export function nextDue() {
   let first;
   for (let index = 0; index < pending.length; index += 1) {
@@ -37,7 +37,7 @@ export function nextDue() {
   return first === undefined ? undefined : Math.max(0, first - now());
 }
 
-/** Returns whether a timeout is pending, which a cell waits for. */
+/** Returns whether a timeout is pending; a cell waits for it. */
 export const hasTimeouts = () => pending.some((timer) => !timer.every);
 
 /** Takes the earliest timer that is due; undefined if none is. */

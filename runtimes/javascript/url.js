@@ -129,7 +129,7 @@ function parsePath(text, special, file, start) {
   return path;
 }
 
-/** Returns the record of a URL; undefined if the text is none. */
+/** Returns the record of a URL; undefined if the text is not a URL. */
 function parseUrl(input, base) {
   const text = input.replace(/^[\u0000-\u0020]+|[\u0000-\u0020]+$/g, "").replace(/[\t\n\r]/g, "");
   const [withoutFragment, ...fragments] = text.split("#");

@@ -1,4 +1,4 @@
-// What people take for granted of the web platform, and the interpreter lacks.
+// Parts of the web platform that programs expect and the interpreter lacks.
 
 import { decode, encode, joined, randomBytes } from "wasm-kernel:host";
 
@@ -63,7 +63,7 @@ export class TextDecoder {
   }
 }
 
-/** Returns what bytes say in an encoding. */
+/** Decodes bytes in an encoding. */
 export function textOf(data, name, fatal = false) {
   let text = "";
   for (let start = 0, end; start < data.length; start = end) {
@@ -83,7 +83,7 @@ export function bytesOf(source) {
   throw new TypeError("A buffer is needed, or a view of one.");
 }
 
-/** Returns how many bytes are whole characters: the rest waits for the next piece. */
+/** Returns the number of bytes that form whole characters: the rest waits for the next piece. */
 function completeLength(data, name) {
   if (name === "cp1252") return data.length;
   if (name !== "utf-8") {

@@ -1,4 +1,4 @@
-// `node:crypto`, of which there are random numbers alone.
+// `node:crypto`: random numbers only.
 
 import { randomBytes as draw } from "wasm-kernel:host";
 import { crypto } from "wasm-kernel:web";

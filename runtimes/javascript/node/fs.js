@@ -1,4 +1,4 @@
-// `node:fs`: the calls that are done at once, and `promises`.
+// `node:fs`: the synchronous calls, and `promises`.
 
 import * as files from "wasm-kernel:files";
 import * as promises from "node:fs/promises";

@@ -1,4 +1,4 @@
-// `node:util`, a part of it.
+// A part of `node:util`.
 
 import { format, inspect } from "wasm-kernel:inspect";
 import { TextDecoder, TextEncoder } from "wasm-kernel:web";

@@ -12,10 +12,10 @@ from typing import Any
 
 
 def _find_modules_without_their_code() -> None:
-    """Halves what an import out of a zip costs; has to come before the first of them.
+    """Halves the cost of an import from a zip; must run before the first of them.
 
-    Python asks where a module lies before it loads it, and `zipimport` answers by loading it. So
-    each module was unpacked and compiled twice.
+    Python asks for a module's path before it loads the module, and `zipimport` answers by loading
+    it. So each module was decompressed and compiled twice.
     """
     module: Any = zipimport
     importer = module.zipimporter

@@ -128,7 +128,9 @@ class Agent:
         self._env = env
 
     def _enter(self, folder: str, *, anew: bool) -> None:
-        """Begins in a folder, or goes there if that of saved memory is not shown here."""
+        """Goes to a folder as the session begins, or if the folder of saved memory does not
+        exist here.
+        """
         if anew or not os.path.isdir("."):  # noqa: PTH112 - a cell may have changed Path
             os.chdir(folder)
             if self.shell is not None:
@@ -165,7 +167,9 @@ class Agent:
 
 
 def _sendable(reply: Reply) -> Reply:
-    """`reply` without the parts that no frame can carry, such as a payload that is too large."""
+    """Returns `reply` without the parts that no frame can carry, such as a payload that is too
+    large.
+    """
     kept = {}
     for name, value in reply.items():
         with contextlib.suppress(Exception):

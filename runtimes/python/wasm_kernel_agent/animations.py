@@ -45,8 +45,8 @@ def moving(frames: Sequence[bytes], milliseconds: int, *, forever: bool) -> byte
 
     Args:
         frames: The images.
-        milliseconds: How long each is shown.
-        forever: Whether it begins again at its end.
+        milliseconds: The time for which each is shown.
+        forever: True if it repeats.
     """
     chunks = [list(_chunks(frame)) for frame in frames]
     head = chunks[0][0]

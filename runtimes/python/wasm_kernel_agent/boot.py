@@ -1,4 +1,4 @@
-"""The boot turn, in which the base image is made: all that is slow, and nothing of a session."""
+"""The boot turn, which makes the base image: everything slow, and nothing of a session."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def configuration() -> Config:
 
 
 def prepare_guest(shell: GuestShell) -> None:
-    """Changes what notebooks use, so that it works in a guest."""
+    """Changes packages and modules of notebooks so that they work in a guest."""
     stdlib_patches.install()
     tracebacks.find_classes_of_cells()
     _extend_path()
@@ -75,9 +75,9 @@ def prepare_guest(shell: GuestShell) -> None:
 
 
 def preload_packages(shell: GuestShell) -> None:
-    """Imports what notebooks use, so that each session finds it in memory."""
+    """Imports the packages of everyday notebooks, so that each session finds them in memory."""
     importlib.import_module("tqdm")
-    with shell.builtin_trap:  # pandas asks where it is, to know how wide a table is
+    with shell.builtin_trap:  # pandas asks where it runs, to know how wide a table is
         preload.load_pandas()
         preload.load_matplotlib()
     preload.preload_widgets(shell)

@@ -80,7 +80,7 @@ class CellRunner:
         return error if error is not None else shell.display_error
 
     def _run_tasks(self) -> None:
-        """Lets the tasks that cells left go on."""
+        """Continues the tasks that cells left unfinished."""
         try:
             self._signals.interruptible(self._shell.awaiter.run_tasks)
         except KeyboardInterrupt:
@@ -96,7 +96,7 @@ class CellRunner:
 
 
 def end_cell(shell: Any) -> None:
-    """Ends what a cell or a callback left half done, such as a debugger that was interrupted."""
+    """Ends things that a cell or a callback left half done, such as an interrupted debugger."""
     sys.displayhook = sys.__displayhook__
     shell.displayhook.finish_displayhook()
     shell.display_trap._nested_level = 0

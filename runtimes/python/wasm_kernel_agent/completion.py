@@ -112,7 +112,7 @@ def complete(shell: Any, request: Reply) -> Reply:
 
 
 def _is_text(completer: Any, line: str) -> bool:
-    """Returns whether the cursor stands in a string, a comment or a shell command."""
+    """Returns true if the cursor is in a string, a comment or a shell command."""
     if line.lstrip().startswith(("!", "%")):
         return line.lstrip().startswith("!")
     is_string, is_in_expression = completer._is_in_string_or_comment(line)

@@ -19,10 +19,10 @@ from IPython.core.displaypub import DisplayPublisher
 from wasm_kernel_agent.host import FRAME_BYTES, Channel, FrameTooLarge, flush, note
 
 _DEPTH = 48  # the protocol carries 64 levels, the frame around the bundle among them
-_ROOM = FRAME_BYTES - 1024 * 1024  # what a frame has beside its largest content
+_ROOM = FRAME_BYTES - 1024 * 1024  # leaves 1 MiB for the rest of the frame
 _SILENT_REFUSALS = frozenset(
     {"over the cap of messages to widgets", "no such comm is open", "the turn is over"}
-)  # of messages on comms: the host tells them itself, once, or nobody has to know
+)  # of messages on comms; the host reports these itself, once, or not at all
 
 
 class NotSendable(ValueError):

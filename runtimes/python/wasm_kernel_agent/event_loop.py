@@ -73,7 +73,7 @@ class _SleepingSelector:
         self.looked_at = 0.0  # when messages were last looked for
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Waits `timeout` seconds, or until a callback is ready. Serves messages meanwhile."""
+        """Waits `timeout` seconds, or until a callback is ready. Serves messages in between."""
         __tracebackhide__ = True
         if take_postponed_interrupt():
             raise KeyboardInterrupt
@@ -153,7 +153,7 @@ class GuestLoop(base_events.BaseEventLoop):
         """Does nothing: the selector never returns an event."""
 
     def _write_to_self(self) -> None:
-        """Does nothing: with one thread, nobody else could be asleep."""
+        """Does nothing: with one thread, no other thread could be asleep."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -182,10 +182,10 @@ def take_postponed_interrupt() -> bool:
 
 
 def postpone_interrupt(frame: FrameType | None) -> bool:
-    """Postpones an interrupt in `frame` until the loop waits, if it has to. Returns whether.
+    """Postpones an interrupt in `frame` until the loop waits, if necessary. Returns whether it did.
 
-    It has to if the code that runs there is asyncio's or this module's, for a loop that runs.
-    Code of others can be interrupted at once, whoever called it.
+    That is necessary if the running code is asyncio's or this module's, for a loop that runs. Other
+    code can be interrupted at once, whatever called it.
     """
     at = frame
     while at is not None and _is_library(at.f_code) and not _is_the_loops(at.f_code):
@@ -209,9 +209,9 @@ def _is_the_loops(code: CodeType) -> bool:
 
 
 def _end_lost_runs(frame: FrameType | None, new: GuestLoop) -> None:
-    """Ends runs of `new`, and of the loop that is said to run, that have no frame any more.
+    """Ends runs of `new`, and of the loop that is marked as running, that have no frame any more.
 
-    An interrupt of the hard kind, or memory that was restored, may leave such a loop.
+    A second interrupt, or memory that was restored, may leave such a loop.
     """
     running = asyncio._get_running_loop()
     lost = {loop for loop in (new, running) if isinstance(loop, GuestLoop)}

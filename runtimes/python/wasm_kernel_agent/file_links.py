@@ -1,7 +1,7 @@
-"""Links to files: IPython's `FileLink`, and what `%session_publish` shows.
+"""Links to files: IPython's `FileLink`, and the links of `%session_publish`.
 
-A page reaches the files beside the notebook, and none of the session's. So a link is made to what
-lies there or was published there, and for all else a sentence says how to have it there.
+A page reaches the files beside the notebook, but none of the session's. So a link leads to a file
+that lies there or was published there; for other files a sentence says how to put them there.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class PublishedFiles(dict[str, str]):
 
 
 def install(link_of: LinkOf) -> None:
-    """Makes IPython's `FileLink` link to what the page can open.
+    """Makes IPython's `FileLink` link to files that the page can open.
 
-    A link with a prefix of its own leads where its maker says.
+    A link with its own prefix is left as it is.
     """
     kind: Any = FileLink
     original = kind._repr_html_

@@ -21,17 +21,17 @@ from IPython.core.history import HistoryAccessor, HistoryManager
 
 from wasm_kernel_agent.host import Channel
 
-_LARGEST, _SMALLEST, _STEP = 16_384, 16, 8  # bytes; larger holes are few, and whole pages
-_FRESH = 32_768  # bytes side by side: this is not a hole any more
+_LARGEST, _SMALLEST, _STEP = 16_384, 16, 8  # bytes; larger holes are few
+_FRESH = 32_768  # bytes side by side: a piece this large is not a hole
 _SLOTS = 65_536
 _HEADER = b"".__sizeof__()
 
 Filling = list[bytes | None]
 
 _kept: list[Filling] = []
-_ROUNDS = 24  # until the copies have found what there is to find
+_ROUNDS = 24  # until the copies have found everything
 _START = {
-    "op": "start",  # as a session begins: what it does, it does again then
+    "op": "start",  # as a session begins; the session repeats whatever this does
     "env": {},
     "execution_count": 1,
     "folder": "/app",
@@ -42,7 +42,7 @@ _CELL = {
     "code": "get_ipython().display_formatter.format("
     "__import__('pandas').DataFrame({'a': [1, 2], 'b': ['x', 'y']})) and None",
     "silent": False,
-    "store_history": False,  # so that it leaves no trace; what stores it is named below
+    "store_history": False,  # leaves no trace; code that stores history is named below
     "allow_stdin": False,
     "user_expressions": {},
     "cell_id": None,
@@ -96,11 +96,11 @@ def _fill_size(kept: Filling, size: int, at: int) -> int:
 def gather_code(agent: Any) -> None:
     """Moves the code that every cell runs to fresh memory, side by side.
 
-    CPython writes into code while it runs: an instruction remembers what it met, and counts down to
-    when it is looked at anew (PEP 659). Scattered over the image, the functions that run a cell
-    made a cell that did nothing write to a hundred and thirty pages. A practice turn tells which
-    functions these are; each gets a copy of its code, and the copies lie in one place. Only the
-    boot turn may call this, with its holes filled.
+    CPython writes into code while it runs: an instruction remembers the types that it met, and
+    counts down to its next check (PEP 659). Scattered over the image, the functions that run a cell
+    made an empty cell write to a hundred and thirty pages. A practice turn tells which functions
+    these are; each gets a copy of its code, and the copies lie in one place. Only the boot turn may
+    call this, with its holes filled.
     """
     _practise(agent)
     used = _used(agent)
@@ -118,7 +118,9 @@ def gather_code(agent: Any) -> None:
 
 
 def _practise(agent: Any) -> None:
-    """Begins a session, wakes it and runs a cell that shows a table; the host does not learn it."""
+    """Begins a session, wakes it and runs a cell that shows a table; the host does not see the
+    frames.
+    """
     for request in (_START, _START | {"fresh": False}, _COMMS, _CELL):
         _serve(agent, json.dumps(request).encode())
 
@@ -169,7 +171,7 @@ def _copied(code: CodeType, used: Codes) -> CodeType:
 
 
 def _addresses_of_all() -> set[int]:
-    """Returns where all objects lie that can be reached from the collector's.
+    """Returns the addresses of all objects that can be reached from the collector's.
 
     There are a million, so nothing here is a loop in Python.
     """
@@ -199,12 +201,12 @@ def _parts_of_code(code: CodeType) -> tuple[tuple[object, ...], ...]:
 
 
 def send_immortals(channel: Channel) -> None:
-    """Tells the host where the image's objects lie. They never die.
+    """Tells the host the addresses of the image's objects, which never die.
 
     Every use of an object writes its reference count, so a cell that uses a little of IPython would
     write to hundreds of the image's pages. Objects of the image live as long as the guest anyhow:
-    the host marks them immortal (PEP 683) where they lie, and their counts are never written again.
-    Only the boot turn may call this.
+    the host marks them immortal (PEP 683) in memory, and their counts are never written again. Only
+    the boot turn may call this.
     """
     gc.collect()
     addresses = array("I", _addresses_of_all())

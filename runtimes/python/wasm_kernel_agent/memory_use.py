@@ -1,4 +1,4 @@
-"""What a user should know when an allocation failed: which variables fill the memory."""
+"""The note on a failed allocation: the variables that fill the memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from wasm_kernel_agent import tracebacks
 
-_OBJECTS_MOST = 5_000  # that are looked at of a variable: memory is short
+_OBJECTS_MOST = 5_000  # the objects of a variable that are counted, as memory is short
 _NAMED_MOST = 3
 _NAMED_LEAST = 8 * 2**20  # bytes
 _NOT_THE_VARIABLES = (type, types.ModuleType, types.FunctionType, types.FrameType)
@@ -58,7 +58,7 @@ def _largest(shell: Any) -> list[tuple[str, int]]:
 
 
 def _size(value: Any) -> int:
-    """Returns how many bytes an object takes with what it holds; no more than is looked at."""
+    """Returns how many bytes an object takes with its content, of which only a part is counted."""
     total, seen, waiting = 0, set[int](), [value]
     while waiting and len(seen) < _OBJECTS_MOST:
         each = waiting.pop()

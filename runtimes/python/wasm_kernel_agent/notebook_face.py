@@ -1,4 +1,6 @@
-"""The face of a notebook kernel inside the guest: for libraries that look for one, and as files."""
+"""The kernel's interface inside the guest, for libraries that look for one, and notebooks as
+files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
-_IPYKERNEL = (7, 0, 0)  # whose interface this is a part of
+_IPYKERNEL = (7, 0, 0)  # the version whose interface this is a part of
 _INFO = {
     "name": "python",
     "version": platform.python_version(),

@@ -1,7 +1,7 @@
 """numpy's names for its default integer, which a patch of the guest's binary makes 64 bits wide.
 
-The patch (`guest/int64.py` in the sources) changes what numpy's compiled code takes where nobody
-names a type. Names such as `np.int_` are bound by Python code when numpy is imported.
+The patch (`guest/int64.py` in the sources) changes the type that numpy's compiled code uses if none
+is named. Names such as `np.int_` are bound by Python code when numpy is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from numpy.lib import _iotools
 
 
 def install() -> None:
-    """Lets all names of the default integer mean 64 bits. Do it before others import numpy."""
+    """Lets all names of the default integer mean 64 bits. Must run before other modules import
+    numpy.
+    """
     for name, kind in (("int_", numpy.int64), ("uint", numpy.uint64)):
         for module in _numpys_modules():
             if hasattr(module, name):
@@ -30,12 +32,12 @@ def install() -> None:
     _keep_fields_of_positions()
     for name in ("histogram", "digitize"):
         setattr(numpy, name, _widening(getattr(numpy, name)))
-    reading: Any = _iotools.StringConverter  # which tries types in turn, the narrowest first
+    reading: Any = _iotools.StringConverter  # it tries types in turn, the narrowest first
     reading._mapper = [row for row in reading._mapper if row[0] is not numpy.intp]
 
 
 def _widen_arrays_like_positions() -> None:
-    """Lets zeros_like, ones_like and full_like make int64 of what is like positions."""
+    """Lets zeros_like, ones_like and full_like make int64 arrays from arrays of positions."""
     numeric_: Any = numeric
     empty_like = numeric_.empty_like
 
@@ -48,7 +50,9 @@ def _widen_arrays_like_positions() -> None:
 
 
 def _keep_fields_of_positions() -> None:
-    """Lets two equal fields of positions have that type in common, which compiled code asks for."""
+    """Lets the common type of two equal types of positions be that type, as compiled code
+    expects.
+    """
     internal: Any = _internal
     promote_types = internal.promote_types
 
@@ -59,9 +63,9 @@ def _keep_fields_of_positions() -> None:
 
 
 def widen(values: Any) -> Any:
-    """Returns an array of positions or counts as int64, which it is on x86-64; others as they are.
+    """Returns an array of positions or counts as int64, which it is on x86-64; others unchanged.
 
-    Positions have 32 bits here, as compiled code takes no others. What they become a part of does
+    Positions have 32 bits here, since compiled code takes no others. Values computed from them need
     not.
     """
     if type(values) is numpy.ndarray and values.dtype.char == "l":
@@ -70,7 +74,7 @@ def widen(values: Any) -> Any:
 
 
 def _widening(original: Any) -> Any:
-    """Returns a function that gives counts as int64: no compiled code takes them from it."""
+    """Returns a function that gives counts as int64, which no compiled code takes from it."""
 
     @functools.wraps(original)
     def widening(*args: Any, **settings: Any) -> Any:

@@ -1,6 +1,4 @@
-"""Changes to packages when a cell imports them: how they show figures here, and what their
-compiled code can't do.
-"""
+"""Changes to packages when a cell imports them: their figures, and gaps of their compiled code."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ Change = Callable[[ModuleType], None]
 _INLINE = "inline"
 _INLINE_MODULE = "matplotlib_inline.backend_inline"
 _BACKEND = f"module://{_INLINE_MODULE}"  # as ipykernel spells it, and as libraries look for it
-_VEGALITE = "application/vnd.vegalite.v5+json"  # the newest that JupyterLab draws
+_VEGALITE = "application/vnd.vegalite.v5+json"  # the newest version that JupyterLab draws
 _NO_VEGALITE = (
     "[wasm-kernel] This is an Altair chart, and this front end has no renderer for it. "
     "JupyterLab has."
@@ -42,7 +40,7 @@ class ChangedLoader(Loader):
         self._change = change
 
     def __getattr__(self, name: str) -> Any:
-        """Asks the module's own loader, such as for data that lies beside the module."""
+        """Asks the module's own loader, for example for data files beside the module."""
         return getattr(vars(self).get("_loader"), name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -51,13 +49,13 @@ class ChangedLoader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module and changes it. It never learns of this loader."""
+        """Runs the module and changes it. The module never sees this loader."""
         assert module.__spec__ is not None
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         try:
             self._change(module)
-        except Exception:  # another version of the package: it is shown as it shows itself
+        except Exception:  # another version of the package: it is left unchanged
             return
 
 
@@ -89,7 +87,7 @@ def install() -> None:
 
 
 def widen_integers(_: ModuleType) -> None:
-    """Lets numpy's names mean what its compiled code does."""
+    """Lets numpy's names mean the types that its compiled code uses."""
     numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
     numpy_types.install()
 
@@ -115,7 +113,9 @@ def widening(name: str, place: int = 0) -> Change:
 
 
 def name_the_fields_of_trees(module: Any) -> None:
-    """Lets scikit-learn's trees tell of positions and counts; their type comes from a buffer."""
+    """Lets scikit-learn's trees have the right types of positions and counts, which a buffer
+    dictates.
+    """
     numpy: Any = importlib.import_module("numpy")
     node = module.NODE_DTYPE
     kinds = [numpy.intp if node[name] == numpy.intp else node[name] for name in node.names]
@@ -141,7 +141,7 @@ def return_to_inline_figures(matplotlib: Any) -> None:
 
 
 def show_figures_inline(pyplot: Any) -> None:
-    """Makes figures appear below their cells, unless one has chosen another backend by now."""
+    """Makes figures appear below their cells, unless a cell has chosen another backend."""
     if pyplot.rcParams["backend"] != _BACKEND:
         return
     from IPython import get_ipython
@@ -173,7 +173,7 @@ def show_vegalite(altair: ModuleType) -> None:
 
 
 def name_plotlys_renderer(base: ModuleType) -> None:
-    """Lets Plotly's figures say what draws them, where nothing does."""
+    """Lets Plotly's figures name a renderer as text, for front ends that draw none."""
     renderer: Any = base.PlotlyRenderer
     original = renderer.to_mimebundle
 
@@ -255,9 +255,10 @@ class _NoMemo(dict[int, Any]):
 
 
 def tell_positions_from_int32(module: ModuleType) -> None:
-    """Lets scipy find each time which type two have in common.
+    """Lets scipy look up the common type of two types each time.
 
-    Its cache is by the hash of types. Positions and `int32` have the same, as they are equal.
+    Its cache uses the hash of types. Positions and `int32` have the same hash, since they are
+    equal.
     """
     types: Any = module
     types._upcast_memo = _NoMemo()

@@ -64,9 +64,9 @@ class PreloadedPackage(MetaPathFinder, Loader):
 
 
 def load_themes() -> None:
-    """Fills IPython's table of colour themes out of the zip that IPython lies in.
+    """Fills IPython's table of colour themes from the zip that contains IPython.
 
-    It would otherwise look for files beside its code. IPython before 9.15 keeps its themes in code
+    IPython would otherwise look for files beside its code. Before 9.15 it keeps its themes in code
     and needs nothing.
     """
     modules: Any = PyColorize
@@ -89,9 +89,9 @@ def load_matplotlib() -> None:
 
 
 def load_pandas() -> None:
-    """Imports what pandas needs to show, write and plot a table, and shows one.
+    """Imports the parts of pandas that show, write and plot a table, and shows one.
 
-    Otherwise it reads all that from its zip when a cell does so for the first time.
+    Otherwise pandas reads them from its zip in the first cell that does so.
     """
     import pandas
 
@@ -103,7 +103,7 @@ def load_pandas() -> None:
 
 
 def _forget_figure(pyplot: Any) -> None:
-    """Leaves no figure of the boot for a first cell to show."""
+    """Forgets the figure of the boot, so that no first cell shows it."""
     from matplotlib_inline import backend_inline
 
     show: Any = backend_inline.show
@@ -120,7 +120,9 @@ def preload_widgets(shell: Any) -> None:
 
 
 def preload_schemas() -> None:
-    """Imports what Plotly and Altair check figures with, which takes them a second otherwise."""
+    """Imports the modules that check figures of Plotly and Altair, which otherwise take a
+    second.
+    """
     for name in ("nbformat", "fastjsonschema", "jsonschema", "jsonschema_specifications"):
         sys.meta_path.insert(0, PreloadedPackage(name, lambda _: None))
 
@@ -141,7 +143,7 @@ def use_ipythons_debugger() -> None:
 
 
 def warm_up(shell: Any) -> None:
-    """Does once, without a trace, the work that a first cell would otherwise wait for."""
+    """Does the work once, without a trace, for which a first cell would otherwise wait."""
     import IPython.core.oinspect
     import IPython.core.pylabtools  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Repairs what a cell must find intact to run, after an earlier cell broke it.
+"""Repairs objects that a cell needs to run, after an earlier cell broke them.
 
 Users may replace much of this on purpose (a `print` of their own, another traceback printer), so a
 thing is put back only if it can't do its work: missing, not callable, or of another type.
@@ -84,7 +84,7 @@ class ShellRepair:
         self._namespace = shell.user_ns
 
     def repair(self) -> None:
-        """Puts back what can't work any more. Cheap if nothing is broken.
+        """Puts back whatever can't work any more. Cheap if nothing is broken.
 
         Done after each cell rather than before the next: the interpreter itself needs
         `builtins.__import__` to begin a turn.
@@ -92,7 +92,7 @@ class ShellRepair:
         names = self._names
         for name, value in self._builtins.items():
             if name in names and names[name] is value:
-                continue  # so with all of them, after nearly every cell
+                continue  # the case for all of them after nearly every cell
             if name not in names or (_callable(value) and not _callable(names[name])):
                 names[name] = value
         shell = self._shell
@@ -111,7 +111,7 @@ class ShellRepair:
             self._repair_modules()
 
     def repair_everything(self) -> None:
-        """Puts back everything, replaced on purpose or not: for when the agent itself failed."""
+        """Puts back everything, replaced on purpose or not, after the agent itself has failed."""
         self._names.update(self._builtins)
         for name, value in self._own.items():
             vars(self._shell).setdefault(name, value)

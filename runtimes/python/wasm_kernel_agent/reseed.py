@@ -1,4 +1,4 @@
-"""Reseeds random generators, and names made by chance, of sessions that begin from one memory.
+"""Reseeds random generators, and random names, of sessions that begin from the same memory.
 
 Two sessions begin from one base image, and a fork begins from its parent's memory.
 """
@@ -25,12 +25,12 @@ _global: Any = vars(random)["_inst"]
 
 
 def reseed(*, everything: bool = False) -> None:
-    """Seeds afresh what would give the same numbers or names as in another session.
+    """Reseeds everything that would give the same numbers or names as in another session.
 
     If a cell broke a part, the others are reseeded all the same.
 
     Args:
-        everything: Also generators that cells made for themselves, seeded or not.
+        everything: Also reseed generators that cells made for themselves, seeded or not.
     """
     steps: list[Callable[[], None]] = [
         _reseed_random,
@@ -52,7 +52,7 @@ def _reseed_random() -> None:
 
 
 def _reseed(generator: Any) -> None:
-    """Reseeds as `Random.seed` does it, whatever a subclass or a cell put in its place."""
+    """Reseeds like `Random.seed`, whatever a subclass or a cell put in its place."""
     _random.Random.seed(generator, _seed())
     object.__setattr__(generator, "gauss_next", None)
 

@@ -1,7 +1,7 @@
 """scikit-learn's sampling without replacement, which its compiled code can't do here.
 
-That code asks numpy for `dtype=int` and takes the answer for an array of `long`. The two are of one
-width on all other systems, and of two widths here.
+That code asks numpy for `dtype=int` and takes the answer for an array of `long`. The two have the
+same width on all other systems, but not here.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Builtins(BuiltinTrap):
     """
 
     def remove_builtin(self, key: str, orig: Any) -> None:
-        """Puts back what stood in `builtins` before the cell."""
+        """Puts back the value that `builtins` had before the cell."""
         if orig is BuiltinUndefined:
             vars(builtins).pop(key, None)
         else:
@@ -314,7 +314,7 @@ class GuestShell(_Base):  # type: ignore[misc]
 
         Raises:
             KeyboardInterrupt: The error hides an interrupt. IPython would show the error of a
-                display, and the cell would go on as if nobody had interrupted it.
+                display, and the cell would go on as if it had not been interrupted.
         """
         if not running_compiled_code and tracebacks.hides_interrupt(sys.exc_info()[1]):
             raise KeyboardInterrupt from None

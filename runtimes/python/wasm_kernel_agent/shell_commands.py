@@ -54,9 +54,9 @@ class NoCommand(OSError):
 
 
 def words_for_pip(line: str) -> str | None:
-    """Returns the words behind `pip` in a command line, in every way to call it; else None.
+    """Returns the words behind `pip` in a command line, however it is called; otherwise None.
 
-    Nothing in it was expanded: the host compares the words with the cell's, as they stand there.
+    The words are not expanded, because the host compares them with the cell's text.
     """
     found = _PIP.match(line.strip())
     return None if found is None else line.strip()[found.end() :]

@@ -5,12 +5,13 @@ The host interrupts by making SIGINT pending. While a cell or a query runs, the 
 While the agent itself runs, an interrupt is only noted, so that no reply is lost.
 
 If the exception meets a destructor or the callback of a weak reference, Python can't pass it on: it
-prints "Exception ignored" and the cell goes on for ever. C code may drop it without a word, such as
-that which warns of a file nobody closed. Such an interrupt is made pending once more, for the code
-that was interrupted; in a later turn, which an exception may live to see, it is for nobody.
+prints "Exception ignored" and the cell goes on for ever. Some C code drops it silently, such as the
+code that warns of files that were not closed. Such an interrupt is made pending once more, for the
+code that was interrupted. The exception may live until a later turn, where it has no effect.
 
-A package of the guest's own that is imported by half stays unusable: its compiled modules can't be
-imported a second time. So an interrupt waits until the import has ended, which takes some seconds.
+If an import of one of the guest's own packages is interrupted, the package stays unusable: its
+compiled modules can't be imported a second time. So an interrupt waits until such an import has
+ended, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from wasm_kernel_agent.host import Channel, flush
 
 _IMPORTING: Any = vars(importlib)["_bootstrap"]._load_unlocked.__code__
 _FOLDERS = (PurePosixPath(os.__file__).parent, PurePosixPath(__file__).parents[1])
-_OWN = (*(f"{folder}/" for folder in _FOLDERS), "built-in")  # how origins of modules begin
+_OWN = (*(f"{folder}/" for folder in _FOLDERS), "built-in")  # beginnings of modules' origins
 _WAITING = "an interrupt that waits"
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
 _set, _get = signal.signal, signal.getsignal
@@ -59,7 +60,7 @@ def _raise(_: int, frame: FrameType | None) -> None:
         raise _Interrupt
     marker = _Marker()
     _Interrupt.waiting = _Reminder(marker, _pend)
-    importing.f_locals[_WAITING] = marker  # which goes with the frame
+    importing.f_locals[_WAITING] = marker  # the marker goes with the frame
 
 
 def _import_under_way(frame: FrameType | None) -> FrameType | None:
@@ -79,12 +80,12 @@ def _import_under_way(frame: FrameType | None) -> FrameType | None:
 
 
 class _Interrupt(KeyboardInterrupt):
-    """An interrupt that comes again if C code drops it before it reached any code of Python's.
+    """An interrupt that comes again if C code drops it before it reached any Python code.
 
     Attributes:
-        turn: Tells the turn that runs from all others.
+        turn: Tells the running turn from all others.
         waiting: Makes one pending that waits for the end of an import.
-        came: The turn that this one came in.
+        came: The turn in which this one came.
     """
 
     turn: ClassVar[object] = None
@@ -96,7 +97,7 @@ class _Interrupt(KeyboardInterrupt):
 
     @property
     def is_for_nobody(self) -> bool:
-        """True if the turn that it came in is over."""
+        """True if the turn in which it came is over."""
         return self.came is not _Interrupt.turn
 
     def __del__(self) -> None:
@@ -107,21 +108,23 @@ class _Interrupt(KeyboardInterrupt):
 
 
 class _KeptInterrupt(KeyboardInterrupt):
-    """An `_Interrupt` in whose place another is pending: dropping it does nothing."""
+    """An `_Interrupt` that was replaced by another pending one: dropping it does nothing."""
 
 
-# Cells see the type that they know.
+# The class has the name of the type that cells know.
 for _type in (_Interrupt, _KeptInterrupt):
     _type.__name__ = _type.__qualname__ = KeyboardInterrupt.__name__
     _type.__module__ = KeyboardInterrupt.__module__
 
 
 class _Marker:
-    """An object that `Signals` hands to Python, which lets go of it at once."""
+    """An object that `Signals` hands to Python, which frees it at once."""
 
 
 class _Reminder(weakref.ref[_Marker]):
-    """Makes SIGINT pending when its object goes. All in C, so that it is raised only after that."""
+    """Makes SIGINT pending when its object is freed. All in C, so that it is raised only after
+    that.
+    """
 
     __slots__ = ()
     pend = staticmethod(_thread.interrupt_main)
@@ -159,7 +162,7 @@ class Signals:
             KeyboardInterrupt: `work` was interrupted and let it pass, or never began.
         """
         __tracebackhide__ = True
-        take_postponed_interrupt()  # one that an earlier turn left is for nobody
+        take_postponed_interrupt()  # an interrupt left by an earlier turn ends nothing
         if self.noted:
             self.noted = False
             raise KeyboardInterrupt
@@ -177,7 +180,7 @@ class Signals:
         return value
 
     def _keep_interrupt(self, problem: Any) -> _Marker | None:
-        """Makes an interrupt pending again: Python's hook for exceptions that nobody can catch."""
+        """Makes an interrupt pending again: Python's hook for exceptions in destructors."""
         if not issubclass(problem.exc_type, KeyboardInterrupt):
             self._ignored(problem)
             return None
@@ -190,7 +193,7 @@ class Signals:
         return marker  # SIGINT here and now would be ignored like the first one
 
     def install(self) -> None:
-        """Gives `os` the calls that WASI leaves out, and lets no interrupt be lost."""
+        """Gives `os` the calls that WASI leaves out, and makes sure that no interrupt is lost."""
         sys.unraisablehook = self._keep_interrupt
         os.kill = self.kill
         if not hasattr(os, "getpid"):

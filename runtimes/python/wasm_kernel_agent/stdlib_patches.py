@@ -1,4 +1,4 @@
-"""The standard library in a sandbox: what it lacks is refused in words, or done another way."""
+"""The standard library in a sandbox: missing parts are refused in words, or work in another way."""
 
 from __future__ import annotations
 
@@ -222,11 +222,12 @@ def _run_executors_at_once() -> None:
 def _wait_for_nobody() -> None:
     """Ends waits for other threads, such as those of events, queues, semaphores and futures.
 
-    A wait with a timeout lasts so long. CPython without threads would crash in either.
+    A wait with a timeout takes the whole timeout. CPython without threads would crash in both
+    cases.
     """
 
     def wait(self: threading.Condition, timeout: float | None = None) -> bool:
-        """Waits until the timeout is over, as nobody can notify; returns False."""
+        """Waits until the timeout is over, as no other thread can notify; returns False."""
         __tracebackhide__ = True
         condition: Any = self
         if not condition._is_owned():
@@ -238,7 +239,7 @@ def _wait_for_nobody() -> None:
 
     threading.Condition.wait = wait  # type: ignore[method-assign]
     module: Any = queue
-    module.SimpleQueue = module._PySimpleQueue  # which waits by a condition
+    module.SimpleQueue = module._PySimpleQueue  # it waits by a condition
 
 
 _make_lock = _thread.allocate_lock

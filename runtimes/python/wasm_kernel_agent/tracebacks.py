@@ -18,14 +18,14 @@ from wasm_kernel_agent import unavailable
 
 _AGENT = __name__.partition(".")[0]
 _MOST = 5_000  # a traceback of a million frames would take minutes to render
-_CAUSES = 50  # errors that led to an error; more of them are not looked at
+_CAUSES = 50  # errors that led to an error; any more are ignored
 _NO_SOURCE = "Could not get source, probably due dynamically evaluated source code."
 _KEPT = 250  # frames that a cut traceback keeps
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
 _COLOURS = re.compile(_COLOUR)
 _EMPTY_FRAME = re.compile(r"File .+:\d+(?:, in [^=\n]+)?")
 _NOTHING = re.compile(rf"/usr/local/lib/python\d+\.zip/|\(.*\)(?={_COLOUR}$)")
-"""What is left out of the lines of frames that are folded."""
+"""The parts of the lines of folded frames that are left out."""
 _FILE = re.compile(rf'File {_COLOUR}"(<ipython-input-[^"]+)"({_COLOUR})')
 _MARK = "[wasm-kernel]"
 _GUEST_FOLDERS = ("/app/", "/notebook/", "/tmp/", "/usr/local/lib/")
@@ -51,7 +51,7 @@ _FULL = (
     "is full). Delete what you no longer need, and close files that you deleted."
 )
 advice = {"memory": "", "disk": "", "files": ""}
-"""What the user of this session's door can do, as the host says when the session starts."""
+"""Advice for the user of this session, from the host's request that starts it."""
 _DATA_SET = re.compile(r"/statsmodels/datasets/\w+/(\w+\.csv)$")
 _NO_DATA_SET = (
     "This data set is not built in. Take {file} out of the statsmodels package on your machine "
@@ -96,7 +96,7 @@ _INTEGERS = {
         "items. Work in pieces.",
     ),
 }
-"""What errors about the width of integers say, and what to do."""
+"""Words in errors about the width of integers, and the advice for each."""
 _CELL = "<ipython-input-"
 
 
@@ -127,8 +127,8 @@ def hides_interrupt(error: BaseException | None) -> bool:
 def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     """Returns `trace` as a user should see it, and the number of frames that were cut out of it.
 
-    Of a deep recursion the outermost frames are kept. The agent's own frames are left out, too,
-    but not counted.
+    The outermost frames of a deep recursion are kept. The agent's own frames are left out, too, but
+    not counted.
     """
     steps = []
     step = trace
@@ -164,10 +164,10 @@ def shorten_causes(error: BaseException) -> None:
 
 
 def folded(blocks: list[str]) -> list[str]:
-    """Returns rendered blocks of a traceback, with frames that show nothing folded to one.
+    """Returns rendered blocks of a traceback, with empty frames folded to one.
 
-    Those are of libraries without source. Of several in a row the first and the last are named; of
-    their arguments only those that have values.
+    These are frames of libraries without source. The first and the last of several in a row are
+    named, and only arguments with values are shown.
     """
     found: list[str] = []
     for is_empty, run in itertools.groupby(map(_without_excuse, blocks), key=_is_empty_frame):
@@ -177,7 +177,7 @@ def folded(blocks: list[str]) -> list[str]:
 
 
 def _without_excuse(block: str) -> str:
-    """Returns a block without what IPython says in place of a source that is not there."""
+    """Returns a block without IPython's remark on a missing source."""
     if _NO_SOURCE not in block:
         return block
     return "".join(line for line in block.splitlines(keepends=True) if _NO_SOURCE not in line)
@@ -257,7 +257,7 @@ def hint_for(error: BaseException) -> str:
     """Returns a sentence for the person who meets `error`; empty if there is nothing to add.
 
     It depends on the error's own words alone. Nothing is looked up on the host: an answer that knew
-    which files lie there would tell them to whoever writes the cell.
+    which files lie there would tell them to the author of the cell.
     """
     found = (hint(error) for kind, hint in _HINTS if isinstance(error, kind))
     return next(filter(None, found), "")

@@ -1,4 +1,4 @@
-"""Packages that can't be here, and what stands in for them: for errors of imports and of `%pip`."""
+"""Packages that can't work here, and their substitutes: for errors of imports and of `%pip`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _WORD = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 
 
 def advice_on_module(name: str) -> str:
-    """Returns what can be done about a module that is not there."""
+    """Returns advice about a module that is not there."""
     if name in sys.stdlib_module_names:
         return _PLATFORM.format(name=name)
     if name == "ipympl":
@@ -106,14 +106,14 @@ def advice_on_module(name: str) -> str:
 
 
 def advice_on_packages(text: str) -> str:
-    """Returns what stands in for the packages that a text names; empty if nothing is known to."""
+    """Returns the substitutes of the packages that a text names; empty if none is known."""
     modules = {_canonical(PACKAGES.get(name, name)): name for name in STAND_INS}
     found = [modules.get(_canonical(word)) for word in _WORD.findall(text)]
     return "".join(f" In place of {n}: {STAND_INS[n]}." for n in dict.fromkeys(found) if n)
 
 
 def advice_on_import_error(text: str) -> str:
-    """Returns what stands in for the package that an `ImportError` of another package names.
+    """Returns the substitute of the package that an `ImportError` of another package names.
 
     pandas raises one of these for an optional dependency, such as pyarrow in `read_parquet`.
     """

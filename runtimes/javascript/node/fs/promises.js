@@ -1,4 +1,4 @@
-// `node:fs/promises`; the file calls are done at once, as the host does them.
+// `node:fs/promises`; the host does the file calls at once.
 
 import * as files from "wasm-kernel:files";
 

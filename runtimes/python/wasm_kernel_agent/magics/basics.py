@@ -1,4 +1,4 @@
-"""The magics that a notebook kernel has beside IPython's own, and `%limit`."""
+"""The magics that a notebook kernel adds to IPython's own, and `%limit`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMIT_USAGE = (
 
 
 def limit_in_place(lines: list[str]) -> list[str]:
-    """Turns a leading `%%limit ...` into `%limit ...`, so that the rest stays the cell it was.
+    """Turns a leading `%%limit ...` into `%limit ...`, so that the rest of the cell runs as usual.
 
     Line numbers, top-level `await`, the last expression's value and a further cell magic on the
     next line keep their meaning; a nested cell would lose them.

@@ -1,8 +1,9 @@
-"""`%session_files`, `%session_read`, `%%session_write`, `%session_delete`: the session's files; and
-`%session_publish`, which has the host copy some beside the notebook.
+"""The magics for the session's files.
 
-The rules are those that the Python API keeps from outside. Paths are relative to the workspace;
-backslashes separate names, too. `..` and links are followed as long as they stay inside.
+`%session_files`, `%session_read`, `%%session_write` and `%session_delete` follow the rules of the
+Python API; `%session_publish` has the host copy files beside the notebook. Paths are relative to
+the workspace; backslashes separate names, too. `..` and links are followed as long as they stay
+inside.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _OPTIONS = {
     "publish": (),
 }
 _SHORT = {"-r": "--recursive"}
-_COVER = ".wh."  # stands for a file of the notebook's folder that was deleted here
+_COVER = ".wh."  # marks a file of the notebook's folder that was deleted here
 _BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete|publish)\s")
 _glob: Any = glob
 _ESCAPES = "Path escapes session workspace: {path!r}"
@@ -109,10 +110,10 @@ class Workspace:
                 place = self._inside(path)
             return stat.S_ISREG(os.lstat(place).st_mode)
         except (OSError, ValueError):
-            return False  # it is gone meanwhile, or leads nowhere
+            return False  # it was deleted in between, or leads nowhere
 
     def status(self, path: str) -> os.stat_result | None:
-        """Returns size and times of a file; None if it is gone by now."""
+        """Returns size and times of a file; None if it was deleted in between."""
         try:
             return Path(f"{self._root}/{path}").stat()
         except OSError:
@@ -255,7 +256,7 @@ class FileText(str):
 
 @magics_class
 class SessionFileMagics(Magics):
-    """The session's files. Each magic means what the function of the Python API means."""
+    """The magics for the session's files. Each does the work of a function of the Python API."""
 
     shell: Any
 

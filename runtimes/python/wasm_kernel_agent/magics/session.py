@@ -1,4 +1,4 @@
-"""Facts of the session (`%session_info`, `%policy`, `%fuel`), and actions of the host beyond it.
+"""Facts of the session (`%session_info`, `%policy`, `%fuel`), and actions that the host runs.
 
 The host runs `%session_path` and `%prune_sessions` only if they stand in the cell's own text.
 """
@@ -123,7 +123,7 @@ def _options(_: Any, event: Any) -> list[str]:
 
 @magics_class
 class SessionMagics(Magics):
-    """Facts about this session, and actions of the host beyond it."""
+    """Facts about this session, and actions that the host runs."""
 
     shell: Any
 

@@ -1,8 +1,7 @@
 """Going back in the session's history (`%undo`, `%restore`, ...), and `%fork`.
 
-The host keeps the history and reads the magics' words. It goes to the state that was asked for when
-the cell is over. A cell that holds nothing but these magics never comes here: the host runs it by
-itself.
+The host keeps the history and reads the magics' words. When the cell is over, the host goes to the
+requested state. A cell that holds only these magics never comes here: the host runs it itself.
 """
 
 from __future__ import annotations

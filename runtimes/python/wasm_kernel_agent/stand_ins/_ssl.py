@@ -1,7 +1,7 @@
-"""The part of OpenSSL that `ssl` is written around, for a guest that has no network.
+"""The part of OpenSSL that `ssl` needs, for a guest that has no network.
 
-Packages that speak to other machines import `ssl` and make a context, long before they connect.
-With this they come as far as the connection, and that says why it can't be made. Nothing here
+Packages that use the network import `ssl` and make a context long before they connect. With this
+module they come as far as the connection, whose error says why it can't be made. Nothing here
 encrypts, and nothing could be sent: a connection fails before it gets here.
 """
 
@@ -85,7 +85,7 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 class _Setting:
-    """A setting of a context, which nothing reads but its owner."""
+    """A setting of a context, which only its owner reads."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -123,7 +123,7 @@ class _SSLContext:
         return made
 
     def _nothing(self, *_: Any, **__: Any) -> None:
-        """Takes what only a connection would use."""
+        """Accepts arguments that only a connection would use."""
 
     set_ciphers = set_ciphersuites = set_groups = set_ecdh_curve = load_dh_params = _nothing
     set_client_sigalgs = set_server_sigalgs = _set_alpn_protocols = _nothing
@@ -132,15 +132,15 @@ class _SSLContext:
     _wrap_socket = _wrap_bio = staticmethod(_refuse)
 
     def get_ciphers(self) -> list[Any]:
-        """No ciphers."""
+        """Returns no ciphers."""
         return []
 
     def get_ca_certs(self, binary_form: bool = False) -> list[Any]:
-        """No certificates."""
+        """Returns no certificates."""
         return []
 
     def cert_store_stats(self) -> dict[str, int]:
-        """No certificates."""
+        """Returns no certificates."""
         return {"x509": 0, "crl": 0, "x509_ca": 0}
 
 
@@ -157,12 +157,12 @@ class SSLSession:
 
 
 def get_default_verify_paths() -> tuple[str, str, str, str]:
-    """No certificates lie anywhere."""
+    """Returns no paths, since there are no certificates."""
     return "SSL_CERT_FILE", "", "SSL_CERT_DIR", ""
 
 
 def get_sigalgs() -> list[str]:
-    """No algorithms."""
+    """Returns no algorithms."""
     return []
 
 
@@ -177,7 +177,7 @@ def txt2obj(txt: str, **_: Any) -> tuple[int, str, str, str]:
 
 
 def nid2obj(nid: int) -> NoReturn:
-    """No object has a number here."""
+    """Returns nothing, since objects have no numbers here."""
     raise ValueError(f"unknown NID {nid}")
 
 
@@ -185,9 +185,9 @@ RAND_bytes = os.urandom
 
 
 def RAND_status() -> bool:  # noqa: N802 - as OpenSSL calls it
-    """The operating system's chance is always there."""
+    """Returns True: the operating system always has random bytes."""
     return True
 
 
 def RAND_add(data: Any, entropy: float, /) -> None:  # noqa: N802
-    """Adds nothing: the operating system's chance needs nothing."""
+    """Does nothing: the operating system's random bytes need no additions."""

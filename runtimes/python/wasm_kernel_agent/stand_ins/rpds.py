@@ -1,7 +1,7 @@
-"""Collections that never change, as `rpds` has them, in plain Python.
+"""The immutable collections of `rpds` in plain Python.
 
-jsonschema and referencing, and with them nbformat and Altair, stand on `rpds`, which is compiled.
-Their maps are small: a changed map is a copy.
+jsonschema and referencing, and therefore nbformat and Altair, need `rpds`, which is compiled. Their
+maps are small: a changed map is a copy.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class HashTrieSet(Set[T]):
 
 
 class _Sequence(Iterable[T]):
-    """What `List` and `Queue` share."""
+    """The methods that `List` and `Queue` share."""
 
     __slots__ = ("_items",)
 
