@@ -157,7 +157,8 @@ def _pruned(
     root: SessionsRoot, hours: float, dry_run: bool, log: SandboxLogger, task: Task
 ) -> PruneResult:
     """Prunes a root, as `prune_sessions`. Raises `Cancelled` between two sessions."""
-    rule, begun = Rule(_seconds(hours), closes=_PRUNED.format(hours=hours)), time.monotonic()
+    seconds, begun = _seconds(hours), time.monotonic()
+    rule = Rule(seconds, closes=_PRUNED.format(hours=seconds / _HOUR))
     try:
         folder = open_named(root.named)
     except (FileNotFoundError, NotADirectoryError):

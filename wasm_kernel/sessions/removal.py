@@ -86,6 +86,11 @@ class Rule(Struct, frozen=True):
     closes: str = ""
     begins: Callable[[str], None] = lambda name: None
 
+    @property
+    def is_asked(self) -> bool:
+        """True if a caller names the session: its running cell is stopped, its folder opened."""
+        return self.seconds is None
+
     def age(self, name: str, workspace: Folder) -> float | None:
         """Returns the seconds since a session was last used; None if that is not known."""
         used = self.last_use(name, workspace)
@@ -97,7 +102,7 @@ class Rule(Struct, frozen=True):
 
     def check(self, name: str, workspace: Folder) -> None:
         """Raises `NotDue` if a session is not due."""
-        if self.seconds is not None and not self.is_due(self.age(name, workspace)):
+        if not (self.is_asked or self.is_due(self.age(name, workspace))):
             raise NotDue(f"session {name} was used since")
 
 
@@ -145,20 +150,20 @@ class Deleter:
             OSError: it is not a folder, or a file in it can't be deleted. The rest keeps the
                 session's id.
         """
-        if rule is not ASKED:
+        if not rule.is_asked:
             with self._top.enter(name) as workspace:
                 rule.check(name, workspace)
         links = self._links.get(name, [])
         if rule.closes:
             path = self._root.path / name
-            OPEN_SANDBOXES.close(path, rule.closes, stop_cell=rule is ASKED)
+            OPEN_SANDBOXES.close(path, rule.closes, stop_cell=rule.is_asked)
         self._remove(name, rule)
         remove_links(self._top, links)
 
     def _remove(self, name: str, rule: Rule) -> None:
         top = self._top
         with ExitStack() as held:
-            workspace = held.enter_context(top.enter(name, force=rule is ASKED))
+            workspace = held.enter_context(top.enter(name, force=rule.is_asked))
             found = held.enter_context(self._private_of(name, workspace))
             with exclusively(found):
                 try:

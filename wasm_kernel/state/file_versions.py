@@ -136,7 +136,7 @@ class FileVersions(FileHistory):
             for number in before.keys() - self._files.keys():
                 self.contents.remove(number)
 
-    def sweep(self, needed: Collection[str]) -> None:
+    def remove_unneeded(self, needed: Collection[str]) -> None:
         """Removes the unlinked files that are not needed."""
         self._remove_unlinked(self.unlinked.unneeded(needed))
 

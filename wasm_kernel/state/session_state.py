@@ -256,7 +256,7 @@ class SessionState:
         head, tree = self.head, self.tree
         if head is None:
             return self.image.files
-        self.files.sweep(tree.unlinked_files)
+        self.files.remove_unneeded(tree.unlinked_files)
         return tuple(as_at_commit(self.files, one, head.id) for one in tree.origin.files_of(head))
 
     def detach(self, *, keep: bool = False) -> None:
@@ -344,7 +344,7 @@ class SessionState:
         """Notes that later changes of files come after this commit."""
         tree, files = self.tree, self.files
         if files.commit(tree.last, tree.commits.keys()):
-            files.sweep(tree.unlinked_files)
+            files.remove_unneeded(tree.unlinked_files)
         if tree.last in tree.commits:
             files.trim(Tree({tree.last: tree.commits[tree.last]}).unlinked_files)
 

@@ -180,7 +180,7 @@ class Forker:
         """Begins to listen; False if another forker of that name already does."""
         fcntl.flock(self._folder, fcntl.LOCK_EX)
         try:
-            _sweep(self._folder)
+            _remove_dead_sockets(self._folder)
             if Path(self._path).exists():
                 return False
             self._listening = socket.socket(socket.AF_UNIX)
@@ -310,7 +310,7 @@ class Forker:
         self._listening = None
 
 
-def _sweep(folder: int) -> None:
+def _remove_dead_sockets(folder: int) -> None:
     """Removes the sockets of forkers that were killed."""
     for name in os.listdir(folder):
         path = f"/proc/self/fd/{folder}/{name}"
