@@ -88,17 +88,18 @@ class ForkedLaunch:
         self._link.settimeout(_HANDSHAKE_SECONDS)
         most = launcher.DESCRIPTORS + len(CHANNELS)
         try:
-            head, found, _, _ = socket.recv_fds(self._link, 8, most, socket.MSG_CMSG_CLOEXEC)
-            count, *words = self._received(int.from_bytes(head, "big")).split(b"\0")
+            _, found, _, _ = socket.recv_fds(self._link, 1, most, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         descriptors = found[: launcher.DESCRIPTORS]
         if len(descriptors) != launcher.DESCRIPTORS:
             return False
         self.ports = Ports(found[launcher.DESCRIPTORS :])
-        os.fchdir(descriptors[0])
-        for number, descriptor in enumerate(descriptors[1:]):
-            os.dup2(descriptor, number)
+        file, folder, *streams = descriptors
+        count, *words = os.pread(file, _MOST, 0).split(b"\0")
+        os.fchdir(folder)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
         for descriptor in descriptors:
             os.close(descriptor)
         os.environ.clear()
@@ -107,15 +108,6 @@ class ForkedLaunch:
         sys.argv[1:] = map(os.fsdecode, words[: int(count)])
         sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
         return self._is_wanted()
-
-    def _received(self, size: int) -> bytes:
-        data = b""
-        while len(data) < min(size, _MOST):
-            part = self._link.recv(size - len(data))
-            if not part:
-                raise ConnectionError
-            data += part
-        return data
 
     def _is_wanted(self) -> bool:
         """Hands over a descriptor of this process; returns whether the launcher has got it."""

@@ -46,8 +46,11 @@ VARIABLES = (
 GO = b"g"
 """A launcher's answer once it has the kernel: from then on, it never becomes the kernel itself."""
 
-DESCRIPTORS = 4
-"""The number of descriptors in a request before those of ports: the folder and the streams."""
+DESCRIPTORS = 5
+"""The number of descriptors in a request before those of ports.
+
+They are a file of arguments and variables, the folder, and the standard streams.
+"""
 
 _SECONDS = 3.0  # for the forker to answer, or to report a kernel's end, or for a kernel to end
 _KEPT = (
@@ -229,15 +232,17 @@ def _hand_over(link: _socket.socket, ports: Ports) -> int:
     arguments = [os.fsencode(word) for word in sys.argv[1:]]
     variables = [b"=".join(pair) for pair in os.environb.items()]
     body = b"\0".join([b"%d" % len(arguments), *arguments, *variables])
+    words = os.memfd_create("words")
     folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        handed = (folder, 0, 1, 2, *ports.descriptors)
+        os.write(words, body)
+        handed = (words, folder, 0, 1, 2, *ports.descriptors)
         data = b"".join(fd.to_bytes(_INTEGER, sys.byteorder) for fd in handed)
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, data)]
-        link.sendmsg([len(body).to_bytes(8, "big")], rights)
+        link.sendmsg([b"w"], rights)
     finally:
+        os.close(words)
         os.close(folder)
-    link.sendall(body)
     _, told, _, _ = link.recvmsg(1, _socket.CMSG_SPACE(_INTEGER), _socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in told:
         if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
