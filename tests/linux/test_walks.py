@@ -129,7 +129,7 @@ def test_closed_folders_are_left_out_and_opened_only_by_force(here: Path) -> Non
 
 def test_what_is_not_ours_to_open_is_an_error(here: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs somebody else's folder")
+        pytest.skip("needs another user's folder")
     (here / "ours").mkdir()
     with as_nobody(here):
         os.seteuid(0)

@@ -1,7 +1,7 @@
-"""Expressions as analysts write them, whose numbers have to be those of the machine itself.
+"""Expressions like those of analysts, whose numbers must equal those of native CPython.
 
-Most compute with positions and counts, which have 64 bits on x86-64 and 32 in the guest. `SETUP`
-is the cell that defines their names, `GRID` and `SINGLE` are the expressions.
+Most compute with positions and counts, which have 64 bits on x86-64 and 32 in the guest. `SETUP` is
+the cell that defines their names, `GRID` and `SINGLE` are the expressions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ nn = neighbors.NearestNeighbors(n_neighbors=2).fit(line)
 found = nn.kneighbors(line[-3:])[1]
 """
 
-# What gives positions or counts, as arrays of one dimension or more.
+# Sources of positions or counts, as arrays of one dimension or more.
 _SOURCES = """
 np.argsort(x)
 np.argsort(-x, kind='stable')
@@ -77,7 +77,7 @@ pd.cut(x, 5, labels=False)
 long.groupby('g').indices[1]
 """
 
-# What is done with them; `{}` is a source.
+# Operations on them; `{}` is a source.
 _OPERATIONS = """
 {} * 60_000
 {} ** 2

@@ -1,8 +1,8 @@
-"""Records what the expressions give natively, on x86-64.
+"""Records the native values of the expressions, on x86-64.
 
-`python -m tests.numbers.record PYTHON` has them evaluated by an interpreter that has numpy, pandas,
-scipy, scikit-learn, statsmodels and networkx of the guest's versions (`MANIFEST` in the guest's
-folder names them), and writes `native.tsv`: an expression, its kind and its values a line.
+`python -m tests.numbers.record PYTHON` lets an interpreter evaluate them that has numpy, pandas,
+scipy, scikit-learn, statsmodels and networkx in the guest's versions (`MANIFEST` in the guest's
+folder names them), and writes `native.tsv`: an expression, its type and its values a line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECORDED = HERE / "native.tsv"
 
 
 def record(python: str) -> None:
-    """Writes what an interpreter gives for all expressions."""
+    """Writes an interpreter's values of all expressions."""
     expressions = [*GRID, *SINGLE, *OTHERS]
     done = subprocess.run(
         [python, str(HERE / "shown.py")],
@@ -40,14 +40,14 @@ def recorded() -> dict[str, tuple[str, str]]:
 
 
 def as_recorded(kind: str, values: str) -> tuple[str, str]:
-    """Returns an answer as it stands in the file; the texts of errors are left out."""
+    """Returns an answer in the form of the file, without the texts of errors."""
     if kind == "error":
         values = values.partition(":")[0]
     return on_one_line(kind), on_one_line(values)
 
 
 def on_one_line(text: str) -> str:
-    """Returns a text as it stands in the file."""
+    """Returns a text in the form of the file."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -1,4 +1,4 @@
-"""Shows what expressions give: the kind of the result, and its values.
+"""Shows the types and values of expressions.
 
 It runs natively and in the guest, so it imports nothing of ours.
 """
@@ -13,7 +13,7 @@ _FEW = 8  # values at the beginning and at the end; a sum stands for the others
 
 
 def shown(text: str, names: dict[str, Any]) -> tuple[str, str]:
-    """Returns the kind and the values of what an expression gives, or its error."""
+    """Returns the type and the values of an expression, or its error."""
     try:
         value = eval(text, names)
         return _kind(value), _values(value)

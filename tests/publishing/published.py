@@ -36,22 +36,22 @@ class Publishing:
         self.place = replace(made, **place)
 
     def write(self, path: str, text: str = "1") -> None:
-        """Writes a file as a cell does."""
+        """Writes a file like a cell."""
         (self.app / path).parent.mkdir(parents=True, exist_ok=True)
         (self.app / path).write_text(text)
 
     def publish(self, *paths: str, task: Task = QUIET) -> Written:
-        """What the handler answers."""
+        """The answer of the handler."""
         return self.place.publish(PublishFiles(paths), task)
 
     def refusal(self, path: str) -> str:
-        """Why a file is not published."""
+        """The reason why a file is not published."""
         done = self.publish(path)
         assert done.links == {}
         return done.refused[path]
 
     @property
     def files(self) -> dict[str, str]:
-        """What lies beside the notebook, drafts and all."""
+        """The files beside the notebook, including drafts."""
         found = self.book.rglob("*")
         return {str(p.relative_to(self.book)): p.read_text() for p in found if p.is_file()}

@@ -70,7 +70,7 @@ class Cell:
 
 
 class EndedCell(Cell):
-    """A cell that has ended, and what its user is told."""
+    """A cell that has ended, and the notices for its user."""
 
     told = ""
 
@@ -78,7 +78,7 @@ class EndedCell(Cell):
         self.told += text
 
     def wrote(self, *paths: str) -> str:
-        """Returns what is said of a cell that changed files."""
+        """Returns the notices after a cell that changed files."""
         self.told = ""
         self.notice.files_changed(paths, self)
         return self.told
@@ -187,7 +187,7 @@ def test_a_published_file_keeps_the_permissions_that_its_user_gave_it(one: Publi
 def test_a_file_of_the_users_stays(
     one: Publishing, monkeypatch: pytest.MonkeyPatch, swaps: bool
 ) -> None:
-    if not swaps:  # a file system that knows plain renames alone
+    if not swaps:  # a file system that knows only plain renames
         monkeypatch.setattr(files, "renameat2", lambda *_: False)
     (one.book / "orders.files").mkdir()
     mine = one.book / "orders.files" / "mine.csv"
@@ -225,7 +225,7 @@ def test_a_record_of_an_earlier_version_is_understood(
     one.write("b.csv", "2")
     assert one.publish("a.csv", "b.csv").refused == {}
     assert one.files == {"orders.files/a.csv": "2", "orders.files/b.csv": "2"}
-    record.write_text('{"folder": 1}')  # then the files count as the user's
+    record.write_text('{"folder": 1}')  # now the files count as the user's
     one.write("a.csv", "3")
     assert "was left as it is" in one.refusal("a.csv")
 
@@ -237,7 +237,7 @@ def test_there_are_bounds(one: Publishing) -> None:
     done = one.publish("a.csv", "b.csv", "c.csv", "d.csv")
     assert [*done.links] == ["a.csv", "c.csv"]
     assert all("workspace_bytes (10)" in why for why in done.refused.values())
-    (one.book / "orders.files/a.csv").unlink()  # then there is room again
+    (one.book / "orders.files/a.csv").unlink()  # now there is room again
     assert one.publish("d.csv").links
 
 

@@ -1,4 +1,4 @@
-"""`folder=write`: the notebook's folder follows the session, and gets back what was there."""
+"""`folder=write`: the notebook's folder follows the session, and gets its earlier files back."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Writing(Publishing):
     """A notebook's folder, which must be the current one, and a session that writes there."""
 
     def bring(self, *paths: str, task: Task = QUIET) -> Written:
-        """What the handler answers."""
+        """The answer of the handler."""
         return self.place.write(WriteFiles(paths), task)
 
     def adopted(self, *paths: str) -> dict[str, str]:
-        """What was refused before a cell, after the user has changed files."""
+        """The files refused before a cell, after the user has changed files."""
         return self.place.adopt(AdoptFiles(paths), QUIET).refused
 
     def wrote(self, path: str, text: str = "1") -> dict[str, str]:
-        """What was refused after a cell has written a file."""
+        """The files refused after a cell has written a file."""
         self.write(path, text)
         return self.bring(path).refused
 
     def deleted(self, path: str, *, covers: bool = True) -> dict[str, str]:
-        """What was refused after a cell has deleted a file."""
+        """The files refused after a cell has deleted a file."""
         (self.app / path).unlink(missing_ok=True)
         if covers:
             above, _, name = path.rpartition("/")
@@ -54,7 +54,7 @@ class Writing(Publishing):
         return self.bring(path).refused
 
     def undone(self, path: str) -> dict[str, str]:
-        """What was refused after an undo has left nothing in the session."""
+        """The files refused after an undo has left nothing in the session."""
         (self.app / path).unlink(missing_ok=True)
         above, _, name = path.rpartition("/")
         (self.app / above / f".wh.{name}").unlink(missing_ok=True)
@@ -62,7 +62,7 @@ class Writing(Publishing):
 
     @property
     def kept(self) -> list[str]:
-        """What is kept for an undo."""
+        """The originals kept for an undo."""
         return [each.name for each in (private_of(self.app) / "written").glob("kept-*")]
 
 
@@ -119,7 +119,7 @@ def test_what_the_user_changed_since_stays(one: Writing) -> None:
         (one.book / "r.csv").unlink()
         one.undone("r.csv")
     one.wrote("r.csv", "session")
-    (one.book / "r.csv").unlink()  # then it may be written again
+    (one.book / "r.csv").unlink()  # now it may be written again
     assert one.wrote("r.csv", "2") == {}
     assert one.files["r.csv"] == "2"
 
@@ -142,7 +142,7 @@ def test_cells_go_on_with_what_the_user_made_of_their_files(one: Writing) -> Non
     assert one.kept == []
 
 
-def test_cells_see_what_the_user_deleted_or_made_anew(one: Writing) -> None:
+def test_cells_see_files_that_the_user_deleted_or_made_again(one: Writing) -> None:
     one.wrote("r.csv", "session")
     (one.book / "r.csv").unlink()
     one.deleted("mine.csv")
@@ -153,7 +153,7 @@ def test_cells_see_what_the_user_deleted_or_made_anew(one: Writing) -> None:
     assert one.undone("r.csv") == one.undone("mine.csv") == {}
     assert one.files == {"mine.csv": "another"}
     one.wrote("mine.csv", "session")
-    (one.book / "mine.csv").unlink()  # an undo still brings back what was there
+    (one.book / "mine.csv").unlink()  # an undo still restores the original
     one.adopted("mine.csv")
     assert (one.app / "mine.csv").exists()
     one.undone("mine.csv")
@@ -242,7 +242,7 @@ def test_what_can_not_be_kept_is_not_replaced(one: Writing) -> None:
 
 
 def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether another process was killed at a step of what it does to files."""
+    """True if another process was killed at a step of its work on files."""
     pid = os.fork()
     if pid:
         return bool(os.waitpid(pid, 0)[1])
@@ -336,22 +336,22 @@ def test_a_stop_in_the_midst_is_made_up_for_later(one: Writing) -> None:
 def test_what_the_user_changes_during_a_cell_is_seen_by_the_next(one: Writing) -> None:
     turn, place = Turn(one), one.book / "r.csv"
     with Folder.open(one.book) as book:
-        for kernel in range(2):  # the second finds what the first did
+        for kernel in range(2):  # the second kernel finds the work of the first
             back = WriteBack(one.session, book, one.place.names, turn.notes.append)
             back.cell_begins(turn)
             one.write("r.csv", f"session {kernel}")
             back.files_changed(["r.csv"], turn)
-            place.write_text("edited meanwhile")
+            place.write_text("edited again")
             one.write("r.csv", "session again")
             back.files_changed(["r.csv"], turn)
             assert "was changed there since the cell began" in turn.heard.pop()
             back.cell_begins(turn)
-            assert (one.app / "r.csv").read_text() == "edited meanwhile"
+            assert (one.app / "r.csv").read_text() == "edited again"
             place.write_text(f"edited after {kernel}")
         back = WriteBack(one.session, book, one.place.names, turn.notes.append)
-        turn.cancelled = True  # which is made up for before the next cell
+        turn.cancelled = True  # the next cell repeats the work
         back.cell_begins(turn)
-        assert (one.app / "r.csv").read_text() == "edited meanwhile"
+        assert (one.app / "r.csv").read_text() == "edited again"
         turn.cancelled = False
         back.cell_begins(turn)
     assert (one.app / "r.csv").read_text() == "edited after 1"

@@ -1,11 +1,11 @@
 """Sessions of the agent under ordinary CPython, each in a process of its own.
 
 Run as a script, which imports the agent once and forks for each line on standard input: a JSON
-object with a session's `folder` and its `requests`. Each request is served as one turn. What stands
-in a request's `meanwhile` is handed to the agent when it asks what came meanwhile. Every frame that
-the agent sends is in the JSON list of lists on the last line of the file `out` in the folder; what
-it says of errors is in `err`. A line on standard output says how the process ended. The agent
-changes builtins, signals and asyncio, so no test runs it in pytest's process.
+object with a session's `folder` and its `requests`. Each request is served as one turn. The
+messages in a request's `queued` are handed to the agent when it asks for the next message. Every
+frame that the agent sends is in the JSON list of lists on the last line of the file `out` in the
+folder; its error messages are in `err`. A line on standard output says how the process ended. The
+agent changes builtins, signals and asyncio, so no test runs it in pytest's process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def settle(folder: str) -> None:
-    """Gives a child a folder, and streams that are not its parent's."""
+    """Gives a child a folder, and streams apart from its parent's."""
     os.chdir(folder)
     os.environ["IPYTHONDIR"] = os.path.join(folder, "ipython")  # noqa: PTH118 (what a cell imports)
     for number, name in enumerate((os.devnull, "out", "err")):
@@ -49,7 +49,7 @@ def settle(folder: str) -> None:
 
 
 def run(requests: list[dict[str, Any]]) -> None:
-    meanwhile: list[dict[str, Any]] = []
+    queued: list[dict[str, Any]] = []
     frames: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
 
@@ -57,11 +57,11 @@ def run(requests: list[dict[str, Any]]) -> None:
         frame = decode(data.decode())
         if frame["op"] == "next":
             request = waiting.pop(0)
-            meanwhile[:] = request.pop("meanwhile", [])
+            queued[:] = request.pop("queued", [])
             return encode(request).encode()
         frames.append(frame)
-        if frame["op"] == "comm_next" and meanwhile:
-            return encode({"message": meanwhile.pop(0)}).encode()
+        if frame["op"] == "comm_next" and queued:
+            return encode({"message": queued.pop(0)}).encode()
         return encode(ANSWERS.get(frame["op"], {})).encode()
 
     agent = Agent(Channel(call), in_guest=False)

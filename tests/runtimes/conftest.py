@@ -20,7 +20,7 @@ Serve = Callable[..., list["Turn"]]
 
 
 class Turn:
-    """What one turn sent."""
+    """The frames that one turn sent."""
 
     def __init__(self, frames: list[Frame]) -> None:
         self.reply: Frame = frames[-1]["reply"]
@@ -50,7 +50,7 @@ def sessions() -> Iterator[Popen[str]]:
         start_new_session=True,
     ) as process:
         yield process
-        os.killpg(process.pid, signal.SIGKILL)  # and a session that does not end
+        os.killpg(process.pid, signal.SIGKILL)  # also ends a session that does not end itself
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""`%%limit`: its line, and the cell it becomes."""
+"""`%%limit`: its line, and the cell without it."""
 
 from __future__ import annotations
 

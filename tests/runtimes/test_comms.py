@@ -1,4 +1,4 @@
-"""Comms under ordinary CPython: what widgets send, and what they do with what they are sent."""
+"""Comms under ordinary CPython: the messages that widgets send, and how they handle messages."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ async def change(widget):
 FRONT_END = {"msg_id": "m1", "msg_type": "execute_request"}
 
 
-def test_a_cell_that_awaits_hears_what_comes_meanwhile(serve: Serve, make_cell: Cell) -> None:
-    meanwhile = [update("s1", value=5), update("s1", value=6)]
+def test_a_cell_that_awaits_hears_messages_as_they_come(serve: Serve, make_cell: Cell) -> None:
+    queued = [update("s1", value=5), update("s1", value=6)]
     ask = "got = [await change(s), await change(s)]; got, get_ipython().get_parent()['msg_id']"
-    _, turn = serve(SLIDER + CHANGE, make_cell(ask, parent=FRONT_END, meanwhile=meanwhile))
+    _, turn = serve(SLIDER + CHANGE, make_cell(ask, parent=FRONT_END, queued=queued))
     assert turn.text == "([5, 6], 'm1')"
     ops = [f["op"] for f in turn.frames if f["op"].startswith("comm_") or f["op"] == "result"]
     assert ops[:3] == ["comm_next", "comm_msg", "comm_done"]
@@ -123,12 +123,12 @@ def test_an_await_that_only_a_widget_could_end_waits_where_there_is_a_page(
 
 def test_sleeping_cells_hear_nothing_before_they_end(serve: Serve, make_cell: Cell) -> None:
     sleep = make_cell("import time; time.sleep(0.2); s.value", parent=FRONT_END)
-    _, turn = serve(SLIDER, sleep | {"meanwhile": [update("s1", value=5)]})
+    _, turn = serve(SLIDER, sleep | {"queued": [update("s1", value=5)]})
     assert turn.text == "3"
     assert not turn.sent("comm_next")
 
 
-# -- after memory was brought elsewhere
+# -- after memory was restored elsewhere
 
 
 def test_the_guest_says_what_it_believes_in(serve: Serve) -> None:
@@ -177,7 +177,7 @@ def test_a_widget_that_can_not_say_its_state_does_not_keep_the_others_from_it() 
             sent.append(keys)
 
         def hear(self) -> None:
-            """As a widget's own handler."""
+            """Does the work of a widget's own handler."""
 
     class Broken(Widget):
         def send_state(self, keys: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Rich output: what is carried, and what becomes a note."""
+"""Rich output: the parts that are carried, and notes for the others."""
 
 from __future__ import annotations
 

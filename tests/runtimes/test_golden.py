@@ -1,4 +1,4 @@
-"""The golden frames: what the agent writes to the byte, and what it must understand."""
+"""The golden frames: the bytes that the agent writes, and the bytes that it must understand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def talk(kind: str, **fields: Any) -> Callable[[Channel], None]:
 
 
 class Shell:
-    """What of a shell a comm message passes through."""
+    """The parts of a shell through which a comm message passes."""
 
     def __init__(self) -> None:
         self.parent_header: dict[str, Any] = {}
@@ -78,7 +78,7 @@ class Shell:
 
 
 def hear(op: str) -> Callable[[Channel], None]:
-    """Let the agent hear a message; keep what it sends of this op."""
+    """Hand the agent a message; return its frames of this op."""
 
     def listen(channel: Channel) -> None:
         def call(data: bytes) -> bytes:

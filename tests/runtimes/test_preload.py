@@ -17,7 +17,7 @@ NAME = "sleeping_package"
 
 @pytest.fixture
 def woken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ModuleType]]:
-    """The package is put aside; what its waking heard of."""
+    """The package is put aside; returns the calls of its `on_import`."""
     folder = tmp_path / NAME
     (folder / "inner").mkdir(parents=True)
     (folder / "__init__.py").write_text("runs = []\nruns.append(1)\nfrom .inner import leaf\n")
@@ -56,7 +56,7 @@ def test_it_wakes_as_it_was_and_runs_once(
     assert way().__spec__ is not None
 
 
-def test_it_can_be_loaded_anew(woken: list[ModuleType]) -> None:
+def test_the_package_can_be_loaded_again(woken: list[ModuleType]) -> None:
     package = importlib.import_module(NAME)
     importlib.reload(package)
     assert package.runs[0] == 1

@@ -87,7 +87,7 @@ def test_names_stand_in_alphabetical_order_and_private_ones_last(serve: Serve) -
     assert private.reply["matches"][0] == "_x"
 
 
-def test_magics_are_no_arguments(serve: Serve) -> None:
+def test_magics_are_not_arguments(serve: Serve) -> None:
     inside, begun, first = serve(complete("print("), complete("x = %timei"), complete("timei"))
     assert not [match for match in inside.reply["matches"] if match.startswith("%")]
     assert begun.reply["matches"] == first.reply["matches"] == ["%timeit", "%%timeit"]

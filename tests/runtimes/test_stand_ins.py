@@ -1,4 +1,4 @@
-"""The stand-ins for compiled modules, beside what they stand in for."""
+"""The stand-ins for compiled modules, compared with the real modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_numbers_of_ssl_are_openssls() -> None:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, as plain values, or the kind of its error."""
+    """The result of a call, as plain values, or the type of its error."""
     try:
         value = call()
     except (KeyError, IndexError) as problem:

@@ -1,4 +1,4 @@
-"""What stands in for packages that can't be here."""
+"""Substitutes for packages that can't work here."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Starting = Callable[..., Service]
 
 @pytest.fixture(scope="module")
 def service(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One service for a whole file."""
+    """One service for all tests of a file."""
     policy = ExecutionPolicy(query_seconds=PATIENCE)
     with Service(tmp_path_factory.mktemp("service") / "sessions", policy=policy) as started:
         yield started
@@ -27,7 +27,7 @@ def service(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 @pytest.fixture
 def starting(warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starting]:
-    """Starts services of a test's own that look after sessions often; closed in the end."""
+    """Starts services for one test that do their upkeep often; they are closed after the test."""
     monkeypatch.setattr("wasm_kernel.service.service._ROUND_SECONDS", 0.05)
     with ExitStack() as ending:
 
@@ -40,20 +40,20 @@ def starting(warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def one_fork_server(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Services of tests share the process that forks, which takes long to load."""
+    """Services of tests share the fork server, which takes long to load."""
 
     class Shared(ForkServer):
         spawn = service.fork_server.spawn
 
         def start(self) -> None:
-            """It runs already."""
+            """Does nothing, since it runs already."""
 
     monkeypatch.setattr("wasm_kernel.service.service.ForkServer", Shared)
 
 
 @pytest.fixture
 def remote(service: Service) -> Iterator[RemoteSandbox]:
-    """A session of a test's own in the file's service."""
+    """A session for one test in the file's service."""
     with service.create() as sandbox:
         yield sandbox
 
@@ -87,5 +87,5 @@ def ends(process: int) -> None:
 
 
 def descriptors(process: int) -> list[str]:
-    """What a process has open."""
+    """The open files, sockets and pipes of a process."""
     return sorted(str(each.readlink()) for each in Path(f"/proc/{process}/fd").iterdir())

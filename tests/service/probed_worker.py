@@ -1,7 +1,7 @@
-"""The process that workers are forked from, with a traitor in each: see `test_workers.py`.
+"""The fork server with hostile code in each worker: see `test_workers.py`.
 
 When a cell makes the file `probe`, native code of the worker's own process tries what an escaped
-guest would, and writes down what came of it.
+guest would, and writes down the results.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from wasm_kernel.service import fork_loop, worker
 
 
 def spoil(private: Path) -> None:
-    """Writes over all that the worker's session has in its private folder; times stay."""
+    """Overwrites everything that the worker's session has in its private folder, and restores
+    the times.
+    """
     paths = [Path(folder, name) for folder, _, names in os.walk(private) for name in names]
-    for path in paths:  # `rglob` would fail at a folder that goes meanwhile
-        with suppress(FileNotFoundError):  # a commit is written just now
+    for path in paths:  # `rglob` would fail at a folder that is removed
+        with suppress(FileNotFoundError):  # a commit is being written
             found = path.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_size:
                 with path.open("rb") as file:
@@ -36,7 +38,7 @@ def spoil(private: Path) -> None:
 
 
 def probed(folders: SandboxFolders, **options: Any) -> LocalSandbox:
-    """The real sandbox, beside a thread that waits for the order."""
+    """Makes the real sandbox, beside a thread that waits for the order to probe."""
     TRIES["what its session has"] = lambda: spoil(folders.private_path)
     threading.Thread(target=watch, args=(folders.real,), daemon=True).start()
     return create_local_sandbox(folders, **options)

@@ -1,4 +1,4 @@
-"""A service as programs with asyncio use it."""
+"""A service used by programs with asyncio."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_cancelled_await_interrupts_its_cell_alone(service: Service) -> None:
 def test_a_cell_that_is_cancelled_while_it_is_sent_does_not_run(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the service has to make room for its worker."""
+    """This happens if the service has to make room for its worker."""
 
     async def use(session: AsyncSession) -> None:
         await session.execute("ran = False")

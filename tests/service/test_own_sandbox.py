@@ -1,4 +1,4 @@
-"""Sandboxes that a program makes for itself: their guests live in workers."""
+"""Sandboxes that a program makes itself: their guests live in workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ ID = "abc-123"
 
 @pytest.fixture
 def make(warm: None, tmp_path: Path) -> Iterator[Making]:
-    """`create_sandbox`, and `get_session_sandbox` for an id; what it makes is closed in the end."""
+    """`create_sandbox`, or `get_session_sandbox` for an id; the sandboxes are closed after the
+    test.
+    """
     with ExitStack() as made:
 
         def one(session_id: str = "", **options: Any) -> OwnSandbox:
@@ -113,7 +115,7 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     assert "has ended, or was killed" in lost.error.evalue
     result = sandbox.execute("print(x)")
     assert result.stdout == "41\n"
-    numbers = [each.reply["execution_count"] for each in (lost, result)]  # each is used once
+    numbers = [each.reply["execution_count"] for each in (lost, result)]  # each number is used once
     assert numbers == [number, number + 1]
     sandbox.close()
     assert make(resume="always").execute("1").reply["execution_count"] == number + 2
@@ -169,7 +171,7 @@ def test_events_reach_the_programs_logger_and_another_one_later(
     ]
 
 
-def test_nobody_takes_an_open_session_away(make: Making, tmp_path: Path) -> None:
+def test_an_open_session_is_not_taken_away(make: Making, tmp_path: Path) -> None:
     sandbox = make(ID)  # it has no worker yet
     code = (
         "import sys, wasm_kernel\n"
@@ -200,7 +202,7 @@ def test_forks_are_sandboxes_of_their_own(make: Making, tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} >= {"work", "work-fork-1", "work-fork-2"}
 
 
-def test_one_that_nobody_closed_is_told_of_and_ends(make: Making, tmp_path: Path) -> None:
+def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Path) -> None:
     sandbox: Any = wasm_kernel.create_sandbox(workspace=tmp_path / "left")
     sandbox.execute("1")
     process = process_of(sandbox)
@@ -218,7 +220,7 @@ def test_in_process_says_what_is_missing(warm: None, tmp_path: Path) -> None:
 
 
 def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:
-    """Before, the line to each worker broke when nothing came for a moment."""
+    """Before, the connection to each worker broke when no message came for a moment."""
     socket.setdefaulttimeout(0.05)
     try:
         assert says(make(), "import time; time.sleep(0.2); print(1)") == "1"
@@ -227,10 +229,12 @@ def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:
 
 
 def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: Path) -> None:
-    """Nor keeps it from being started, such as one above a limit that was lowered since."""
+    """They also do not keep it from being started, such as one above a limit that was lowered
+    later.
+    """
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with (tmp_path / "own").open("w") as file:
-        own = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 500)  # which programs that it starts have
+        own = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, 500)  # programs that it starts have it
         resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))
         try:
             server = ForkServer(fork_process.start())

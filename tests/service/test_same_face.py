@@ -1,4 +1,4 @@
-"""Tests that speak to the face of a sandbox pass on one in a worker, too."""
+"""Tests of the sandbox's interface pass on one in a worker, too."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ InWorker = RemoteSandbox | OwnSandbox
 def module_sandbox(
     service: Service, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BaseSandbox]:
-    """A session of a service, and one that a program makes for itself."""
+    """A session of a service, and a sandbox that a program makes itself."""
     if request.param == "service":
         made: BaseSandbox = service.create()
     else:
@@ -63,7 +63,7 @@ def sandbox(module_sandbox: Any) -> Any:
 
 
 class Page(NoListener):
-    """A listener that notes what it hears, and answers with its lines."""
+    """A listener that records what it hears, and answers with its lines."""
 
     def __init__(self, *lines: str) -> None:
         self.heard: list[Output] = []
@@ -125,12 +125,12 @@ def test_input_is_answered_refused_and_interrupted(sandbox: InWorker) -> None:
     assert "there is none here" in refused.evalue
 
 
-def test_a_late_answer_is_none_to_the_next_question(sandbox: InWorker) -> None:
+def test_a_late_answer_does_not_answer_the_next_question(sandbox: InWorker) -> None:
     class Late(Page):
         def ask(self, prompt: str, password: bool) -> str:
             if prompt == "late ":
                 sandbox.interrupt()
-                time.sleep(0.3)  # the worker has heard of it before the answer comes
+                time.sleep(0.3)  # the worker has read it before the answer comes
             return super().ask(prompt, password)
 
     page = Late("old", "new")

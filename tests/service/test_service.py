@@ -52,7 +52,7 @@ def test_the_registry_knows_what_a_session_uses(service: Service) -> None:
     assert info.guest_bytes > 50 * MIB
     assert info.host_bytes > MIB
     assert info.cpu_seconds > 0
-    assert info.commits == 2  # with the beginning
+    assert info.commits == 2  # including the beginning
     assert info.created <= info.last_used <= time.time()
 
 
@@ -90,7 +90,7 @@ def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
     assert worker_of(remote).process == process
 
 
-def test_a_woken_session_reads_no_content_again_unless_somebody_changed_it(
+def test_a_woken_session_reads_only_changed_contents_again(
     service: Service, remote: RemoteSandbox
 ) -> None:
     says(remote, "x = bytearray(range(256)) * 4000")
@@ -110,7 +110,7 @@ def test_a_woken_session_reads_no_content_again_unless_somebody_changed_it(
 def test_a_session_whose_state_went_while_it_slept_says_so(
     service: Service, remote: RemoteSandbox, what: str
 ) -> None:
-    """Before, it woke without its variables, and said nothing."""
+    """Before, it woke without its variables, and without a notice."""
     says(remote, "x = 1")
     remote.worker.sleep()
     remote.worker.wait_asleep()
@@ -129,7 +129,9 @@ def test_a_session_whose_state_went_while_it_slept_says_so(
 def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it takes to delete one: another one is looked after, and falls asleep."""
+    """A deletion may take long; another session is looked after and falls asleep in the same
+    time.
+    """
     begun, may_end = threading.Event(), threading.Event()
 
     really = root.remove_links
@@ -214,7 +216,7 @@ def test_the_disk_that_sessions_take_together_is_bounded(
     service.limits = ServiceLimits(disk_bytes=entry.disk_bytes * 5 // 2)
     parent.fork()
     with pytest.raises(LimitReached, match=r"MiB on disk.*raise disk_bytes"):
-        parent.fork()  # what was not measured yet counts as its parent
+        parent.fork()  # a fork that was not measured yet counts as much as its parent
     assert "Delete some, or raise disk_bytes" in parent.execute("%fork").stderr
     assert len([*service.root.iterdir()]) == 2
     service.delete(parent.session_id)
@@ -257,7 +259,7 @@ def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
         assert (
             "Delete forks that you no longer need. Raise workspace_bytes or work" in second.stderr
         )
-        for fork in parent.fork(2):  # the program is its own master
+        for fork in parent.fork(2):  # the program has no limit
             fork.close()
         other.adopt(policy.at(Door.AGENT), None)
         before = sorted(service.root.iterdir())
@@ -287,7 +289,7 @@ def test_many_at_once_get_no_more_than_the_limits_allow(
 
 
 def test_a_call_of_a_closed_session_takes_no_memory_of_others(starting: Starting) -> None:
-    """Before, each took its policy's memory out of the service's for good."""
+    """Before, each call took its policy's memory from the service for good."""
     service = starting(limits=ServiceLimits(memory_bytes=700 * MIB), policy=SMALL)
     first = service.create()
     first.close()
@@ -317,7 +319,7 @@ def test_a_later_service_knows_whose_a_session_is(starting: Starting) -> None:
     with pytest.raises(SessionInUse, match="another owner"):
         second.get(mine.session_id, owner="bob")
     assert second.get(mine.session_id, owner="ada").session_id == mine.session_id
-    # a worker that was taken over can write there, and gives its session to nobody else
+    # a worker that was taken over can write there, but gives its session to no other owner
     signed = records[1].read_bytes()
     for forged in (signed.replace(b"ada", b"bob"), records[0].read_bytes(), b"[]", b"\xff"):
         records[1].write_bytes(forged)
@@ -341,7 +343,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     first = starting()
     left, kernels = first.create().workspace, first.create()
     used = Session(SessionsRoot(first.root), first.create().session_id)
-    _record_of(first, kernels.session_id).unlink()  # as no service had it
+    _record_of(first, kernels.session_id).unlink()  # as if no service had had it
     first.close()
     later = starting(limits=ServiceLimits(expire_seconds=1000))
     kept = later.get(later.create().session_id)
@@ -386,7 +388,7 @@ def test_a_closed_service_keeps_its_sessions_for_the_next_one(warm: None, tmp_pa
         assert says(second.get(sandbox.session_id), "print(x)") == "41"
 
 
-def test_a_session_that_begins_anew_has_its_files_alone(
+def test_a_session_that_begins_again_has_its_files_alone(
     service: Service, remote: RemoteSandbox
 ) -> None:
     says(remote, "x = 1; open('kept', 'w').close()")
@@ -428,7 +430,7 @@ def test_what_a_service_does_not_understand_is_refused(service: Service, tmp_pat
         Service(tmp_path, confinement="require")
     with pytest.raises(TypeError, match="limits is of type ServiceLimits, not dict"):
         Service(tmp_path, limits={})  # type: ignore[arg-type]
-    for owner in (None, 7):  # it could not be read back
+    for owner in (None, 7):  # the record could not be read back
         with pytest.raises(TypeError, match="owner is of type str"):
             service.create(owner=owner)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="policy is of type ExecutionPolicy, not dict"):

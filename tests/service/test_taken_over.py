@@ -1,6 +1,6 @@
-"""What a worker that was taken over can do to its service: end its own calls, and nothing else.
+"""A worker that was taken over can end its own calls, and do no other harm to its service.
 
-The workers here are threads that speak the other end of a worker's line.
+The workers here are threads that speak the worker's side of the protocol.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from wasm_kernel.service.session_worker import SessionWorker
 A_QUERY = {"op": "is_complete", "code": ""}
 BRIEF = ExecutionPolicy(memory_bytes=512 * MIB, cell_timeout=0.2, grace_seconds=0.05)
 PATIENT = replace(BRIEF, cell_timeout=PATIENCE, query_seconds=PATIENCE)
-"""Silence is the matter of few tests: elsewhere a busy machine may take long for an answer."""
+"""Limits for tests that don't measure silence, as a busy machine may take long to answer."""
 Script = Callable[[Channel], None]
-"""What a worker does; it has ended when this returns."""
+"""The work of a worker, which ends when this returns."""
 
 
 class Traitor(Worker):
@@ -131,7 +131,7 @@ Making = Callable[..., Home]
 
 @pytest.fixture
 def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
-    """Makes services that wait for nobody for long."""
+    """Makes services with short time-outs."""
     monkeypatch.setattr(calls, "_LATE_SECONDS", 0.1)
     monkeypatch.setattr(session_worker, "START_SECONDS", 0.0)
     monkeypatch.setattr(session_worker, "SLOW_SECONDS", PATIENCE)
@@ -147,7 +147,7 @@ def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
 
 
 def request(channel: Channel) -> Any:
-    """The service's next message, its questions for life answered."""
+    """Returns the service's next message, and answers its pings on the way."""
     while True:
         found = messages.read_request(channel.receive())
         if not isinstance(found, messages.Ping):
@@ -167,7 +167,7 @@ def answers_starts_alone(channel: Channel) -> None:
 
 
 def serves(channel: Channel) -> None:
-    """As an honest worker does, with cells that do nothing."""
+    """Works like an honest worker whose cells do nothing."""
     while not isinstance(found := request(channel), messages.Close):
         if isinstance(found, messages.Call):
             channel.send(ended(found))
@@ -205,7 +205,7 @@ def lost(outcome: Callable[[], Any]) -> str:
 def test_a_call_that_its_worker_never_answers_has_an_end(
     homes: Making, call: Callable[[RemoteSandbox], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, only cells had a limit: a worker that answered `Ping` kept the caller for ever."""
+    """Before, only cells had a limit: a worker that answered `Ping` kept its caller for ever."""
     monkeypatch.setattr(calls, "_CALL_SECONDS", 0.2)
     policy = ExecutionPolicy(query_seconds=0.1, grace_seconds=0.05)
     sandbox = homes(answers_pings_alone).session(policy)
@@ -213,7 +213,7 @@ def test_a_call_that_its_worker_never_answers_has_an_end(
 
 
 def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Making) -> None:
-    """Before, a session's first cell was lost with the process that forks workers."""
+    """Before, a session's first cell was lost with the fork server."""
 
     def is_killed(channel: Channel) -> None:
         request(channel)
@@ -249,7 +249,7 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     cells = [sandbox.submit("x"), sandbox.submit("y")]
-    cells[1].interrupt()  # whoever is interrupted does not run after all
+    cells[1].interrupt()  # an interrupted cell does not run after all
     assert [cell.result(PATIENCE).success for cell in cells] == [False, False]
     home.script = lambda channel: None
     sandbox.worker.sleep()
@@ -309,7 +309,7 @@ def test_a_cell_that_its_worker_never_ends_has_an_end(homes: Making) -> None:
 
 
 def says(*reports: Any) -> Script:
-    """A worker that opens its session, hears of the first call, and says so much."""
+    """A worker that opens its session, reads the first call, and sends these messages."""
 
     def script(channel: Channel) -> None:
         request(channel)
@@ -361,7 +361,7 @@ def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
 def test_outputs_are_counted_as_they_are_kept(
     homes: Making, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a taken-over worker had its service take 20 bytes of memory for one of its own."""
+    """Before, one byte of a taken-over worker took 20 bytes of its service's memory."""
 
     def shows(channel: Channel) -> None:
         request(channel)
@@ -380,7 +380,7 @@ def test_outputs_are_counted_as_they_are_kept(
 
 
 def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -> None:
-    """It goes into the sums and the memory of the whole service."""
+    """Its figures count in the sums and the memory of the whole service."""
 
     def boasts(channel: Channel) -> None:
         request(channel)
@@ -405,7 +405,7 @@ def test_what_a_worker_says_of_itself_is_no_more_than_it_can_be(homes: Making) -
     assert metered.execute("x").fuel_consumed == 10
 
 
-def test_what_a_worker_may_want_is_done_and_counted_anew_for_each_call(homes: Making) -> None:
+def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making) -> None:
     def wants(channel: Channel) -> None:
         number = 0
         request(channel)
@@ -452,7 +452,7 @@ def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
 
 
 def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, it was if the session fell asleep in this very moment, or if its worker died."""
+    """Before, it was lost if the session fell asleep at this moment, or if its worker died."""
     told: list[bool] = []
 
     def leaves(channel: Channel) -> None:
@@ -483,7 +483,7 @@ def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -
 def test_a_worker_that_answers_and_never_closes_its_session_is_ended(
     homes: Making, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, it kept whoever closed it for more than two minutes."""
+    """Before, closing it took more than two minutes."""
 
     def stays(channel: Channel) -> None:
         request(channel)
@@ -500,7 +500,7 @@ def test_a_worker_that_answers_and_never_closes_its_session_is_ended(
 def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(
     homes: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, whoever needed room waited 130 seconds for it, and everybody else behind him."""
+    """Before, other sessions waited 130 seconds for the room, one after the other."""
     for module in (session_worker, awake):
         monkeypatch.setattr(module, "SLOW_SECONDS", 0.2)
     is_over = threading.Event()
@@ -531,7 +531,7 @@ def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(homes: Making)
     busy[0].close()
     assert third.query(A_QUERY).result(PATIENCE) == {}
     assert not cells[1].done()
-    with pytest.raises(LimitReached, match="lower the policy's"):  # larger than all
+    with pytest.raises(LimitReached, match="lower the policy's"):  # larger than all memory
         home.session(ExecutionPolicy(memory_bytes=2048 * MIB)).start().result(PATIENCE)
 
 
@@ -545,7 +545,7 @@ def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
 
 
 def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
-    """Before, code that had taken over a worker could take all there is, and was not noticed."""
+    """Before, code that had taken over a worker could take all memory unnoticed."""
     worker = Worker(Channel(socket.socket()), os.getpid(), -1)
     before = worker.resident_bytes
     with mmap.mmap(-1, 64 * MIB) as shared:

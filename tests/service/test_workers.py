@@ -1,4 +1,4 @@
-"""What a worker is and holds, and what becomes of a session whose worker is lost."""
+"""The properties of a worker, and the fate of a session whose worker is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ for fork in (lambda: loop._fork(ForkRequest("python", "epoch"), other.fileno()),
 
 
 def lose(sandbox: WorkerSandbox, how: signal.Signals = signal.SIGKILL) -> Any:
-    """Runs a cell whose worker gets a signal in its midst; returns its error."""
+    """Runs a cell whose worker gets a signal in between; returns its error."""
     mark = sandbox.workspace / "begun"
     mark.unlink(missing_ok=True)
     cell = sandbox.submit(f"lost = True; {BEGIN}; import time; time.sleep(60)")
@@ -112,7 +112,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     assert lines[1] == "[wasm-kernel] preparing Python for this machine, once"
     assert lines[2].startswith("[wasm-kernel] compiling xxx")
     assert max(map(len, lines)) < 80
-    assert not lines[-2].strip()  # it is taken back
+    assert not lines[-2].strip()  # it is removed again
     assert lines[-1] == ""
     assert not caplog.messages
 
@@ -121,7 +121,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
 def test_a_sandbox_of_ones_own_keeps_its_variables_when_its_worker_is_lost(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, each worker began as the first one had: without variables."""
+    """Before, each worker began like the first one: without variables."""
     monkeypatch.setattr(own_workers(), "fork_server", service.fork_server)
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
         assert isinstance(sandbox, OwnSandbox)
@@ -134,7 +134,7 @@ def test_a_sandbox_of_ones_own_keeps_its_variables_when_its_worker_is_lost(
 def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     service: Service, how: str
 ) -> None:
-    """With epochs or without: then its process is ended, and that is all."""
+    """With epochs or without, its process is ended, and nothing else happens."""
     swallows = (
         f"lost = True\nwhile True:\n  try:\n    {BEGIN}\n    while True: pass\n  except: pass"
     )
@@ -160,7 +160,7 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
 def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, its process was ended at once, and a large cell before it was lost."""
+    """Before, its process was ended at once, and the large cell before it was lost."""
     ours, theirs = socket.socketpair()
     may_store = threading.Event()
     there, here = (Channel(each) for each in (ours, theirs))
@@ -170,7 +170,7 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         store = history.store
         monkeypatch.setattr(history, "store", lambda one: may_store.wait(PATIENCE) and store(one))
         says(sandbox, "x = 2")
-        sandbox.checkpoints()  # the commit is taken by now, as before a next cell
+        sandbox.checkpoints()  # the commit is taken by now, like before a next cell
         worker = object.__new__(_Worker)
         worker._sandbox, worker._channel = sandbox, here
         reason = StopReason("grace", 1.0)
@@ -182,7 +182,7 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         ending.join()
         may_store.clear()
         says(sandbox, "x = 3")
-        naming = sandbox.naming("three")  # nor does a name go with what it was given to
+        naming = sandbox.naming("three")  # a name does not go with the state that it was given to
         assert not happens(naming.done, 0.2)
         may_store.set()
         naming.result(PATIENCE)
@@ -192,7 +192,7 @@ def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> N
     keep(remote, "ran = 0")
     first = remote.submit(f"{BEGIN}; import time; time.sleep(3600)")
     second, question = remote.submit("ran += 1"), remote.query({"op": "is_complete", "code": ""})
-    wait_for((remote.workspace / "begun").exists)  # before, it would go to the next worker
+    wait_for((remote.workspace / "begun").exists)  # before that, it would go to the next worker
     worker_of(remote).kill()
     assert not first.result(60).success
     error = second.result(60).error
@@ -218,7 +218,7 @@ def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
     spare = service.fork_server._spare[1]
     os.kill(spare.process, signal.SIGSTOP)
     wait_for(lambda: spare.is_stopped)
-    assert says(service.create(), "print(1)") == "1"  # nobody gets that one
+    assert says(service.create(), "print(1)") == "1"  # no session gets that one
     ends(spare.process)
 
 
@@ -248,7 +248,7 @@ def test_a_worker_that_reads_nothing_keeps_nobody_waiting(
 
 
 class _Flooded(NoListener):
-    """Answers with more than a line holds, to a process that it has stopped."""
+    """Answers with more than the socket holds, to a process that it has stopped."""
 
     def __init__(self, process: int) -> None:
         self._process = process
@@ -365,7 +365,7 @@ def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
     with pytest.raises(HostFailed):
         server.spawn("python", fork_server.flavours_of(opened), lambda text: None)
     assert prepared
-    assert asked[0] == ["unchecked", "epoch"]  # or nobody would compile either
+    assert asked[0] == ["unchecked", "epoch"]  # without this, no process would compile it
     assert asked[1] == [*asked[0], *["unchecked-baseline"] * begins]
 
 
@@ -405,7 +405,7 @@ def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Servi
             assert sum(name.startswith("socket:") for name in names) == 1
             assert not [name for name in names if name.startswith(("pipe:", "anon_inode:[pid"))]
         assert len([*Path(f"/proc/{service.fork_server.process}/task").iterdir()]) == 1
-        assert not os.get_inheritable(worker_of(one)._descriptor)  # by what the program starts
+        assert not os.get_inheritable(worker_of(one)._descriptor)  # by the program's children
 
 
 @needs_walls
@@ -413,9 +413,9 @@ def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Servi
 def test_the_walls_of_a_worker_hold_against_native_code(
     starting: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confinement: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the probe writes there, if nothing keeps it from that
+    monkeypatch.chdir(tmp_path)  # the probe writes there, if nothing prevents it
     (other := tmp_path / "sessions" / A_UUID).mkdir(parents=True)
-    secret = other / "secret"  # of another session
+    secret = other / "secret"  # a file of another session
     secret.write_text("as it was")
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(server.getsockname()[1])}
@@ -445,7 +445,7 @@ def test_the_walls_of_a_worker_hold_against_native_code(
             each.restore("old", files=True)
             assert says(each, "print(large.count(b'x'), open('f').read())") == f"{2**22} old"
     reached = {name for name, came in json.loads(place.read_text()).items() if came == "done"}
-    if confinement == "off":  # the same probe would notice
+    if confinement == "off":  # this shows that the same probe would notice
         assert reached >= {"the key of owners", "other sessions", "secret"}
         return
     assert "Landlock" in walls

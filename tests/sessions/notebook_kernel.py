@@ -1,4 +1,4 @@
-"""What a kernel does of its session, without a guest: it opens one for a notebook, and ends."""
+"""The part of a kernel that opens a session for a notebook and closes it, without a guest."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class NotebookKernel:
 
     Args:
         root: The sessions' folder.
-        notebook: The path that its server tells.
-        kernel: Its id, which stays over restarts; a new one by default.
+        notebook: The path of its notebook, from the server.
+        kernel: Its id, which it keeps over restarts; a new one by default.
     """
 
     def __init__(self, root: Path, notebook: Path, kernel: str = "") -> None:
@@ -28,7 +28,7 @@ class NotebookKernel:
         self.is_again = self.session.folders.reopened
 
     def end(self) -> str:
-        """The process ends, and the broker after it; returns the session's id."""
+        """Ends the process, and the broker after it; returns the session's id."""
         self.session.closed()
         self.opening.ended()
         self.opening.close()
@@ -41,7 +41,7 @@ def session_of(root: Path, notebook: Path, kernel: str = "") -> str:
 
 
 def written(path: Path, text: str = "a notebook") -> Path:
-    """A notebook, long enough to be told from others by what it holds."""
+    """Writes a notebook whose content is long enough to tell it from others."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{text:2000}")
     return path

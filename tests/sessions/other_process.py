@@ -1,7 +1,7 @@
 """Another process on a session: `python -m tests.sessions.other_process ROOT ID`.
 
-Each line on stdin is a cell as JSON text; each line on stdout is what came of one. The end of stdin
-closes the session.
+Each line on stdin is a cell as JSON text; each line on stdout is the result of one. The end of
+stdin closes the session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Other:
-    """The process, from outside."""
+    """The process, seen from outside."""
 
     def __init__(self, root: Path, session_id: str) -> None:
         self._process = subprocess.Popen(
@@ -31,30 +31,30 @@ class Other:
         )
 
     def run(self, code: str) -> dict[str, str]:
-        """What came of a cell: `stdout`, `stderr`, and the name of the `error`."""
+        """Runs a cell; returns its `stdout`, its `stderr`, and the name of its `error`."""
         self.send(code)
         assert self._process.stdout is not None
         answer: dict[str, str] = json.loads(self._process.stdout.readline())
         return answer
 
     def send(self, code: str) -> None:
-        """Send a cell and do not wait for it."""
+        """Sends a cell and does not wait for it."""
         assert self._process.stdin is not None
         print(json.dumps(code), file=self._process.stdin, flush=True)
 
     def kill(self) -> None:
-        """It is gone from one moment to the next."""
+        """Kills the process at once."""
         self._process.kill()
         self._process.communicate()
 
     def end(self) -> None:
-        """It closes the session and ends; idempotent."""
+        """Lets it close the session and end. Safe to call twice."""
         if self._process.poll() is None:
             self._process.communicate()
 
 
 def main(root: str, session_id: str) -> None:
-    """Run the cells that arrive."""
+    """Runs the cells that arrive."""
     with get_session_sandbox(session_id, workspace_root=root) as sandbox:
         for line in sys.stdin:
             result = sandbox.execute(json.loads(line))

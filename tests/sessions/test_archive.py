@@ -1,4 +1,4 @@
-"""A session in an archive and out of it again: files as they were, variables as they were."""
+"""A session exported to an archive and imported again has the same files and variables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The archive of a session with a variable, three open files and a seed; nobody changes it."""
+    """The archive of a session with a variable, three open files and a seed; tests don't change
+    it.
+    """
     folder = tmp_path_factory.mktemp("exported")
     with get_session_sandbox(ID, workspace_root=folder / "here") as sandbox:
         says(sandbox, "import random; random.seed(7)\nx = 1; open('a', 'w').write('kept')")
@@ -144,7 +146,9 @@ def test_odd_names_and_deep_trees_are_carried(here: Path, there: Path, archive: 
     assert names[0] == names[1]
 
 
-def test_what_is_no_file_is_left_out_and_named(here: Path, there: Path, archive: Path) -> None:
+def test_a_member_that_is_not_a_file_is_left_out_and_named(
+    here: Path, there: Path, archive: Path
+) -> None:
     write_session_file(ID, "a", b"x", here)
     os.mkfifo(here / ID / "pipe")
     made = export_session(ID, archive, here)
@@ -163,7 +167,7 @@ def test_links_that_lead_out_are_taken_away(here: Path, there: Path, archive: Pa
     assert list_session_files(made.session_id, there) == ["a"]
 
 
-# -- ids and what is there already
+# -- ids, and sessions that exist already
 
 
 def test_the_id_is_new_kept_or_chosen(here: Path, there: Path, archive: Path) -> None:
@@ -270,7 +274,7 @@ def test_variables_checkpoints_and_the_past_come_along(
         says(sandbox, "%restore first")
         assert says(sandbox, "print(x)") == "1"
     with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        assert says(sandbox, "print(x)") == "2"  # the one that was exported is as it was
+        assert says(sandbox, "print(x)") == "2"  # the exported session is unchanged
 
 
 def test_open_files_and_databases_come_along(
@@ -314,7 +318,7 @@ def test_open_files_come_along_twice(
 def test_an_archive_that_names_no_proper_open_files_is_refused(
     exported: Path, there: Path, tmp_path: Path
 ) -> None:
-    """By its manifest, before anything else of it is read."""
+    """The manifest is checked before anything else is read."""
     for odd in (5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, [["1", "2"]]):
         forged = rewritten(exported, tmp_path / "forged.tar", only=1, open_files=odd)
         with pytest.raises(ArchiveError, match="open_files"):
@@ -422,7 +426,7 @@ def test_a_name_that_no_checkpoint_has_is_left_out_of_the_archive(
 def test_a_number_that_no_archive_can_have_leaves_the_variables_out_in_words(
     warm: None, here: Path, there: Path, archive: Path
 ) -> None:
-    """It was exported, and refused by whoever imported it."""
+    """Before, it was exported, but no import accepted it."""
     with get_session_sandbox(ID, workspace_root=here) as sandbox:
         says(sandbox, "x = 1; open('a', 'w').write('kept')")
 
@@ -449,7 +453,7 @@ def rewritten(
 ) -> Path:
     """The archive with other words in its manifest, or with a byte of a member changed.
 
-    With `only`, its first members alone; its base image is empty if nobody is going to read it.
+    With `only`, only its first members; its base image is empty if the test does not read it.
     """
     with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
         for info in islice(old, only):

@@ -1,4 +1,4 @@
-"""What a killed writer of a session's file leaves behind, and who removes it."""
+"""The leftovers of a killed writer of a session's file, and their removal."""
 
 from __future__ import annotations
 

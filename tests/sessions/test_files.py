@@ -1,4 +1,4 @@
-"""File operations where files are odd: links, holes, depth, names, crowds, writers in a race."""
+"""File operations on odd files: links, holes, depth, names, crowds, racing writers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     """A root with one session in it."""
     (tmp_path / ID).mkdir()
     yield tmp_path
-    trees.remove_tree(tmp_path / ID)  # pytest's own can't go so deep
+    trees.remove_tree(tmp_path / ID)  # pytest's own removal can't go so deep
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_session_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_a_session_begins_with_its_first_file(tmp_path: Path) -> None:
     write_session_file(ID, "a", b"x", tmp_path)
-    assert (tmp_path / ID / ".metadata.json").exists()  # so that it can be pruned some day
+    assert (tmp_path / ID / ".metadata.json").exists()  # pruning needs it
     assert listed(tmp_path) == ["a"]
 
 
@@ -128,7 +128,7 @@ RESERVED = [
 
 
 @pytest.mark.parametrize("path", RESERVED)
-def test_the_sessions_own_names_are_no_files_under_any_spelling(
+def test_the_sessions_own_names_are_not_files_under_any_spelling(
     root: Path, app: Path, path: str
 ) -> None:
     (app / ".metadata.json").write_text("{}")
@@ -155,7 +155,7 @@ def test_reserved_names_further_down_are_ordinary(root: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [".", "./", "a/..", "a/../."])
-def test_the_workspace_itself_is_no_file(root: Path, app: Path, path: str) -> None:
+def test_the_workspace_itself_is_not_a_file(root: Path, app: Path, path: str) -> None:
     (app / "a").mkdir()
     with pytest.raises(IsADirectoryError):
         read_session_file(ID, path, root)
@@ -228,7 +228,7 @@ def test_a_folder_is_deleted_with_its_links_and_nothing_behind_them(root: Path, 
     assert (root / "out" / "kept").exists()
 
 
-# -- what is no file
+# -- things that are not files
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -358,8 +358,8 @@ def test_a_replaced_file_keeps_its_permissions(root: Path, app: Path) -> None:
     assert stat.S_IMODE((app / "tool").stat().st_mode) == 0o750
 
 
-def test_nobody_sees_a_part_of_what_is_written(root: Path, app: Path) -> None:
-    """While one file is replaced again and again, whoever reads it sees one whole content."""
+def test_no_reader_sees_a_half_written_file(root: Path, app: Path) -> None:
+    """One file is replaced again and again; each read gets the content of one write."""
     contents = {letter.encode() * 300_000 for letter in "abc"}
     write_session_file(ID, "file", next(iter(contents)), root)
     over = threading.Event()
@@ -417,7 +417,7 @@ def test_one_of_many_writers_makes_a_file(root: Path) -> None:
     assert read_session_file(ID, "once", root) == str(made[0]).encode()
 
 
-def test_a_folder_that_somebody_makes_at_the_same_time_is_used(
+def test_a_folder_that_another_process_makes_at_the_same_time_is_used(
     root: Path, app: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = os.mkdir

@@ -1,4 +1,6 @@
-"""Making a fork of what is on disk: of a session named from outside, taken as a stranger's."""
+"""Forks made from the disk, of a session named from outside; its files are treated as a
+stranger's.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def save(workspace: Path, *opened: OpenFile) -> None:
 
 
 def saved(workspace: Path) -> StoredState:
-    """What a session's index says."""
+    """The content of a session's index."""
     with Folder.open(private_of(workspace) / "state") as state:
         return StoredState.read(state)
 
@@ -120,7 +122,7 @@ fork_session(SessionsRoot(sys.argv[1]), lineage)(ForkSession("fork", True), QUIE
 """
 
 
-def test_who_is_killed_in_the_midst_leaves_no_session(parent: Path) -> None:
+def test_a_killed_fork_leaves_no_session(parent: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _KILLED, str(parent.parent)], check=False)
     assert done.returncode == -9
     left = [path.name for path in parent.parent.iterdir()]
@@ -204,7 +206,7 @@ def test_no_session_that_is_there_is_touched(parent: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "/etc", ".hidden", "a/b", "x" * 65])
-def test_an_id_that_is_none_is_refused(parent: Path, name: str) -> None:
+def test_an_invalid_id_is_refused(parent: Path, name: str) -> None:
     with pytest.raises(WasmKernelError):
         fork(parent, name=name)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
@@ -271,10 +273,8 @@ def test_a_private_folder_that_is_a_link_leads_nowhere(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_no_file_among_the_commits_is_refused(
-    parent: Path, tmp_path: Path, kind: str
-) -> None:
-    """F11: a pipe held whoever read it."""
+def test_a_pipe_among_the_commits_is_refused(parent: Path, tmp_path: Path, kind: str) -> None:
+    """F11: a pipe blocked its reader."""
     (tmp_path / "secret").write_text("secret")
     [place] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
     place.unlink()
@@ -310,7 +310,7 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets limits stand for a policy, whose could not be as small."""
+    """Replaces the limits of a policy, which could not be as small."""
     monkeypatch.setattr(ForkLimits, "of", lambda limits: limits)
 
 
@@ -322,7 +322,7 @@ def use_of(workspace: Path) -> DiskUse:
 def refused(
     parent: Path, limits: ForkLimits, match: str = "Delete forks that you no longer need"
 ) -> None:
-    """Sees a fork refused, without a trace of it."""
+    """Checks that a fork is refused and leaves no trace."""
     before = sorted(parent.parent.iterdir())
     with pytest.raises(ForkError, match=match):
         forking(parent, limits)(ForkSession(ids.new(), reseed=True), QUIET)
@@ -426,7 +426,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
 def test_a_fork_whose_end_can_not_be_recorded_is_refused(
     parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever opened it would take its states for damaged."""
+    """Its first user would take its states for damaged."""
 
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "no room")

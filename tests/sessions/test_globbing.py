@@ -61,7 +61,7 @@ def test_a_pattern_fits_or_does_not(pattern: str, path: str, fits: bool) -> None
 
 
 @pytest.mark.parametrize("pattern", ["", ".", "/a", "../*", "a/../b", "C:\\*", "a\0"])
-def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(SessionPathError):
         Pattern(pattern)
 

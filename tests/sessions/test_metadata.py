@@ -1,4 +1,6 @@
-"""`.metadata.json`: replaced as a whole, forward in time, and left alone where it is none."""
+"""`.metadata.json`: replaced as a whole, never back in time, and left alone if it is something
+else.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def fields_in(file: Path) -> dict[str, Any]:
     return found
 
 
-def test_times_have_microseconds_also_where_they_are_none() -> None:
+def test_times_have_microseconds_also_if_those_are_zero() -> None:
     even = Metadata.new(ID, THEN.replace(microsecond=0)).render()
     assert b'"created_at": "2024-02-29T12:30:45.000000+00:00"' in even
 
@@ -165,7 +167,7 @@ def test_two_processes_lose_nothing_and_go_forward(
         WHOLE + b" " * (1024 * 1024),
     ],
 )
-def test_what_is_no_metadata_is_left_as_it_is(
+def test_invalid_metadata_is_left_unchanged(
     file: Path, workspace: Path, private: Path | None, content: bytes
 ) -> None:
     file.write_bytes(content)
@@ -233,7 +235,7 @@ def _closed(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_long, _to_a_victim, _closed, _fifo])
-def test_what_an_earlier_writer_left_aside_is_no_obstacle(
+def test_leftovers_of_an_earlier_writer_do_not_matter(
     file: Path, workspace: Path, private: Path | None, make: Callable[[Path], None]
 ) -> None:
     if private is None:

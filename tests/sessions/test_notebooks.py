@@ -1,4 +1,4 @@
-"""Which session a notebook's kernel opens, by the notebook's file."""
+"""The session that a notebook's kernel opens, found by the notebook's file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def notebook(tmp_path: Path) -> Path:
 
 
 def seen(root: Path) -> dict[str, tuple[Path, bool]]:
-    """Where each session's one notebook was seen last, and whether it is still there."""
+    """The place where each session's one notebook was seen last, and whether it is still there."""
     found = notebooks_of(SessionsRoot(root)).items()
     return {session: (one.file, one.is_there) for session, (one,) in found}
 

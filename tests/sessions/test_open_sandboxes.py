@@ -1,4 +1,4 @@
-"""One sandbox a session and process: who finds it, who closes it, who is refused."""
+"""One sandbox a session and process: how it is found, closed and refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_is_open_is_found_and_not_started_twice(root: Path) -> None:
     assert get_session_sandbox("other", workspace_root=root) is not first
 
 
-def test_a_with_block_leaves_a_sandbox_that_somebody_else_was_handed(root: Path) -> None:
+def test_a_with_block_leaves_a_sandbox_that_another_user_has(root: Path) -> None:
     session_id, kept = create_session_sandbox(workspace_root=root)
     with get_session_sandbox(session_id, workspace_root=root) as borrowed:
         assert borrowed is kept
@@ -82,7 +82,7 @@ def test_close_ends_it_for_everybody_and_the_next_goes_on(root: Path) -> None:
     again = get(root)
     assert again is not first
     assert again.execute("print(x)").stdout == "1\n"
-    first.close()  # once more: does not touch the new one
+    first.close()  # closing it again does not touch the new one
     assert get(root) is again
     assert again.execute("print(x)").stdout == "1\n"
 
@@ -139,7 +139,7 @@ def test_a_later_policy_holds_from_the_next_cell_on(root: Path) -> None:
     first.execute("%undo")
     assert first.execute("print(y)").stdout == "[1, 2]\n"
     first.close()
-    with get(root) as again:  # a new instance, for which nobody names a policy
+    with get(root) as again:  # a new instance, without a policy
         assert again.policy == ExecutionPolicy()
         assert again.execute("print(y)").stdout == "[1, 2]\n"
     with get(root, policy=later) as again:
@@ -243,7 +243,7 @@ def test_a_bad_runtime_leaves_nothing_open(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_what_nobody_closed_is_saved_when_the_process_ends(root: Path) -> None:
+def test_sandboxes_left_open_are_saved_when_the_process_ends(root: Path) -> None:
     for number in ("1", "2", "3"):
         command = [sys.executable, "-W", "error", "-c", NEVER_CLOSED, str(root)]
         ran = subprocess.run(

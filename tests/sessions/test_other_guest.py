@@ -1,4 +1,4 @@
-"""A session that another build of the guest has saved: said before, kept, and back with it."""
+"""A session saved by another build of the guest is announced, kept, and back with that guest."""
 
 from __future__ import annotations
 

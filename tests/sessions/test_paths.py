@@ -1,4 +1,4 @@
-"""Path validation, compared with what the operating system itself says of random trees of links."""
+"""Path validation, compared with the operating system's own answers on random trees of links."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TREES = st.lists(
 
 
 class World:
-    """A session's workspace of random folders, files and links, and something beside it."""
+    """A session's workspace of random folders, files and links, and a folder beside it."""
 
     def __init__(self, tree: list[tuple[str, str, str]]) -> None:
         self.top = Path(tempfile.mkdtemp()).resolve()
@@ -68,10 +68,10 @@ class World:
             else:
                 path.symlink_to(target)
         except (OSError, RuntimeError):
-            return  # something is there already, or links lead in circles
+            return  # the name is taken already, or links lead in circles
 
     def validated(self, path: str) -> Path | None:
-        """The real place of a path, None where it was refused."""
+        """The real place of a path; None if it was refused."""
         try:
             return _validate_session_path(ID, path, self.top)
         except SessionPathError:
@@ -105,7 +105,7 @@ def test_a_path_that_is_let_through_is_the_systems_own_and_stays_inside(
 
 
 def leads_inside(place: Path, root: Path) -> bool:
-    """Whether no step on the way to a place is outside of a folder, as the system resolves it."""
+    """True if no step on the way to a place is outside of a folder, as the system resolves it."""
     at, todo, hops = "/", list(reversed(str(place).split("/"))), 0
     been_inside = False
     while todo:
@@ -175,14 +175,14 @@ def test_it_agrees_with_openat2(
         try:
             ours = world.validated(path)
         except OSError as problem:
-            # what is missing is taken by its name, and links may lead in circles behind it
+            # missing files are taken by their names, and links may lead in circles behind them
             assert problem.errno == errno.ELOOP
             assert theirs in (errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EXDEV)
             return
         if isinstance(theirs, Path):
             assert ours == theirs
         elif theirs == errno.EXDEV and ours is not None:
-            # only an absolute link to the workspace's own real path is let through beyond that
+            # beyond that, only an absolute link to the workspace's own real path is allowed
             assert ours == Path(os.path.realpath(world.root / path))
             assert any(
                 os.readlink(link).startswith(str(world.root))  # noqa: PTH115
@@ -217,7 +217,7 @@ def test_no_operation_reaches_outside(
 
 
 @pytest.mark.parametrize("path", ["", "/", "/a", "\\a", "a\0b", "C:", "c:\\x", "z:a", "//a"])
-def test_a_path_that_is_none_is_refused(path: str) -> None:
+def test_an_invalid_path_is_refused(path: str) -> None:
     with pytest.raises(SessionPathError):
         normalize(path)
 
@@ -238,7 +238,7 @@ def test_the_names_along_a_path(path: str, parts: list[str]) -> None:
     assert normalize(path) == parts
 
 
-def test_a_path_that_is_no_text_is_a_type_error() -> None:
+def test_a_path_that_is_not_text_is_a_type_error() -> None:
     with pytest.raises(TypeError):
         normalize(Path("a"))  # type: ignore[arg-type]
 

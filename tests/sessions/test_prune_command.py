@@ -129,7 +129,7 @@ def test_the_handler_takes_no_strangers_word(tmp_path: Path, hours: float) -> No
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_it_deletes_only_if_it_is_told_so_in_so_many_words(tmp_path: Path) -> None:
+def test_pruning_deletes_only_with_apply(tmp_path: Path) -> None:
     aged_session(tmp_path, 72)
     for fields in ({}, {"root": "/"}, {"dry_run": True}):
         request = msgspec.convert({"hours": 1, **fields}, PruneSessions)

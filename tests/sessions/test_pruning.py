@@ -1,4 +1,4 @@
-"""Pruning: the plan, what it refuses, what it does where things change meanwhile."""
+"""Pruning: the plan, the refusals, and changes during the work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_older_goes_the_oldest_first_and_all_is_accounted_for(
 
 
 def made_as(kind: str, root: Path, hours: int) -> str:
-    """Makes a session that was used so many hours more than a day ago; returns its id."""
+    """Makes a session that was used a day and this many hours ago; returns its id."""
     name = f"chosen-{ids.new()}" if kind == "chosen" else ""
     workspace = aged_session(root, 0 if kind == "young" else 24 + hours, name=name)
     if kind == "unmarked":
@@ -52,7 +52,7 @@ def made_as(kind: str, root: Path, hours: int) -> str:
 @pytest.mark.parametrize(
     "hours", [-1, -0.001, float("nan"), float("inf"), -float("inf"), True, "24", None]
 )
-def test_what_is_no_number_of_hours_is_refused(tmp_path: Path, hours: Any) -> None:
+def test_an_invalid_number_of_hours_is_refused(tmp_path: Path, hours: Any) -> None:
     old = aged_session(tmp_path, 10**5)
     with pytest.raises(PruneError, match="older_than_hours") as caught:
         prune_sessions(hours, tmp_path)
@@ -75,7 +75,9 @@ def test_a_session_that_was_used_since_it_was_found_is_kept(tmp_path: Path) -> N
     used, unused, gone = (aged_session(tmp_path, hours) for hours in (50, 49, 48))
 
     class Busy:
-        """Somebody uses one session, and deletes another, when the first is about to go."""
+        """Another process uses one session, and deletes another, when the first is about to be
+        deleted.
+        """
 
         def info(self, event: str, **fields: Any) -> None:
             if event == "session.prune.candidate" and fields["session_id"] == used.name:

@@ -1,4 +1,4 @@
-"""Deleting sessions: all of them, whatever is in them, and nothing else."""
+"""Deleting sessions: all of them, whatever they contain, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ID = "abc-123"
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A session that nobody uses."""
+    """A session that is not in use."""
     session = Session(SessionsRoot(tmp_path), ID)
     session.closed()
     return session.workspace
@@ -75,7 +75,7 @@ def _file(place: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_link, _file])
-def test_what_is_no_sessions_folder_is_refused(
+def test_a_folder_that_is_not_a_sessions_folder_is_refused(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     (tmp_path / "kept").mkdir()
@@ -120,7 +120,9 @@ def test_looking_whether_it_is_used_makes_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / ID).iterdir()) == []
 
 
-def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_path: Path) -> None:
+def test_a_user_who_starts_during_the_deletion_finds_a_new_session(
+    workspace: Path, tmp_path: Path
+) -> None:
     (workspace / "file").touch()
     opened: list[Session] = []
     with Folder.open(private_of(workspace)) as private, Folder.open(tmp_path) as root:
@@ -178,7 +180,7 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
         monkeypatch.undo()
         assert [path.name for path in tmp_path.iterdir()] == [ID]
     workspace.rename(aside)
-    Session(SessionsRoot(tmp_path), ID).closed()  # another one has the id by now
+    Session(SessionsRoot(tmp_path), ID).closed()  # another session has the id by now
     (workspace / "file").write_text("mine")
     monkeypatch.setattr(trees, "remove_contents", fail)
     with Folder.open(tmp_path) as root:

@@ -63,7 +63,7 @@ def here(warm: None, root: Path) -> Iterator[Callable[[], LocalSandbox]]:
 
 
 def saved(history: Path, states: int) -> None:
-    """Wait until so many states are on disk."""
+    """Wait until this number of states is on disk."""
     wait_for(lambda: len(commits_in(history)) >= states, "a state on disk")
 
 
@@ -177,7 +177,7 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     assert "The files in /app are all there" in result.stderr
 
 
-def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_over_it(
+def test_variables_saved_over_an_older_image_are_not_laid_over_a_new_one(
     other: Opening, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = other()

@@ -45,7 +45,7 @@ def in_use() -> Iterator[ExitStack]:
 
 
 def a_session(root: Path, kib: int, idle: float = HOUR, *, files: int = 0) -> str:
-    """A session that was left so many seconds ago, with a history and files of some KiB."""
+    """A session that was left this many seconds ago, with a history and files of some KiB."""
     name = ids.new()
     with closing(folders_of(root / name)) as folders:
         contents = folders.private_path / "state" / "contents"
@@ -60,7 +60,7 @@ def a_session(root: Path, kib: int, idle: float = HOUR, *, files: int = 0) -> st
 
 
 def left(root: Path, name: str, idle: float) -> None:
-    """Makes a session look as if it had been left so many seconds ago."""
+    """Makes a session look as if it had been left this many seconds ago."""
     private = private_of(root / name)
     for each in (private / "holder", private / "state" / "index"):
         if each.exists():
@@ -83,13 +83,13 @@ def with_history(root: Path, *names: str) -> list[bool]:
 
 
 def opened(root: Path, name: str) -> SandboxFolders:
-    """The folders of a session, as somebody who uses it has them."""
+    """The folders of a session, opened like a user's."""
     from wasm_kernel.sessions.session import Session
 
     return Session(SessionsRoot(root), name).folders
 
 
-# -- who goes
+# -- the order of removal
 
 
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(0, 20_000))
@@ -98,7 +98,7 @@ def test_a_fair_share_fills_the_bound(sizes: list[int], most: int) -> None:
     taken = sum(min(size, share) for size in sizes)
     assert taken <= most
     if sum(sizes) > most:
-        assert taken > most - len(sizes)  # but for what can't be divided
+        assert taken > most - len(sizes)  # except for the indivisible rest
         assert any(size > share for size in sizes)
     else:
         assert taken == sum(sizes)
@@ -110,19 +110,19 @@ def a_record(total: int, idle: float, *, history: int | None = None, busy: bool 
     return Record("any", DiskUse(stamp, kept, total - kept, in_use=busy))
 
 
-def test_who_fills_the_disk_pushes_out_nobody_else() -> None:
+def test_a_user_who_fills_the_disk_pushes_out_no_other() -> None:
     others = {f"small {each}": a_record(100, 30 * DAY) for each in range(30)}
     others["larger"] = a_record(900, 30 * DAY)
     for most in (10_000, 4000):
         assert to_evict(others | {"filler": a_record(9000, 0.0, busy=True)}, most) == []
         assert to_evict(others | {"filler": a_record(9000, 60.0)}, most) == []
         assert to_evict(others | {"filler": a_record(9000, 700.0)}, most) == ["filler"]
-        # nor do files, which can't go
+        # files don't go either
         assert to_evict(others | {"files": a_record(9000, DAY, history=0)}, most) == []
     assert to_evict(others, 3500) == ["larger"]
 
 
-def test_of_equal_sessions_the_oldest_go_and_none_that_was_just_left() -> None:
+def test_the_oldest_of_equal_sessions_go_and_none_that_was_just_left() -> None:
     ages = {"new": 11 * 60.0, "old": DAY, "middle": HOUR, "just now": 60.0}
     records = {name: a_record(100, idle) for name, idle in ages.items()}
     assert to_evict(records, 200) == ["old"]
@@ -131,7 +131,7 @@ def test_of_equal_sessions_the_oldest_go_and_none_that_was_just_left() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 99))), st.integers(0, 2000))
-def test_all_have_room_then_and_none_goes_in_vain(
+def test_all_sessions_have_room_then_and_none_goes_in_vain(
     sessions: list[tuple[int, int]], most: int
 ) -> None:
     records = {
@@ -177,7 +177,7 @@ def test_a_session_in_use_is_never_touched_and_goes_when_it_is_left(
 
 
 def test_sessions_of_a_living_service_are_left_alone(root: Path) -> None:
-    """Before, those that slept lost their variables to the bound of the kernels."""
+    """Before, sleeping sessions lost their variables to the limit of the kernels."""
     served, other = a_session(root, 900), a_session(root, 900)
     (private_of(root / served) / SERVED).write_text("{}")
     service = ServiceLock(root)
@@ -188,7 +188,9 @@ def test_sessions_of_a_living_service_are_left_alone(root: Path) -> None:
     assert not has_history(root, served)
 
 
-def test_who_comes_before_it_goes_keeps_it(root: Path, in_use: ExitStack) -> None:
+def test_a_user_who_comes_before_the_removal_keeps_the_session(
+    root: Path, in_use: ExitStack
+) -> None:
     name = a_session(root, 10)
     with Folder.open(private_of(root / name)) as private:
         assert not removal.evict(private, "room", 2 * HOUR)
@@ -261,7 +263,7 @@ def test_sizes_that_lie_do_not_count(root: Path) -> None:
     use = used_by(root, sparse)
     assert 50 * KIB <= use.history < 80 * KIB
     assert use.files < 60 * KIB
-    (root / sparse / "file").write_bytes(bytes(100 * KIB))  # all its names
+    (root / sparse / "file").write_bytes(bytes(100 * KIB))  # the same file under all its names
     assert 100 * KIB <= used_by(root, sparse).files < 160 * KIB
 
 
@@ -289,7 +291,7 @@ def test_planted_files_lead_nowhere_and_end_nothing(root: Path, tmp_path: Path) 
     deep.chmod(0o700)
 
 
-def test_damaged_records_are_made_anew(root: Path) -> None:
+def test_damaged_records_are_made_again(root: Path) -> None:
     big = a_session(root, 900)
     kept(root, 5000)
     place = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "upkeep")
@@ -373,12 +375,12 @@ def notebook(tmp_path: Path) -> Path:
 
 
 def bound(root: Path, name: str, notebook: Path) -> None:
-    """Notes that a session belongs to a notebook, which is there then."""
+    """Records that a session belongs to a notebook, which exists then."""
     notebook.write_text("{}")
     bind(SessionsRoot(root), name, notebook)
 
 
-def test_files_go_if_their_notebook_is_gone_and_somebody_was_told(
+def test_files_go_if_their_notebook_is_gone_and_a_user_was_warned(
     root: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new, unknown = a_session(root, 10, DAY), a_session(root, 10), a_session(root, 10, DAY)
@@ -397,7 +399,7 @@ def test_files_go_if_their_notebook_is_gone_and_somebody_was_told(
     assert (root / unknown / "file").exists()
 
 
-def test_nobody_s_files_go_unheard(
+def test_no_files_go_without_a_warning(
     root: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "TOLD_SECONDS", 0.0)
@@ -417,9 +419,9 @@ def test_nobody_s_files_go_unheard(
     assert not stays().warnings()
     time.sleep(0.02)
     notebook.unlink()
-    assert stays().warnings()  # it went again, and nobody was told of that
+    assert stays().warnings()  # it went again, without a warning
     notebook.parent.rename(notebook.parent.with_name("moved"))
-    assert not stays().warnings()  # a disk that is not mounted, say
+    assert not stays().warnings()  # for example a disk that is not mounted
 
 
 @pytest.mark.parametrize("how", ["metadata", "corrupted", "used", "another notebook"])
@@ -445,7 +447,7 @@ def test_files_stay_if_anything_speaks_for_them(
     assert (root / name / "file").exists()
 
 
-# -- what users notice
+# -- the words for users
 
 
 def test_a_session_whose_history_went_says_so(warm: None, root: Path) -> None:
@@ -454,7 +456,7 @@ def test_a_session_whose_history_went_says_so(warm: None, root: Path) -> None:
             says(sandbox, "x = 1; open('kept', 'w').write('text')")
         left(root, name, HOUR)
     with Folder.open(private_of(root / "b")) as private:
-        Holder(evicted="room").write(private)  # whoever wrote it was killed before anything went
+        Holder(evicted="room").write(private)  # its writer was killed before anything went
     left(root, "b", 1.0)
     kept(root, 1)
     with get_session_sandbox("a", workspace_root=root) as sandbox:

@@ -92,14 +92,14 @@ def test_pages_that_are_squeezed_and_written_at_the_same_time_are_laid_right(
     threads: list[threading.Thread] = []
     lay = GuestPages.lay
 
-    def meanwhile(pages: GuestPages, commit: Commit, source: Source) -> None:
+    def interleaved(pages: GuestPages, commit: Commit, source: Source) -> None:
         for work in (squeeze, store):
             threads.append(threading.Thread(target=work, args=(2,)))
             threads[-1].start()
             threads[-1].join(0.1)
         lay(pages, commit, source)
 
-    monkeypatch.setattr(GuestPages, "lay", meanwhile)
+    monkeypatch.setattr(GuestPages, "lay", interleaved)
     assert session.go(2) == dict.fromkeys(range(30, 60), "old") | {40: "new"}
     for thread in threads:
         thread.join()

@@ -45,12 +45,12 @@ def test_a_rollback_does_not_wait_for_a_folding(
     three(session)
     write, states = commits.write_content, list[dict[int, str]]()
 
-    def meanwhile(*args: object) -> object:
+    def interleaved(*args: object) -> object:
         written = write(*args)  # type: ignore[arg-type]
         states.extend(session.go(one) for one in (3, 1))
         return written
 
-    monkeypatch.setattr(commits, "write_content", meanwhile)
+    monkeypatch.setattr(commits, "write_content", interleaved)
     fold(session.history, 1)
     assert states == [{0: "A", 1: "b", 2: "c"}, {0: "a"}]
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}

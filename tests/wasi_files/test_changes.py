@@ -201,7 +201,7 @@ def test_writing_by_a_name_elsewhere_modifies(guest: Guest) -> None:
     assert guest.told == (set(), {"a"}, set())
 
 
-def test_there_and_back_again_is_no_change(guest: Guest) -> None:
+def test_a_move_there_and_back_is_not_a_change(guest: Guest) -> None:
     (guest.app / "a").write_text("x")
     guest.rename("a", "b")
     guest.rename("b", "a")

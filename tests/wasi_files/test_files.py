@@ -177,7 +177,7 @@ def test_an_absolute_link_is_refused(guest: Guest, tmp_path: Path) -> None:
         (b"x" * (abi.PATH_MAX + 1), abi.ENAMETOOLONG),
     ],
 )
-def test_a_path_that_is_no_path_is_refused(guest: Guest, path: bytes, errno: int) -> None:
+def test_an_impossible_path_is_refused(guest: Guest, path: bytes, errno: int) -> None:
     assert guest.stat(path) == errno
 
 
@@ -472,7 +472,7 @@ def test_what_the_guest_makes_has_the_hosts_umask_and_never_runs(guest: Guest, m
 @pytest.mark.parametrize(
     ("folder", "left"), [(APP, 0o644), (OTHER, 0o755)], ids=["session", "mount"]
 )
-def test_what_the_guest_can_write_to_runs_with_nobodys_rights(
+def test_files_that_the_guest_can_write_to_run_with_no_other_rights(
     guest: Guest, how: int, folder: int, left: int
 ) -> None:
     path = guest.app.parent / {APP: "app", OTHER: "other"}[folder] / "tool"

@@ -67,7 +67,7 @@ def test_a_buffer_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
     assert guest.call("fd_readdir", APP, 0xFFFFFF00, 4096, 0, 64) != abi.SUCCESS
 
 
-def test_listing_begins_anew_at_the_beginning(guest: Guest) -> None:
+def test_listing_begins_again_at_the_beginning(guest: Guest) -> None:
     (guest.app / "a").touch()
     _, fd = guest.open(".", abi.O_DIRECTORY)
     assert guest.names(fd) == ["a"]
@@ -109,7 +109,7 @@ def test_a_name_of_the_hosts_that_is_no_utf8_is_listed_as_it_is(guest: Guest) ->
     assert guest.stat(b"a\xffb") == abi.EILSEQ
 
 
-def test_a_folder_that_is_gone_is_empty_whoever_has_its_name(guest: Guest) -> None:
+def test_a_removed_folder_is_empty_whatever_has_its_name(guest: Guest) -> None:
     (guest.app / "d").mkdir()
     _, fd = guest.open("d", abi.O_DIRECTORY)
     guest.one_path("path_remove_directory", "d")

@@ -127,7 +127,7 @@ def test_an_interrupt_ends_a_copy_and_a_listing(real: Overlaid) -> None:
     assert {path.name for path in real.app.iterdir()} == {f"{number}" for number in range(300)}
 
 
-def test_a_folder_that_nobody_may_write_to(real: Overlaid) -> None:
+def test_a_folder_that_no_user_may_write_to(real: Overlaid) -> None:
     for path in (real.lower, real.lower / "data", real.lower / "data" / "x.csv"):
         path.chmod(path.stat().st_mode & 0o555)
     try:
@@ -141,7 +141,7 @@ def test_a_folder_that_nobody_may_write_to(real: Overlaid) -> None:
             path.chmod(path.stat().st_mode | 0o200)
 
 
-def test_who_reads_goes_on_reading_what_lies_beneath(real: Overlaid) -> None:
+def test_an_open_reader_goes_on_reading_the_file_beneath(real: Overlaid) -> None:
     _, fd = real.open("orders.csv")
     assert real.write("orders.csv", b"new") == abi.SUCCESS
     assert real.read_open(fd) == b"a,b\n1,2\n"
@@ -161,7 +161,7 @@ def test_a_deleted_file_stays_deleted(real: Overlaid, tmp_path: Path) -> None:
         again.close()
 
 
-def test_covers_are_no_files_of_the_session(real: Overlaid) -> None:
+def test_covers_are_not_files_of_the_session(real: Overlaid) -> None:
     real.guest.changes.clear()
     assert real.call("path_unlink_file", "orders.csv") == abi.SUCCESS
     assert real.guest.told == (set(), set(), set())
@@ -341,7 +341,7 @@ def test_a_folder_changes_when_either_layer_does(real: Overlaid) -> None:
     assert changed() > second
 
 
-def test_the_folder_may_be_renamed_meanwhile(tmp_path: Path) -> None:
+def test_the_folder_may_be_renamed_while_the_guest_runs(tmp_path: Path) -> None:
     (tmp_path / "lower").mkdir()
     (tmp_path / "lower" / "a").write_bytes(b"1")
     real = Overlaid(tmp_path)
@@ -356,7 +356,7 @@ def test_the_folder_may_be_renamed_meanwhile(tmp_path: Path) -> None:
         real.close()
 
 
-def test_the_folder_may_be_deleted_meanwhile(tmp_path: Path) -> None:
+def test_the_folder_may_be_deleted_while_the_guest_runs(tmp_path: Path) -> None:
     (tmp_path / "lower" / "d").mkdir(parents=True)
     (tmp_path / "lower" / "d" / "a").write_bytes(b"1")
     real = Overlaid(tmp_path)
@@ -508,7 +508,7 @@ def test_an_open_folder_beneath_is_not_taken_for_one_that_moves(
         (real.lower / "data" / ".env").unlink()
 
 
-def test_links_that_take_long_to_follow_hold_nobody_up(
+def test_links_that_take_long_to_follow_do_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lower, way = tmp_path / "lower", "d/../" * 800

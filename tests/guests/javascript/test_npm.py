@@ -42,7 +42,7 @@ OTHERS: dict[str, object] = {
     "cloned": {"resolved": "git+ssh://git@example.org/x.git#0123"},
     "linking": {"link": True, "resolved": "elsewhere"},
     "asking": {"dependencies": {"inner": "http://10.0.0.1/x.tgz"}},
-    "short": {"optionalDependencies": {"inner": "somebody/private"}},
+    "short": {"optionalDependencies": {"inner": "owner/private"}},
     "fine": {
         "resolved": "https://example.org/x.tgz",
         "dependencies": {"x": "^1 || 2", "y": "npm:@a/b@2"},

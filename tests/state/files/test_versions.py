@@ -460,7 +460,7 @@ def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Works
     workspace.write("a", "old")
     one = workspace.commit()
     workspace.rename("a", "b")
-    (workspace.root / "b").write_text("somebody")
+    (workspace.root / "b").write_text("another")
     assert workspace.bring(one).missed == [("a", NotKept("changed"))]
 
 
