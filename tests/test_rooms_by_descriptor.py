@@ -54,7 +54,7 @@ KNOWN = {
     "wasi_files/listing.py": NO_PATH,
     "wasi_files/access.py:FileAccess._opened": GUEST,
     "wasi_files/calls.py:WasiFiles._path_open": GUEST,
-    "wasi_files/copy_up.py:copy_file": NO_PATH,
+    "wasi_files/copy_up.py:_copy": NO_PATH,
     "wasi_files/opening.py:open_file": SYSTEM,
     "state/image.py": CACHE,
     "state/pages.py": SYSTEM,

@@ -42,7 +42,7 @@ class FolderWalk(Closing):
         place, parent = (".", root) if isinstance(root, int) else (root, None)
         self._how = FOLDER if to_list else SEARCHED
         self._open = [os.open(place, self._how, dir_fd=parent)]
-        self._marks = [_mark(self._open[0])]
+        self._marks: dict[int, tuple[int, int]] = {}  # of the folders that are not kept open
         self._names: list[str] = []
 
     @property
@@ -86,10 +86,10 @@ class FolderWalk(Closing):
             else os.open(name, self._how, dir_fd=self.fd)
         )
         self._open.append(fd)
-        self._marks.append(_mark(fd))
         self._names.append(name)
         far = len(self._open) - 1 - _KEPT
         if far > 0 and self._open[far] >= 0:
+            self._marks[far] = _mark(self._open[far])
             os.close(self._open[far])
             self._open[far] = -1
 
@@ -118,13 +118,13 @@ class FolderWalk(Closing):
         if self._open[-2] < 0:
             self._open[-2] = self._parent()
         os.close(self._open.pop())
-        self._marks.pop()
         return self._names.pop()
 
     def _parent(self) -> int:
         """Returns the folder above, even if another process moved the one the walk stands in."""
+        mark = self._marks[len(self._open) - 2]
         fd = os.open("..", self._how, dir_fd=self.fd)
-        if _mark(fd) == self._marks[-2]:
+        if _mark(fd) == mark:
             return fd
         os.close(fd)
         fd = os.open(".", self._how, dir_fd=self._open[0])
@@ -133,7 +133,7 @@ class FolderWalk(Closing):
                 below = os.open(name, self._how, dir_fd=fd)
                 os.close(fd)
                 fd = below
-            if _mark(fd) != self._marks[-2]:
+            if _mark(fd) != mark:
                 raise OSError(errno.ESTALE, "a folder was moved meanwhile")
         except BaseException:
             os.close(fd)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -65,22 +64,25 @@ class Bookkeeping:
                 self.check_time()
             yield entry
 
-    @contextlib.contextmanager
-    def making(self, place: Place, size: int = 0) -> Iterator[None]:
-        """Finds room for a new file that the block makes at a place, and notes and counts it.
+    def make(
+        self, place: Place, act: Callable[[], T], size: int = 0, *, is_free: bool = False
+    ) -> T:
+        """Makes a new file at a place by `act`, if there is room for it; notes and counts it.
 
-        It is not noted if the block fails, or if there was a file before.
+        It is not noted if `act` fails, or if there was a file before. With `is_free`, the caller
+        knows that there was none.
         """
         self.reserve(place, 1, size)
-        there = status_at(place.folder, place.name)
-        is_noted = there is None and self.history.before_creation(place.path)
+        is_free = is_free or status_at(place.folder, place.name) is None
+        is_noted = is_free and self.history.before_creation(place.path)
         try:
-            yield
+            made = act()
         except OSError:
             if is_noted:
                 self.history.after_removal(place.path)
             raise
         self.added(place, 1, size)
+        return made
 
     def reserve(self, place: Place, files: int, size: int = 0) -> None:
         """Raises `Full` unless this many files and bytes more fit in a place's folder."""

@@ -214,12 +214,11 @@ class WasiFiles:
 
     def _fd_readdir(self, fd: int, buffer: int, room: int, cookie: int, out: int) -> None:
         opened, entries = self._open_files.get(fd), self._files.entries(fd)
-        inode = os.fstat(opened.fd).st_ino
+        host_fd = opened.fd
 
         def begin() -> Listing:
-            return Listing(
-                inode, sorted(entries, key=lambda each: each.name) if self._sorts else entries
-            )
+            found = sorted(entries, key=lambda each: each.name) if self._sorts else entries
+            return Listing(os.fstat(host_fd).st_ino, found)
 
         part = self._listings.part(opened, cookie, room, begin)
         self._memory.write(buffer, part)

@@ -12,7 +12,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import READ, closing_fd
@@ -29,8 +29,8 @@ _PART = f"{COVER}{COVER}part"  # covers nothing: no name of the overlay begins w
 
 def make_folder(books: Bookkeeping, place: Place) -> None:
     """Makes a folder of the lower layer in the upper one, unless another process was faster."""
-    with contextlib.suppress(FileExistsError), books.making(place):
-        os.mkdir(place.name, dir_fd=place.folder)
+    with contextlib.suppress(FileExistsError):
+        books.make(place, lambda: os.mkdir(place.name, dir_fd=place.folder))
 
 
 def remove(books: Bookkeeping, place: Place) -> None:
@@ -49,25 +49,19 @@ def copy_file(books: Bookkeeping, lower: int, place: Place, *, content: bool) ->
         if not stat.S_ISREG(found.st_mode):
             raise Refused(errno.ENOTSUP)
         size = found.st_size if content else 0
-        with books.making(place, size), _part(books, place) as (part, target):
-            if size:
-                FileCopier(_Wanted(books.should_stop)).copy(source, target, size)
-            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
-            if status_at(place.folder, place.name) is None:
-                os.rename(part, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
-            else:  # another kernel of this session was faster, and may have changed it
-                os.unlink(part, dir_fd=place.folder)
+        books.make(place, lambda: _copy(books, source, found, place, size), size)
 
 
-@contextlib.contextmanager
-def _part(books: Bookkeeping, place: Place) -> Iterator[tuple[str, int]]:
-    """Yields the name and the descriptor of a new file for a copy.
-
-    It is locked, so that no other kernel removes it. It is removed if the block fails.
-    """
+def _copy(books: Bookkeeping, source: int, found: os.stat_result, place: Place, size: int) -> None:
     part, target = _new_part(books, place)
     try:
-        yield part, target
+        if size:
+            FileCopier(_Wanted(books.should_stop)).copy(source, target, size)
+        os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+        if status_at(place.folder, place.name) is None:
+            os.rename(part, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        else:  # another kernel of this session was faster, and may have changed it
+            os.unlink(part, dir_fd=place.folder)
     except BaseException as problem:
         os.unlink(part, dir_fd=place.folder)
         if isinstance(problem, Cancelled):
@@ -78,6 +72,10 @@ def _part(books: Bookkeeping, place: Place) -> Iterator[tuple[str, int]]:
 
 
 def _new_part(books: Bookkeeping, place: Place) -> tuple[str, int]:
+    """Makes a file for a copy, locked so that no other kernel removes it.
+
+    Returns its name and its descriptor.
+    """
     for number in itertools.count():
         name = f"{_PART}{number or ''}"
         try:

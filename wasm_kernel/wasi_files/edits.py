@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import READ, Folder, closing_fd
@@ -43,8 +42,7 @@ class EditOperations(FileContext):
         """Makes a folder."""
         with self._find(at) as place:
             place.make_way(self)
-            with self.making(place):
-                os.mkdir(place.name, dir_fd=place.folder)
+            self.make(place, lambda: os.mkdir(place.name, dir_fd=place.folder))
 
     def remove_folder(self, at: PathAt) -> None:
         """Removes an empty folder."""
@@ -58,8 +56,7 @@ class EditOperations(FileContext):
         with self._find(at) as place:
             before = place.required_status()
             if not place.hide_lower(self, before, folder=folder):
-                with self._losing(place, before):
-                    act(place.name, dir_fd=place.folder)
+                self._lose(place, before, lambda: act(place.name, dir_fd=place.folder))
                 self.vanished(place.path)
 
     def link(self, at: PathAt, target: PathAt) -> None:
@@ -71,9 +68,8 @@ class EditOperations(FileContext):
             old.lift(self)
             new.make_way(self)
             status = old.required_status()
-            folders = {"src_dir_fd": old.folder, "dst_dir_fd": new.folder}
-            with self.making(new, 0 if old.preopen.counted else _length(status)):
-                os.link(old.name, new.name, **folders, follow_symlinks=False)
+            size = 0 if old.preopen.counted else _length(status)
+            self.make(new, lambda: _link(old, new), size)
             self.changes.linked(key_of(status))
             self.changes.touch(new.path, None)
 
@@ -88,8 +84,7 @@ class EditOperations(FileContext):
             if place.status() is None and place.is_folder:
                 raise Refused(errno.ENOENT)
             place.make_way(self)
-            with self.making(place):
-                os.symlink(text, place.name, dir_fd=place.folder)
+            self.make(place, lambda: os.symlink(text, place.name, dir_fd=place.folder))
             status = place.status()
             if status is not None:
                 self.changes.created(place.path, key_of(status))
@@ -113,8 +108,7 @@ class EditOperations(FileContext):
             replaced = new.give_way(self, moved, replaced)
             old.lift_to_move(self)
             self._before_moves(old, new, moved)
-            with self._losing(new, replaced):
-                os.rename(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder)
+            self._lose(new, replaced, lambda: _rename(old, new))
             if old.preopen.counted is not new.preopen.counted:
                 self.added(old, -inside.count, -inside.size)
                 self.added(new, inside.count, inside.size)
@@ -176,16 +170,15 @@ class EditOperations(FileContext):
         for name in ("", *inside.names, *inside.folders):
             self.vanished(_below(old, name))
 
-    @contextlib.contextmanager
-    def _losing(self, place: GuestPath, before: _Status) -> Iterator[None]:
-        """Keeps a file that loses its name in the block, and notes that it is gone.
+    def _lose(self, place: GuestPath, before: _Status, act: Callable[[], None]) -> None:
+        """Keeps a file that loses its name by `act`, and notes that it is gone.
 
         A file that is open gets an unlinked name.
         """
         self.history.before_change(place.path, place.folder, place.name, before, Change.END)
         unlinked = self._keep_open(place, before) if self.history.keeps else ""
         try:
-            yield
+            act()
         except OSError:
             if unlinked:
                 self.history.drop_unlinked(unlinked)
@@ -207,6 +200,15 @@ class EditOperations(FileContext):
         if not self.open_files.descriptors_at(place, found):
             return ""
         return self.history.keep_unlinked(place.folder, place.name, found)
+
+
+def _link(old: GuestPath, new: GuestPath) -> None:
+    folders = {"src_dir_fd": old.folder, "dst_dir_fd": new.folder}
+    os.link(old.name, new.name, **folders, follow_symlinks=False)
+
+
+def _rename(old: GuestPath, new: GuestPath) -> None:
+    os.rename(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder)
 
 
 def _below(place: GuestPath, name: str) -> str | None:

@@ -136,13 +136,14 @@ class Listings:
         if listing is None or part is None:
             listing = begin()
             part = listing.part(cookie, room)
+            if self._kept:
+                self._make_room(listing.size)
         self._kept[opened] = listing
-        self._trim()
         return part or b""
 
-    def _trim(self) -> None:
-        total = sum(each.size for each in self._kept.values())
-        for oldest in list(self._kept)[:-1]:
+    def _make_room(self, size: int) -> None:
+        total = size + sum(each.size for each in self._kept.values())
+        for oldest in list(self._kept):
             if total <= MOST_BYTES:
                 break
             total -= self._kept.pop(oldest).size

@@ -72,8 +72,7 @@ class OpeningOperations(FileContext):
         if before is None and how & abi.O_CREAT:
             if place.is_folder:
                 raise Refused(errno.EISDIR)
-            with self.making(place):
-                status = open_file(place, opened)
+            status = self.make(place, lambda: open_file(place, opened), is_free=True)
         else:
             if how & abi.O_TRUNC:
                 where = (place.path, place.folder, place.name)

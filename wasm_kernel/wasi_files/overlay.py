@@ -103,8 +103,8 @@ class OverlayPath(GuestPath):
             make_folder(books, self)
             return
         else:
-            with books.making(self):
-                os.symlink(os.readlink(self.name, dir_fd=lower), self.name, dir_fd=self.folder)
+            text = os.readlink(self.name, dir_fd=lower)
+            books.make(self, lambda: os.symlink(text, self.name, dir_fd=self.folder))
         books.changes.created(self.path, key_of(self.required_status()))
 
     def lift_to_open(self, books: Bookkeeping, how: int, rights: int) -> None:
@@ -187,8 +187,8 @@ class OverlayPath(GuestPath):
         books.changes.covered("/".join(self.parts))
         name = COVER + self.name
         cover = Place(self.overlay, self.folder, name, (*self.parts[:-1], name))
-        with contextlib.suppress(FileExistsError), books.making(cover):
-            os.close(os.open(name, NEW, 0o666, dir_fd=self.folder))
+        with contextlib.suppress(FileExistsError):
+            os.close(books.make(cover, lambda: os.open(name, NEW, 0o666, dir_fd=self.folder)))
 
     def _clear_covers(self, books: Bookkeeping) -> None:
         """Removes the covers in a folder that is empty for the guest, so that it can be removed."""

@@ -133,6 +133,8 @@ class Layer(Closing):
     It opens nothing before the first step, so that a path of one name needs no folder opened.
     """
 
+    __slots__ = ("_start", "_walk", "hides_folders", "missing", "preopen")
+
     def __init__(self, preopen: Preopen, fd: int | None = None) -> None:
         self.preopen = preopen
         self.missing = 0  # folders on the way that another layer has and this one lacks
@@ -198,6 +200,8 @@ class PathWalk(Closing):
 
     `parts` are the names that lead to `fd`.
     """
+
+    __slots__ = ("_base", "_hops", "_layers", "_upper", "_way", "preopen")
 
     def __init__(self, preopen: Preopen, fd: int | None = None, parts: Parts = ()) -> None:
         self.preopen = preopen
