@@ -47,6 +47,9 @@ _NATIVE, _SIGNED = ord("="), ord("I")
 _NAMES = (b"intp", b"npy_", b"Py_s")  # intp_t, npy_intp, Py_ssize_t
 _CONST = b"const "  # may stand before the name
 _FORCE, _WRITE_BACK, _WRITABLE = 0x10, 0x2000, 1
+_CHECKING = (  # has the check of a buffer's type in its own code
+    "__pyx_tp_new_vectorcall_7sklearn_4tree_10_criterion_ClassificationCriterion"
+)
 
 
 def as_positions(module: WasmModule, index: dict[str, int]) -> bytes:
@@ -98,7 +101,7 @@ def edits(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
     """Yields edits of what Cython's modules have for buffers: arguments, and memory views."""
     why = "compiled code that asks for positions takes int64"
     getting = b"\x10" + padded(module.index("PyObject_GetBuffer"))
-    for function in _named(module, "__Pyx__GetBufferAndValidate"):
+    for function in (*_named(module, "__Pyx__GetBufferAndValidate"), *_named(module, _CHECKING)):
         body = module.body_at(function)
         at = only(body, re.escape(getting), f"function {function}")
         info = _info(module, body)
@@ -141,7 +144,7 @@ def _info(module: WasmModule, body: bytes) -> bytes:
     """
     if local_get(2) + i32_load_byte(_INFO_KIND) in body:
         return local_get(2)
-    found = re.search(rb"\x41([\x80-\xff]{4}.)\x36\x02\x28", body, re.DOTALL)  # into `root.type`
+    found = re.search(rb"\x41([\x80-\xff]{4}.)\x36\x02[\x28\x78]", body, re.DOTALL)  # `root.type`
     if found is None:
         raise ModuleError("a buffer's type is not where it was")
     address = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(found[1]))

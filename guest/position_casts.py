@@ -14,6 +14,7 @@ from guest.assembler import (
     I32,
     I32_ADD,
     I32_AND,
+    I32_EQ,
     I32_EQZ,
     I32_LT_S,
     I32_OR,
@@ -49,6 +50,8 @@ _MESSAGE = (
     b"bits here. As an index it is out of bounds; an array that should hold it must be made wider "
     b"first: array.astype(np.int64)"
 )
+LONG = 7  # NPY_LONG, the type of positions
+ARRAY_DESCR, DESCR_NUMBER = 28, 16
 _STACK = 0  # the global variable that holds the stack's end
 OVERFLOW_ERROR, VALUE_ERROR = i32_load_static(26079564), i32_load_static(26079184)
 _OR, _XOR, _ANY, _SHIFT = (
@@ -171,6 +174,11 @@ def only(body: bytes, pattern: bytes, function: str) -> int:
 def padded(number: int) -> bytes:
     """Encodes the index of a function as the linker does."""
     return bytes(number >> 7 * place & 0x7F | 0x80 * (place < 4) for place in range(5))
+
+
+def is_positions(array: bytes) -> bytes:
+    """Pushes whether an array has the type of positions."""
+    return array + i32_load(ARRAY_DESCR) + i32_load(DESCR_NUMBER) + i32_const(LONG) + I32_EQ
 
 
 def refuse(module: WasmModule) -> bytes:

@@ -21,7 +21,13 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from guest import position_buffers, position_casts, position_indexes
+from guest import (
+    position_buffers,
+    position_casts,
+    position_indexes,
+    position_pickles,
+    position_products,
+)
 from guest.assembler import (
     BLOCK,
     END,
@@ -32,7 +38,6 @@ from guest.assembler import (
     I32_EQZ,
     I32_GT_S,
     I32_LT_S,
-    I32_NE,
     I32_OR,
     I32_SHL,
     I32_SUB,
@@ -61,7 +66,7 @@ from guest.assembler import (
     local_set,
     local_tee,
 )
-from guest.position_casts import only, padded
+from guest.position_casts import is_positions
 from guest.wasm_module import START, DataEdit, Edit, Function, WasmModule
 
 _INT, _LONG, _LONGLONG = 5, 7, 9  # NPY_INT, NPY_LONG and NPY_LONGLONG
@@ -95,11 +100,13 @@ def edits(module: WasmModule) -> Iterator[Edit]:
     """Yields all edits of functions."""
     index = _indexes(module)
     yield from _arithmetic(module, index)
+    yield from position_products.edits(module, index)
     yield from _scalars(module)
     yield from position_casts.edits(module, index["refuse"])
     yield from position_buffers.edits(module, index)
     yield from position_indexes.edits(module, index)
-    yield from _copies(module, index)
+    yield from position_pickles.edits(module, index)
+    yield from _counts(module, index)
     yield from _strict(module)
 
 
@@ -205,9 +212,9 @@ def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
     yield Edit(function, START, b"", _widened(count(first), index["keep"]), why)
     why = "the common type of positions and others is that of int64"
     function = "default_builtin_common_dtype"
-    is_positions = local_get(0) + i32_const(0) + _INTP_CLASS + I32_EQ
+    is_their_class = local_get(0) + i32_const(0) + _INTP_CLASS + I32_EQ
     wide = i32_const(0) + _LONGLONG_CLASS
-    new = wide + local_get(0) + is_positions + SELECT + local_set(0)
+    new = wide + local_get(0) + is_their_class + SELECT + local_set(0)
     yield Edit(function, START, b"", new, why)
     function, end = "PyArray_ObjectType", local_get(3) + END
     yield Edit(
@@ -223,35 +230,10 @@ def _arithmetic(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
         + END,
         "correlations of scipy take positions as int64",
     )
-    yield from _products(module, index)
     function = "ufunc_loop_matches"
     first, declared = module.further_locals(function, I32, why)
     yield from declared
     yield Edit(function, START, b"", _skipped(first), why)
-    function, why = "PyArray_EinsteinSum", "einsum of positions gives int64"
-    first, declared = module.further_locals(function, I32 * 2, why)
-    yield from declared
-    yield Edit(function, START, b"", _into_positions() + _einsum(first, first + 1), why)
-    old = b"\x10" + padded(module.index(function))
-    at = only(module.body("array_einsum"), re.escape(old), "array_einsum")
-    yield Edit("array_einsum", at, old, call(index["einsum"]), why)
-
-
-def _products(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
-    """Yields edits of calls that find a type in which is computed."""
-    products = ("InnerProduct", "MatrixProduct2", "Correlate", "Correlate2")
-    old = b"\x10" + padded(module.index("PyArray_DTypeFromObject"))
-    for function in (*(f"PyArray_{each}" for each in products), "array_vdot"):
-        for found in re.finditer(re.escape(old), module.body(function)):
-            new = call(index["wide_type_of"])
-            yield Edit(function, found.start(), old, new, "products of positions are int64")
-    for function, called in (
-        ("array_promote_types", "PyArray_PromoteTypes"),
-        ("array_result_type", "PyArray_ResultType"),
-    ):
-        old = b"\x10" + padded(module.index(called))
-        at = only(module.body(function), re.escape(old), function)
-        yield Edit(function, at, old, old + call(index["wide_descr"]), f"{function} of positions")
 
 
 def _skipped(number: int) -> bytes:
@@ -263,7 +245,7 @@ def _skipped(number: int) -> bytes:
         BLOCK + LOOP
         + local_get(number) + local_get(ufunc) + i32_load(_UFUNC_NIN) + I32_LT_S + I32_EQZ
         + br_if(1)
-        + _is_positions(local_get(arrays) + place)
+        + is_positions(local_get(arrays) + place)
         + row + i32_const(_LONG) + I32_EQ + row + i32_const(_INT) + I32_EQ + I32_OR
         + I32_AND + IF + i32_const(0) + RETURN + END
         + local_get(number) + i32_const(1) + I32_ADD + local_set(number) + br(0)
@@ -307,41 +289,6 @@ def _widened(local: Iterator[int], keep: int) -> bytes:
     )  # fmt: skip
 
 
-def _is_positions(array: bytes) -> bytes:
-    return array + i32_load(_ARRAY_DESCR) + i32_load(_DESCR_NUMBER) + i32_const(_LONG) + I32_EQ
-
-
-def _into_positions() -> bytes:
-    """Lets a result of int64 become positions, if it is put into an array of them."""
-    casting, result = 5, 6
-    return (
-        local_get(result) + IF
-        + _is_positions(local_get(result)) + local_get(casting) + i32_const(_SAME_KIND) + I32_LT_S
-        + I32_AND + IF + i32_const(_SAME_KIND) + local_set(casting) + END + END
-    )  # fmt: skip
-
-
-def _einsum(number: int, wide: int) -> bytes:
-    """Sets the type of the result, if it was to be that of positions."""
-    count_, arrays, dtype = 1, 2, 3
-    array = local_get(arrays) + local_get(number) + i32_const(2) + I32_SHL + I32_ADD + i32_load(0)
-    return (
-        BLOCK
-        + i32_const(0) + _LONGLONG_CLASS + i32_load(_CLASS_DESCR) + local_set(wide)
-        + local_get(dtype) + IF
-        + local_get(dtype) + i32_load(_DESCR_NUMBER) + i32_const(_LONG) + I32_NE + br_if(1)
-        + END
-        + local_get(dtype) + I32_EQZ + IF
-        + LOOP
-        + _is_positions(array) + I32_EQZ + br_if(2)
-        + local_get(number) + i32_const(1) + I32_ADD + local_tee(number)
-        + local_get(count_) + I32_LT_S + br_if(0) + END
-        + END
-        + local_get(wide) + local_set(dtype)
-        + END
-    )  # fmt: skip
-
-
 def _scalars(module: WasmModule) -> Iterator[Edit]:
     function, why = "PyArray_Scalar", "a number of an array of positions is an int64"
     first, declared = module.further_locals(function, I32, why)
@@ -372,24 +319,7 @@ def _scalars(module: WasmModule) -> Iterator[Edit]:
     )  # fmt: skip
 
 
-def _copies(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
-    why = "positions are pickled as int64"
-    for function in ("array_reduce", "array_reduce_ex"):
-        first, declared = module.further_locals(function, I32 * 2, why)
-        again = local_get(1)
-        yield from declared
-        yield Edit(
-            function,
-            START,
-            b"",
-            _is_positions(local_get(0)) + IF
-            + local_get(0) + i32_const(0) + call(index["as_int64"]) + local_tee(first)
-            + I32_EQZ + IF + i32_const(0) + RETURN + END
-            + local_get(first) + again + call(module.index(function)) + local_set(first + 1)
-            + local_get(first) + call(index["drop"])
-            + local_get(first + 1) + RETURN + END,
-            why,
-        )  # fmt: skip
+def _counts(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
     function, why = "arr_bincount", "counts are int64"
     first, declared = module.further_locals(function, I32 * 2, why)
     yield from declared
@@ -398,7 +328,7 @@ def _copies(module: WasmModule, index: dict[str, int]) -> Iterator[Edit]:
         START,
         b"",
         b"".join(map(local_get, range(4))) + call(index["bincount"]) + local_tee(first) + IF
-        + _is_positions(local_get(first)) + IF
+        + is_positions(local_get(first)) + IF
         + local_get(first) + i32_const(0) + call(index["as_int64"])
         + local_get(first) + call(index["drop"]) + local_set(first) + END + END
         + local_get(first) + RETURN,
@@ -415,6 +345,13 @@ def _strict(module: WasmModule) -> Iterator[Edit]:
         body = module.body(function)
         for found in re.finditer(number + rb"(?=\x41\x07[\x46\x47])", body, re.DOTALL):
             yield Edit(function, found.end(), i32_const(_LONG), i32_const(_INT), why)
+    why = "an array that compiled code makes as int32 is not one of positions"
+    made = rb"\x41\x07(?=\x20.\x28\x02\xb4\x01\x11)"  # calls numpy's PyArray_DescrFromType
+    scipy = r"(?:_linalg_(?:lu|qr)|__pyx_pw_5scipy_7special_8_specfun_\d+jdzo)\(.*\)"
+    for function in module.functions_like(rf"{pandas}|{scipy}|__pyx_\w+_11statsmodels_\w+"):
+        for place in module.bodies_of(function):
+            for found in re.finditer(made, module.body_at(place), re.DOTALL):
+                yield Edit(place, found.start(), i32_const(_LONG), i32_const(_INT), why)
     why = "a number of int32 has the hash of the same int"
     for kind in ("int", "uint"):
         same = call(module.index(kind.replace("int", "long") + "_arrtype_hash"))
@@ -455,4 +392,4 @@ def data_edits() -> Iterable[DataEdit]:
     )
 
 
-DATA_EDITS = tuple(data_edits())
+DATA_EDITS = (*data_edits(), *position_pickles.DATA_EDITS)

@@ -221,6 +221,8 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
         ("np.array([2**40 + 1j]).astype(np.intp)", "array.astype(np.int64)"),
         ("np.array([2.0**31], np.longdouble).astype(np.intp)", "array.astype(np.int64)"),
         ("np.array([1, np.inf], 'f2').astype(np.intp)", "array.astype(np.int64)"),
+        ("np.dot([2**31], [[1]], out=np.zeros(1, np.intp))", "array.astype(np.int64)"),
+        ("np.dot([1], [[1]], out=np.zeros(2, np.intp))", "output array is not acceptable"),
         ("np.einsum('i->', [2**40] * 9000, out=np.array(0, np.intp))", "array.astype(np.int64)"),
         ("np.zeros(3)[np.array([2**32])]", "it is out of bounds"),
         ("np.zeros(3).take(np.array([2**32]))", "it is out of bounds"),
@@ -242,9 +244,12 @@ def test_results_are_put_into_positions(module_sandbox: LocalSandbox) -> None:
         "    lambda a: np.einsum('i,ij->j', held, np.eye(3, dtype=int), out=a, optimize=True),\n"
         "    lambda a: np.add(a, 1, out=a),\n"
         "    lambda a: np.cumsum(a, out=a),\n"
+        "    lambda a: np.eye(3, dtype=int).dot(held, out=a),\n"
         ")])"
     )
-    assert says(put_back(module_sandbox), cell) == "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3]]"
+    assert says(put_back(module_sandbox), cell) == (
+        "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3], [2, 1, 0]]"
+    )
 
 
 USES_OF_INDEXES = """
@@ -323,19 +328,6 @@ def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> No
     assert says(put_back(module_sandbox), cell) == "[]"
 
 
-@pytest.mark.parametrize("kind", ["cKDTree", "KDTree"])
-def test_pickled_trees_find_the_same_neighbours(module_sandbox: LocalSandbox, kind: str) -> None:
-    code = f"""
-import copy, pickle
-from scipy.spatial import {kind}
-points = np.random.default_rng(0).random((200, 2))
-tree = {kind}(points, boxsize=2)
-for other in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
-    print((other.query(points)[1] == np.arange(200)).all(), type(other) is {kind})
-"""
-    assert says(put_back(module_sandbox), IMPORT + code) == "True True\nTrue True"
-
-
 def test_sparse_positions_are_not_taken_for_int32(module_sandbox: LocalSandbox) -> None:
     code = """
 from scipy.sparse import csr_array
@@ -345,6 +337,17 @@ for _ in range(2):
     print((chosen + chosen).dtype, (positions + positions).sum())
 """
     assert says(put_back(module_sandbox), IMPORT + code) == "\n".join(["int32 8589934592"] * 2)
+
+
+def test_what_compiled_code_makes_as_int32_is_not_taken_for_positions(
+    module_sandbox: LocalSandbox,
+) -> None:
+    code = """
+from scipy.linalg import qr
+made = [pd._libs.algos.ensure_int32(np.array([2, 1])), qr(np.eye(2), pivoting=True)[2]]
+print([(each * each).dtype.name for each in made])
+"""
+    assert says(put_back(module_sandbox), IMPORT + code) == "['int32', 'int32']"
 
 
 def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import os
 import sys
@@ -112,6 +111,16 @@ def widening(name: str, place: int = 0) -> Change:
     return change
 
 
+def pickling(function: str) -> Change:
+    """Lets the trees of a module be pickled as elsewhere."""
+
+    def change(module: ModuleType) -> None:
+        pickled_trees: Any = importlib.import_module("wasm_kernel_agent.pickled_trees")
+        getattr(pickled_trees, function)(module)
+
+    return change
+
+
 def name_the_fields_of_trees(module: Any) -> None:
     """Lets scikit-learn's trees have the right types of positions and counts, which a buffer
     dictates.
@@ -190,6 +199,17 @@ def show_plotly(module: ModuleType) -> None:
         renderers.default = _PLOTLY
 
 
+def take_wide_hierarchies(module: ModuleType) -> None:
+    """Lets scikit-learn cut a hierarchy of clusters that was pickled where positions are wider."""
+    trees: Any = module
+    original = trees.labelling_at_cut
+
+    def labelling(hierarchy: Any, *rest: Any) -> Any:
+        return original(hierarchy.astype(trees.HIERARCHY_dtype, copy=False), *rest)
+
+    trees.labelling_at_cut = labelling
+
+
 def take_wide_peaks(module: ModuleType) -> None:
     """Lets scipy take peaks as numpy's default integers, which are wider than positions here."""
     finding: Any = module
@@ -219,32 +239,6 @@ def check_indexes_of_lists(module: ModuleType) -> None:
 
     changed.lil_fancy_get = checking(changed.lil_fancy_get, 6)
     changed.lil_fancy_set = checking(changed.lil_fancy_set, 4)
-
-
-def take_wide_positions_of_trees(module: ModuleType) -> None:
-    """Lets scipy's k-d trees come back from a pickle, in which positions are wider."""
-    trees: Any = module
-    compiled = trees.cKDTree
-
-    def restore(tree: Any, state: Any) -> None:
-        compiled.__setstate__(tree, tuple(map(_as_positions, state)))
-
-    # A class of compiled code takes no other `__setstate__`, so its pickles name a function.
-    copyreg.pickle(compiled, lambda tree: (_restored_tree, (tree.__getstate__(),)))
-    trees.KDTree.__setstate__ = restore
-
-
-def _restored_tree(state: Any) -> Any:
-    compiled: Any = importlib.import_module("scipy.spatial").cKDTree
-    tree = compiled.__new__(compiled)
-    tree.__setstate__(tuple(map(_as_positions, state)))
-    return tree
-
-
-def _as_positions(value: Any) -> Any:
-    numpy: Any = importlib.import_module("numpy")
-    is_wide = isinstance(value, numpy.ndarray) and value.dtype == numpy.int64
-    return value.astype(numpy.intp) if is_wide else value
 
 
 class _NoMemo(dict[int, Any]):
@@ -283,7 +277,10 @@ CHANGES: dict[str, Change] = {
     "scipy.signal._peak_finding": take_wide_peaks,
     "scipy.sparse._csparsetools": check_indexes_of_lists,
     "scipy.sparse._sputils": tell_positions_from_int32,
-    "scipy.spatial._kdtree": take_wide_positions_of_trees,
+    "scipy.spatial._ckdtree": pickling("keep_trees_of_scipy"),
+    "sklearn.cluster._hdbscan._tree": take_wide_hierarchies,
+    "sklearn.neighbors._ball_tree": pickling("keep_trees_of_sklearn"),
+    "sklearn.neighbors._kd_tree": pickling("keep_trees_of_sklearn"),
     "sklearn.tree._tree": name_the_fields_of_trees,
     "sklearn.utils._random": sample_in_python,
     "tqdm": start_no_monitor,

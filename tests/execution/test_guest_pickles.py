@@ -1,0 +1,76 @@
+"""Pickles with positions: from here to native Python on x86-64, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faces import put_back, says
+from tests.local import LocalSandbox
+
+NATIVE = [
+    line.split("\t")
+    for line in Path(__file__).with_name("native_pickles.txt").read_text().splitlines()
+]
+"""Classes, and a native tree of `POINTS` of each, with leaves of one: base64 of a zipped pickle."""
+POINTS = "np.array([[0.0, 0], [3, 4], [6, 9], [10, 1]])"
+
+
+@pytest.mark.parametrize(("kind", "native"), NATIVE)
+def test_pickled_trees_find_the_same_neighbours(
+    module_sandbox: LocalSandbox, kind: str, native: str
+) -> None:
+    module, _, name = kind.rpartition(".")
+    cell = f"""
+import base64, copy, numpy as np, pickle, zlib
+from {module} import {name}
+native = zlib.decompress(base64.b64decode({native!r}))
+tree = {name}({POINTS}, 1)
+for other in (pickle.loads(native), pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
+    print(type(other) is {name}, np.ravel(other.query([[9, 2], [6, 7]], 2)[1]).tolist())
+nodes = next(each for each in tree.__getstate__() if each.dtype.itemsize not in (4, 8))
+print(nodes.tobytes()[:40] in native)
+"""
+    found = "True [3, 1, 2, 1]"
+    assert says(put_back(module_sandbox), cell).splitlines() == [found, found, found, "True"]
+
+
+def test_nodes_of_another_machine_are_refused(module_sandbox: LocalSandbox) -> None:
+    cell = f"""
+import numpy as np
+from scipy.spatial import cKDTree
+tree = cKDTree({POINTS})
+nodes, *rest = tree.__getstate__()
+tree.__setstate__((nodes[::-1].copy(), *rest))
+"""
+    error = put_back(module_sandbox).execute(cell).error
+    assert error is not None
+    assert "build the tree again" in error.evalue
+
+
+def test_the_type_of_positions_stays_itself_in_pickles(module_sandbox: LocalSandbox) -> None:
+    """Natively it means `int32`, which has the same bytes."""
+    cell = """
+import numpy as np, pickle
+kind, records = np.dtype(np.intp), np.zeros(2, [("a", np.intp), ("b", np.int32), ("c", float)])
+records["a"] = records["b"] = 2**30
+print([kind is np.intp for kind in (pickle.loads(pickle.dumps(each)).type for each in (
+    kind, kind.newbyteorder(), np.dtype("i4")))])
+read = pickle.loads(pickle.dumps(records))
+print((read["a"] * 2).tolist(), (read["b"] * 2).tolist(), read.dtype == records.dtype)
+"""
+    assert says(put_back(module_sandbox), cell).splitlines() == [
+        "[True, True, False]",
+        "[2147483648, 2147483648] [-2147483648, -2147483648] True",
+    ]
+
+
+def test_criteria_of_trees_come_back_from_pickles(module_sandbox: LocalSandbox) -> None:
+    """Their positions have 64 bits in the pickle, and 32 in the code that they come back into."""
+    cell = """
+import numpy as np, pickle
+from sklearn.tree._criterion import Gini
+print(type(pickle.loads(pickle.dumps(Gini(1, np.array([2]))))).__name__)
+"""
+    assert says(put_back(module_sandbox), cell) == "Gini"
