@@ -64,6 +64,7 @@ pytest: $(EDITABLE) build/.tests
 lint: $(EDITABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $$(git ls-files '*.md' '*.py' '*.js')
 	$(BIN)/mypy
 
 # All that is published. The wheels with compiled code are made where nothing but the ordinary one is

@@ -141,7 +141,7 @@ def test_a_long_cell_tells_how_far_it_is_and_can_be_cancelled(stdio: Agent) -> N
     assert stdio.says("print(kept)") == "6"
 
 
-def test_a_running_cell_is_ended_by_another_call_and_info_answers_meanwhile(stdio: Agent) -> None:
+def test_a_running_cell_is_ended_by_another_call_and_info_answers_during_it(stdio: Agent) -> None:
     stdio.says("before = [1, 2, 3]")
     call = stdio.begin("execute_code", code="import time; time.sleep(300)")
     wait_for(lambda: "busy" in stdio.call("list_sessions").text)

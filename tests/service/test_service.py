@@ -123,7 +123,7 @@ def test_a_session_whose_state_went_while_it_slept_says_so(
                 remote.execute("x")
         assert not remote.workspace.exists()
     else:
-        assert "somebody has removed what was saved" in remote.execute("x").stderr
+        assert "another program has removed their saved states" in remote.execute("x").stderr
 
 
 def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(

@@ -133,17 +133,17 @@ class Compiler:
         binary: GuestBinary,
         flavour: Flavour,
         progress: Progress,
-        meanwhile: Callable[[], object] = lambda: None,
+        side_job: Callable[[], object] = lambda: None,
     ) -> Iterator[Compiled]:
         """Yields a guest's compiled module, which can be used while it is written to the cache.
 
-        Writing a new module takes seconds; the end of the context waits for it. `meanwhile` runs on
+        Writing a new module takes seconds; the end of the context waits for it. `side_job` runs on
         a thread of its own during the compilation, and not at all if the cache has the code.
         """
         engine = self.engine(flavour, binary.stack_bytes)
         with contextlib.ExitStack() as held:
             if not self.load(binary, flavour):
-                made = self._compile_once(binary, flavour, progress, meanwhile, held)
+                made = self._compile_once(binary, flavour, progress, side_job, held)
                 self._modules[binary.sha256, flavour.name] = made
             yield Compiled(engine, self._modules[binary.sha256, flavour.name], flavour)
 
@@ -164,7 +164,7 @@ class Compiler:
         binary: GuestBinary,
         flavour: Flavour,
         progress: Progress,
-        meanwhile: Callable[[], object],
+        side_job: Callable[[], object],
         held: contextlib.ExitStack,
     ) -> wasmtime.Module:
         """Compiles under the cache's lock, which `held` keeps until the code is written."""
@@ -182,7 +182,7 @@ class Compiler:
             return loaded
         seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
         keeper = held.enter_context(ThreadPoolExecutor(1, "keeping"))
-        done = keeper.submit(meanwhile)  # a compilation does not always keep all cores busy
+        done = keeper.submit(side_job)  # a compilation does not always keep all cores busy
         with _ProgressThread(binary.title, seconds, progress):
             module = self._compile(engine, binary)
         written = keeper.submit(self.cache.write, name, lambda path: _serialize(module, path))

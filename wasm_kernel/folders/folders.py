@@ -46,11 +46,11 @@ FAR = (
     "the workspaces with private_root to change that.\n"
 )
 _THROUGH_LINK = (
-    "names a folder for {guest} by a relative path that leads through a link, which whoever made "
+    "names a folder for {guest} by a relative path that leads through a link, which the maker of "
     "the current folder may have put there; if it is yours, name the folder that it leads to by "
     "its absolute path"
 )
-_GONE = "somebody has moved or deleted its workspace or its private folder"
+_GONE = "another program has moved or deleted its workspace or its private folder"
 _FORGETFUL = (
     "[wasm-kernel] This file system can't tell a folder from another that takes its place, so "
     "variables end with this kernel. Files stay.\n"

@@ -92,9 +92,9 @@ class AfterCellAction(Protocol):
 
 
 CommandHandler = Callable[[CommandLine, CommandContext], Json]
-"""Runs a command on the guest's thread, in the midst of a cell, and returns what the guest gets.
+"""Runs a command on the guest's thread, within a cell, and returns the guest's answer.
 
-It must not call the sandbox. The cell's fuel does not burn meanwhile; its deadline goes on. It may
+It must not call the sandbox. It burns none of the cell's fuel; the cell's deadline goes on. It may
 raise a `WasmKernelError`, whose text says to the cell's author why it was not run, or `Cancelled`.
 """
 

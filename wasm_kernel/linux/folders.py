@@ -272,7 +272,7 @@ class PlantedLinkError(WasmKernelError, ValueError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} leads through a link, which whoever made the current folder may have put "
+            f"{path} leads through a link, which the maker of the current folder may have put "
             "there. Nothing was opened. If the link is yours, name the folder that it leads to by "
             "its absolute path."
         )

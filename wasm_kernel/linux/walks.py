@@ -134,7 +134,7 @@ class FolderWalk(Closing):
                 os.close(fd)
                 fd = below
             if _mark(fd) != mark:
-                raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+                raise OSError(errno.ESTALE, "a folder was moved during the walk")
         except BaseException:
             os.close(fd)
             raise

@@ -198,7 +198,7 @@ class Deleter:
 
 
 def _gone(name: str) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "Somebody else has deleted this session", name)
+    return FileNotFoundError(errno.ENOENT, "Another program has deleted this session", name)
 
 
 def delete_session_workspace(

@@ -47,7 +47,7 @@ _IN_WORKSPACE = (
     "others. Nothing was opened. Choose another folder."
 )
 _DELETED = (
-    "Somebody has deleted or moved this session's folder: its variables and files are gone. "
+    "Another program has deleted or moved this session's folder: its variables and files are gone. "
     "Nothing was run. Create another session."
 )
 _ATTEMPTS = 1000  # to open a session that others delete; then something else is wrong

@@ -334,7 +334,7 @@ class _ArchivedFiles:
         except OSError as problem:
             if problem.errno not in {errno.ELOOP, errno.ENOTDIR, errno.EINVAL}:
                 raise
-            self.left_out[path] = "something else took its place meanwhile"
+            self.left_out[path] = "something else has taken its place"
 
     def _file(self, path: str, folder: int, name: str) -> None:
         with closing_fd(os.open(name, READ, dir_fd=folder)) as descriptor:

@@ -53,7 +53,7 @@ TOO_MANY_NAMES = (
     "Nothing was changed. Use one of their names again."
 )
 REMOVED = (
-    "[wasm-kernel] Somebody has removed the workspace folder from outside. Its files are gone, and "
+    "[wasm-kernel] Another program has removed the workspace folder. Its files are gone, and "
     "cells can't make new ones; the variables are kept as long as this kernel or sandbox runs. "
     "Save what matters by printing it, then begin a new session.\n"
 )
@@ -126,7 +126,7 @@ def lost(problem: Exception) -> str:
 def evicted(why: str) -> str:
     """Returns why the variables of an unused session were removed (`Holder.evicted`)."""
     if not why:
-        return "somebody has removed what was saved of them"
+        return "another program has removed their saved states"
     if why == "age":
         return (
             "they were removed, with named states and earlier versions of files, as nobody had "

@@ -62,8 +62,9 @@ _NO_CERTIFICATES = (
     "distributed.comm.tls.ca-file, and cert and key of distributed.comm.tls.client."
 )
 _NOT_SAFE = (
-    "{address} is neither tls:// nor on this machine. Whoever can connect to a Dask scheduler runs "
-    "code on all of its workers, and here. Nothing was run. Set up TLS, or use a tunnel."
+    "{address} is neither tls:// nor on this machine. Any program that connects to a Dask "
+    "scheduler runs code on all of its workers, and here. Nothing was run. Set up TLS, or use a "
+    "tunnel."
 )
 
 

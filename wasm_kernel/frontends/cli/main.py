@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cache",
         metavar="FOLDER",
         help="keep the compiled guest there, such as for kernels that get a new home each time; "
-        "whoever can write to it can run code as you",
+        "a user who can write to it can run code as you",
     )
     install.set_defaults(run=_install)
 

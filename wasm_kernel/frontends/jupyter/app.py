@@ -90,7 +90,7 @@ _FORK_OFF = (
     "None was made."
 )
 _PRUNE_OFF = (
-    "%prune_sessions is off in this kernel, as a notebook that somebody else wrote could delete "
+    "%prune_sessions is off in this kernel, as a notebook by another author could delete "
     "your other sessions with it. Nothing was deleted. To turn it on, start the kernel with "
     "WasmKernel.prune_sessions=True; `wasm-kernel sessions prune` does the same from a terminal."
 )

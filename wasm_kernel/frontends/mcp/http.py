@@ -31,8 +31,8 @@ _HEAD_SECONDS = 10.0  # for the head of a request to arrive
 _LEAVE_SECONDS = 3  # for running requests when the server ends
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _UNPROTECTED = (
-    "is needed for an address that other machines reach: whoever reaches it could run code in your "
-    "sessions. Name a file of tokens, or serve 127.0.0.1."
+    "is needed for an address that other machines reach: anyone who reaches it could run code in "
+    "your sessions. Name a file of tokens, or serve 127.0.0.1."
 )
 
 

@@ -177,7 +177,7 @@ class PythonLanguage:
                         f"being compiled in the background, by process {process} at low priority"
                     )
                     return Finding(
-                        "note", f"{doing}; the baseline compiler's code is used meanwhile"
+                        "note", f"{doing}; the baseline compiler's code is used until then"
                     )
                 late = "takes slower code, or waits"
             how = f"`wasm-kernel warm --flavour {flavour.name}`"

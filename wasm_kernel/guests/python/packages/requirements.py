@@ -192,8 +192,7 @@ def missing(
     for want in open_:
         if str(want) in tried:
             raise PackageError(
-                f"no version of {want.name} is right for everybody: "
-                f"{'; '.join(sorted(set(want.by)))}."
+                f"no version of {want.name} fits all demands: {'; '.join(sorted(set(want.by)))}."
             )
     return open_
 
