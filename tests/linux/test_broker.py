@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import queue
+import socket
+import threading
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.linux.inside import needs_walls, run, said_by
+from wasm_kernel.errors import FrameError
+from wasm_kernel.linux.broker import (
+    BrokerAnswer,
+    BrokerError,
+    BrokerRequest,
+    BrokerServer,
+    Done,
+    RemoteBroker,
+)
+from wasm_kernel.linux.channel import Channel
+from wasm_kernel.linux.task import Task
 
 _HANDLERS = """
 import os, sys, time, threading
@@ -259,3 +275,38 @@ for data in {sent}:
 print(os.waitpid(broker._process, 0)[1])
 """
     assert said_by(code, tmp_path) == ["0"]
+
+
+def test_a_call_that_waits_ends_when_its_broker_is_gone() -> None:
+    """Before, a worker's guest waited for an answer of a service that had ended."""
+    ours, theirs = socket.socketpair()
+    answers: queue.SimpleQueue[BrokerAnswer | None] = queue.SimpleQueue()
+    with closing(Channel(ours)) as channel, theirs:
+        answers.put(None)
+        with pytest.raises(BrokerError, match="the service has ended"):
+            RemoteBroker(channel, answers, "the service has ended").call(Done(), Done)
+
+
+def test_requests_are_handled_one_after_another_and_few_may_wait() -> None:
+    """A process that was taken over sends the next one before it has the answer."""
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def slow(request: Done, task: Task) -> Done:
+        begun.release()
+        assert go_on.acquire(timeout=60)
+        return request
+
+    ours, theirs = socket.socketpair()
+    with closing(Channel(ours)) as channel, closing(Channel(theirs)) as stranger:
+        server = BrokerServer(channel, lambda: {Done: slow})
+        asked = [BrokerRequest(number, "Done", msgspec.Raw(b"{}")) for number in range(3)]
+        server.take(asked[0])
+        assert begun.acquire(timeout=60)
+        server.take(asked[1])
+        with pytest.raises(FrameError):
+            server.take(asked[2])
+        assert not begun.acquire(timeout=0.2)
+        for number in range(2):
+            go_on.release()
+            answer = msgspec.json.decode(stranger.receive(), type=BrokerAnswer)
+            assert (answer.number, answer.why) == (number, "")
