@@ -10,14 +10,14 @@ from wasm_kernel.sessions import ids
 
 
 def aged(workspace: Path, hours: float) -> None:
-    """Writes the metadata of a session in which a cell last ended so many hours ago."""
+    """Writes the metadata of a session whose last cell ended this many hours ago."""
     then = (datetime.now(UTC) - timedelta(hours=hours)).isoformat()
     fields = {"session_id": workspace.name, "created_at": then, "updated_at": then, "version": 1}
     (workspace / ".metadata.json").write_text(json.dumps(fields))
 
 
 def aged_session(root: Path, hours: float, content: bytes = b"", *, name: str = "") -> Path:
-    """Makes the folder of a session that was last used so many hours ago, and a file in it."""
+    """Makes the folder of a session that was last used this many hours ago, and a file in it."""
     workspace = root / (name or ids.new())
     workspace.mkdir(parents=True)
     aged(workspace, hours)

@@ -70,7 +70,7 @@ def examples_of(page: Path, kind: str = "python") -> list[Example]:
 
 
 def says(printed: str, expected: str) -> bool:
-    """Whether a text is what the page says; `...` there stands for any text."""
+    """True if a text is the page's text, in which `...` stands for any text."""
     return _CHECKER.check_output(expected, printed, ELLIPSIS)
 
 

@@ -64,7 +64,7 @@ def save(file: Path, text: str) -> None:
 
 
 def run(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
-    """What a command prints: one of ours, or `cat` of a file."""
+    """The output of a command: one of ours, or `cat` of a file."""
     if words[0] == "cat":
         return Path(words[1]).read_text(encoding="utf-8")
     assert words[0] == "wasm-kernel"

@@ -1,4 +1,4 @@
-"""What the Python guest knows and prints, asked through a real sandbox."""
+"""The Python guest's knowledge and texts, asked through a real sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel's process has loaded, and where it listens, when it confines itself."""
+"""The modules that a kernel has loaded, and its sockets, when it confines itself."""
 
 from __future__ import annotations
 

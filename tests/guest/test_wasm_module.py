@@ -129,7 +129,7 @@ def test_a_file_that_is_not_a_module_is_refused(data: bytes) -> None:
 
 
 def test_numbers_are_encoded_as_the_specification_says() -> None:
-    """Its own examples, and those of the DWARF standard that it refers to."""
+    """The examples are the specification's, and those of the DWARF standard that it cites."""
     assert unsigned(624485) == bytes.fromhex("e58e26")
     assert unsigned(3, 5) == bytes.fromhex("8380808000")
     assert signed(-123456) == bytes.fromhex("c0bb78")

@@ -29,7 +29,7 @@ def test_a_shared_file_is_the_very_file(folder: int, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_path: Path) -> None:
-    """Like an old commit that is replaced by a folded one while a fork is made."""
+    """For example an old commit, which a folded one replaces while a fork is made."""
     file, aside, target = (tmp_path / name for name in ("file", "aside", "target"))
     file.write_bytes(b"a" * BLOCK)
     done = threading.Event()
