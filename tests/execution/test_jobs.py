@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from wasm_kernel.engine.clock import Clock
 from wasm_kernel.errors import CompileError, HostFailed, SandboxClosed
-from wasm_kernel.execution.cell_future import CellFuture
-from wasm_kernel.execution.jobs import GuestJobs
+from wasm_kernel.execution.cell_future import CellFuture, never_ran
+from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 
 Begin = Callable[[Callable[[str], None]], None]
 SECONDS = 10.0
@@ -117,6 +120,24 @@ def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) 
     assert (running.result(SECONDS), other.result(SECONDS)) == (True, 2)
     assert waiting.cancelled()
     assert not jobs.cancel_cells()
+
+
+def test_an_interrupt_that_finds_nothing_running_is_for_the_first_cell_that_waits(
+    made: Callable[[Begin], GuestJobs],
+) -> None:
+    """Such as one that comes while the effects of the cell before are kept."""
+    jobs, gate, clock = made(lambda progress: None), threading.Event(), Clock()
+    jobs.start().result(SECONDS)
+    jobs.submit(lambda: gate.wait(SECONDS))
+    unrun = never_ran(Path("app"), None)
+    cells = [QueuedCell(clock, lambda: unrun) for _ in range(2)]
+    for cell in cells:
+        cell.queue(jobs, lambda: replace(unrun, success=True))
+    assert not clock.interrupt()
+    assert jobs.interrupt_first()
+    gate.set()
+    assert [cell.result(SECONDS).success for cell in cells] == [False, True]
+    assert not jobs.interrupt_first()
 
 
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])

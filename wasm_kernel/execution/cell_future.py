@@ -104,16 +104,14 @@ def _as_result(output: protocol.Output) -> result.Output:
     return result.Output("clear")
 
 
-def never_ran(
-    workspace: Path, session_id: str | None, error: CellError = _NEVER_RAN
-) -> SandboxResult:
+def never_ran(workspace: Path, session_id: str | None) -> SandboxResult:
     """Returns the result of a cell that did not run to its end. Any thread may call it."""
     return SandboxResult(
         success=False,
         stdout="",
         stderr="",
         exit_code=1,
-        error=error,
+        error=_NEVER_RAN,
         fuel_consumed=None,
         memory_used_bytes=0,
         duration=0.0,
