@@ -29,7 +29,7 @@ from wasm_kernel.service import expiry
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
-from wasm_kernel.sessions import removal, root
+from wasm_kernel.sessions import ids, removal, root
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
 from wasm_kernel.sessions.session import Session
@@ -344,13 +344,15 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     left, kernels = first.create().workspace, first.create()
     used = Session(SessionsRoot(first.root), first.create().session_id)
     _record_of(first, kernels.session_id).unlink()  # as if no service had had it
+    killed = first.root / f".wasm_kernel-removed-{ids.new()}-0123abcd"
+    killed.mkdir()
     first.close()
     later = starting(limits=ServiceLimits(expire_seconds=1000))
     kept = later.get(later.create().session_id)
     tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
     for module in (expiry, removal):
         monkeypatch.setattr(module, "time", tomorrow)
-    wait_for(lambda: not left.exists())
+    wait_for(lambda: not (left.exists() or killed.exists()))
     wait_for(lambda: not kept.workspace.exists())  # that one has expired by now, too
     assert kernels.workspace.exists()
     with pytest.raises(FileNotFoundError, match="nobody had used it"):

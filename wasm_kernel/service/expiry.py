@@ -67,11 +67,12 @@ class Expiry:
         old = [each for each in workers if self._rule.is_due(time.time() - each.last_used)]
         names = [each.opened.session_id for each in old]
         with Folder.open(self._root.path) as top:
+            deleter = Deleter(self._root, top)
             if time.monotonic() > self._scanned + _SCAN_SECONDS:
+                deleter.finish_earlier()
                 found = filter(ids.is_id, top.names())
                 names += [name for name in found if self._registry.find(name) is None]
                 self._scanned = time.monotonic()
-            deleter = Deleter(self._root, top)
             for name in names:
                 in_peace(self._delete, name, deleter)
 
