@@ -120,6 +120,14 @@ def test_one_that_is_being_closed_is_waited_for(root: Path) -> None:
         closing.join()
 
 
+def test_deleting_a_session_closes_its_sandbox_if_the_root_is_gone(root: Path) -> None:
+    sandbox = get(root)
+    root.rename(root.with_name("moved"))
+    delete_session_workspace(ID, root)
+    with pytest.raises(SandboxClosed, match="its session was to be deleted"):
+        sandbox.execute("x")
+
+
 def test_a_later_policy_holds_from_the_next_cell_on(root: Path) -> None:
     first = get(root, policy=ExecutionPolicy(stdout_bytes=1000))
     first.execute("x = [1]; y = x; print('z' * 2000)")

@@ -236,7 +236,8 @@ def delete_session_workspace(
             deleter = Deleter(root, top)
             deleter.finish_earlier()
             deleter.delete(name, ASKED)
-    except FileNotFoundError:
+    except FileNotFoundError:  # the root may be gone, too
+        OPEN_SANDBOXES.close(root.path / name, ASKED.closes, stop_cell=True)
         return
     except OSError as problem:
         raise WorkspaceError(
