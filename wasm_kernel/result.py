@@ -42,7 +42,7 @@ class CellError:
 
 @dataclass(frozen=True)
 class Output:
-    """One rich output of a cell.
+    """One rich output of a cell, as the cell made it: HTML and SVG in it may hold script.
 
     Attributes:
         kind: `display`, `update`, `result`, `error` or `clear`.

@@ -83,7 +83,8 @@ def test_what_was_left_out_is_said_below_the_output(lab: Lab, server: Server) ->
     notice = lab.output(0).locator("[data-mime-type='application/vnd.jupyter.stderr']").inner_text()
     assert re.search(r"scripts.*c\.WasmKernel\.outputs = 'trusted'", notice)
     note = lab.output(1).locator("[data-mime-type='text/plain']").inner_text()
-    assert "[wasm-kernel] r.csv lies in this session. `%session_publish r.csv`" in note
+    assert "[wasm-kernel] r.csv was written into this session" in note
+    assert "`%session_publish r.csv`" in note
 
 
 def test_typescript_in_a_notebook(lab: Lab, server: Server) -> None:

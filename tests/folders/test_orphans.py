@@ -165,7 +165,7 @@ def test_doctor_shows_them(root: Path, tmp_path: Path) -> None:
     told = "\n".join(finding.text for finding in examine(root))
     assert "private state of 1 workspaces that are gone takes" in told
     assert "private state of 1 workspaces that can't be reached now takes" in told
-    assert f"what cells do not see of their sessions is kept in {tmp_path / 'state'}" in told
+    assert f"private state of sessions, such as variables, is kept in {tmp_path / 'state'}" in told
 
 
 def test_no_private_folder_is_left_by_deleting_pruning_forking_or_importing(

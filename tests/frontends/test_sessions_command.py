@@ -277,7 +277,7 @@ def test_a_session_is_named_by_the_beginning_of_its_id_or_its_notebook(
     assert good(command("files", "1a2c")) == "f1\n"
     for words in (("show", "1a2"), ("delete", "1a2", "--yes"), ("open", "1a2"), ("fork", "1a2")):
         said = failed(command(*words))
-        assert f"1a2 may be one of 3 sessions (1a2b, {first}, {second}). Nothing was done" in said
+        assert f"3 sessions fit 1a2 (1a2b, {first}, {second}). Nothing was done" in said
     assert "no such session" in failed(command("show", "3"))
     assert "No notebook other.ipynb has a session here" in failed(command("show", "other.ipynb"))
     good(command("delete", "1a2c", "--yes"))

@@ -99,7 +99,7 @@ def test_once_a_session_a_cell_is_told_that_its_files_are_not_beside_the_noteboo
     assert cell.wrote("x.py", ".hidden.csv", "deleted.csv", "published.csv", "link.csv") == ""
     one.write("b.csv")
     told = cell.wrote("published.csv", "b.csv", "a/my r.csv")
-    assert told.startswith("[wasm-kernel] a/my r.csv, b.csv lie in this session. ")
+    assert told.startswith("[wasm-kernel] a/my r.csv, b.csv were written into this session, not ")
     assert "`%session_publish 'a/my r.csv' b.csv` copies files beside the notebook;" in told
     assert told.count("\n") == 1
     assert len(cell.says("'a/my r.csv' b.csv")["links"]) == 2

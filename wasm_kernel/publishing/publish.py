@@ -55,7 +55,7 @@ _USAGE = "Usage: %session_publish FILES... (patterns such as *.csv, too; quote a
 _TOLD = "results-told"
 """The file in the private folder which records that `UnpublishedNotice` has spoken."""
 _IN_SESSION = (
-    "[wasm-kernel] {paths} {verb} in this session. {way}; with "
+    "[wasm-kernel] {paths} {verb} written into this session, not beside the notebook. {way}; with "
     '`c.WasmKernel.folder = "write"` cells write there themselves.\n'
 )
 _BY_COMMAND = "`%session_publish {words}` copies files beside the notebook"
@@ -220,7 +220,7 @@ class UnpublishedNotice:
         if len(written) > NAMED_MOST:
             words += " ..."
         way = _BY_COMMAND.format(words=words) if place.into else _BY_SETTING
-        verb = "lies" if len(written) == 1 else "lie"
+        verb = "was" if len(written) == 1 else "were"
         self._note(_IN_SESSION.format(paths=some_of(written), verb=verb, way=way))
 
     def _is_there(self, path: str) -> bool:

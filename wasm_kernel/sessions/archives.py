@@ -36,7 +36,7 @@ MOST_BYTES = 64 << 30
 """The default limit of an archive's uncompressed size, in bytes."""
 
 Progress = Callable[[str], None]
-_FILES_ONLY = "The archive holds the files alone, as it was asked for."
+_FILES_ONLY = "The archive holds the files alone, as you asked."
 _IN_USE = (
     "This session is open, in this process or in another one, and its variables may change at any "
     "moment. Nothing was exported. Shut its kernel down or close its sandbox, or export the files "

@@ -41,8 +41,8 @@ _SAID = (
     "In a terminal, make a notebook that opens it{cells}, or open a console on it:\n"
     "  wasm-kernel sessions bind {id} fork-{id:.8}.ipynb\n"
     "  wasm-kernel sessions open {id}\n"
-    "A program has it with get_session_sandbox({id!r}, workspace_root=...), which takes the folder "
-    "in WasmKernel.workspace_root.\n"
+    "A program opens it with get_session_sandbox({id!r}, workspace_root=...). The folder is the "
+    "one in WasmKernel.workspace_root; if that is not set, `wasm-kernel doctor` names it.\n"
 )
 _CELLS = " (it gets this notebook's cells, as they were saved last)"
 _NOT_MADE = "[wasm-kernel] Session {id} was not made: {why}\n"

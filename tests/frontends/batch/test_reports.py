@@ -121,7 +121,7 @@ def test_a_difference_is_found_unless_it_is_allowed() -> None:
     assert difference(old, new, ["addresses"])
     assert not difference(old, new, ["addresses", "images"])
     assert difference(old, book(), ["addresses", "images"])
-    note = shown(text_plain="[wasm-kernel] r.csv lies in this session.")
+    note = shown(text_plain="[wasm-kernel] r.csv was written into this session.")
     assert not difference(without_notes(book(note)), book(), [])
     assert difference(without_notes(book(note)), old, []) and difference(book(), book(note), [])
 

@@ -267,6 +267,7 @@ def test_the_command_says_what_it_can_not_begin_with(
         assert "Nothing was run." in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*named, "--memory", "much"])
+    assert "'much' is not a size such as 512M" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

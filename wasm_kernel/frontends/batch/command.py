@@ -26,7 +26,7 @@ _ABOUT = (
 
 def add_run(commands: Any, root: Callable[[], Path]) -> None:
     """Adds the command to those of `wasm-kernel`; `root` returns the default sessions' folder."""
-    parser = commands.add_parser("run", help="run notebooks that nobody trusts", description=_ABOUT)
+    parser = commands.add_parser("run", help="run untrusted notebooks", description=_ABOUT)
     parser.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
     parser.add_argument("-o", "--out", required=True, metavar="OUT", type=Path, help=_OUT)
     _add_parameters(parser)
@@ -158,7 +158,10 @@ def size(text: str) -> int:
     """Returns a number of bytes."""
     from wasm_kernel.frontends.batch.outcome import size_of
 
-    return size_of(text)
+    try:
+        return size_of(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def number(text: str) -> int:

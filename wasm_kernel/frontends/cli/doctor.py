@@ -15,7 +15,7 @@ from wasm_kernel.guests.base import Finding, languages
 _PACKAGES = ("wasmtime", "ipykernel", "ipython", "jupyter-client")
 _TRACKING = {
     "write-protect": Finding(
-        "ok", "changed memory is told by the system (userfaultfd): commits are cheap"
+        "ok", "the system reports changed memory (userfaultfd): commits are cheap"
     ),
     "pagemap": Finding(
         "note", "changed memory is found through pagemap and a copy: Linux 6.7 does better"
@@ -152,7 +152,7 @@ def _private_state(root: Path) -> Iterator[Finding]:
     except PrivateFolderError as problem:
         yield Finding("broken", str(problem))
         return
-    words = f"what cells do not see of their sessions is kept in {place}"
+    words = f"private state of sessions, such as variables, is kept in {place}"
     if far:
         words += ", on another file system: earlier versions of files are copied (see private_root)"
     yield Finding("note" if far else "ok", words)

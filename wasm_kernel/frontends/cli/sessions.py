@@ -65,7 +65,7 @@ def add(commands_of: Any, root: Callable[[], Path]) -> None:
 def _add_folders(parser: argparse.ArgumentParser, **fields: Any) -> None:
     for name, about in (
         ("--root", "the folder that holds the sessions"),
-        ("--private-root", "the folder of their variables; found by itself if it was used before"),
+        ("--private-root", "the folder of their variables; not needed if it was used before"),
     ):
         parser.add_argument(name, metavar="FOLDER", help=about, **fields)
 
@@ -112,7 +112,7 @@ _SESSION = _option(
     "session", metavar="SESSION", help="its id, or what that begins with, or its notebook's name"
 )
 _WANTED = ("wanted",), _SESSION[1]  # also in other folders of sessions that were used before
-_JSON = _switch("--json", about="for other programs")
+_JSON = _switch("--json", about="write JSON, for other programs")
 _YES = _switch("--yes", "-y", about="do not ask")
 
 
@@ -130,7 +130,7 @@ def _list(options: argparse.Namespace) -> None:
         print(f"There are no sessions in {options.root.named}.", file=sys.stderr)
 
 
-@_command("tell what is known of a session", _SESSION, _JSON)
+@_command("show what is known about a session", _SESSION, _JSON)
 def _show(options: argparse.Namespace) -> None:
     found = options.overview()
     _print(options, asdict(found), table(*facts_of(found)))
@@ -220,7 +220,7 @@ def _delete(options: argparse.Namespace) -> int | None:
 
 
 @_command(
-    "delete the sessions that nobody has used for long",
+    "delete sessions that were not used for long",
     _option("--older-than", required=True, metavar="TIME", help="such as 30m, 24h, 7d or 2w"),
     _switch("--apply", about="delete them; else only tell which"),
     _YES,
@@ -333,8 +333,8 @@ def _id_of(root: SessionsRoot, text: str) -> str:
     if len(found) > 1:
         some = ", ".join([*found[:_NAMED_MOST], *["..."] * (len(found) > _NAMED_MOST)])
         raise WasmKernelError(
-            f"{printable(text)} may be one of {len(found)} sessions ({some}). Nothing was done. "
-            "Name more of the id."
+            f"{len(found)} sessions fit {printable(text)} ({some}). Nothing was done. Name one "
+            "by its id, or by more of it."
         )
     if not (found or ids.is_id(text)):
         raise WasmKernelError(
@@ -345,7 +345,7 @@ def _id_of(root: SessionsRoot, text: str) -> str:
 
 
 @_command(
-    "make sessions that begin where one stands",
+    "make copies of a session, with its variables and files",
     _SESSION,
     _option("--count", "-n", type=_count, default=1, metavar="N", help="how many; 1"),
     _switch("--deterministic", about="keep the state of random generators"),
@@ -374,7 +374,7 @@ def _fork(options: argparse.Namespace) -> None:
     "write a session into one archive",
     _SESSION,
     _option("target", nargs="?", metavar="FILE", help="the archive; SESSION.tar.gz by default"),
-    _switch("--files-only", about="without variables; also while it is open"),
+    _switch("--files-only", about="leave variables out; works while the session is open, too"),
     _JSON,
 )
 def _export(options: argparse.Namespace) -> None:

@@ -86,8 +86,8 @@ _PIP_OFF = (
     "and be imported from there."
 )
 _FORK_OFF = (
-    "%fork is switched off in this kernel (WasmKernel.fork), as sessions that it makes would stay. "
-    "None was made."
+    "%fork is switched off in this kernel (WasmKernel.fork), because sessions that it makes would "
+    "stay. None was made."
 )
 _PRUNE_OFF = (
     "%prune_sessions is off in this kernel, as a notebook by another author could delete "
