@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,7 +22,6 @@ from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.folders.places import in_state
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.task import Cancelled, Task
-from wasm_kernel.publishing.mirror import Mirror
 from wasm_kernel.publishing.names import (
     PublishableNames,
     PublishError,
@@ -29,9 +29,11 @@ from wasm_kernel.publishing.names import (
     is_folder_name,
 )
 from wasm_kernel.publishing.tree import FileTree
-from wasm_kernel.publishing.writer import FolderWriter
 from wasm_kernel.sessions.notebooks import Binding, notebooks_of
 from wasm_kernel.sessions.root import SessionsRoot
+
+if TYPE_CHECKING:
+    from wasm_kernel.publishing.mirror import Mirror
 
 AT_ONCE = 1_000
 """The most paths in one request."""
@@ -132,6 +134,8 @@ class PlaceBeside(Struct, frozen=True):
 
     def publish(self, request: PublishFiles, task: Task) -> Written:
         """Copies files into the folder for results; `WasmKernelError` if none can be copied."""
+        from wasm_kernel.publishing.writer import FolderWriter
+
         names = self.into
         if not names or len(request.paths) > AT_ONCE:
             raise PublishError(TOO_MANY if names else NO_FOLDER)
@@ -194,6 +198,9 @@ class PlaceBeside(Struct, frozen=True):
     @contextmanager
     def _mirror(self, task: Task) -> Iterator[Mirror]:
         """The notebook's folder, open for the session to write to."""
+        from wasm_kernel.publishing.mirror import Mirror
+        from wasm_kernel.publishing.writer import FolderWriter
+
         with ExitStack() as held:
             here = held.enter_context(open_here())
             hidden = shown(here, self.root.privates, self.secret, self.kept).hidden

@@ -36,7 +36,6 @@ from wasm_kernel.publishing.place import (
 )
 from wasm_kernel.publishing.tree import FileTree
 from wasm_kernel.result import DATA_SUFFIXES
-from wasm_kernel.sessions.files import Pattern, files_in
 from wasm_kernel.sessions.session import Session
 
 PUBLISH, PUBLISHED = "session_publish", "_session_published"
@@ -127,6 +126,8 @@ class PublishCommand:
         return done
 
     def _files(self, pattern: str | None) -> list[str]:
+        from wasm_kernel.sessions.files import Pattern, files_in
+
         wanted = None if pattern is None else Pattern(pattern)
         return sorted(files_in(self._session.folders.real, wanted))
 

@@ -64,7 +64,6 @@ from wasm_kernel.publishing.publish import (
     PublishCommand,
     UnpublishedNotice,
 )
-from wasm_kernel.publishing.write_back import WriteBack
 from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
 from wasm_kernel.sessions.session import Session
 
@@ -310,6 +309,8 @@ class WasmKernelApp(JupyterApp):
         notebook = session.folders.notebook
         beneath = notebook.beneath if notebook is not None else None
         if self.settings.writes_folder and beneath is not None:
+            from wasm_kernel.publishing.write_back import WriteBack
+
             writing = WriteBack(session, beneath.folder, self.settings.publishable(), self._note)
             sandbox.commands.listener, link = writing, writing.link
         elif beneath is not None and not (self._publishes_at_end or self.settings.is_batch):
