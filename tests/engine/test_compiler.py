@@ -261,3 +261,4 @@ def test_the_time_left_is_told_by_the_processors_that_a_compilation_gets() -> No
     assert how_long(90, 20, 80, processors=2) == "about 280 s left"  # a busy machine
     assert how_long(90, 0, 10, processors=2).endswith("s left")
     assert "soon" in how_long(90, 91, 60, processors=2)
+    assert "longer than estimated" in how_long(90, 120, 200, processors=2)

@@ -232,6 +232,8 @@ def how_long(total: float, used: float, elapsed: float, processors: int) -> str:
 
     `total` and `used` are seconds of processor time, `elapsed` the seconds since the work began.
     """
+    if used >= 1.2 * total:
+        return "it takes longer than estimated, as on a busy machine"
     if used >= total:
         return "it should end soon"
     pace = used / elapsed if elapsed > _PACE_SECONDS else processors

@@ -46,6 +46,9 @@ _LOGGED_BYTES = 400  # of each frame and answer, at level DEBUG
 _FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Command)
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
 _BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
+_NOT_COUNTED = (
+    "[wasm-kernel] This session does not count fuel, so fuel= limits nothing. Use seconds=.\n"
+)
 FRAMES_MOST = 1_000_000  # of any kind in one turn; further ones are refused
 
 
@@ -201,8 +204,12 @@ class Turn:
     def _lower(self, limit: protocol.Limit) -> None:
         if limit.seconds is not None:
             self._host.clock.lower_deadline(limit.seconds)
-        if limit.fuel is not None:
-            self._host.fuel.lower(limit.fuel)
+        if limit.fuel is None:
+            return
+        if self._host.fuel.budget is None:
+            self._check_running()
+            self.on_text("stderr", _NOT_COUNTED)
+        self._host.fuel.lower(limit.fuel)
 
     def show(self, output: protocol.Output, size: int) -> None:
         """Takes a rich output of `size` bytes.

@@ -49,7 +49,8 @@ _NUMBERS: dict[str, tuple[float | None, str, str]] = {
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
 _BY_HAND = (
     "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
-    "starts it: docs/agents.md says how. Ctrl-C ends it.\n"
+    'starts it. The client\'s configuration needs: {"mcpServers": {"wasm-kernel": {"command": '
+    '"wasm-kernel", "args": ["mcp"]}}}. Ctrl-C ends it.\n'
 )
 
 
