@@ -97,7 +97,8 @@ def table_of(grades: Sequence[Grade]) -> str:
         lines.append(f"Not judged in full, look at their feedback: {unjudged} submissions.")
     tests = grades[0].tests if grades else ()
     if forgeable := [test.name for test in tests if test.forgeable]:
-        lines.append(f"Can be fooled by a submission, as they ran inside: {', '.join(forgeable)}.")
+        names = ", ".join(forgeable)
+        lines.append(f"Can be fooled, because they ran beside the submission: {names}.")
     if free := [test.name for test in tests if test.free]:
         lines.append(f"Give an empty notebook points, too: {', '.join(free)}.")
     return "\n".join(lines)
