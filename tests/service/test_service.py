@@ -321,7 +321,8 @@ def test_a_later_service_knows_whose_a_session_is(starting: Starting) -> None:
     assert second.get(mine.session_id, owner="ada").session_id == mine.session_id
     # a worker that was taken over can write there, but gives its session to no other owner
     signed = records[1].read_bytes()
-    for forged in (signed.replace(b"ada", b"bob"), records[0].read_bytes(), b"[]", b"\xff"):
+    others = signed.replace(b"ada", b"bob"), signed.replace(b"ada", b"\\ud800")
+    for forged in (*others, records[0].read_bytes(), b"[]", b"\xff"):
         records[1].write_bytes(forged)
         for owner in ("ada", "bob"):
             with pytest.raises(SessionInUse, match="can't be told whom"):

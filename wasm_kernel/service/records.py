@@ -68,8 +68,12 @@ class SessionRecords:
             return None
         except DamagedRecord:
             raise SessionInUse(_BROKEN) from None
-        expected = self._signature(path, signed.record).encode()
-        if not hmac.compare_digest(expected, signed.signature.encode()):
+        try:
+            expected = self._signature(path, signed.record).encode()
+            is_right = hmac.compare_digest(expected, signed.signature.encode())
+        except UnicodeEncodeError:  # a text of half a character
+            is_right = False
+        if not is_right:
             raise SessionInUse(_BROKEN)
         return signed.record
 
