@@ -63,6 +63,22 @@ def file(fd: int, **fields: object) -> OpenFile:
     return replace(plain, **fields)
 
 
+def test_calls_that_fail_on_ever_new_names_leave_nothing_behind(
+    keeping: tuple[Guest, FileVersions],
+) -> None:
+    """Before, each left a record of a file that was never made, in memory and on the disk."""
+    guest, versions = keeping
+    guest.one_path("path_create_directory", "d")
+    guest.make("d/f")
+    versions.commit(2, [1, 2])
+    records = set[int]()
+    for number in range(3):
+        assert guest.open(f"missing{number}", abi.O_TRUNC)[0] == abi.ENOENT
+        assert guest.rename("d", f"d/{number}") == abi.EINVAL  # of a folder with a file in it
+        records.add(len(versions.ledger))
+    assert len(records) == 1
+
+
 def test_what_is_opened_again_is_not_written_to_in_a_folder_to_read_from(guest: Guest) -> None:
     """A table of open files may come from an archive, or from days when the mount was writable."""
     path = guest.app.parent / "ro" / "f"

@@ -107,8 +107,13 @@ class EditOperations(FileContext):
                 self.reserve(new, inside.count, inside.size)
             replaced = new.give_way(self, moved, replaced)
             old.lift_to_move(self)
-            self._before_moves(old, new, moved)
-            self._lose(new, replaced, lambda: _rename(old, new))
+            noted = self._before_moves(old, new, moved)
+            try:
+                self._lose(new, replaced, lambda: _rename(old, new))
+            except OSError:
+                for path in noted:
+                    self.history.after_removal(path)
+                raise
             if old.preopen.counted is not new.preopen.counted:
                 self.added(old, -inside.count, -inside.size)
                 self.added(new, inside.count, inside.size)
@@ -142,18 +147,26 @@ class EditOperations(FileContext):
             check_length(new.parts, inside.longest + 1)
         return inside
 
-    def _before_moves(self, old: GuestPath, new: GuestPath, moved: os.stat_result) -> None:
-        """Notes that files are about to get another path: the file at a place, and those below."""
+    def _before_moves(
+        self, old: GuestPath, new: GuestPath, moved: os.stat_result
+    ) -> list[str | None]:
+        """Notes that files are about to get another path: the file at a place, and those below.
+
+        Returns the new paths below the place that were noted to have no file before.
+        """
+        noted = list[str | None]()
         if not self.history.keeps:
-            return
+            return noted
         is_kept = old.path is not None or new.path is not None
         if is_kept and stat.S_ISDIR(moved.st_mode):
             with Folder(old.folder).enter(old.name) as folder:
                 for entry in self.until_stopped(walks.entries(folder.fd)):
                     name = "/".join([*entry.path, entry.name])
                     self._before_move(_below(old, name), entry.folder, entry.name)
-                    self.history.before_creation(_below(new, name))
+                    if self.history.before_creation(path := _below(new, name)):
+                        noted.append(path)
         self._before_move(old.path, old.folder, old.name)
+        return noted
 
     def _before_move(self, path: str | None, folder: int, name: str) -> None:
         self.history.before_change(path, folder, name, status_at(folder, name), Change.MOVE)
@@ -175,11 +188,14 @@ class EditOperations(FileContext):
 
         A file that is open gets an unlinked name.
         """
-        self.history.before_change(place.path, place.folder, place.name, before, Change.END)
+        where = (place.path, place.folder, place.name)
+        is_noted = self.history.before_change(*where, before, Change.END)
         unlinked = self._keep_open(place, before) if self.history.keeps else ""
         try:
             act()
         except OSError:
+            if is_noted and before is None:
+                self.history.after_removal(place.path)
             if unlinked:
                 self.history.drop_unlinked(unlinked)
             raise

@@ -74,7 +74,7 @@ class OpeningOperations(FileContext):
                 raise Refused(errno.EISDIR)
             status = self.make(place, lambda: open_file(place, opened), is_free=True)
         else:
-            if how & abi.O_TRUNC:
+            if how & abi.O_TRUNC and before is not None:
                 where = (place.path, place.folder, place.name)
                 self.history.before_change(*where, before, Change.WRITE)
             status = open_file(place, opened)
