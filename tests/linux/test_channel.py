@@ -67,6 +67,8 @@ def test_a_line_that_is_closed_just_as_its_worker_is_asked_ends_nothing() -> Non
     theirs.close()
     channel.close()
     assert not channel.send_at_once(Done())
+    with pytest.raises(EOFError):
+        channel.is_quiet(0)
 
 
 def test_a_program_that_sigpipe_ends_outlives_its_workers() -> None:

@@ -95,9 +95,15 @@ class Channel:
         return read.getvalue()
 
     def is_quiet(self, seconds: float) -> bool:
-        """Waits up to `seconds` for a message; returns whether there is none."""
+        """Waits up to `seconds` for a message; returns whether there is none.
+
+        Raises `EOFError` if this end is closed.
+        """
         poll = select.poll()
-        poll.register(self._line, select.POLLIN)
+        try:
+            poll.register(self._line, select.POLLIN)
+        except ValueError:  # another thread has closed it
+            raise EOFError from None
         return not poll.poll(seconds * 1000)
 
     def close(self) -> None:
