@@ -19,7 +19,8 @@ def install() -> None:
     """Lets all names of the default integer mean 64 bits. Must run before other modules import
     numpy.
     """
-    for name, kind in (("int_", numpy.int64), ("uint", numpy.uint64)):
+    wide, unsigned = numpy.int64, numpy.uint64
+    for name, kind in (("int_", wide), ("long", wide), ("uint", unsigned), ("ulong", unsigned)):
         for module in _numpys_modules():
             if hasattr(module, name):
                 setattr(module, name, kind)
