@@ -6,6 +6,7 @@ Its means: names, planted links, files that change, and files that are not its o
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.private import private_of
 from tests.publishing.published import Publishing
 from tests.sampled import sampled
 from tests.wasi_files.overlays import host_tree
@@ -362,3 +364,27 @@ def test_what_a_session_keeps_can_not_be_planted(one: Publishing) -> None:
     (one.app / "mine.csv").unlink()
     assert brought(one, "mine.csv") == {}
     assert one.files == {"mine.csv": "mine"}
+
+
+def test_a_forged_record_brings_no_other_file_and_no_other_name_into_the_folder(
+    one: Publishing,
+) -> None:
+    """The record lies in the private folder, where a kernel that was taken over can write."""
+    written = private_of(one.app) / "written"
+    (one.book.parent / "secret.csv").write_text("secret")
+    one.write("a.csv", "1")
+    brought(one, "a.csv")
+    (one.app / "a.csv").unlink()
+    (record,) = (each for each in written.iterdir() if "." not in each.name)
+    (written / "kept-0").write_text("import os")
+    before, known = one.files, json.loads(record.read_bytes())
+    for path, kept in (
+        ("b.csv", os.path.relpath(one.book.parent / "secret.csv", written)),
+        ("b.csv", str(one.book.parent / "secret.csv")),
+        ("run.py", "kept-0"),
+        ("package.json", "kept-0"),
+    ):
+        forged = {"own": None, "kept": kept}
+        record.write_text(json.dumps(known | {"files": {path: forged}}))
+        brought(one, path)
+        assert one.files == before

@@ -78,7 +78,9 @@ class Mirror:
                 self._check_name(path)
                 self._writer.put(path, source)
         elif not self._is_covered(path):
-            self._writer.put_back(path)
+            if path in self._record.files:
+                self._check_name(path)
+                self._writer.put_back(path)
         elif (there := self._beside.status(path)) is not None:
             self._delete(path, is_folder=stat.S_ISDIR(there.st_mode))
         return source is not None

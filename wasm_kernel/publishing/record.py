@@ -1,7 +1,8 @@
 """The record of the files that sessions have written into one folder of the user's.
 
-It lies where neither a cell nor a notebook's author can write. A file that is not in the record, or
-is no longer the file noted there, is the user's.
+It lies where neither a cell nor a notebook's author can write. A kernel that was taken over can, if
+the folder is the notebook's own, so a record may name only files beside itself. A file that is not
+in the record, or is no longer the file noted there, is the user's.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import hashlib
 import os
 import stat
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Closing, Folder
@@ -21,6 +22,10 @@ from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.publishing.names import PublishError
 from wasm_kernel.publishing.tree import CopiedFile
 
+KEPT = "kept-"
+"""The beginning of the names of kept originals."""
+
+_KeptName = Annotated[str, Meta(pattern=rf"\A({KEPT}[^/\0]+)?\Z")]
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _RECORD_BYTES = 64 * 1024 * 1024
 _LOCK_SECONDS = 10.0
@@ -39,7 +44,7 @@ class WrittenFile(Struct, frozen=True):
     """
 
     own: CopiedFile | None
-    kept: str = ""
+    kept: _KeptName = ""
     size: int = 0
     theirs: bool = False
     session: str = ""

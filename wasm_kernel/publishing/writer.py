@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Closing, Folder, closing_fd
 from wasm_kernel.publishing.names import PublishError, PublishLimits
-from wasm_kernel.publishing.record import FolderRecord, WrittenFile
+from wasm_kernel.publishing.record import KEPT, FolderRecord, WrittenFile
 from wasm_kernel.publishing.tree import (
     CopiedFile,
     FileTree,
@@ -29,7 +29,6 @@ from wasm_kernel.publishing.tree import (
     remove,
 )
 
-_KEPT = "kept-"
 _NOT_OURS = (
     "there is a file of that name that was not published from here, or was changed since. It was "
     "left as it is. Give one of the two another name."
@@ -165,7 +164,7 @@ class FolderWriter(Closing):
             most = self._most_kept or 0
             if there.st_size > most - self.record.kept_bytes:
                 raise PublishError(_NO_ROOM.format(bytes=most))
-            new = replace(new, kept=f"{_KEPT}{own_name()[1:]}", size=there.st_size)
+            new = replace(new, kept=f"{KEPT}{own_name()[1:]}", size=there.st_size)
             try:
                 _give_second_name(here, name, place, new.kept)
                 self.record.note(path, new)
