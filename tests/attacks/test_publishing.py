@@ -6,6 +6,7 @@ Its means: names, planted links, files that change, and files that are not its o
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -23,6 +25,7 @@ from tests.sampled import sampled
 from tests.wasi_files.overlays import host_tree
 from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.linux import files
+from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.publishing import tree
@@ -372,19 +375,25 @@ def test_a_forged_record_brings_no_other_file_and_no_other_name_into_the_folder(
     """The record lies in the private folder, where a kernel that was taken over can write."""
     written = private_of(one.app) / "written"
     (one.book.parent / "secret.csv").write_text("secret")
+    (one.book / "mine.csv").write_text("mine")
     one.write("a.csv", "1")
     brought(one, "a.csv")
     (one.app / "a.csv").unlink()
     (record,) = (each for each in written.iterdir() if "." not in each.name)
     (written / "kept-0").write_text("import os")
-    before, known = one.files, json.loads(record.read_bytes())
-    for path, kept in (
-        ("b.csv", os.path.relpath(one.book.parent / "secret.csv", written)),
-        ("b.csv", str(one.book.parent / "secret.csv")),
-        ("run.py", "kept-0"),
-        ("package.json", "kept-0"),
-    ):
-        forged = {"own": None, "kept": kept}
-        record.write_text(json.dumps(known | {"files": {path: forged}}))
-        brought(one, path)
-        assert one.files == before
+    text, signature = record.read_bytes().split(b"\t")
+    before, known = one.files, json.loads(text)
+    digest = hashlib.blake2b(b"mine", digest_size=32).hexdigest()
+    mark = msgspec.to_builtins(FileMark.at(one.book / "mine.csv"))
+    for path, forged in {
+        "b.csv": {"own": None, "kept": os.path.relpath(one.book.parent / "secret.csv", written)},
+        "c.csv": {"own": None, "kept": str(one.book.parent / "secret.csv")},
+        "run.py": {"own": None, "kept": "kept-0"},
+        "package.json": {"own": None, "kept": "kept-0"},
+        "mine.csv": {"own": {"mark": mark, "size": 4, "digest": digest}},
+    }.items():
+        line = json.dumps(known | {"files": {path: forged}}).encode()
+        for signed in (line, line + b"\t" + signature):
+            record.write_bytes(signed)
+            brought(one, path)
+            assert one.files == before

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +32,7 @@ from msgspec.structs import replace
 from wasm_kernel.folders import places
 from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, beside, named
 from wasm_kernel.linux import trees
-from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.files import FileMark, take_name
 from wasm_kernel.linux.folders import Folder
 
 RECORD = "record.json"
@@ -40,6 +41,7 @@ RECORD = "record.json"
 _RECORD_BYTES = 64 * 1024
 _REMOVED = ".removed-"
 _DIGEST_BYTES = 12
+_KEY, _KEY_BYTES = ".service-key", 32
 _MAKE_ATTEMPTS, _REMOVE_ATTEMPTS = 16, 8
 _LABEL = re.compile(r"[^A-Za-z0-9-]+")
 _LABEL_MOST = 64
@@ -359,3 +361,19 @@ def discard(path: Path) -> None:
     """Removes a private folder that is not in use; nothing happens if it does not exist."""
     with removing(path):
         pass
+
+
+def signing_key(place: Path) -> bytes:
+    """Returns the key that signs records in the private folders of a place; makes it if missing.
+
+    A process that is confined to one private folder can't read it, so it can forge no such record.
+    """
+    with Folder.open(place) as folder:
+        if folder.status(_KEY) is None:
+            draft = f"{_KEY}-{secrets.token_hex(8)}"
+            made = folder.open_regular(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(made, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            if not take_name(folder.fd, draft, _KEY):  # another process was faster
+                folder.remove(draft)
+        return folder.read(_KEY, _KEY_BYTES)

@@ -8,6 +8,7 @@ limits from the user's settings, never from a request.
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from wasm_kernel.folders.hiding import MetadataAndPlacesHidden, PlacesHidden
 from wasm_kernel.folders.notebook import NotShown, check_target, open_here, shown
 from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.folders.places import in_state
+from wasm_kernel.folders.private import signing_key
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.publishing.names import (
@@ -205,10 +207,12 @@ class PlaceBeside(Struct, frozen=True):
             here = held.enter_context(open_here())
             hidden = shown(here, self.root.privates, self.secret, self.kept).hidden
             workspace = held.enter_context(self._workspace(task))
-            private, _ = held.enter_context(self.root.private_of(self.session_id)())
+            private, path = held.enter_context(self.root.private_of(self.session_id)())
             place = held.enter_context(private.enter(_WRITTEN, make=True))
             tree = FileTree(here, hidden, task)
-            writer = FolderWriter(tree, place, self.session_id, most_kept=self.most_kept)
+            writer = FolderWriter(
+                tree, place, self.session_id, most_kept=self.most_kept, key=_key_of(path)
+            )
             held.enter_context(writer)
             yield Mirror(writer, workspace, self.names, self.limits.bytes)
 
@@ -225,6 +229,11 @@ class PlaceBeside(Struct, frozen=True):
             is_other = problem.errno in (errno.ELOOP, errno.ENOTDIR)
             why = _A_LINK if is_other else f"can't be opened ({describe(problem)})"
         raise PublishError(_NOT_THERE.format(name="/".join(names), why=why))
+
+
+def _key_of(private: Path) -> bytes:
+    """Returns the key that signs records in one private folder, whose name is never used again."""
+    return hashlib.blake2b(private.name.encode(), key=signing_key(private.parent)).digest()
 
 
 def _source(workspace: FileTree, path: str) -> int:

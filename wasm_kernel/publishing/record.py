@@ -1,20 +1,21 @@
 """The record of the files that sessions have written into one folder of the user's.
 
 It lies where neither a cell nor a notebook's author can write. A kernel that was taken over can, if
-the folder is the notebook's own, so a record may name only files beside itself. A file that is not
-in the record, or is no longer the file noted there, is the user's.
+the folder is the notebook's own: each line of such a record is signed with a key that the kernel
+can't read. A file that is not in the record, or is no longer the file noted there, is the user's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import stat
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Closing, Folder
@@ -25,7 +26,6 @@ from wasm_kernel.publishing.tree import CopiedFile
 KEPT = "kept-"
 """The beginning of the names of kept originals."""
 
-_KeptName = Annotated[str, Meta(pattern=rf"\A({KEPT}[^/\0]+)?\Z")]
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _RECORD_BYTES = 64 * 1024 * 1024
 _LOCK_SECONDS = 10.0
@@ -44,7 +44,7 @@ class WrittenFile(Struct, frozen=True):
     """
 
     own: CopiedFile | None
-    kept: _KeptName = ""
+    kept: str = ""
     size: int = 0
     theirs: bool = False
     session: str = ""
@@ -61,14 +61,15 @@ class FolderRecord(Closing):
     """The record of one folder, locked for other processes; close it.
 
     It lies in the folder `place`, which no guest sees and which stays the caller's, with the kept
-    originals, which hold `kept_bytes`. `PublishError` if another process has the record.
+    originals, which hold `kept_bytes`. Its lines are signed with the `key`, if there is one.
+    `PublishError` if another process has the record.
     """
 
-    def __init__(self, place: Folder, folder: Folder) -> None:
+    def __init__(self, place: Folder, folder: Folder, key: bytes = b"") -> None:
         with suppress(OSError):
             # an overlay gives a folder another identity with its first change, which is this one
             os.fchmod(folder.fd, stat.S_IMODE(os.fstat(folder.fd).st_mode))
-        self.place, self._mark = place, FileMark.of(folder.fd)
+        self.place, self._mark, self._key = place, FileMark.of(folder.fd), key
         name = f"{self._mark.number} {self._mark.born}"
         self._name = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         self._journal = f"{self._name}.journal"
@@ -85,14 +86,30 @@ class FolderRecord(Closing):
         for name in (self._name, self._journal):
             with suppress(OSError, ValueError):
                 for line in self.place.read(name, _RECORD_BYTES).splitlines():
-                    part = msgspec.json.decode(line, type=_Known)
+                    part = msgspec.json.decode(self._checked(line), type=_Known)
                     if part.folder.same(self._mark):
                         files |= {path: _entry(known) for path, known in part.files.items()}
         return files
 
+    def _line(self, files: dict[str, WrittenFile]) -> bytes:
+        text = msgspec.json.encode(_Known(self._mark, files))
+        return text + b"\t" + self._signature(text) if self._key else text
+
+    def _checked(self, line: bytes) -> bytes:
+        """Returns the text of a line; `ValueError` if it was not signed here."""
+        if not self._key:
+            return line
+        text, _, signature = line.rpartition(b"\t")
+        if not hmac.compare_digest(signature, self._signature(text)):
+            raise ValueError("another process wrote it")
+        return text
+
+    def _signature(self, text: bytes) -> bytes:
+        return hashlib.blake2b(text, key=self._key).hexdigest().encode()
+
     def note(self, path: str, known: WrittenFile) -> None:
         """Writes down a coming change to a file at once, in case this process is killed."""
-        line = msgspec.json.encode(_Known(self._mark, {path: known})) + b"\n"
+        line = self._line({path: known}) + b"\n"
         with os.fdopen(self.place.open_regular(self._journal, _APPEND), "ab") as file:
             file.write(line)
 
@@ -118,7 +135,7 @@ class FolderRecord(Closing):
         try:
             if self.files != self._saved:
                 with self.place.replacing(self._name) as file:
-                    file.write(msgspec.json.encode(_Known(self._mark, self.files)))
+                    file.write(self._line(self.files))
                 self._saved = dict(self.files)
             self.place.remove(self._journal)
         finally:

@@ -69,11 +69,12 @@ class FolderWriter(Closing):
         *,
         is_anothers: Callable[[str], bool] = lambda session: False,
         most_kept: int | None = None,
+        key: bytes = b"",
         limits: PublishLimits | None = None,
     ) -> None:
         self.tree, self._session, self._is_anothers = tree, session, is_anothers
         self._most_kept, self._limits = most_kept, limits
-        self.record = FolderRecord(place, tree.folder)
+        self.record = FolderRecord(place, tree.folder, key)
 
     def put(self, path: str, source: int) -> None:
         """Copies an open regular file to a path of plain names; makes the folders on the way.

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import secrets
 from pathlib import Path
 
 import msgspec
@@ -19,12 +17,11 @@ from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.locks import SERVED
-from wasm_kernel.linux.files import take_name
-from wasm_kernel.linux.folders import DamagedRecord, Folder
+from wasm_kernel.folders.private import signing_key
+from wasm_kernel.linux.folders import DamagedRecord
 from wasm_kernel.sessions.root import SessionsRoot
 
-_KEY = ".service-key"
-_RECORD_BYTES, _KEY_BYTES = 64 * 1024, 32
+_RECORD_BYTES, _DIGEST_BYTES = 64 * 1024, 32
 _BROKEN = (
     "It can't be told whom this session belongs to: what was noted of it is damaged, or was noted "
     "with another key. Nothing was changed. Its files can be had with export_session, or delete it."
@@ -80,19 +77,6 @@ class SessionRecords:
     def _signature(self, private: Path, record: SessionRecord) -> str:
         """The signature of a record in one private folder, whose name is never used again."""
         if (key := self._keys.get(private.parent)) is None:
-            key = self._keys[private.parent] = _key_in(private.parent)
+            key = self._keys[private.parent] = signing_key(private.parent)
         text = msgspec.json.encode([private.name, record.owner, record.language])
-        return hashlib.blake2b(text, key=key, digest_size=_KEY_BYTES).hexdigest()
-
-
-def _key_in(place: Path) -> bytes:
-    """Returns the key of a folder of private folders; makes it if there is none."""
-    with Folder.open(place) as folder:
-        if folder.status(_KEY) is None:
-            draft = f"{_KEY}-{secrets.token_hex(8)}"
-            made = folder.open_regular(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            with os.fdopen(made, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-            if not take_name(folder.fd, draft, _KEY):  # another service was faster
-                folder.remove(draft)
-        return folder.read(_KEY, _KEY_BYTES)
+        return hashlib.blake2b(text, key=key, digest_size=_DIGEST_BYTES).hexdigest()
