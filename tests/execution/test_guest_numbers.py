@@ -224,6 +224,8 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
         ("np.dot([2**31], [[1]], out=np.zeros(1, np.intp))", "array.astype(np.int64)"),
         ("np.dot([1], [[1]], out=np.zeros(2, np.intp))", "output array is not acceptable"),
         ("np.einsum('i->', [2**40] * 9000, out=np.array(0, np.intp))", "array.astype(np.int64)"),
+        ("from scipy.special import lambertw; lambertw(1, 2**32)", "array.astype(np.int64)"),
+        ("from scipy.special import eval_hermite; eval_hermite(1.5, 1.0)", "'same_kind'"),
         ("np.zeros(3)[np.array([2**32])]", "it is out of bounds"),
         ("np.zeros(3).take(np.array([2**32]))", "it is out of bounds"),
     ],
@@ -380,3 +382,15 @@ def test_scikit_learn_samples_as_natively(module_sandbox: LocalSandbox) -> None:
 def test_scipy_takes_peaks_as_natively(module_sandbox: LocalSandbox) -> None:
     cell = "from scipy.signal import peak_widths\nprint(peak_widths([0, 1, 0, 2, 0], [1, 3])[0])"
     assert put_back(module_sandbox).execute(cell).stdout == "[1. 1.]\n"
+
+
+def test_scipy_takes_orders_as_natively(module_sandbox: LocalSandbox) -> None:
+    cell = (
+        "import numpy as np\n"
+        "from scipy.special import eval_hermite, lambertw, spherical_jn\n"
+        "found = [lambertw(1).real, *lambertw([2, 2], [0, 1]).real, *spherical_jn([1, 2], 1.5)]\n"
+        "print([round(float(each), 6) for each in (*found, eval_hermite(np.int64(3), 0.5))])"
+    )
+    assert says(put_back(module_sandbox), cell) == (
+        "[0.567143, 0.852606, -0.83431, 0.396173, 0.127349, -5.0]"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -225,6 +226,32 @@ def take_wide_peaks(module: ModuleType) -> None:
     finding._arg_peaks_as_expected = as_expected
 
 
+def take_orders_as_int32(module: ModuleType) -> None:
+    """Lets scipy's functions of orders take any integers: their loops have 32 bits for them."""
+    numpy: Any = importlib.import_module("numpy")
+
+    def as_int32(orders: Any) -> Any:  # by way of positions, which don't wrap around
+        positions = numpy.asarray(orders).astype(numpy.intp, casting="same_kind")
+        return positions.astype(numpy.int32)
+
+    def narrowing(original: Any) -> Callable[..., Any]:
+        kinds = original.types[0]
+
+        @functools.wraps(original)
+        def call(*args: Any, **settings: Any) -> Any:
+            narrow = [
+                as_int32(each) if kind == "l" else each
+                for each, kind in zip(args, kinds, strict=False)
+            ]
+            return original(*narrow, *args[len(narrow) :], **settings)
+
+        return call
+
+    for name, function in list(vars(module).items()):
+        if isinstance(function, numpy.ufunc) and all("l" in kinds for kinds in function.types):
+            setattr(module, name, narrowing(function))
+
+
 def check_indexes_of_lists(module: ModuleType) -> None:
     """Lets scipy's arrays of lists refuse an index beyond 32 bits, which would be cut off."""
     numpy: Any = importlib.import_module("numpy")
@@ -277,6 +304,7 @@ CHANGES: dict[str, Change] = {
     "scipy.signal._peak_finding": take_wide_peaks,
     "scipy.sparse._csparsetools": check_indexes_of_lists,
     "scipy.sparse._sputils": tell_positions_from_int32,
+    "scipy.special._ufuncs": take_orders_as_int32,
     "scipy.spatial._ckdtree": pickling("keep_trees_of_scipy"),
     "sklearn.cluster._hdbscan._tree": take_wide_hierarchies,
     "sklearn.neighbors._ball_tree": pickling("keep_trees_of_sklearn"),
