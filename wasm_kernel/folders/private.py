@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -370,10 +369,10 @@ def signing_key(place: Path) -> bytes:
     """
     with Folder.open(place) as folder:
         if folder.status(_KEY) is None:
-            draft = f"{_KEY}-{secrets.token_hex(8)}"
+            draft = f"{_KEY}-{os.urandom(8).hex()}"
             made = folder.open_regular(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             with os.fdopen(made, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
+                file.write(os.urandom(_KEY_BYTES))
             if not take_name(folder.fd, draft, _KEY):  # another process was faster
                 folder.remove(draft)
         return folder.read(_KEY, _KEY_BYTES)
