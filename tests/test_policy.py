@@ -73,7 +73,7 @@ def test_the_defaults_are_sound() -> None:
 @pytest.mark.parametrize("field", ["cell_timeout", "fuel_budget"])
 @pytest.mark.parametrize("nothing", [0, 0.0, None])
 def test_none_and_0_mean_no_limit(field: str, nothing: float | None) -> None:
-    """The same holds for traits and in TOML."""
+    """Zero and None have this meaning in traits and TOML, too."""
     assert getattr(made(field, nothing), field) is None
     assert made(field, nothing) == made(field, None)
 

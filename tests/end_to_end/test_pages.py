@@ -32,7 +32,7 @@ def test_the_cells_of_a_page_show_what_it_says(page: Path, tmp_path: Path) -> No
 
 
 def text_of(shown: Shown) -> str:
-    """What a cell printed, its displays and its value as text, and its error."""
+    """Returns what a cell printed, its displays and its value as text, and its error."""
     error = f"{shown.reply['ename']}: {shown.reply['evalue']}" if "ename" in shown.reply else ""
     parts = [shown.stream(), *shown.data("text/plain"), error]
     return "\n".join(part.rstrip("\n") for part in parts if part) + "\n"

@@ -1,6 +1,4 @@
-"""What the host reads from the guest's allocator is right if it is honest, and harmless if it is
-not.
-"""
+"""Tests of reading the guest's allocator: right if it is honest, and harmless if it lies."""
 
 from __future__ import annotations
 

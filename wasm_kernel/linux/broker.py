@@ -95,7 +95,7 @@ class LocalBroker:
 
 
 class LateBroker:
-    """A `Broker` for what is loaded before its process has one; `broker` is set later, if ever."""
+    """A `Broker` that code gets before its process has one; `broker` is set when there is one."""
 
     broker: Broker | None = None
 

@@ -1,4 +1,4 @@
-"""Where files of a session may go beside its notebook, and the broker's side of writing them there.
+"""The places beside a notebook that files of its session may go to, and the broker's writing there.
 
 The kernel's process may not write there, so the broker does. The broker gets only paths, decides on
 them itself, opens both sides by descriptor without following a link, and takes the folders and the

@@ -57,8 +57,8 @@ class FolderWriter(Closing):
     """A folder that files of a session are written into, locked for other kernels; close it.
 
     One thread uses it. `is_anothers` says whether a session belongs to another notebook. Up to
-    `most_kept` bytes of originals are kept beside the record, in `place`; if it is None, files of
-    the user's are never replaced. The written files may take up to `limits`.
+    `most_kept` bytes of originals are kept beside the record, in `place`; if `most_kept` is None,
+    files of the user's are never replaced. The written files may take up to `limits`.
     """
 
     def __init__(

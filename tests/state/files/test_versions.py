@@ -227,7 +227,7 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
 
 
 def again(workspace: Workspace, *, crashed: bool = False) -> Workspace:
-    """The same workspace, opened by another process."""
+    """Opens the same workspace as another process would."""
     if not crashed:
         workspace.versions.close()
     return Workspace(workspace.root.parent, load=True).load(workspace, crashed=crashed)
