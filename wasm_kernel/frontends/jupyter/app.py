@@ -444,18 +444,16 @@ def _jupyters_folders() -> tuple[Path, ...]:
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
     """Makes SIGINT interrupt the cell and SIGTERM end the kernel, a second SIGTERM at once.
 
-    The handlers only wake the loop: the interrupted code may hold any lock that they would need.
+    The handlers run in the loop: the interrupted code may hold any lock that they would need. A
+    handler of `signal` alone would be late if its signal came just before the loop began to wait.
     """
 
-    def interrupt(*_: Any) -> None:
-        loop.call_soon_threadsafe(kernel.interrupt)
+    def end() -> None:
+        loop.remove_signal_handler(signal.SIGTERM)
+        kernel.stop()
 
-    def end(*_: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        loop.call_soon_threadsafe(kernel.stop)
-
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, end)
+    loop.add_signal_handler(signal.SIGINT, kernel.interrupt)
+    loop.add_signal_handler(signal.SIGTERM, end)
 
 
 def main(
