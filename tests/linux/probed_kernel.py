@@ -15,17 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from wasm_kernel.folders.locks import Resume
+from wasm_kernel.execution.interfaces import Sandbox
 from wasm_kernel.frontends.jupyter import app, launcher
-from wasm_kernel.frontends.jupyter.kernel_launch import create
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.messages import Open
 from wasm_kernel.sessions.session import Session
-
-if TYPE_CHECKING:
-    from tests.local import LocalSandbox
-    from wasm_kernel.linux.broker import Broker
 
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
@@ -91,15 +87,11 @@ def watch(workspace: Path) -> None:
 
 
 def probed(
-    runtime: RuntimeType,
-    session: Session,
-    policy: ExecutionPolicy,
-    resume: Resume,
-    broker: Broker,
-) -> LocalSandbox:
+    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
+) -> Sandbox:
     """The real sandbox, beside a thread that waits for the file."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
-    return create(runtime, session, policy, resume, broker)
+    return create(opened, session, policy, home, note)
 
 
 if __name__ == "__main__":

@@ -305,11 +305,13 @@ class LocalSandbox(BaseSandbox):
         self.close()
         return True
 
-    def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
-        """As `BaseSandbox`."""
+    def close(self, *, anew: bool = False, why: str = CLOSED, crashed: bool = False) -> None:
+        """As `BaseSandbox`; with `crashed`, the session's next holder finds it as after a crash."""
         self._jobs.refuse_further(why)
         if anew:
             self._runner.state.forget_at_end()
+        if crashed:
+            self._runner.state.crash_at_end()
         self._jobs.cancel_cells()
         self._runner.clock.close()
         try:

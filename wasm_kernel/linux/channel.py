@@ -41,6 +41,11 @@ class Channel:
         self._line.setblocking(True)  # a program may have set another default for its sockets
         self._sending = threading.Lock()
 
+    @property
+    def fileno(self) -> int:
+        """The descriptor of this end."""
+        return self._line.fileno()
+
     def send(self, message: Struct) -> None:
         """Sends a message; waits while the other side does not read; `FrameError` if too large."""
         data = msgspec.json.encode(message)

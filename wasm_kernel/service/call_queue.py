@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import LimitReached
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall
+from wasm_kernel.service.calls import PendingCall, PendingCell, PendingOffer
 
 
 class CallQueue:
@@ -22,6 +22,7 @@ class CallQueue:
         self.last = 0
         self._most = most
         self._calls: dict[int, PendingCall] = {}
+        self._offers: dict[int, PendingOffer] = {}
         self._unsent: deque[Struct] = deque()
         self._interrupted = 0  # the number of the last interrupted call
 
@@ -40,6 +41,12 @@ class CallQueue:
         self._unsent.append(messages.Call(self.last, pending.request))
         self._calls[self.last] = pending
         return self.last
+
+    def offer(self, pending: PendingOffer) -> None:
+        """Offers a message to the running cell."""
+        self.last += 1
+        self._offers[self.last] = pending
+        self._unsent.append(pending.offer(self.last))
 
     def interrupt(self, number: int) -> bool:
         """Interrupts a call (0: the running one); returns whether there is one."""
@@ -75,8 +82,12 @@ class CallQueue:
         return sum(call.forks for call in self._calls.values())
 
     def find(self, number: int) -> PendingCall | None:
-        """Returns a call by its number; None if there is none."""
-        return self._calls.get(number)
+        """Returns a call, or an offer, by its number; None if there is none."""
+        return self._calls.get(number) or self._offers.get(number)
+
+    def find_offer(self, number: int) -> PendingOffer | None:
+        """Returns an offer by its number; None if there is none."""
+        return self._offers.get(number)
 
     def all(self) -> list[PendingCall]:
         """Returns all calls."""
@@ -119,6 +130,24 @@ class CallQueue:
         found = self._calls.pop(number, None)
         self.begin()
         return found
+
+    def take_cells(self, number: int) -> list[PendingCell]:
+        """Removes a cell (0: all cells), none of which was sent; returns what was removed."""
+        cells = {n: call for n, call in self._calls.items() if isinstance(call, PendingCell)}
+        taken = {n: call for n, call in cells.items() if number in (0, n)}
+        for each in taken:
+            del self._calls[each]
+        self._unsent = deque(
+            message
+            for message in self._unsent
+            if not (isinstance(message, messages.Call) and message.call in taken)
+        )
+        return [*taken.values()]
+
+    def take_offers(self) -> list[PendingOffer]:
+        """Removes the offers and returns them, as the running cell has ended."""
+        taken, self._offers = self._offers, {}
+        return [*taken.values()]
 
     def take_until(self, last: int) -> list[PendingCall]:
         """Removes the calls up to a number, and returns them in order."""

@@ -65,6 +65,9 @@ _COPY = "this process was forked from the one whose service it is; make another 
 _STOPPED = "the process that sessions are forked from was stopped; it was told to go on"
 _LOG = logging.getLogger("wasm_kernel.service")
 _TICKS = os.sysconf("SC_CLK_TCK")
+_TEXT_BYTES = 16 * 1024
+FILES = ("stat", "status", "smaps_rollup")
+"""The names of the system's files about a process, which tell of its time and memory."""
 _TAKEN = ("RssAnon:", "RssShmem:", "VmSwap:")  # in a process's status
 
 
@@ -108,6 +111,8 @@ class Process:
         return self._ends(0)
 
     def _ends(self, seconds: float) -> bool:
+        if self._descriptor < 0:
+            return True
         ended = select.poll()
         ended.register(self._descriptor, select.POLLIN)
         return bool(ended.poll(seconds * 1000))
@@ -121,11 +126,40 @@ class Process:
 
 
 class Worker(Process):
-    """A worker, seen from the service's process. Any thread may use it; one thread receives."""
+    """A worker, seen from the process that uses it. Any thread may use it; one thread receives.
 
-    def __init__(self, channel: Channel, process: int, descriptor: int) -> None:
+    `files` are open files of the system about the process, in the order of `FILES`: a confined
+    process can read them, and can't open them.
+    """
+
+    def __init__(
+        self, channel: Channel, process: int, descriptor: int, files: Sequence[int]
+    ) -> None:
         super().__init__(process, descriptor)
         self.channel = channel
+        self._stat, self._status, self._memory = files
+
+    @classmethod
+    def of(cls, line: socket.socket, process: int, descriptor: int) -> Worker:
+        """Returns a worker that was just forked, at the other end of a line."""
+        folder = f"/proc/{process}"
+        with contextlib.ExitStack() as opened:
+            files = []
+            for name in FILES:
+                files.append(os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC))
+                opened.callback(os.close, files[-1])
+            opened.pop_all()
+        return cls(Channel(line), process, descriptor, files)
+
+    def handed_over(self) -> tuple[Process, list[int]]:
+        """Returns its process and copies of its descriptors for another one; closes it here."""
+        own = [self.channel.fileno, self._descriptor, self._stat, self._status, self._memory]
+        descriptors = [os.dup(each) for each in own]
+        process = Process(self.process, self._descriptor)
+        self.channel.close()
+        for file in (self._stat, self._status, self._memory):
+            os.close(file)
+        return process, descriptors
 
     def close(self) -> None:
         """Kills it, if it still runs, and waits for its end; closes the line.
@@ -135,33 +169,38 @@ class Worker(Process):
         self.kill()
         self.channel.close()
         super().close()
+        for file in (self._stat, self._status, self._memory):
+            os.close(file)
+        self._stat = self._status = self._memory = -1
 
     @property
     def cpu_seconds(self) -> float:
         """The processor time that it has used; 0 if it is gone."""
-        try:
-            words = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(words[11]) + int(words[12])) / _TICKS
+        words = _text(self._stat).rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / _TICKS if words else 0.0
 
     @property
     def resident_bytes(self) -> int:
         """The bytes of memory that it takes, shared or not, without files; 0 if gone. Quick."""
-        try:
-            lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) for line in lines if line.startswith(_TAKEN)) * 1024
+        return _kilobytes(self._status, _TAKEN) * 1024
 
     @property
     def memory_bytes(self) -> int:
         """The bytes of memory that it shares with no other process; 0 if it is gone."""
-        try:
-            lines = Path(f"/proc/{self.process}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024
+        return _kilobytes(self._memory, ("Private_",)) * 1024
+
+
+def _text(file: int) -> str:
+    """Returns the text of a file about a process; empty if the process is gone."""
+    with contextlib.suppress(OSError):
+        return os.pread(file, _TEXT_BYTES, 0).decode(errors="replace")
+    return ""
+
+
+def _kilobytes(file: int, names: tuple[str, ...]) -> int:
+    """Returns the sum of a file's lines that begin with a name."""
+    lines = _text(file).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(names))
 
 
 class ForkServer:
@@ -306,8 +345,8 @@ class ForkServer:
             if not descriptors:
                 return reply, None
             os.set_inheritable(descriptors[0], False)  # `recv_fds` passes no flags on
-            channel = Channel(socket.socket(fileno=ours.detach()))
-        return reply, Worker(channel, reply.process, descriptors[0])
+            own = socket.socket(fileno=ours.detach())
+        return reply, Worker.of(own, reply.process, descriptors[0])
 
     def _wait(self, line: socket.socket) -> None:
         """Waits for an answer of the process; continues the process if it was stopped."""

@@ -84,6 +84,54 @@ class ForkReply(Struct, frozen=True):
 # -- from the service
 
 
+class NotebookFolder(Struct, frozen=True):
+    """The folder that a kernel was started in, for its cells to see.
+
+    Attributes:
+        path: Its real path.
+        identity: Its device and inode number: another folder at that path is not shown.
+        secret: The connection file, which is hidden.
+        kept: The front end's own folders, which are hidden.
+        writes: Whether files that cells write there land in it.
+    """
+
+    path: str
+    identity: tuple[int, int]
+    secret: str
+    kept: tuple[str, ...]
+    writes: bool
+
+
+class KernelSession(Struct, frozen=True):
+    """The part of `Open` that only kernels have: what their cells may ask of the host.
+
+    Attributes:
+        workspace: The workspace's path that the user knows.
+        tomorrow: A phrase about what the next kernel will find.
+        of_notebook: Whether the session belongs to a notebook whose file is known.
+        reopened: Whether a notebook's new kernel has reopened the session.
+        fork: Whether cells may fork the session.
+        prune: Whether cells may prune sessions.
+        suffixes: The suffixes of files that may be published.
+        results: The names that lead from the notebook to the folder for results; none if unknown.
+        collects: Whether a batch collects the results, so that cells publish nothing.
+        publishes_at_end: Whether the front end publishes all results when it ends.
+        notebook: The notebook's folder; None if cells do not see it.
+    """
+
+    workspace: str
+    tomorrow: str
+    of_notebook: bool
+    reopened: bool
+    fork: bool
+    prune: bool
+    suffixes: tuple[str, ...]
+    results: tuple[str, ...]
+    collects: bool
+    publishes_at_end: bool
+    notebook: NotebookFolder | None
+
+
 class Open(_Message, frozen=True, tag="open"):
     """The session to serve; it comes first, and once.
 
@@ -103,6 +151,7 @@ class Open(_Message, frozen=True, tag="open"):
         door: The way in that the sandbox is used through.
         count: The least number of its next cell. A cell that was lost with its worker may have the
             number before, and only the service knows of it.
+        kernel: What a kernel's cells may ask of the host; None for other sandboxes.
     """
 
     language: str
@@ -120,6 +169,7 @@ class Open(_Message, frozen=True, tag="open"):
     notices: tuple[str, ...] = ()
     door: Door = Door.PROGRAM
     count: Number = 1
+    kernel: KernelSession | None = None
 
     @property
     def again(self) -> "Open":
@@ -207,6 +257,19 @@ class Line(_Message, frozen=True, tag="line"):
     interrupted: bool = False
 
 
+class Offer(_Call, frozen=True, tag="offer"):
+    """Offers the page's comm message to the running cell, which may `Claim` it while it waits."""
+
+    message: CommMessage
+    parent: Mapping[str, str] = {}
+
+
+class Claimed(_Call, frozen=True, tag="claimed"):
+    """The answer to a `Claim`: whether the cell has the message, or its own turn has come."""
+
+    granted: bool
+
+
 class Ping(_Message, frozen=True, tag="ping"):
     """Asks for a `Pong`."""
 
@@ -217,7 +280,7 @@ class Close(_Message, frozen=True, tag="close"):
     anew: bool = False
 
 
-Request = Open | Call | Interrupt | Line | BrokerAnswer | Ping | Close
+Request = Open | Call | Interrupt | Line | Offer | Claimed | BrokerAnswer | Ping | Close
 
 # -- from the worker
 
@@ -259,6 +322,20 @@ class InputRequest(_Call, frozen=True, tag="input"):
     question: int
     prompt: str
     password: bool
+
+
+class Claim(_Call, frozen=True, tag="claim"):
+    """The running cell wants an offered message. What it shows then belongs to this call."""
+
+
+class Served(_Call, frozen=True, tag="served"):
+    """The running cell has served a message that it had claimed."""
+
+
+class Noted(_Message, frozen=True, tag="noted"):
+    """A sentence for the user, to be shown beside the output of cells."""
+
+    text: LogText
 
 
 class Terminating(_Call, frozen=True, tag="terminating"):
@@ -369,23 +446,21 @@ class Pong(_Message, frozen=True, tag="pong"):
     """The worker is well."""
 
 
-Report = (
+FromCell = (
     Text
     | Shown
     | Said
     | InputRequest
+    | Claim
+    | Served
+    | Noted
     | Terminating
-    | Ended
-    | Failed
     | BrokerRequest
     | BrokerCancel
-    | Event
-    | Logged
-    | Stuck
-    | Opened
-    | Closed
-    | Pong
 )
+"""The messages about what a running call shows or wants."""
+
+Report = FromCell | Ended | Failed | Event | Logged | Stuck | Opened | Closed | Pong
 
 _requests: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Request)
 _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)

@@ -155,14 +155,27 @@ class OwnSandbox(WorkerSandbox):
     """A sandbox of a program's own, with its guest in a worker. `create_sandbox` makes it.
 
     The folders of `new` are closed with it; `opened` is the message that opens it in its worker.
+    The `home` gets it workers; `noted` takes sentences to show beside the output of cells.
     """
 
     def __init__(
-        self, new: NewSession, opened: Open, policy: ExecutionPolicy, logger: SandboxLogger
+        self,
+        new: NewSession,
+        opened: Open,
+        policy: ExecutionPolicy,
+        logger: SandboxLogger,
+        *,
+        home: OwnHome | None = None,
+        noted: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._home = OwnHome(new)
+        self._home = home or OwnHome(new)
         worker = SessionWorker(
-            opened, self._home, logger, queue=sys.maxsize, answer_seconds=_ANSWER_SECONDS
+            opened,
+            self._home,
+            logger,
+            queue=sys.maxsize,
+            answer_seconds=_ANSWER_SECONDS,
+            noted=noted,
         )
         super().__init__(worker, new.folders.path, policy, new.hooks)
         self._folders = new.folders

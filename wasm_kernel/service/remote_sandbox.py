@@ -23,7 +23,7 @@ from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, Travelled
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall, PendingCell
+from wasm_kernel.service.calls import PendingCall, PendingCell, PendingOffer
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import files
@@ -77,6 +77,10 @@ class WorkerSandbox(BaseSandbox):
 
         As for all calls, the future ends with `LimitReached` if the service has no room to wake it.
         """
+        if self.worker.is_up and not self._changes:
+            started: Future[None] = Future()
+            started.set_result(None)
+            return started
         return self._call(messages.Start(), progress=progress)
 
     def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
@@ -105,7 +109,8 @@ class WorkerSandbox(BaseSandbox):
         return self._call(messages.Comm(message, dict(parent or {})), listener)
 
     def offer(self, offered: OfferedMessage) -> None:
-        """Does nothing: a running cell in a worker takes no messages; this one has its own turn."""
+        """As `BaseSandbox`."""
+        self.worker.offer(PendingOffer(offered, self.policy))
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """As `BaseSandbox`."""

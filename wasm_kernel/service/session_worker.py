@@ -34,9 +34,16 @@ from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
 from wasm_kernel.service.call_queue import CallQueue
-from wasm_kernel.service.calls import LAST_KEPT, START_SECONDS, PendingCall, most_memory, stuck
+from wasm_kernel.service.calls import (
+    LAST_KEPT,
+    START_SECONDS,
+    PendingCall,
+    PendingOffer,
+    most_memory,
+    stuck,
+)
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.messages import Figures, Open, Report
+from wasm_kernel.service.messages import Figures, FromCell, Open, Report
 from wasm_kernel.service.worker_line import WorkerLine, own_fields
 
 State = Literal["starting", "idle", "busy", "asleep"]
@@ -50,7 +57,12 @@ _DISK_SPEED = 16 * MIB  # bytes a second; the worker's own memory is the most th
 _LEAVE_SECONDS = 5.0  # for a killed worker to be gone
 _LOOK_SECONDS = 0.25
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
-_OF_NO_CALL = (messages.Pong, messages.Event, messages.Logged)  # may come before there is a guest
+_OF_NO_CALL = (
+    messages.Pong,
+    messages.Event,
+    messages.Logged,
+    messages.Noted,
+)  # may come before there is a guest
 _VERIFIED_MOST = 2_000  # verified contents that are remembered of a sleeping session
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
@@ -105,7 +117,8 @@ class SessionWorker:
     """The worker of one session, if it is awake. Any thread may use it; no call waits for a worker.
 
     `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
-    counts the resets that workers have acknowledged.
+    counts the resets that workers have acknowledged. `noted` takes sentences to show beside the
+    output of cells.
     """
 
     def __init__(
@@ -116,8 +129,10 @@ class SessionWorker:
         *,
         queue: int,
         answer_seconds: float,
+        noted: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.opened = opened
+        self.noted = noted
         self.usage = Usage()
         self.fetched = Fetched()
         self.last_used = time.time()
@@ -161,12 +176,27 @@ class SessionWorker:
         return number
 
     def interrupt(self, call: int = 0) -> bool:
-        """Interrupts a cell by its call's number (0: the running one); returns whether it did."""
+        """Interrupts a cell by its call's number; returns whether there was one.
+
+        0 stands for the running cell, or for all cells that wait for a worker.
+        """
         with self._changed:
-            if not self._calls.interrupt(call):
+            waits = self._thread is not None and self._line is None
+            cells = self._calls.take_cells(call) if waits else []
+            if not (waits or self._calls.interrupt(call)):
                 return False
+        for cell in cells:  # none was sent, and the worker's start may take a minute
+            cell.cancel()
         self._flush()
-        return True
+        return bool(cells) or not waits
+
+    def offer(self, offered: PendingOffer) -> None:
+        """Offers a message to the running cell, if there is one."""
+        with self._changed:
+            if self._line is None or self._leaving is not None:
+                return
+            self._calls.offer(offered)
+        self._flush()
 
     @property
     def is_interrupted(self) -> bool:
@@ -225,6 +255,7 @@ class SessionWorker:
                 line = WorkerLine(worker, lambda: self._home.handlers(self))
                 problem = self._serve(line)
                 line.outside.cancel_all()
+                self._end_offers()
                 self.usage.ended_seconds = self.usage.cpu_seconds
                 worker.close()
                 is_called = self._begins_again(line, problem) or self._asleep(problem)
@@ -291,6 +322,7 @@ class SessionWorker:
                 raise stuck(report)
             case messages.Opened():
                 line.count(size)
+                line.is_up = True
                 self._count_on(report.count)
                 self._killed = 0
             case messages.Closed():
@@ -304,6 +336,18 @@ class SessionWorker:
             case messages.Event() | messages.Logged():
                 line.count(size)
                 self._log(report)
+            case _:
+                self._take_more(report, size, line)
+
+    def _take_more(self, report: FromCell, size: int, line: WorkerLine) -> None:
+        """Takes a message that belongs to the running call."""
+        match report:
+            case messages.Noted():
+                line.count(size)
+                self.noted(report.text)
+            case messages.Claim() | messages.Served():
+                line.count(size)
+                self._take_offer(report, line)
             case BrokerRequest() | BrokerCancel():
                 line.count(size)
                 with self._changed:
@@ -314,6 +358,23 @@ class SessionWorker:
                     line.count(size)
                 elif (answer := pending.take(report, size)) is not None:
                     line.answer(answer)
+
+    def _take_offer(self, report: messages.Claim | messages.Served, line: WorkerLine) -> None:
+        """Takes what the running cell says about an offered message."""
+        with self._changed:
+            offered = self._calls.find_offer(report.call)
+        if isinstance(report, messages.Claim):
+            is_granted = offered is not None and offered.claim()
+            line.answer(messages.Claimed(report.call, is_granted))
+        elif offered is not None:
+            offered.end()
+
+    def _end_offers(self) -> None:
+        """Ends the offers to a cell that has ended: each message's own turn comes next."""
+        with self._changed:
+            offers = self._calls.take_offers()
+        for offered in offers:
+            offered.end()
 
     def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
@@ -328,6 +389,8 @@ class SessionWorker:
             self.usage.cells += pending.is_cell
             self.usage.fuel += min(report.figures.fuel, self.opened.policy["fuel_budget"] or 0)
         line.renew()
+        if pending.is_cell:
+            self._end_offers()
         with self._changed:
             self._calls.remove(report.call)
             self.last_used = time.time()
@@ -389,6 +452,12 @@ class SessionWorker:
             if self._line is None:
                 return "starting"
             return "busy" if self._calls else "idle"
+
+    @property
+    def is_up(self) -> bool:
+        """True if a worker has a guest that takes calls."""
+        with self._changed:
+            return self._line is not None and self._line.is_up and self._leaving is None
 
     @property
     def worker(self) -> Worker | None:

@@ -40,6 +40,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service import messages
+from wasm_kernel.service.offers import Offers
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.root import SessionsRoot
@@ -113,8 +114,9 @@ class _Worker:
         folders, session = _opened(opened, policy, logger)
         folders.verified |= opened.verified
         folders.notices += opened.notices
+        seen = self._show_notebook(folders, opened)
         # before any thread or guest: no code of a cell ever has the rights given up here
-        walls.close_files(replace(session_paths(folders, policy), packages=PACKAGES))
+        walls.close_files(_kept_by(folders, policy))
         walls.close_calls()
         self._sandbox = create_local_sandbox(
             folders,
@@ -129,16 +131,50 @@ class _Worker:
             pip=opened.pip,
         )
         self._sandbox.count_from(opened.count)
-        if isinstance(session, Session):
+        self._offers = Offers(self._sandbox, self.send)
+        words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
+        self._sandbox.facts.add(lambda: {"confinement": words})
+        if opened.kernel is not None and session is not None:
+            self._serve_kernel(opened, opened.kernel, session, seen)
+        elif isinstance(session, Session):
             own = fork_command(self._sandbox, session)
             may_fork = policy.door is not Door.AGENT  # an agent's tools would not find the fork
             self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
-        words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
-        self._sandbox.facts.add(lambda: {"confinement": words})
+
+    def _show_notebook(self, folders: SandboxFolders, opened: messages.Open) -> str:
+        """Lets a kernel's cells see its notebook's folder; returns the result in words."""
+        kernel = opened.kernel
+        if kernel is None:
+            return ""
+        from wasm_kernel.service.kernel_commands import show_notebook
+
+        folders.reopened = kernel.reopened
+        note = self._note if not opened.quiet else lambda text: None  # once a kernel
+        return show_notebook(folders, kernel.notebook, note)
+
+    def _serve_kernel(
+        self, opened: messages.Open, kernel: messages.KernelSession, session: LastUse, seen: str
+    ) -> None:
+        """Gives cells what only a kernel's have; `seen` says whether they see its folder."""
+        from wasm_kernel.service.kernel_commands import add_commands, let_results_out
+
+        facts = {"host_folder": "%session_path prints it", "notebook_folder": seen}
+        facts["tomorrow"] = kernel.tomorrow
+        self._sandbox.facts.add(lambda: facts)
+        self._sandbox.show_notes(self._note)
+        let_results_out(self._sandbox, session, kernel, self._note)
+        add_commands(self._sandbox, session, kernel, pip=opened.pip)
+
+    def _note(self, text: str) -> None:
+        """Has the front end show a sentence beside the output of cells."""
+        self.send(messages.Noted(text))
 
     def run(self) -> None:
-        """Serves the service's requests, until the service closes the session or is gone."""
-        anew = False
+        """Serves the service's requests, until the service closes the session or is gone.
+
+        If it is gone, the session is left as after a crash.
+        """
+        anew, is_crash = False, False
         self._sandbox.start().add_done_callback(self._tell_opened)
         try:
             while not isinstance(message := self._next(), messages.Close):
@@ -146,8 +182,10 @@ class _Worker:
             anew = message.anew
             threading.Thread(target=self._answer_pings, daemon=True).start()
         except (EOFError, OSError):
+            is_crash = True
             self._answers.put(None)
-        self._sandbox.close(anew=anew)
+        self._offers.close()
+        self._sandbox.close(anew=anew, crashed=is_crash)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._sandbox.folders.verified))
 
@@ -186,6 +224,10 @@ class _Worker:
             case messages.Interrupt():
                 if (cell := self._cells.get(message.call)) is not None:
                     cell.interrupt()
+            case messages.Offer():
+                self._offers.add(message, _Page(self, message.call))
+            case messages.Claimed():
+                self._offers.answered(message)
             case messages.Open() | messages.Close():
                 raise AssertionError("the one comes first, the other last")
             case messages.Call():
@@ -284,6 +326,14 @@ def _opened(
     session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
     session.logger_changed(logger)
     return session.folders, session
+
+
+def _kept_by(folders: SandboxFolders, policy: ExecutionPolicy) -> confinement.KeptPaths:
+    """Returns the paths that a worker keeps."""
+    kept = session_paths(folders, policy)
+    notebook = None if folders.notebook is None else folders.notebook.beneath
+    seen = () if notebook is None else (Path(f"/proc/self/fd/{notebook.folder.fd}"),)
+    return replace(kept, readable=(*kept.readable, *seen), packages=PACKAGES)
 
 
 def _as_message(result: SandboxResult) -> messages.CellResult:

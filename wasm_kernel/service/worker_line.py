@@ -36,9 +36,9 @@ class WorkerLine:
     """The line to one worker. The session's thread reads it; any thread may check on the worker.
 
     `why_ended` says in words why the worker was ended; empty if it was not. `has_guest` is true if
-    the worker may have begun a call. While it `is_hearing`, the session's thread waits for the
-    worker; otherwise that thread handles a message. `handlers` serve the worker's requests for work
-    beyond its walls.
+    the worker may have begun a call, `is_up` if its guest has started. While it `is_hearing`, the
+    session's thread waits for the worker; otherwise that thread handles a message. `handlers` serve
+    the worker's requests for work beyond its walls.
     """
 
     def __init__(self, worker: Worker, handlers: Callable[[], Handlers]) -> None:
@@ -47,6 +47,7 @@ class WorkerLine:
         self.why_ended = ""
         self.is_hearing = True
         self.has_guest = False
+        self.is_up = False
         self._silent_since: float | None = None
         self._guard = threading.Lock()
         self._pings = 0  # unanswered

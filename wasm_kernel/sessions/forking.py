@@ -32,7 +32,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import LocalSandbox
-    from wasm_kernel.sessions.session import Session
+    from wasm_kernel.sessions.last_use import LastUse
 
 FORK = "fork"
 _TAKEN = "there is a session of that id already"
@@ -109,7 +109,7 @@ def fork_session(
 
 
 def fork_command(
-    sandbox: LocalSandbox, session: Session, *, of_notebook: bool = False
+    sandbox: LocalSandbox, session: LastUse, *, of_notebook: bool = False
 ) -> CommandHandler:
     """Returns the handler of `%fork`, which returns the new session's id and a text for the author.
 
@@ -135,7 +135,7 @@ def fork_command(
 class ForkAction:
     """A fork, with a new session's id, made when the cell is over. The guest's thread owns it."""
 
-    def __init__(self, sandbox: LocalSandbox, session: Session, *, deterministic: bool) -> None:
+    def __init__(self, sandbox: LocalSandbox, session: LastUse, *, deterministic: bool) -> None:
         self._sandbox = sandbox
         self._session = session
         self._deterministic = deterministic
@@ -151,7 +151,7 @@ class ForkAction:
             context.say(_NOT_MADE.format(id=self.id, why=problem), "stderr")
             return
         context.say(made.notice, "stderr")
-        place = self._session.root.path / self.id
+        place = self._session.folders.real.parent / self.id
         self._session.logger.log_event(
             events.SESSION_CREATED, session_id=self.id, workspace_path=place
         )

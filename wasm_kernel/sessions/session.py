@@ -195,10 +195,6 @@ class Session(LastUse):
         session._parent = self
         return NewSession(session.folders, session.id, session)
 
-    def forked(self, fork_id: str) -> None:
-        """Logs that another session was forked off this one."""
-        self._log(events.SESSION_FORKED, fork_id=fork_id)
-
     def entered(self) -> None:
         """Notes that a `with` block of the sandbox begins."""
         OPEN_SANDBOXES.entered(self.folders.real)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,9 +20,12 @@ from traitlets.config import Config
 
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.frontends.jupyter import startup
-from wasm_kernel.linux.broker import Handlers, LocalBroker, ProcessBroker
+from wasm_kernel.frontends.jupyter.kernel_sandbox import relayed
+from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.own_sandbox import own_workers
+from wasm_kernel.service.worker_supply import WorkerDesk, WorkerSource, WorkerSupply
 from wasm_kernel.sessions.session import session_paths
 
 IMPORTED_WHEN_CONFINED = (
@@ -38,8 +43,8 @@ def open_broker(
     ending: contextlib.ExitStack,
     begin: Callable[[], None],
     at_end: Callable[[], None],
-) -> LocalBroker | ProcessBroker:
-    """Makes the broker; if this process will be confined, in another one that is not.
+) -> tuple[Broker, WorkerSource]:
+    """Makes the broker and the source of workers; if this process will be confined, in another one.
 
     Must come first: the broker should not have the files that the process opens later. Its process
     calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it.
@@ -47,12 +52,33 @@ def open_broker(
     if not confinement.is_closing:
         begin()
         ending.callback(at_end)
-        return LocalBroker(handlers)
+        return LocalBroker(handlers), own_workers().fork_server
     if startup.needs_bytecode():
         ending.callback(startup.write_bytecode().poll)  # ended long ago, or ends by itself
-    broker = ProcessBroker.spawn(handlers, begin, at_end)
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def serve_workers() -> None:
+        own.close()
+        server = own_workers().fork_server
+        server.start()
+        threading.Thread(target=WorkerDesk(theirs, server).run, daemon=True).start()
+        begin()
+
+    def end() -> None:
+        at_end()
+        own_workers().fork_server.close()
+
+    broker = ProcessBroker.spawn(handlers, serve_workers, end)
+    theirs.close()
     ending.callback(broker.close)
-    return broker
+    supply = WorkerSupply(own)
+    ending.callback(supply.close)
+    return broker, supply
+
+
+def served_by(broker: Broker, handlers: Handlers, confinement: Confinement) -> Handlers:
+    """Returns the handlers of a worker's requests; in a confined process the broker handles them."""
+    return relayed(broker, handlers) if confinement.is_closing else handlers
 
 
 def kept_by(
@@ -67,12 +93,9 @@ def kept_by(
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = (file.parent,)  # the file is written there, and removed at the end
-    notebook = folders.notebook.beneath if folders.notebook is not None else None
-    seen = () if notebook is None else (Path(f"/proc/self/fd/{notebook.folder.fd}"),)
     return replace(
         kept,
         writable=(*kept.writable, *made),
-        readable=(*kept.readable, *seen),
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=IMPORTED_WHEN_CONFINED,

@@ -30,7 +30,6 @@ from msgspec import Struct
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import confine, launcher, messages, startup
-from wasm_kernel.frontends.jupyter.kernel_launch import create
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
@@ -120,21 +119,6 @@ class ForkedLaunch:
         finally:
             os.close(own)
             self._link.settimeout(None)
-
-    def create(
-        self,
-        runtime: RuntimeType,
-        session: Session,
-        policy: ExecutionPolicy,
-        resume: Resume,
-        broker: Broker,
-    ) -> LocalSandbox:
-        """Makes the sandbox of this kernel."""
-        if not isinstance(broker, ProcessBroker):  # unconfined: its language has its own broker
-            return create(runtime, session, policy, resume, broker)
-        self._broker.broker = broker
-        language = self._languages.get(runtime)
-        return create(runtime, session, policy, resume, broker, language=language)
 
     def begin(self) -> None:
         """Does nothing: there is a forker already."""
@@ -411,7 +395,7 @@ def main(name: str, lock: int) -> None:
         os._exit(0)
     from wasm_kernel.frontends.jupyter.app import main as run
 
-    run(factory=kernel.create, launch=kernel)
+    run(launch=kernel)
 
 
 if __name__ == "__main__":

@@ -11,29 +11,19 @@ import fcntl
 import os
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import launcher
 from wasm_kernel.frontends.jupyter.ports import Ports
 from wasm_kernel.frontends.jupyter.settings import LAUNCHER
-from wasm_kernel.guests.base import GuestLanguage, load
-from wasm_kernel.linux.broker import Broker, ProcessBroker
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     import asyncio
     import subprocess
 
-    from wasm_kernel.execution.sandbox import LocalSandbox
 
-LocalSandboxFactory = Callable[
-    [RuntimeType, Session, ExecutionPolicy, Resume, Broker], "LocalSandbox"
-]
 FORKER = "wasm_kernel.frontends.jupyter.forker"
 """The program of the process that kernels are forked from."""
 
@@ -141,28 +131,3 @@ def _is_running(forker: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def create(
-    runtime: RuntimeType,
-    session: Session,
-    policy: ExecutionPolicy,
-    resume: Resume,
-    broker: Broker,
-    *,
-    language: GuestLanguage | None = None,
-) -> LocalSandbox:
-    """Makes the sandbox of a real kernel."""
-    from wasm_kernel.execution.create import create_local_sandbox
-
-    outside = broker if isinstance(broker, ProcessBroker) else None
-    return create_local_sandbox(
-        session.folders,
-        policy=policy,
-        session_id=session.id,
-        logger=session.logger,
-        resume=resume,
-        hooks=session,
-        language=language or load(runtime, outside),
-        broker=broker,
-    )

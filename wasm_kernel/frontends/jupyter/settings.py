@@ -74,7 +74,7 @@ _TRAITS: dict[str, Any] = {
 }
 
 
-class _Session(Configurable):
+class SessionSettings(Configurable):
     """The session that a kernel opens, and what its cells may use."""
 
     language = Enum(
@@ -257,6 +257,7 @@ class _Session(Configurable):
 
     @property
     def runtime(self) -> RuntimeType:
+        """The language of the cells."""
         return RuntimeType(self.language)
 
     @property
@@ -307,6 +308,7 @@ class _Session(Configurable):
 
     @property
     def event_file(self) -> Path | None:
+        """The file that gets every event; None if there is none."""
         return _absolute("event_log", self.event_log) if self.event_log else None
 
     def check(self) -> None:
@@ -323,6 +325,7 @@ class _Session(Configurable):
         return opening(self.root, session, notebook)
 
     def policy(self) -> ExecutionPolicy:
+        """Returns the limits. Raises `PolicyError`, which names the wrong setting."""
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()
@@ -391,8 +394,8 @@ def _policy_traits() -> dict[str, TraitType[Any, Any]]:
 
 # Named WasmKernel, as traitlets names a section of the configuration by its class. It is not a part
 # of the kernel class itself, whose import takes long, so that the guest can start before it.
-_settings: Any = type(_Session)
-KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits())
+_settings: Any = type(SessionSettings)
+KernelSettings: type[SessionSettings] = _settings(SECTION, (SessionSettings,), _policy_traits())
 
 
 def check_names(config: Config) -> None:

@@ -1,0 +1,142 @@
+"""The sandbox of a kernel: its guest lives in a worker; the broker does work beyond the walls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Raw, Struct
+
+from wasm_kernel.execution.interfaces import NewSession, Sandbox
+from wasm_kernel.folders.locks import Resume
+from wasm_kernel.folders.places import state_folder
+from wasm_kernel.frontends.jupyter.settings import SessionSettings
+from wasm_kernel.linux.broker import Broker, Handlers
+from wasm_kernel.linux.task import Task
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.publishing.names import PublishableNames
+from wasm_kernel.service.fork_server import Worker, flavours_of
+from wasm_kernel.service.messages import KernelSession, NotebookFolder, Open, plain_policy
+from wasm_kernel.service.own_sandbox import OwnHome, OwnSandbox
+from wasm_kernel.service.session_worker import SessionWorker
+from wasm_kernel.service.worker_supply import WorkerSource
+from wasm_kernel.sessions.notebooks import Opening
+from wasm_kernel.sessions.session import Session
+
+Note = Callable[[str], None]
+
+
+class SandboxFactory(Protocol):
+    """Makes the sandbox of a kernel; tests have one without a guest."""
+
+    def __call__(
+        self, opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
+    ) -> Sandbox:
+        """Returns the sandbox, which closes the session's folders. `note` gets quiet notices."""
+
+
+class KernelHome(OwnHome):
+    """The `SandboxHome` of a kernel, whose broker handles the requests of its worker."""
+
+    def __init__(self, session: Session, source: WorkerSource, handlers: Handlers) -> None:
+        super().__init__(NewSession(session.folders, session.id, session))
+        self._source = source
+        self._handlers = handlers
+
+    def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker for the session."""
+        opened = session.opened
+        self._workers.add(session)
+        return self._source.spawn(opened.language, flavours_of(opened), progress)
+
+    def handlers(self, session: SessionWorker) -> Handlers:
+        """Returns the handlers of the worker's requests."""
+        return self._handlers
+
+
+def relayed(broker: Broker, handlers: Handlers) -> Handlers:
+    """Returns handlers that pass requests on to a broker, which has the given ones.
+
+    The process between the two is confined. Both check what they get.
+    """
+
+    def relay(request: Struct, task: Task) -> Any:
+        return broker.call(request, Raw, task)  # type: ignore[type-var]
+
+    return dict.fromkeys(handlers, relay)
+
+
+def create(
+    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
+) -> Sandbox:
+    """Makes the sandbox of a real kernel."""
+    return OwnSandbox(home.new, opened, policy, session.logger, home=home, noted=note)
+
+
+def opened_by(
+    settings: SessionSettings,
+    session: Session,
+    policy: ExecutionPolicy,
+    kernel: KernelSession,
+) -> Open:
+    """Returns the message that opens a kernel's session in its worker."""
+    folders, state = session.folders, state_folder()
+    return Open(
+        language=settings.runtime.value,
+        session_id=session.id,
+        workspace=str(folders.real),
+        private_root=None,
+        policy=plain_policy(policy),
+        pip=settings.pip,
+        confinement=settings.confinement,
+        state_home=None if state is None else str(state.parent),
+        folders=folders.opened,
+        resume=Resume(settings.resume).value,
+        quiet=False,
+        notices=folders.notices,
+        door=policy.door,
+        kernel=kernel,
+    )
+
+
+def kernel_session(
+    settings: SessionSettings,
+    session: Session,
+    opening: Opening,
+    names: PublishableNames,
+    *,
+    results: tuple[str, ...],
+    publishes_at_end: bool,
+    notebook: NotebookFolder | None,
+) -> KernelSession:
+    """Returns what a kernel's cells may ask of the host, by its settings."""
+    return KernelSession(
+        workspace=str(session.workspace),
+        tomorrow=opening.tomorrow,
+        of_notebook=opening.is_of_notebook,
+        reopened=session.folders.reopened,
+        fork=settings.fork,
+        prune=settings.prune_sessions,
+        suffixes=names.suffixes,
+        results=results,
+        collects=settings.is_batch,
+        publishes_at_end=publishes_at_end,
+        notebook=notebook,
+    )
+
+
+def notebook_folder(secret: Path, kept: tuple[Path, ...], *, writes: bool) -> NotebookFolder | None:
+    """Returns the folder that this process was started in; None if it is gone."""
+    try:
+        here = Path.cwd()
+        found = here.stat()
+    except OSError:
+        return None
+    return NotebookFolder(
+        path=str(here),
+        identity=(found.st_dev, found.st_ino),
+        secret=str(secret),
+        kept=tuple(map(str, kept)),
+        writes=writes,
+    )
