@@ -91,9 +91,13 @@ class LocalSandbox(BaseSandbox):
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
         self._hooks.opened(self)
 
-    def count_from(self, count: int) -> None:
-        """Sets the lowest number of the next cell. Call it before `start`."""
+    def go_on(self, count: int, *, told: bool) -> None:
+        """Goes on for a process that has ended: sets the lowest number of the next cell.
+
+        `told` is true if the user knows what is kept. Call it before `start`.
+        """
         self._runner.next_count = count
+        self._notices.crash_is_told = told
 
     def show_notes(self, page: Callable[[str], None]) -> None:
         """Calls `page` with notices that no cell should print. Call it before `start`."""

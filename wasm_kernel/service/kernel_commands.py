@@ -77,7 +77,7 @@ def add_commands(
 
     commands = sandbox.commands
     commands.add("session_path", say_path)
-    own = fork_command(sandbox, session, of_notebook=kernel.of_notebook)
+    own = fork_command(sandbox, of_notebook=kernel.of_notebook)
     commands.add(FORK, own if kernel.fork else switched_off(_FORK_OFF))
     if not pip:
         for name in sandbox.language_commands:

@@ -151,6 +151,7 @@ class Open(_Message, frozen=True, tag="open"):
         door: The way in that the sandbox is used through.
         count: The least number of its next cell. A cell that was lost with its worker may have the
             number before, and only the service knows of it.
+        told: Whether the user knows what is kept, although the last worker was ended.
         kernel: What a kernel's cells may ask of the host; None for other sandboxes.
     """
 
@@ -169,12 +170,13 @@ class Open(_Message, frozen=True, tag="open"):
     notices: tuple[str, ...] = ()
     door: Door = Door.PROGRAM
     count: Number = 1
+    told: bool = False
     kernel: KernelSession | None = None
 
     @property
     def again(self) -> "Open":
         """The message for the next worker, which goes on where the first one ended."""
-        return replace(self, resume="always", quiet=True, notices=(), count=1)
+        return replace(self, resume="always", quiet=True, notices=(), count=1, told=False)
 
     @property
     def root(self) -> str:

@@ -319,6 +319,7 @@ class SessionWorker:
             case messages.Pong():
                 pass
             case messages.Stuck():
+                self.opened = replace(self.opened, told=report.is_kept)
                 raise stuck(report)
             case messages.Opened():
                 line.count(size)

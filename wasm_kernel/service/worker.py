@@ -130,14 +130,14 @@ class _Worker:
             quiet=opened.quiet,
             pip=opened.pip,
         )
-        self._sandbox.count_from(opened.count)
+        self._sandbox.go_on(opened.count, told=opened.told)
         self._offers = Offers(self._sandbox, self.send)
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
         if opened.kernel is not None and session is not None:
             self._serve_kernel(opened, opened.kernel, session, seen)
         elif isinstance(session, Session):
-            own = fork_command(self._sandbox, session)
+            own = fork_command(self._sandbox)
             may_fork = policy.door is not Door.AGENT  # an agent's tools would not find the fork
             self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
 

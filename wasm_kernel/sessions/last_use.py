@@ -55,10 +55,6 @@ class LastUse(SessionHooks):
         else:
             self._told = ""
 
-    def forked(self, fork_id: str) -> None:
-        """Logs that another session was forked off this one."""
-        self._log(events.SESSION_FORKED, fork_id=fork_id)
-
     def facts(self) -> dict[str, str]:
         """Returns the times at which the session was made and last used, for people."""
         found = metadata.read(self.folders.workspace, self.id)

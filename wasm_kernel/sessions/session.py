@@ -184,7 +184,7 @@ class Session(LastUse):
         self._lived_in = True
         OPEN_SANDBOXES.add(self.folders.real, sandbox, self.folders.is_only)
         if self._parent is not None:
-            self._parent.forked(self.id)
+            self._parent._log(events.SESSION_FORKED, fork_id=self.id)
             self._parent = None
 
     def new_session(self) -> NewSession:

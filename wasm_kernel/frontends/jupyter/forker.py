@@ -33,17 +33,13 @@ from wasm_kernel.frontends.jupyter import confine, launcher, messages, startup
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.base import GuestLanguage, load
-from wasm_kernel.linux.broker import Broker, LateBroker, ProcessBroker, check_alone
+from wasm_kernel.linux.broker import LateBroker, check_alone
 from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:
     import asyncio
 
-    from wasm_kernel.execution.sandbox import LocalSandbox
-    from wasm_kernel.folders.locks import Resume
-    from wasm_kernel.policy import ExecutionPolicy
-    from wasm_kernel.sessions.session import Session
 
 IDLE_SECONDS = 300.0
 """Seconds after the last request when a forker without kernels ends."""

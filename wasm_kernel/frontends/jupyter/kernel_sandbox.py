@@ -21,6 +21,7 @@ from wasm_kernel.service.messages import KernelSession, NotebookFolder, Open, pl
 from wasm_kernel.service.own_sandbox import OwnHome, OwnSandbox
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_supply import WorkerSource
+from wasm_kernel.sessions.forking import ForkSession, log_fork
 from wasm_kernel.sessions.notebooks import Opening
 from wasm_kernel.sessions.session import Session
 
@@ -41,8 +42,9 @@ class KernelHome(OwnHome):
 
     def __init__(self, session: Session, source: WorkerSource, handlers: Handlers) -> None:
         super().__init__(NewSession(session.folders, session.id, session))
+        self._session = session
         self._source = source
-        self._handlers = handlers
+        self._outside = handlers
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for the session."""
@@ -52,7 +54,15 @@ class KernelHome(OwnHome):
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the worker's requests."""
-        return self._handlers
+        if ForkSession not in self._outside:
+            return self._outside
+        return {**self._outside, ForkSession: self._fork_logged}
+
+
+    def _fork_logged(self, request: ForkSession, task: Task) -> Struct:
+        made = self._outside[ForkSession](request, task)
+        log_fork(self._session.logger, self._session.root, self._session.id, request.session_id)
+        return made
 
 
 def relayed(broker: Broker, handlers: Handlers) -> Handlers:
