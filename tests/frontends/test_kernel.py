@@ -274,7 +274,7 @@ def test_the_session_is_named_after_the_kernel(kernel: Driven) -> None:
 def test_settings_reach_the_policy_without_a_word(start: Start, tmp_path: Path) -> None:
     (tmp_path / "jupyter_wasm_kernel_config.py").write_text("c.WasmKernel.grace_seconds = 7.5\n")
     limits = {"cell_timeout": 0, "stdout_bytes": 5}
-    own = limits | {"session_id": "mine", "resume": "always", "confinement": "off"}
+    own = limits | {"session_id": "mine", "resume": "always"}
     of_ipython = ("--HistoryManager.hist_file=:memory:", "--profile-dir", "somewhere")
     kernel = start(
         *(f"--WasmKernel.{name}={value}" for name, value in own.items()),

@@ -1,7 +1,8 @@
-"""A real kernel with hostile code in its process: `python -m tests.linux.probed_kernel -f FILE`.
+"""A real front end with hostile code in it: `python -m tests.linux.probed_kernel -f FILE`.
 
 When a cell makes the file `probe` in the session's folder, native code of this process tries the
-attacks of an escaped guest, on a thread that ran from the start, and writes down the results.
+attacks of a program that has taken it over, on a thread that ran from the start, and writes down
+the results, into a file that was opened before the process was confined.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ from wasm_kernel.sessions.session import Session
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
 NOTEBOOKS = PRIVATE.with_name("notebooks")
+RESULTS = Path(os.environ["PROBE_RESULTS"]).open("w", buffering=1)  # noqa: SIM115 - until the end
 
 
 def _write_and_remove(path: Path) -> None:
     path.write_bytes(b"x")
     path.unlink()
+
+
+def _fork() -> None:
+    if not os.fork():
+        os._exit(0)
 
 
 TRIES: dict[str, Callable[[], object]] = {
@@ -44,7 +51,8 @@ TRIES: dict[str, Callable[[], object]] = {
     "times of a secret": lambda: os.utime(SECRET, (1, 1)),
     "attributes of a secret": lambda: os.setxattr(SECRET, "user.probe", b"x"),
     "owner of a secret": lambda: os.chown(SECRET, os.getuid(), os.getgid()),
-    "other sessions": lambda: list(SECRET.parent.iterdir()),
+    "sessions": lambda: list(Path(os.environ["WASM_KERNEL_WORKSPACE_ROOT"]).iterdir()),
+    "other folders": lambda: list(SECRET.parent.iterdir()),
     "private folders": lambda: list(PRIVATE.iterdir()),
     "a new private folder": (PRIVATE / "probe").mkdir,
     "notebooks": lambda: list(NOTEBOOKS.iterdir()),
@@ -57,7 +65,7 @@ TRIES: dict[str, Callable[[], object]] = {
     "unix": lambda: socket.socket(socket.AF_UNIX),
     "datagrams": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM),
     "program": lambda: subprocess.run([sys.executable, "--version"], check=True),
-    "process": os.fork,
+    "process": _fork,
     "parent": lambda: os.kill(os.getppid(), 0),
 }
 
@@ -82,8 +90,7 @@ def watch(workspace: Path) -> None:
         time.sleep(0.02)
     tries = TRIES | (OF_FORKED if "PROBE_FORKER" in os.environ else {})
     found = {name: _tried(what) for name, what in tries.items()}
-    (workspace / "found.aside").write_text(json.dumps(found))
-    (workspace / "found.aside").rename(workspace / "found")
+    RESULTS.write(json.dumps(found) + "\n")
 
 
 def probed(

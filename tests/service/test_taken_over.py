@@ -51,7 +51,7 @@ class Traitor(Worker):
 
     def __init__(self, script: Script) -> None:
         ours, theirs = socket.socketpair()
-        super().__init__(Channel(ours), 0, -1)
+        super().__init__(Channel(ours), 0, -1, (-1, -1, -1))
         self._theirs = theirs
         threading.Thread(target=self._run, args=(script,), daemon=True).start()
 
@@ -249,6 +249,7 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     cells = [sandbox.submit("x"), sandbox.submit("y")]
+    wait_for(lambda: sandbox.worker.worker is not None)
     cells[1].interrupt()  # an interrupted cell does not run after all
     assert [cell.result(PATIENCE).success for cell in cells] == [False, False]
     home.script = lambda channel: None
@@ -546,7 +547,7 @@ def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
 
 def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
     """Before, code that had taken over a worker could take all memory unnoticed."""
-    worker = Worker(Channel(socket.socket()), os.getpid(), -1)
+    worker = Worker.of(socket.socket(), os.getpid(), -1)
     before = worker.resident_bytes
     with mmap.mmap(-1, 64 * MIB) as shared:
         shared.write(b"x" * 64 * MIB)

@@ -170,7 +170,8 @@ class Worker(Process):
         self.channel.close()
         super().close()
         for file in (self._stat, self._status, self._memory):
-            os.close(file)
+            with contextlib.suppress(OSError):  # another call has closed it
+                os.close(file)
         self._stat = self._status = self._memory = -1
 
     @property

@@ -194,7 +194,8 @@ class WasmKernelApp(JupyterApp):
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(broker, handlers, confinement))
         opened = self._opened(session, opening, policy, place, path)
-        confinement.close_files(kept_by(session.folders, policy, path, self.config))
+        published = (session.folders.real,) if self._publishes_at_end else ()
+        confinement.close_files(kept_by(path, self.config, published))
         if self._publishes_at_end:
             publishing = PublishCommand(session, Results(place.into, place.names))
             ending.callback(publishing.publish_all, broker)

@@ -1,9 +1,10 @@
-"""The broker and the paths that a confined kernel keeps; `linux/confinement.py` closes all others.
+"""The broker and the paths that a confined front end keeps; `linux/confinement.py` closes others.
 
-A cell that got out of its instance through a flaw in wasmtime would be native code in this process.
-So the process gives up the rights that it does not need: first files and outgoing connections,
-before the guest's thread begins; then, once it listens, new sockets, programs and processes. The
-broker, which stays unconfined, does work that needs such rights.
+Cells run in a worker. The front end reads what the worker sends, has the keys of the connection,
+and cleans outputs. A flaw in that work would let a cell's code into this process. So the process
+gives up the rights that it does not need: first files and outgoing connections, before it has a
+second thread; then, once it listens, new sockets, programs and processes. The broker, which stays
+unconfined, does work that needs such rights.
 """
 
 from __future__ import annotations
@@ -15,26 +16,22 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec.structs import replace
 from traitlets.config import Config
 
-from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.kernel_sandbox import relayed
 from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
-from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.own_sandbox import own_workers
 from wasm_kernel.service.worker_supply import WorkerDesk, WorkerSource, WorkerSupply
-from wasm_kernel.sessions.session import session_paths
 
 IMPORTED_WHEN_CONFINED = (
     *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
-    *("comm", "dateutil", "psutil", "wasmtime", "packaging", "structlog"),
-    *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec", "installer"),
-    *("backports", "compression", "numpy", "threadpoolctl"),
+    *("comm", "dateutil", "psutil", "packaging", "structlog"),
+    *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec"),
+    *("backports", "compression"),
 )
-"""The packages from which a kernel imports modules after it is confined."""
+"""The packages from which a front end imports modules after it is confined."""
 
 
 def open_broker(
@@ -81,21 +78,19 @@ def served_by(broker: Broker, handlers: Handlers, confinement: Confinement) -> H
     return relayed(broker, handlers) if confinement.is_closing else handlers
 
 
-def kept_by(
-    folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config: Config
-) -> KeptPaths:
-    """Returns the paths that a kernel's process keeps.
+def kept_by(file: Path, config: Config, read: tuple[Path, ...] = ()) -> KeptPaths:
+    """Returns the paths that a front end keeps; it has none of its session's folders.
 
-    They include the connection file, its folder if the kernel writes it, and ipc sockets' folders.
+    They are the connection file, its folder if the kernel writes it, ipc sockets' folders, and the
+    folders that it has to `read`.
     """
-    kept = session_paths(folders, policy)
     made: tuple[Path, ...] = ()
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = (file.parent,)  # the file is written there, and removed at the end
-    return replace(
-        kept,
-        writable=(*kept.writable, *made),
+    return KeptPaths(
+        writable=made,
+        readable=read,
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=IMPORTED_WHEN_CONFINED,

@@ -58,7 +58,6 @@ class KernelHome(OwnHome):
             return self._outside
         return {**self._outside, ForkSession: self._fork_logged}
 
-
     def _fork_logged(self, request: ForkSession, task: Task) -> Struct:
         made = self._outside[ForkSession](request, task)
         log_fork(self._session.logger, self._session.root, self._session.id, request.session_id)
