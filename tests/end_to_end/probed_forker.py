@@ -1,11 +1,13 @@
 """A forker for tests: `python -P -m tests.end_to_end.probed_forker IDLE_SECONDS FILE`.
 
 Its kernels contain the probe of `tests.linux.probed_kernel`. It takes `FILE` for its whole
-installation, and prints its name.
+installation. It prints its name, and a second line once it has loaded everything.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.linux.probed_kernel import watch
 from wasm_kernel.frontends.jupyter import forker, kernel_launch, launcher
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service.fork_loop import WorkerForks
 
 if TYPE_CHECKING:
     from tests.local import LocalSandbox
@@ -24,11 +27,11 @@ its_own, load = kernel_launch.create, forker._load
 loaded: set[str] = set()
 
 
-def loading() -> Any:
+def loading(forks: WorkerForks) -> None:
     """Loads everything and notes the modules that are loaded."""
-    made = load()
+    load(forks)
     loaded.update(sys.modules)
-    return made
+    print("loaded", flush=True)
 
 
 def watched(workspace: Path) -> None:
@@ -51,7 +54,11 @@ def files() -> Iterator[tuple[str, int]]:
 
 if __name__ == "__main__":
     patched: Any = forker
-    patched.IDLE_SECONDS, patched.create, patched._files = float(sys.argv[1]), probed, files
-    patched._load = loading
+    patched.IDLE_SECONDS, patched._files, patched._load = float(sys.argv[1]), files, loading
+    its_kernels: Any = kernel_launch
+    its_kernels.create = probed
     print(name := launcher.forker_name(), flush=True)
-    forker.main(name, kernel_launch._lock())
+    if not os.fork():  # a forker is no child of the process that starts it
+        line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        other.close()  # it is no kernel's own
+        forker.main(name, line.detach(), os.getpid())

@@ -16,6 +16,7 @@ from typing import Any
 import jupyter_kernel_test
 import pytest
 
+from tests.end_to_end.begun_together import KERNELS
 from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_jupyter_kernel_test import TestProtocol
@@ -48,6 +49,7 @@ class Forker:
         with subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             self.name = process.stdout.readline().strip()
+            assert process.stdout.readline() == "loaded\n"
         self.process = 0
         wait_for(self._is_up)
 
@@ -205,7 +207,8 @@ def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
         assert kernels[1].run("1 + 1")["value"] == "2"
         kernels[1].kill()
         wait_for(lambda: is_gone(processes[1]))
-    assert shared <= opened_by(os.getpid())
+    own = opened_by(os.getpid())
+    assert {name for name in shared if "pidfd" not in name} <= own  # each may watch the forker
 
 
 def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: Path) -> None:
@@ -312,15 +315,72 @@ def test_a_stopped_forker_goes_on_and_that_is_told(forker: Forker) -> None:
     assert forker.command("--version").stderr == ""
 
 
-def test_kernels_that_begin_together_start_one_forker(
+def test_kernels_that_begin_together_leave_one_forker(
     warm: None, spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     command = [sys.executable, "-P", "-m", "tests.end_to_end.begun_together"]
-    subprocess.run(command, env=os.environ | spec, timeout=PATIENCE, check=True)
+    done = subprocess.run(
+        command,
+        env=os.environ | spec,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    started = {int(word) for word in done.stdout.split()}
+    assert len(started) == KERNELS
+    wait_for(lambda: sum(not is_gone(process) for process in started) == 1)
+    wait_for(launcher.running)
     (forker,) = launcher.running()
-    assert (tmp_path / "wasm-kernel" / "forkers-begun").read_text() == "."
+    assert forker in started
+    assert (tmp_path / "wasm-kernel" / "forkers-loaded").read_text() == "."
     os.kill(forker, signal.SIGKILL)
+
+
+OWNER = """
+import os, sys
+from wasm_kernel.frontends.jupyter import launcher
+nursery = launcher.start(launcher.forker_name())
+from wasm_kernel.engine.flavours import EPOCH, UNCHECKED
+from wasm_kernel.service.fork_server import ForkServer
+server = ForkServer(nursery)
+worker = server.spawn("python", [UNCHECKED, EPOCH], print)
+print(server.process, worker.process, *launcher.running(), flush=True)
+input()
+"""
+
+
+def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_when_it_ends(
+    warm: None, spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("LANGUAGE_MODEL_KEY", "secret")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", OWNER],
+        env=os.environ | spec,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        forker, worker = map(int, owner.stdout.readline().split())  # none was listening
+        children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children")
+        assert children.read_text() == ""  # some programs end a kernel with all its descendants
+        assert parent_of(worker) == forker
+        assert b"secret" not in Path(f"/proc/{worker}/environ").read_bytes()
+        wait_for(lambda: launcher.running() == [forker])
+        assert not is_gone(worker)
+        owner.kill()
+    wait_for(lambda: is_gone(worker))
+    assert launcher.running() == [forker]
+    os.kill(forker, signal.SIGKILL)
+
+
+def parent_of(process: int) -> int:
+    """The process that has forked a process."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_it_ends_when_no_launcher_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The owner's side of the process that workers are forked from, and of each worker.
 
-`ForkLoop` (`fork_loop.py`) runs in that process.
+`WorkerForks` (`fork_loop.py`) runs in that process.
 """
 
 from __future__ import annotations
@@ -125,6 +125,19 @@ class Process:
         return False
 
 
+class SharedProcess(Process):
+    """A process that serves others, too: this one may continue it, and must not end it."""
+
+    def kill(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Lets it run."""
+        with self._guard:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 class Worker(Process):
     """A worker, seen from the process that uses it. Any thread may use it; one thread receives.
 
@@ -206,6 +219,8 @@ def _kilobytes(file: int, names: tuple[str, ...]) -> int:
 
 class ForkServer:
     """The process that workers are forked from; restarted if it is gone. Any thread may use it.
+
+    It begins with `started`, which may be shared; later ones are its own.
 
     From the second request for a worker on, each request is followed by a spare worker of the same
     kind, so that the next session starts sooner.
@@ -330,7 +345,8 @@ class ForkServer:
         return self._line
 
     def _has(self, started: ForkProcess) -> None:
-        self._process = Process(started.number, started.descriptor)
+        kind = SharedProcess if started.is_shared else Process
+        self._process = kind(started.number, started.descriptor)
         self._line = socket.socket(fileno=started.line.detach())
 
     def _ask(self, line: socket.socket, request: ForkRequest) -> tuple[ForkReply, Worker | None]:
@@ -357,12 +373,17 @@ class ForkServer:
         while not answer.poll(_LOOK_SECONDS * 1000):
             if time.monotonic() > until:
                 raise TimeoutError
+            if self._is_closed:
+                raise ConnectionError
             if self._process.is_stopped:
                 self._process.go_on()
                 _LOG.warning(_STOPPED)
 
     def _drop(self) -> None:
-        """Ends the process and its workers; the next request starts another process."""
+        """Ends the process and its workers; the next request starts another process.
+
+        A shared process only loses its line: it ends the workers of this object.
+        """
         if self._spare is not None:
             self._spare[1].close()
             self._spare = None

@@ -176,16 +176,19 @@ class WasmKernelApp(JupyterApp):
         place = self._place_beside(opening, path, policy)
         handlers = self._handlers(place, policy)
 
-        def end() -> None:
-            opening.ended()
-            self.launch.end()
-
         def begin() -> None:
             if confinement.is_closing:  # `begin` runs in the broker's process
                 self.launch.ports.close()
             self._begin_beside()
 
-        broker, source = open_broker(handlers, confinement, ending, begin, end)
+        broker, source = open_broker(
+            handlers,
+            self.launch.nursery,
+            confinement,
+            ending,
+            begin=begin,
+            at_end=opening.ended,
+        )
         logger = self._logger(ending)
         session = Session(place.root, session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
@@ -249,7 +252,6 @@ class WasmKernelApp(JupyterApp):
 
     def _begin_beside(self) -> None:
         """Begins the work beside the kernel, on threads of the calling process."""
-        self.launch.begin()
         if self.settings.sessions_bytes or self.settings.sessions_days:
             threading.Thread(target=lambda: self._upkeep().run(), daemon=True).start()
 

@@ -22,7 +22,8 @@ from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.kernel_sandbox import relayed
 from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
-from wasm_kernel.service.own_sandbox import own_workers
+from wasm_kernel.service.fork_process import ForkProcess
+from wasm_kernel.service.fork_server import ForkServer
 from wasm_kernel.service.worker_supply import WorkerDesk, WorkerSource, WorkerSupply
 
 IMPORTED_WHEN_CONFINED = (
@@ -36,37 +37,40 @@ IMPORTED_WHEN_CONFINED = (
 
 def open_broker(
     handlers: Handlers,
+    nursery: ForkProcess | None,
     confinement: Confinement,
     ending: contextlib.ExitStack,
+    *,
     begin: Callable[[], None],
     at_end: Callable[[], None],
 ) -> tuple[Broker, WorkerSource]:
     """Makes the broker and the source of workers; if this process will be confined, in another one.
 
     Must come first: the broker should not have the files that the process opens later. Its process
-    calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it.
+    calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it. Workers are
+    forked from the `nursery`, or from a process of the kernel's own.
     """
     if not confinement.is_closing:
         begin()
         ending.callback(at_end)
-        return LocalBroker(handlers), own_workers().fork_server
+        server = ForkServer(nursery)
+        ending.callback(server.close)
+        return LocalBroker(handlers), server
     if startup.needs_bytecode():
         ending.callback(startup.write_bytecode().poll)  # ended long ago, or ends by itself
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve_workers() -> None:
         own.close()
-        server = own_workers().fork_server
+        server = ForkServer(nursery)
         server.start()
         threading.Thread(target=WorkerDesk(theirs, server).run, daemon=True).start()
         begin()
 
-    def end() -> None:
-        at_end()
-        own_workers().fork_server.close()
-
-    broker = ProcessBroker.spawn(handlers, serve_workers, end)
+    broker = ProcessBroker.spawn(handlers, serve_workers, at_end)
     theirs.close()
+    if nursery is not None:  # this process must not ask for workers without walls
+        nursery.close()
     ending.callback(broker.close)
     supply = WorkerSupply(own)
     ending.callback(supply.close)
