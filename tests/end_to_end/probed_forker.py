@@ -11,19 +11,20 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.linux.probed_kernel import watch
-from wasm_kernel.frontends.jupyter import forker, kernel_launch, launcher
-from wasm_kernel.policy import RuntimeType
+from tests.linux.probed_kernel import RESULTS, watch
+from wasm_kernel.execution.interfaces import Sandbox
+from wasm_kernel.frontends.jupyter import app, forker, launcher
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service.messages import Open
+from wasm_kernel.sessions.session import Session
 
-if TYPE_CHECKING:
-    from tests.local import LocalSandbox
-    from wasm_kernel.sessions.session import Session
-
-its_own, load = kernel_launch.create, forker._load
+load = forker._load
 loaded: set[str] = set()
 
 
@@ -37,14 +38,15 @@ def loading(forks: WorkerForks) -> None:
 def watched(workspace: Path) -> None:
     """Runs the kernel, and reports the modules that were imported after the fork."""
     watch(workspace)
-    (workspace / "imported.aside").write_text("\n".join({*sys.modules} - loaded))
-    (workspace / "imported.aside").rename(workspace / "imported")
+    RESULTS.write(" ".join({*sys.modules} - loaded) + "\n")
 
 
-def probed(runtime: RuntimeType, session: Session, *given: Any, **options: Any) -> LocalSandbox:
+def probed(
+    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
+) -> Sandbox:
     """Makes the real sandbox, beside a thread that waits for the order to probe."""
     threading.Thread(target=watched, args=(session.workspace,), daemon=True).start()
-    return its_own(runtime, session, *given, **options)
+    return create(opened, session, policy, home, note)
 
 
 def files() -> Iterator[tuple[str, int]]:
@@ -55,8 +57,8 @@ def files() -> Iterator[tuple[str, int]]:
 if __name__ == "__main__":
     patched: Any = forker
     patched.IDLE_SECONDS, patched._files, patched._load = float(sys.argv[1]), files, loading
-    its_kernels: Any = kernel_launch
-    its_kernels.create = probed
+    its_kernels: Any = app
+    its_kernels.main = partial(app.main, factory=probed)
     print(name := launcher.forker_name(), flush=True)
     if not os.fork():  # a forker is no child of the process that starts it
         line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -28,6 +28,16 @@ from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.frontends.jupyter import launcher
 
 
+def children_of(process: int) -> set[int]:
+    """The processes that were forked from a process."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            if f"\nPPid:\t{process}\n" in status.read_text():
+                found.add(int(status.parent.name))
+    return found
+
+
 class Forker:
     """A running forker.
 
@@ -43,7 +53,8 @@ class Forker:
         (folder / "secret").touch()
         self.env = os.environ | spec
         self.env |= {"PROBE_SECRET": str(folder / "secret"), "PROBE_PORT": "1"}
-        self.env |= {"PROBE_CACHE": str(default_folder())}
+        self.results = folder / "results"
+        self.env |= {"PROBE_CACHE": str(default_folder()), "PROBE_RESULTS": str(self.results)}
         command = [sys.executable, "-P", "-m", "tests.end_to_end.probed_forker"]
         command += [str(idle_seconds), str(self.installed)]
         with subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True) as process:
@@ -64,13 +75,8 @@ class Forker:
         return Path(launcher.place(), self.name)
 
     def kernels(self) -> set[int]:
-        """The processes that were forked from it."""
-        found = set()
-        for status in Path("/proc").glob("[0-9]*/status"):
-            with suppress(OSError):
-                if f"\nPPid:\t{self.process}\n" in status.read_text():
-                    found.add(int(status.parent.name))
-        return found
+        """The kernels that were forked from it: each has a broker, and workers have none."""
+        return {process for process in children_of(self.process) if children_of(process)}
 
     def kill(self) -> None:
         """Kills it at once."""
@@ -400,10 +406,10 @@ def test_a_kernel_that_was_taken_over_reaches_neither_the_forker_nor_anything_el
     with starting_in(root) as start:
         kernel = start(folder="none")
         kernel.run("open('/app/probe', 'w').close()")
-        (session,) = (path for path in root.iterdir() if not path.name.startswith("."))
-        wait_for((session / "imported").exists)
-        found: dict[str, str] = json.loads((session / "found").read_text())
-        late = (session / "imported").read_text().split()
+        wait_for(lambda: forker.results.read_text().count("\n") == 2)
+        told, imported = forker.results.read_text().splitlines()
+        found: dict[str, str] = json.loads(told)
+        late = imported.split()
     assert {name for name, came in found.items() if came == "done"} == REACHABLE
     assert "forker" in found
     assert [name for name in late if name.startswith(("wasm_kernel", "tornado", "zmq"))] == []

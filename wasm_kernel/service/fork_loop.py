@@ -6,7 +6,7 @@ runs in it and it compiles nothing, because wasmtime keeps threads for both, and
 second thread must not fork: the child would hang at locks that are never released. If it finds such
 a thread, it says so and ends instead of forking.
 
-Workers end with it, and with the owner of the line on which they were asked for.
+Workers end with the owner of the line on which they were asked for; a program's, with the process.
 """
 
 from __future__ import annotations
@@ -66,12 +66,16 @@ class _Worker(Struct, eq=False):
 class WorkerForks:
     """The lines on which owners ask for workers, and these workers, in a loop of `poll`.
 
-    A forked worker also calls `close_others`, which closes all other descriptors of the loop. The
-    process has no other thread, and does not ignore SIGCHLD.
+    A forked worker also calls `close_others`, which closes all other descriptors of the loop. If
+    the process `is_shared`, workers outlive it: their owners end them. The process has no other
+    thread, and does not ignore SIGCHLD.
     """
 
-    def __init__(self, close_others: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, close_others: Callable[[], None] = lambda: None, *, is_shared: bool = False
+    ) -> None:
         self.poll = select.poll()
+        self._is_shared = is_shared
         self.has_forked = False
         self._close_others = close_others
         self._no_broker = LateBroker()  # neither this process nor a worker prepares anything
@@ -252,7 +256,8 @@ class WorkerForks:
         process = os.fork()
         if not process:
             try:
-                end_with(own)
+                if not self._is_shared:
+                    end_with(own)
                 self._become_worker()
                 if not is_first:
                     worker.get_ready()

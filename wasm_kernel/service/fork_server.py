@@ -244,6 +244,12 @@ class ForkServer:
         return 0 if self._process is None else self._process.process
 
     @property
+    def is_alive(self) -> bool:
+        """True if the process runs."""
+        process = self._process
+        return process is not None and not process.has_ended
+
+    @property
     def is_copy(self) -> bool:
         """True in a process that was forked from the one that made this object."""
         return os.getpid() != self._owner

@@ -32,8 +32,8 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
 from wasm_kernel.service.messages import Open, plain_policy
-from wasm_kernel.service.remote_sandbox import CLOSED, WorkerSandbox
 from wasm_kernel.service.session_worker import SessionWorker
+from wasm_kernel.service.worker_sandbox import CLOSED, WorkerSandbox
 from wasm_kernel.sessions.forking import Forked, ForkSession
 
 _ROUND_SECONDS = 1.0

@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
 from wasm_kernel.service.messages import PACKET
 
+_LEAVE_SECONDS = 0.3  # for the worker to close its session; then the broker ends, too
 _GONE = "the kernel's helper process has ended; restart the kernel"
 _DESCRIPTORS = 2 + len(FILES)
 
@@ -142,8 +144,10 @@ class WorkerDesk:
                     self._serve(request)
         except Exception as problem:
             log_failure("the supply of workers", problem)
-        finally:
-            self._line.close()
+        self._line.close()
+        if not self._server.is_alive:  # otherwise that process ends the worker, after longer
+            time.sleep(_LEAVE_SECONDS)
+            self._end_last()
 
     def _end_last(self) -> None:
         if self._last is not None:

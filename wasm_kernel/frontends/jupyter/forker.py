@@ -131,7 +131,7 @@ class Forker:
     """The forker's loop; its socket is called `name`. Its process has no other thread."""
 
     def __init__(self, name: str) -> None:
-        self.forks = WorkerForks(self._close)
+        self.forks = WorkerForks(self._close, is_shared=True)
         self._name = name
         self._files = frozenset(_files())
         self._circumstances = launcher.circumstances()
