@@ -21,7 +21,7 @@ from wasm_kernel.frontends.jupyter import app, forker, launcher
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_loop import WorkerForks
-from wasm_kernel.service.messages import Open
+from wasm_kernel.service.open_message import Open
 from wasm_kernel.sessions.session import Session
 
 load = forker._load

@@ -18,7 +18,7 @@ from wasm_kernel.execution.interfaces import Sandbox
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service.messages import Open
+from wasm_kernel.service.open_message import Open
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.service import awake, calls, messages, session_worker
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_worker import SessionWorker
 
@@ -458,7 +458,7 @@ def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -
 
     def leaves(channel: Channel) -> None:
         while not isinstance(found := request(channel), messages.Close):
-            if not isinstance(found, messages.Open):
+            if not isinstance(found, Open):
                 channel.send(ended(found))
         told.append(found.anew)
         if told != [False, True]:

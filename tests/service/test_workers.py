@@ -32,6 +32,7 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
@@ -391,8 +392,8 @@ def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
         asked.append([request.flavour for request in requests])
 
     monkeypatch.setattr(server, "_first", nothing)
-    policy = messages.plain_policy(ExecutionPolicy(deterministic=deterministic))
-    opened = messages.Open("python", "", "", None, policy, False, confinement, None)
+    policy = plain_policy(ExecutionPolicy(deterministic=deterministic))
+    opened = Open("python", "", "", None, policy, False, confinement, None)
     with pytest.raises(HostFailed):
         server.spawn("python", fork_server.flavours_of(opened), lambda text: None)
     assert prepared

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from wasm_kernel.errors import LimitReached
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall, PendingCell, PendingOffer
+from wasm_kernel.service.calls import PendingCall, PendingCell
 
 
 class CallQueue:
@@ -22,7 +23,6 @@ class CallQueue:
         self.last = 0
         self._most = most
         self._calls: dict[int, PendingCall] = {}
-        self._offers: dict[int, PendingOffer] = {}
         self._unsent: deque[Struct] = deque()
         self._interrupted = 0  # the number of the last interrupted call
 
@@ -42,11 +42,11 @@ class CallQueue:
         self._calls[self.last] = pending
         return self.last
 
-    def offer(self, pending: PendingOffer) -> None:
-        """Offers a message to the running cell."""
+    def tell(self, message: Callable[[int], Struct]) -> int:
+        """Sends a message that has a number, and no answer of its own; returns the number."""
         self.last += 1
-        self._offers[self.last] = pending
-        self._unsent.append(pending.offer(self.last))
+        self._unsent.append(message(self.last))
+        return self.last
 
     def interrupt(self, number: int) -> bool:
         """Interrupts a call (0: the running one); returns whether there is one."""
@@ -82,12 +82,8 @@ class CallQueue:
         return sum(call.forks for call in self._calls.values())
 
     def find(self, number: int) -> PendingCall | None:
-        """Returns a call, or an offer, by its number; None if there is none."""
-        return self._calls.get(number) or self._offers.get(number)
-
-    def find_offer(self, number: int) -> PendingOffer | None:
-        """Returns an offer by its number; None if there is none."""
-        return self._offers.get(number)
+        """Returns a call by its number; None if there is none."""
+        return self._calls.get(number)
 
     def all(self) -> list[PendingCall]:
         """Returns all calls."""
@@ -142,11 +138,6 @@ class CallQueue:
             for message in self._unsent
             if not (isinstance(message, messages.Call) and message.call in taken)
         )
-        return [*taken.values()]
-
-    def take_offers(self) -> list[PendingOffer]:
-        """Removes the offers and returns them, as the running cell has ended."""
-        taken, self._offers = self._offers, {}
         return [*taken.values()]
 
     def take_until(self, last: int) -> list[PendingCall]:

@@ -29,7 +29,6 @@ from wasm_kernel.execution.interfaces import (
     InputRefused,
     Listener,
     NoListener,
-    OfferedMessage,
 )
 from wasm_kernel.guests.protocol import Stream, memory_size, without_surrogates
 from wasm_kernel.linux.broker import log_failure
@@ -233,32 +232,6 @@ class PendingCall:
     def _finish(self, value: Any, figures: Figures) -> None:
         if self.future.set_running_or_notify_cancel():
             self.future.set_result(value)
-
-
-class PendingOffer(PendingCall):
-    """A message of the page that the running cell may take before its turn."""
-
-    def __init__(self, offered: OfferedMessage, policy: ExecutionPolicy) -> None:
-        super().__init__(messages.Comm(offered.message), policy, offered.listener)
-        self._offered = offered
-        self.is_served = False
-
-    def offer(self, call: int) -> messages.Offer:
-        """Returns the message that offers it, with its number."""
-        return messages.Offer(call, self._offered.message, self._offered.parent)
-
-    def claim(self) -> bool:
-        """Gives the message to the cell; returns False if its own turn has come."""
-        self.is_served = self._offered.claim()
-        if self.is_served:
-            self._offered.sender.began()
-        return self.is_served
-
-    def end(self) -> None:
-        """Tells the sender that the message was served, or that its cell is gone."""
-        if self.is_served:
-            self.is_served = False
-            self._offered.sender.ended()
 
 
 class PendingCell(PendingCall):

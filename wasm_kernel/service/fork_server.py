@@ -39,7 +39,8 @@ from wasm_kernel.linux.confinement import OFF, possible
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_process import ForkProcess
-from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest, Open
+from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+from wasm_kernel.service.open_message import Open
 
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
 _LOOK_SECONDS = 0.1  # between two checks whether the awaited process was stopped

@@ -20,7 +20,7 @@ from wasm_kernel.publishing.publish import (
     Results,
     UnpublishedNotice,
 )
-from wasm_kernel.service.messages import KernelSession, NotebookFolder
+from wasm_kernel.service.open_message import KernelSession, NotebookFolder
 from wasm_kernel.sessions.forking import FORK, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 

@@ -7,19 +7,16 @@ by their `Channel` before they are read, and checked field by field.
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
-from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import Door, FrameError, HostFailed, LimitReached, WasmKernelError
+from wasm_kernel.errors import FrameError, HostFailed, LimitReached, WasmKernelError
 from wasm_kernel.execution.base_sandbox import TravelRequest
 from wasm_kernel.execution.interfaces import Cell
-from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
 from wasm_kernel.linux.broker import (
@@ -29,9 +26,8 @@ from wasm_kernel.linux.broker import (
     BrokerRequest,
     log_failure,
 )
-from wasm_kernel.linux.folders import real_path
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled
+from wasm_kernel.service.open_message import Number, Open, Stamps
 
 TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
 _LOG_CHARACTERS = 16 * 1024
@@ -39,12 +35,9 @@ _LOG_CHARACTERS = 16 * 1024
 Json = Any
 Object = dict[str, Json]
 Files = tuple[str, ...]
-Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
 Short = Annotated[str, Meta(max_length=1000)]
 LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
 LogLevel = Annotated[int, Meta(ge=0, le=50)]  # `logging` remembers each level that it ever got
-Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
-Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
 Scalar = str | int | float | bool | None
 
 
@@ -82,106 +75,6 @@ class ForkReply(Struct, frozen=True):
 
 
 # -- from the service
-
-
-class NotebookFolder(Struct, frozen=True):
-    """The folder that a kernel was started in, for its cells to see.
-
-    Attributes:
-        path: Its real path.
-        identity: Its device and inode number: another folder at that path is not shown.
-        secret: The connection file, which is hidden.
-        kept: The front end's own folders, which are hidden.
-        writes: Whether files that cells write there land in it.
-    """
-
-    path: str
-    identity: tuple[int, int]
-    secret: str
-    kept: tuple[str, ...]
-    writes: bool
-
-
-class KernelSession(Struct, frozen=True):
-    """The part of `Open` that only kernels have: what their cells may ask of the host.
-
-    Attributes:
-        workspace: The workspace's path that the user knows.
-        tomorrow: A phrase about what the next kernel will find.
-        of_notebook: Whether the session belongs to a notebook whose file is known.
-        reopened: Whether a notebook's new kernel has reopened the session.
-        fork: Whether cells may fork the session.
-        prune: Whether cells may prune sessions.
-        suffixes: The suffixes of files that may be published.
-        results: The names that lead from the notebook to the folder for results; none if unknown.
-        collects: Whether a batch collects the results, so that cells publish nothing.
-        publishes_at_end: Whether the front end publishes all results when it ends.
-        notebook: The notebook's folder; None if cells do not see it.
-    """
-
-    workspace: str
-    tomorrow: str
-    of_notebook: bool
-    reopened: bool
-    fork: bool
-    prune: bool
-    suffixes: tuple[str, ...]
-    results: tuple[str, ...]
-    collects: bool
-    publishes_at_end: bool
-    notebook: NotebookFolder | None
-
-
-class Open(_Message, frozen=True, tag="open"):
-    """The session to serve; it comes first, and once.
-
-    Attributes:
-        session_id: The session's id; empty outside of sessions.
-        workspace: The real path of the folder that the guest sees as `/app`.
-        private_root: The folder that holds private folders, if one is named.
-        policy: The limits, as `plain_policy` returns them.
-        confinement: `off`, `auto` or `required`.
-        state_home: The parent of the user's state folder, as the service finds it.
-        resume: When it goes on with the variables that are there, as a `Resume`.
-        quiet: Whether the first cell says nothing of variables that are there.
-        folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
-            only the program makes forks. None for a service's; its worker looks for the folders.
-        verified: The stamps of the session's last worker, from `Closed`.
-        notices: Sentences for the first cell.
-        door: The way in that the sandbox is used through.
-        count: The least number of its next cell. A cell that was lost with its worker may have the
-            number before, and only the service knows of it.
-        told: Whether the user knows what is kept, although the last worker was ended.
-        kernel: What a kernel's cells may ask of the host; None for other sandboxes.
-    """
-
-    language: str
-    session_id: str
-    workspace: str
-    private_root: str | None
-    policy: Object
-    pip: bool
-    confinement: str
-    state_home: str | None = None
-    resume: str = "always"
-    quiet: bool = True
-    folders: OpenedFolders | None = None
-    verified: Stamps = {}
-    notices: tuple[str, ...] = ()
-    door: Door = Door.PROGRAM
-    count: Number = 1
-    told: bool = False
-    kernel: KernelSession | None = None
-
-    @property
-    def again(self) -> "Open":
-        """The message for the next worker, which goes on where the first one ended."""
-        return replace(self, resume="always", quiet=True, notices=(), count=1, told=False)
-
-    @property
-    def root(self) -> str:
-        """The folder that the session lies in."""
-        return str(Path(self.workspace).parent)
 
 
 class Start(_Message, frozen=True, tag="start"):
@@ -507,13 +400,6 @@ def _read(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
 
 
 # -- values that are sent as plain ones
-
-
-def plain_policy(policy: ExecutionPolicy) -> Object:
-    """Returns the fields of a policy as `ExecutionPolicy.from_values` takes them."""
-    mounts = [{**vars(mount), "host": str(real_path(mount.host))} for mount in policy.mounts]
-    fields = {name: getattr(policy, name) for name in POLICY_FIELDS}
-    return {**fields, "mounts": mounts, "env": dict(policy.env)}
 
 
 def failure(call: int, problem: BaseException) -> Failed:

@@ -31,7 +31,7 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
-from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_sandbox import CLOSED, WorkerSandbox
 from wasm_kernel.sessions.forking import Forked, ForkSession

@@ -31,7 +31,7 @@ from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.expiry import Expiry, in_peace
 from wasm_kernel.service.fork_server import CLOSED, ForkServer, Worker, flavours_of
 from wasm_kernel.service.limits import ServiceLimits
-from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
 from wasm_kernel.service.registry import Entry, Registry, check_owner
 from wasm_kernel.service.remote_sandbox import RemoteSandbox

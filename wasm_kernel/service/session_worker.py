@@ -28,7 +28,6 @@ from wasm_kernel.errors import (
     describe,
 )
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NUMBERS_MOST
 from wasm_kernel.guests.broker_handlers import Fetched
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
@@ -38,13 +37,15 @@ from wasm_kernel.service.calls import (
     LAST_KEPT,
     START_SECONDS,
     PendingCall,
-    PendingOffer,
     most_memory,
     stuck,
 )
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.messages import Figures, FromCell, Open, Report
-from wasm_kernel.service.worker_line import WorkerLine, own_fields
+from wasm_kernel.service.messages import FromCell, Report
+from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.page_offers import PageOffers, PendingOffer
+from wasm_kernel.service.usage import Usage
+from wasm_kernel.service.worker_line import WorkerLine, log_report
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
@@ -74,7 +75,7 @@ _RESET = "this session was put away before the call began; try again"
 
 
 class SandboxHome(Protocol):
-    """The methods of a service that a session's worker calls. Any thread may call them."""
+    """The methods that a session's worker calls. Any thread may call them."""
 
     def release(self, session: SessionWorker) -> None:
         """Notes that a session is asleep."""
@@ -84,21 +85,6 @@ class SandboxHome(Protocol):
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of requests beyond the walls; each checks its request."""
-
-
-class Usage(Struct):
-    """The resources that a session has used since the service knows it.
-
-    `fuel` is the fuel of its cells, if counted. `ended_seconds` is the processor time of workers
-    that have ended, `cpu_seconds` that of all, as of the last call that ended. `figures` are the
-    worker's last ones.
-    """
-
-    cells: int = 0
-    fuel: int = 0
-    ended_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    figures: Figures = Figures()
 
 
 class _Leaving(Struct, frozen=True):
@@ -143,6 +129,7 @@ class SessionWorker:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._calls = CallQueue(queue)
+        self._offers = PageOffers()
         self._thread: threading.Thread | None = None
         self._line: WorkerLine | None = None
         self._leaving: _Leaving | None = None
@@ -176,9 +163,9 @@ class SessionWorker:
         return number
 
     def interrupt(self, call: int = 0) -> bool:
-        """Interrupts a cell by its call's number; returns whether there was one.
+        """Interrupts a cell (0: the running one, or all that wait for a worker).
 
-        0 stands for the running cell, or for all cells that wait for a worker.
+        Returns whether there was one.
         """
         with self._changed:
             waits = self._thread is not None and self._line is None
@@ -188,14 +175,14 @@ class SessionWorker:
         for cell in cells:  # none was sent, and the worker's start may take a minute
             cell.cancel()
         self._flush()
-        return bool(cells) or not waits
+        return not waits or bool(cells)
 
     def offer(self, offered: PendingOffer) -> None:
         """Offers a message to the running cell, if there is one."""
         with self._changed:
             if self._line is None or self._leaving is not None:
                 return
-            self._calls.offer(offered)
+            self._offers.add(self._calls.tell(offered.offer), offered)
         self._flush()
 
     @property
@@ -255,8 +242,8 @@ class SessionWorker:
                 line = WorkerLine(worker, lambda: self._home.handlers(self))
                 problem = self._serve(line)
                 line.outside.cancel_all()
-                self._end_offers()
-                self.usage.ended_seconds = self.usage.cpu_seconds
+                self._offers.end()
+                self.usage.worker_ended()
                 worker.close()
                 is_called = self._begins_again(line, problem) or self._asleep(problem)
 
@@ -324,7 +311,7 @@ class SessionWorker:
             case messages.Opened():
                 line.count(size)
                 line.is_up = True
-                self._count_on(report.count)
+                self.usage.count_on(report.count)
                 self._killed = 0
             case messages.Closed():
                 if self._leaving is None:
@@ -336,7 +323,7 @@ class SessionWorker:
                 self._ended(report, line)
             case messages.Event() | messages.Logged():
                 line.count(size)
-                self._log(report)
+                log_report(report, self.logger, self.opened.session_id or None)
             case _:
                 self._take_more(report, size, line)
 
@@ -348,62 +335,37 @@ class SessionWorker:
                 self.noted(report.text)
             case messages.Claim() | messages.Served():
                 line.count(size)
-                self._take_offer(report, line)
+                self._offers.take(report, line)
             case BrokerRequest() | BrokerCancel():
                 line.count(size)
                 with self._changed:
                     forks = self._calls.forks
                 line.serve(report, forks)
             case _:
-                if (pending := self._calls.find(report.call)) is None:
+                pending = self._calls.find(report.call) or self._offers.find(report.call)
+                if pending is None:
                     line.count(size)
                 elif (answer := pending.take(report, size)) is not None:
                     line.answer(answer)
 
-    def _take_offer(self, report: messages.Claim | messages.Served, line: WorkerLine) -> None:
-        """Takes what the running cell says about an offered message."""
-        with self._changed:
-            offered = self._calls.find_offer(report.call)
-        if isinstance(report, messages.Claim):
-            is_granted = offered is not None and offered.claim()
-            line.answer(messages.Claimed(report.call, is_granted))
-        elif offered is not None:
-            offered.end()
-
-    def _end_offers(self) -> None:
-        """Ends the offers to a cell that has ended: each message's own turn comes next."""
-        with self._changed:
-            offers = self._calls.take_offers()
-        for offered in offers:
-            offered.end()
-
     def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
-        self.usage.cpu_seconds = self.usage.ended_seconds + line.worker.cpu_seconds
+        self.usage.measured(line.worker.cpu_seconds)
         if (pending := self._calls.find(report.call)) is None:
             raise FrameError("it answers what nobody asked")
         end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):
-            self.usage.figures = report.figures
+            budget = self.opened.policy["fuel_budget"]
+            self.usage.add(report.figures, budget, is_cell=pending.is_cell)
             self.opened = self.opened.again
-            self.usage.cells += pending.is_cell
-            self.usage.fuel += min(report.figures.fuel, self.opened.policy["fuel_budget"] or 0)
         line.renew()
         if pending.is_cell:
-            self._end_offers()
+            self._offers.end()
         with self._changed:
             self._calls.remove(report.call)
             self.last_used = time.time()
         end()
-
-    def _log(self, event: messages.Event | messages.Logged) -> None:
-        if isinstance(event, messages.Logged):
-            _LOG.log(event.level, "a worker: %s", ascii(event.text))
-            return
-        if (fields := own_fields(event)) is not None:
-            fields["session_id"] = self.opened.session_id or None
-            self.logger.log_event(event.name, **fields)
 
     def _asleep(self, problem: WasmKernelError | None) -> bool:
         """Ends the calls that the worker did not end; returns whether more came as it was closing.
@@ -433,14 +395,9 @@ class SessionWorker:
     def _use_number(self) -> int:
         """Returns the number of a lost cell; the next worker does not use it again."""
         number = self.usage.figures.next_count
-        self._count_on(number + 1)
+        self.usage.count_on(number + 1)
         self.opened = replace(self.opened, count=self.usage.figures.next_count)
         return number
-
-    def _count_on(self, count: int) -> None:
-        """Notes the number of the next cell."""
-        count = min(count, NUMBERS_MOST)
-        self.usage.figures = replace(self.usage.figures, next_count=count)
 
     # -- sleeping, closing, looking after it
 
@@ -463,8 +420,7 @@ class SessionWorker:
     @property
     def worker(self) -> Worker | None:
         """The worker; None if there is none."""
-        line = self._line
-        return None if line is None else line.worker
+        return None if (line := self._line) is None else line.worker
 
     @property
     def why_closed(self) -> str:

@@ -41,6 +41,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service import messages
 from wasm_kernel.service.offers import Offers
+from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.root import SessionsRoot
@@ -68,7 +69,7 @@ def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
         opened = messages.read_request(channel.receive())
     except (EOFError, OSError):
         return
-    assert isinstance(opened, messages.Open), "it comes first"
+    assert isinstance(opened, Open), "it comes first"
     try:
         worker = _Worker(channel, language, opened)
         if not flavour.epochs:
@@ -90,7 +91,7 @@ def get_ready() -> None:
     lies_in_session(top)
     with Folder.open(top) as folder:
         PrivateFolders(top).find(SCRATCH, folder)
-    ExecutionPolicy.from_values(messages.plain_policy(ExecutionPolicy()))
+    ExecutionPolicy.from_values(plain_policy(ExecutionPolicy()))
 
 
 class _Worker:
@@ -99,7 +100,7 @@ class _Worker:
     The main thread uses it; pages use it on the guest's thread.
     """
 
-    def __init__(self, channel: Channel, language: GuestLanguage, opened: messages.Open) -> None:
+    def __init__(self, channel: Channel, language: GuestLanguage, opened: Open) -> None:
         self._channel = channel
         self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
         self._questions = itertools.count(1)
@@ -141,7 +142,7 @@ class _Worker:
             may_fork = policy.door is not Door.AGENT  # an agent's tools would not find the fork
             self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
 
-    def _show_notebook(self, folders: SandboxFolders, opened: messages.Open) -> str:
+    def _show_notebook(self, folders: SandboxFolders, opened: Open) -> str:
         """Lets a kernel's cells see its notebook's folder; returns the result in words."""
         kernel = opened.kernel
         if kernel is None:
@@ -153,7 +154,7 @@ class _Worker:
         return show_notebook(folders, kernel.notebook, note)
 
     def _serve_kernel(
-        self, opened: messages.Open, kernel: messages.KernelSession, session: LastUse, seen: str
+        self, opened: Open, kernel: KernelSession, session: LastUse, seen: str
     ) -> None:
         """Gives cells what only a kernel's have; `seen` says whether they see its folder."""
         from wasm_kernel.service.kernel_commands import add_commands, let_results_out
@@ -228,7 +229,7 @@ class _Worker:
                 self._offers.add(message, _Page(self, message.call))
             case messages.Claimed():
                 self._offers.answered(message)
-            case messages.Open() | messages.Close():
+            case Open() | messages.Close():
                 raise AssertionError("the one comes first, the other last")
             case messages.Call():
                 self._begin(message.call, message.request)
@@ -315,7 +316,7 @@ class _Worker:
 
 
 def _opened(
-    opened: messages.Open, policy: ExecutionPolicy, logger: SandboxLogger
+    opened: Open, policy: ExecutionPolicy, logger: SandboxLogger
 ) -> tuple[SandboxFolders, LastUse | None]:
     """Returns the folders of a sandbox, and its session if it belongs to one."""
     if opened.folders is not None:

@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import FrameError
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, BrokerServer, Handlers
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
@@ -122,8 +122,12 @@ class WorkerLine:
         self.worker.kill()
 
 
-def own_fields(event: messages.Event) -> dict[str, Any] | None:
-    """Returns the fields of a worker's event; None if it is not one of ours."""
-    if event.name not in _EVENTS or "event" in event.fields:
-        return None
-    return {name: value for name, value in event.fields.items() if name.isidentifier()}
+def log_report(
+    report: messages.Event | messages.Logged, logger: SandboxLogger, session_id: str | None
+) -> None:
+    """Logs what a worker wants to have logged; leaves out events that are not ours."""
+    if isinstance(report, messages.Logged):
+        _LOG.log(report.level, "a worker: %s", ascii(report.text))
+    elif report.name in _EVENTS and "event" not in report.fields:
+        fields = {name: value for name, value in report.fields.items() if name.isidentifier()}
+        logger.log_event(report.name, **{**fields, "session_id": session_id})

@@ -21,7 +21,9 @@ from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, Travelled
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall, PendingCell, PendingOffer
+from wasm_kernel.service.calls import PendingCall, PendingCell
+from wasm_kernel.service.open_message import plain_policy
+from wasm_kernel.service.page_offers import PendingOffer
 from wasm_kernel.service.session_worker import SessionWorker
 
 CLOSED = "this sandbox is closed; its session can be opened again"
@@ -155,7 +157,7 @@ class WorkerSandbox(BaseSandbox):
         """As `BaseSandbox`; the next cell gets another worker, when the running one is over."""
         with self._sending:
             if policy is not None:
-                self._changes |= {"policy": messages.plain_policy(policy), "door": policy.door}
+                self._changes |= {"policy": plain_policy(policy), "door": policy.door}
                 self.policy = policy
             if logger is not None:
                 name = self.session_id

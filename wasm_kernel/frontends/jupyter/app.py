@@ -59,7 +59,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
 from wasm_kernel.publishing.publish import PublishCommand, Results
-from wasm_kernel.service.messages import Open
+from wasm_kernel.service.open_message import Open
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
 

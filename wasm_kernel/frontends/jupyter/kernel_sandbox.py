@@ -17,7 +17,7 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.service.fork_server import Worker, flavours_of
-from wasm_kernel.service.messages import KernelSession, NotebookFolder, Open, plain_policy
+from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open, plain_policy
 from wasm_kernel.service.own_sandbox import OwnHome, OwnSandbox
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_supply import WorkerSource
