@@ -67,7 +67,6 @@ class FakeSandbox:
         self.commands = HostCommands(cast("Any", None), cast("Any", None), LocalBroker({}))
         self.facts = SessionFacts()
         self.queries: list[Mapping[str, Any]] = []
-        self.rests = 0
         self._gate = gate or (lambda progress: None)
         self._thread = GuestThread("fake guest")
         self._started: Future[None] | None = None
@@ -110,11 +109,6 @@ class FakeSandbox:
 
         self._thread.submit(run)
         return outer
-
-    def rest(self) -> bool:
-        """As `Sandbox.rest`; counts the calls."""
-        self.rests += 1
-        return self.rests > 1
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """Records the request and answers it with `answers[op]` of the namespace, if that

@@ -117,18 +117,6 @@ def test_an_interrupt_while_idle_is_harmless(kernel: Driven) -> None:
     assert kernel.run("pass")[0]["status"] == "ok"
 
 
-def test_the_guest_of_an_idle_kernel_rests(kernel: Driven) -> None:
-    name = "import wasm_kernel.frontends.jupyter.kernel as kernel; kernel.REST_SECONDS"
-    kernel.run(f"before = sandbox.rests; {name} = 0.001")
-
-    def has_rested() -> bool:  # the first try comes too early, as the fake sandbox reports
-        _, heard = kernel.run("print(sandbox.rests - before)")
-        return int(next(m for m in heard if m["msg_type"] == "stream")["content"]["text"]) > 1
-
-    assert happens(has_rested)
-    kernel.run(f"{name} = 60")
-
-
 def test_control_and_heartbeat_answer_while_a_cell_computes(kernel: Driven) -> None:
     sent = spinning(kernel)
     assert kernel.control("kernel_info_request", {})["implementation"] == "wasm-kernel"

@@ -254,14 +254,6 @@ class Sandbox(Protocol):
         """Returns the target of each open comm, by the comm's id."""
 
     @abstractmethod
-    def rest(self) -> bool:
-        """Gives the guest's memory back to the system until the next call, if all is on disk.
-
-        Waits some milliseconds for the disk. The next call takes some milliseconds more. Returns
-        True if the guest has no memory to give back any more.
-        """
-
-    @abstractmethod
     def close(self, *, anew: bool = False) -> None:
         """Stops running code and frees the sandbox's resources. Safe to call twice.
 

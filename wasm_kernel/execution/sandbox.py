@@ -287,7 +287,11 @@ class LocalSandbox(BaseSandbox):
         return self._jobs.is_busy
 
     def rest(self) -> bool:
-        """As `BaseSandbox`."""
+        """Gives the guest's memory back to the system until the next call, if all is on disk.
+
+        Waits some milliseconds for the disk. The next call takes some milliseconds more. Returns
+        True if the guest has no memory to give back any more.
+        """
         if (
             not self._jobs.is_started
             or self.busy

@@ -52,6 +52,7 @@ PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoo
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
+_QUIET_SECONDS_OF_KERNELS = 60.0  # their users pause to think; the next cell takes longer after it
 _TOO_LARGE = "what the cell shows or says of its error is too large"
 _SHOW_LESS = "Show less at once: write what is long into a file."
 _FORK_BY_TOOL = (
@@ -132,6 +133,8 @@ class _Worker:
             pip=opened.pip,
         )
         self._sandbox.go_on(opened.count, told=opened.told)
+        is_kernels = opened.kernel is not None
+        self._quiet_seconds = _QUIET_SECONDS_OF_KERNELS if is_kernels else _QUIET_SECONDS
         self._offers = Offers(self._sandbox, self.send)
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
@@ -207,7 +210,7 @@ class _Worker:
         self.send(messages.Stuck(reason, is_kept))
 
     def _next(self) -> messages.Request:
-        while self._channel.is_quiet(_QUIET_SECONDS):
+        while self._channel.is_quiet(self._quiet_seconds):
             if self._sandbox.rest():
                 break
         return messages.read_request(self._channel.receive())

@@ -199,10 +199,6 @@ class WorkerSandbox(BaseSandbox):
         """As `BaseSandbox`."""
         return self.worker.state in ("busy", "starting")
 
-    def rest(self) -> bool:
-        """Returns True: its worker gives the guest's memory back by itself."""
-        return True
-
     def retire(self, why: str) -> bool:
         """As `BaseSandbox`."""
         with self._sending:

@@ -126,9 +126,5 @@ class RefusingSandbox:
         """Returns False: no cell runs."""
         return False
 
-    def rest(self) -> bool:
-        """Returns True: there is no guest."""
-        return True
-
     def close(self, *, anew: bool = False) -> None:
         """Does nothing."""
