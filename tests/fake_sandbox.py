@@ -29,6 +29,7 @@ from wasm_kernel.execution.interfaces import (
     Listener,
     NoListener,
     OfferedMessage,
+    ProcessUsage,
     Sandbox,
     SessionFacts,
 )
@@ -170,6 +171,10 @@ class FakeSandbox:
         for cell in waiting:
             cell.set_result(self.result(CellError("KeyboardInterrupt", "")))
         return running is not None or bool(waiting)
+
+    def process_usage(self) -> ProcessUsage:
+        """As `Sandbox`."""
+        return ProcessUsage()
 
     def close(self, *, anew: bool = False) -> None:
         """As `Sandbox.close`."""

@@ -26,6 +26,7 @@ from wasm_kernel.execution.interfaces import (
     NoListener,
     NoSession,
     OfferedMessage,
+    ProcessUsage,
     SessionHooks,
 )
 from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
@@ -301,6 +302,10 @@ class LocalSandbox(BaseSandbox):
             return False
         memory.trim()
         return True
+
+    def process_usage(self) -> ProcessUsage:
+        """Returns zeros: the guest has no process of its own."""
+        return ProcessUsage()
 
     def wait_written(self, seconds: float) -> bool:
         """Waits for the state before the running cell to be on disk; returns whether it is."""

@@ -204,6 +204,11 @@ class Worker(Process):
         """The bytes of memory that it shares with no other process; 0 if it is gone."""
         return _kilobytes(self._memory, ("Private_",)) * 1024
 
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of its memory, shared parts in proportion; 0 if it is gone."""
+        return _kilobytes(self._memory, ("Pss:",)) * 1024
+
 
 def _text(file: int) -> str:
     """Returns the text of a file about a process; empty if the process is gone."""

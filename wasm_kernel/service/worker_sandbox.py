@@ -16,7 +16,13 @@ from wasm_kernel.errors import SandboxClosed, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.base_sandbox import BaseSandbox, TravelRequest
 from wasm_kernel.execution.cell_future import CellFuture, never_ran
-from wasm_kernel.execution.interfaces import Cell, Listener, OfferedMessage, SessionHooks
+from wasm_kernel.execution.interfaces import (
+    Cell,
+    Listener,
+    OfferedMessage,
+    ProcessUsage,
+    SessionHooks,
+)
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, Travelled
@@ -198,6 +204,13 @@ class WorkerSandbox(BaseSandbox):
     def busy(self) -> bool:
         """As `BaseSandbox`."""
         return self.worker.state in ("busy", "starting")
+
+    def process_usage(self) -> ProcessUsage:
+        """As `Sandbox`."""
+        worker, seconds = self.worker.worker, self.worker.usage.ended_seconds
+        if worker is None:
+            return ProcessUsage(0, seconds)
+        return ProcessUsage(worker.shared_bytes, seconds + worker.cpu_seconds)
 
     def retire(self, why: str) -> bool:
         """As `BaseSandbox`."""

@@ -85,7 +85,7 @@ class WasmKernel(Kernel):
         self.runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._narrated: set[str | None] = set()  # clients that were shown the progress of the start
-        self._usage = Usage(sandbox.policy)
+        self._usage = Usage(sandbox)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         stdin = StdinChannel(self.stdin_socket, session)
         self._page = Page(

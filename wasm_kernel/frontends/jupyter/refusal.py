@@ -20,6 +20,7 @@ from traitlets import TraitError
 from traitlets.config import Application
 
 from wasm_kernel.errors import PolicyError, WasmKernelError, describe
+from wasm_kernel.execution.interfaces import ProcessUsage
 from wasm_kernel.frontends.jupyter import config_files
 from wasm_kernel.frontends.jupyter.settings import (
     ROOT_ENVIRONMENT,
@@ -125,6 +126,10 @@ class RefusingSandbox:
     def interrupt(self) -> bool:
         """Returns False: no cell runs."""
         return False
+
+    def process_usage(self) -> ProcessUsage:
+        """Returns zeros: there is no guest."""
+        return ProcessUsage()
 
     def close(self, *, anew: bool = False) -> None:
         """Does nothing."""
