@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -301,6 +302,13 @@ def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
     module = import_module(f"wasm_kernel.guests.{runtime.value}.language")
     language: GuestLanguage = module.shared_language(broker)
     return language
+
+
+@cache
+def info_of(runtime: RuntimeType) -> LanguageInfo:
+    """Returns the facts about a language, without loading it."""
+    found: LanguageInfo = import_module(f"wasm_kernel.guests.{runtime.value}.info").info()
+    return found
 
 
 def languages() -> Iterator[GuestLanguage]:

@@ -50,6 +50,7 @@ from wasm_kernel.frontends.jupyter.settings import (
     folder_of_notebook,
     notebook_of,
 )
+from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.confinement import OFF, Confinement
@@ -197,6 +198,7 @@ class WasmKernelApp(JupyterApp):
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(broker, handlers, confinement))
         opened = self._opened(session, opening, policy, place, path)
+        info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
         confinement.close_files(kept_by(path, self.config, published))
         if self._publishes_at_end:

@@ -24,6 +24,7 @@ from wasm_kernel.guests.base import (
 )
 from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
+from wasm_kernel.guests.javascript import info
 from wasm_kernel.guests.javascript.files import GuestFiles
 from wasm_kernel.guests.javascript.guest import (
     Addresses,
@@ -47,10 +48,6 @@ from wasm_kernel.wasi_files.access import FileAccess
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
-_HELP_LINKS = (
-    ("JavaScript Reference", "https://developer.mozilla.org/docs/Web/JavaScript/Reference"),
-    ("TypeScript Handbook", "https://www.typescriptlang.org/docs/handbook/intro.html"),
-)
 _COMMAND = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
 _LINE = re.compile(r"[^\r\n]+")
 
@@ -87,16 +84,7 @@ class JavaScriptLanguage:
     @property
     def info(self) -> LanguageInfo:
         """Facts about the language that are known without a running guest."""
-        language = {
-            "name": "javascript",
-            "version": f"ES2025, QuickJS-NG {guest_files.VERSION}",
-            "mimetype": "application/typescript",
-            "codemirror_mode": "typescript",
-            "pygments_lexer": "typescript",
-            "nbconvert_exporter": "script",
-            "file_extension": ".ts",
-        }
-        return LanguageInfo("JavaScript and TypeScript", language, _HELP_LINKS)
+        return info.info()
 
     def examine(self) -> Iterator[Finding]:
         """Yields findings about its files and its cache; changes nothing."""

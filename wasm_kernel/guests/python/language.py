@@ -26,6 +26,7 @@ from wasm_kernel.guests.base import (
 from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareGuest
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
+from wasm_kernel.guests.python import info
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
 from wasm_kernel.guests.python.guest import (
@@ -47,13 +48,6 @@ from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
-_HELP_LINKS = (
-    ("Python Reference", "https://docs.python.org/3.15"),
-    ("IPython Reference", "https://ipython.readthedocs.io/en/stable/"),
-    ("NumPy Reference", "https://numpy.org/doc/stable/reference/"),
-    ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
-    ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
-)
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
 
@@ -121,20 +115,7 @@ class PythonLanguage:
     @property
     def info(self) -> LanguageInfo:
         """Facts about the language that are known without a running guest."""
-        try:
-            version = self.files.python_version
-        except (BundleError, OSError):
-            version = "unknown"  # the first cell says which file is missing
-        language = {
-            "name": "python",
-            "version": version,
-            "mimetype": "text/x-python",
-            "codemirror_mode": {"name": "ipython", "version": 3},
-            "pygments_lexer": "ipython3",
-            "nbconvert_exporter": "python",
-            "file_extension": ".py",
-        }
-        return LanguageInfo(f"Python {version}", language, _HELP_LINKS)
+        return info.info(self.cache)
 
     def examine(self) -> Iterator[Finding]:
         """Yields findings about its files and its cache; changes nothing."""
