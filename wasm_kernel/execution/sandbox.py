@@ -273,6 +273,16 @@ class LocalSandbox(BaseSandbox):
         return self._runner.next_count
 
     @property
+    def memory_bytes(self) -> int:
+        """The size of the guest's memory; any thread."""
+        return self._runner.memory_bytes
+
+    @property
+    def history_states(self) -> int:
+        """The number of states that memory can be brought back to; any thread."""
+        return self._runner.history_states
+
+    @property
     def interrupted(self) -> bool:
         """As `BaseSandbox`."""
         return self._runner.clock.should_stop()

@@ -51,6 +51,7 @@ class KernelSession(Struct, frozen=True):
         collects: Whether a batch collects the results, so that cells publish nothing.
         publishes_at_end: Whether the front end publishes all results when it ends.
         notebook: The notebook's folder; None if cells do not see it.
+        logs: Whether there is a log for events.
     """
 
     workspace: str
@@ -64,6 +65,7 @@ class KernelSession(Struct, frozen=True):
     collects: bool
     publishes_at_end: bool
     notebook: NotebookFolder | None
+    logs: bool
 
 
 class Open(Struct, frozen=True, tag_field="kind", tag="open"):

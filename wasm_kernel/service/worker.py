@@ -112,7 +112,8 @@ class _Worker:
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
             os.environ["XDG_STATE_HOME"] = opened.state_home
-        logger = SandboxLogger(_Events(channel))
+        is_heard = opened.kernel is None or opened.kernel.logs
+        logger = SandboxLogger(_Events(channel) if is_heard else None)
         folders, session = _opened(opened, policy, logger)
         folders.verified |= opened.verified
         folders.notices += opened.notices
@@ -297,9 +298,8 @@ class _Worker:
         future.add_done_callback(tell)
 
     def _figures(self, fuel: int) -> messages.Figures:
-        facts = self._sandbox.facts.all()
-        used, commits = facts.get("memory_bytes", 0), facts.get("history_states", 0)
-        return messages.Figures(self._sandbox.next_count, used, commits, fuel)
+        used, states = self._sandbox.memory_bytes, self._sandbox.history_states
+        return messages.Figures(self._sandbox.next_count, used, states, fuel)
 
     def send(self, message: Struct) -> None:
         """Sends a message. Any thread may call it."""

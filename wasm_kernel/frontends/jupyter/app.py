@@ -229,6 +229,7 @@ class WasmKernelApp(JupyterApp):
             results=place.into,
             publishes_at_end=self._publishes_at_end,
             notebook=notebook,
+            logs=self._has_log,
         )
         return opened_by(self.settings, session, policy, kernel)
 
@@ -296,12 +297,17 @@ class WasmKernelApp(JupyterApp):
 
         return {**handlers, PruneSessions: prune(root)}
 
+    @property
+    def _has_log(self) -> bool:
+        """True if there is a log for events: a file, or this process's at level INFO or below."""
+        is_told = logging.getLogger("wasm_kernel").isEnabledFor(logging.INFO)
+        return self.settings.event_file is not None or is_told
+
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:
         """The logger of events: a file if one is set, else the log at level INFO or below."""
         place = self.settings.event_file
         if place is None:
-            own = logging.getLogger("wasm_kernel")
-            return SandboxLogger(own) if own.isEnabledFor(logging.INFO) else None
+            return SandboxLogger(logging.getLogger("wasm_kernel")) if self._has_log else None
         from wasm_kernel.events import EventFile
 
         file = EventFile(place)

@@ -118,6 +118,7 @@ def kernel_session(
     results: tuple[str, ...],
     publishes_at_end: bool,
     notebook: NotebookFolder | None,
+    logs: bool,
 ) -> KernelSession:
     """Returns what a kernel's cells may ask of the host, by its settings."""
     return KernelSession(
@@ -132,6 +133,7 @@ def kernel_session(
         collects=settings.is_batch,
         publishes_at_end=publishes_at_end,
         notebook=notebook,
+        logs=logs,
     )
 
 
