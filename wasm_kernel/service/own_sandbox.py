@@ -181,6 +181,7 @@ class OwnSandbox(WorkerSandbox):
     ) -> OwnSandbox:
         """Returns the sandbox in the open folders of `new`; the options are `create_sandbox`'s."""
         folders, state = new.folders, state_folder()
+        folders.mounted(policy.mounts)
         opened = Open(
             language=RuntimeType.checked(runtime).value,
             session_id=new.session_id or "",
