@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests.faces import open_files
-from tests.local import get_session_sandbox
 from tests.sampled import sampled
+from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.tar import ArchiveWriter

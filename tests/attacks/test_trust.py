@@ -11,7 +11,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import wait_for
-from tests.peak import MB, Peak
+from tests.peak import MB
 from tests.sampled import sampled
 
 BREAKING = {
@@ -84,8 +84,10 @@ def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: st
     assert broken.says("print(len([1, 2]), kept)").endswith("2 1")
 
 
-def test_case_17_an_agent_that_never_begins_ends_by_interrupts(victim_of: Making) -> None:
-    broken = victim_of(grace_seconds=0.2)
+def test_case_17_an_agent_that_never_begins_ends_by_interrupts(
+    fresh_victim_of: Making,
+) -> None:
+    broken = fresh_victim_of(where="in-process", grace_seconds=0.2)
     broken.says("mine = 17")
     spin = "def f(self):\n  open('begun', 'w').close()\n  while True: pass\n"
     broken.run(f"{spin}type(get_ipython().agent).turn = f")
@@ -247,7 +249,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("frame", HOSTILE.values(), ids=HOSTILE.keys())
 def test_case_19_a_hostile_frame_is_refused(forger: Victim, frame: str) -> None:
-    peak = Peak()
+    peak = forger.peak()
     code = (
         f"try:\n  said = forge({frame}).decode()\nexcept OSError as e:\n  said = 'refused'\n"
         "print(said[:200])"
