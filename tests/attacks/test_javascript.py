@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faces import put_back
+from tests.faces import process_of, put_back
 from tests.peak import MB, Peak
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
@@ -148,7 +148,7 @@ def test_names_of_packages_take_little_of_the_host(sandbox: BaseSandbox) -> None
     fs.writeFileSync('/app/node_modules/stars/package.json', JSON.stringify(stars))
     """
     assert sandbox.execute(code).success
-    peak = Peak()
+    peak = Peak(process_of(sandbox))
     sandbox.execute("await import('stars/' + 'x'.repeat(4000)).catch(each => each.name)")
     assert peak.grown < 64 * MB
 

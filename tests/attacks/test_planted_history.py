@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.peak import MB, Peak
+from tests.faces import process_of
+from tests.peak import MB, Peak, of_process
 from tests.sampled import sampled
 from tests.stored import content_of, state_of
 from wasm_kernel import get_session_sandbox
@@ -115,6 +116,7 @@ def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
         with get_session_sandbox(ID, workspace_root=saved) as sandbox:
             result = sandbox.execute("y = 3; print(globals().get('x'))")
             assert result.success, result.error
+            assert of_process(process_of(sandbox), "VmHWM") < 400 * MB
             assert result.stdout.strip() in {"1", "2", "None"}
             sandbox.checkpoint("here")
 
