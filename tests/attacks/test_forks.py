@@ -10,7 +10,7 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.attacks.test_repetition import DRAWS, drawn, repeated
 from tests.faces import full_disk
-from wasm_kernel import WasmKernelError
+from wasm_kernel import ForkError, WasmKernelError
 
 Forked = Callable[..., list[Victim]]
 
@@ -149,7 +149,7 @@ def test_many_forks_that_fail_leave_the_parent_as_it_was(
 
     monkeypatch.setattr("wasm_kernel.state.index.Index.rewrite", full_disk)
     for _ in range(5):
-        with pytest.raises(WasmKernelError, match="Nothing of it is left"):
+        with pytest.raises(ForkError, match="Nothing of it is left"):
             victim.sandbox.fork(3)
     assert not [path for path in victim.app.parent.iterdir() if "fork" in path.name]
     assert victim.says("print(x)") == "1"

@@ -84,10 +84,8 @@ def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: st
     assert broken.says("print(len([1, 2]), kept)").endswith("2 1")
 
 
-def test_case_17_an_agent_that_never_begins_ends_by_interrupts(
-    fresh_victim_of: Making,
-) -> None:
-    broken = fresh_victim_of(where="in-process", grace_seconds=0.2)
+def test_case_17_an_agent_that_never_begins_ends_by_interrupts(victim_of: Making) -> None:
+    broken = victim_of(grace_seconds=0.2)
     broken.says("mine = 17")
     spin = "def f(self):\n  open('begun', 'w').close()\n  while True: pass\n"
     broken.run(f"{spin}type(get_ipython().agent).turn = f")
