@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from tests.local import LocalSandbox
-from wasm_kernel import SandboxResult, TravelError
+from wasm_kernel import BaseSandbox, SandboxResult, TravelError
+from wasm_kernel.service.worker_sandbox import WorkerSandbox
 
 A_UUID = "8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11"
 """The name of a session; it is the same in every run, so that names of tests are."""
 BEGINNING = "the beginning of a test"
 PATIENCE = 60.0
 """Seconds that a busy machine may take for something that an idle one does at once."""
+
+
+AnySandbox = TypeVar("AnySandbox", bound=BaseSandbox)
 
 
 class Executes(Protocol):
@@ -32,7 +36,15 @@ def says(sandbox: Executes, code: str) -> str:
     return result.stdout.strip()
 
 
-def put_back(sandbox: LocalSandbox) -> LocalSandbox:
+def process_of(sandbox: BaseSandbox) -> int:
+    """The process that a sandbox's guest lives in."""
+    if not isinstance(sandbox, WorkerSandbox):
+        return os.getpid()
+    assert sandbox.worker.worker is not None
+    return sandbox.worker.worker.process
+
+
+def put_back(sandbox: AnySandbox) -> AnySandbox:
     """Gives the sandbox the variables and files that it had at the first call."""
     try:
         sandbox.restore(BEGINNING, files=True)
@@ -42,10 +54,10 @@ def put_back(sandbox: LocalSandbox) -> LocalSandbox:
     return sandbox
 
 
-def open_files() -> list[str]:
-    """The paths of all files that this process has open, as the system lists them."""
+def open_files(process: int | str = "self") -> list[str]:
+    """The paths of all files that a process has open, as the system lists them."""
     found = []
-    for link in Path("/proc/self/fd").iterdir():
+    for link in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed in between, or the listing's own
             found.append(str(link.readlink()))
     return found

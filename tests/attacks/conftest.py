@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,15 +11,20 @@ from typing import Any
 
 import pytest
 
-from tests.faces import PATIENCE, put_back
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel import SandboxResult
-from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.guests.protocol import Output, Stream
+from tests.faces import PATIENCE, process_of, put_back
+from tests.peak import Peak
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    NoListener,
+    SandboxResult,
+    Stream,
+    create_sandbox,
+)
+from wasm_kernel.guests.protocol import Output
 from wasm_kernel.linux import trees
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.sandbox_factory import Isolation
 
-START_SECONDS = 600
 SMALL = ExecutionPolicy(
     cell_timeout=PATIENCE,  # an attack that should reach one of these three limits sets its own
     grace_seconds=PATIENCE,
@@ -46,12 +52,21 @@ class Heard(NoListener):
 class Victim:
     """A sandbox under attack."""
 
-    sandbox: LocalSandbox
+    sandbox: BaseSandbox
 
     @property
     def app(self) -> Path:
         """The host folder behind `/app`."""
         return self.sandbox.workspace
+
+    @property
+    def process(self) -> int:
+        """The process that its guest lives in."""
+        return process_of(self.sandbox)
+
+    def peak(self) -> Peak:
+        """Measures the memory of the guest's process and of this one, from now on."""
+        return Peak(*{os.getpid(), self.process})
 
     def run(self, code: str, *, interrupt: str = "", **options: Any) -> SandboxResult:
         """The result of a cell, which is interrupted each time it has printed this word."""
@@ -88,25 +103,33 @@ Making = Callable[..., Victim]
 
 
 class Shared:
-    """One sandbox for the attacks of a file."""
+    """The sandboxes for the attacks of a file: one under `SMALL`, and the last with other limits.
 
-    def __init__(self, sandbox: LocalSandbox) -> None:
-        self._sandbox = sandbox
-        self._spoilt = False
-        put_back(sandbox)
+    A sandbox keeps the variables and files of earlier attacks, unless `anew` asks for those before
+    the first attack.
+    """
 
-    def victim(self, policy: ExecutionPolicy, *, anew: bool = False) -> Victim:
-        """The sandbox under this policy.
+    def __init__(self, make: Callable[[ExecutionPolicy], BaseSandbox]) -> None:
+        self._make = make
+        self._made: dict[str, BaseSandbox] = {}
+        self._spoilt = ""
 
-        It keeps the variables and files of earlier attacks of this kind, unless `anew` asks for
-        those before the first attack.
-        """
-        if anew or self._spoilt:
-            put_back(self._sandbox)
-        self._spoilt = anew
-        if self._sandbox.policy != policy:
-            self._sandbox.adopt(policy, None)
-        return Victim(self._sandbox)
+    def victim(self, *, anew: bool = False, **limits: Any) -> Victim:
+        """The sandbox under these limits."""
+        key = repr(limits)
+        if key not in self._made:
+            for other in {*self._made} - {repr({})}:
+                self._made.pop(other).close()
+            self._made[key] = put_back(self._make(small(**limits)))
+        elif anew or self._spoilt == key:
+            put_back(self._made[key])
+        self._spoilt = key if anew else ""
+        return Victim(self._made[key])
+
+    def close(self) -> None:
+        """Closes them."""
+        for sandbox in self._made.values():
+            sandbox.close()
 
 
 def small(**limits: Any) -> ExecutionPolicy:
@@ -115,18 +138,30 @@ def small(**limits: Any) -> ExecutionPolicy:
 
 
 @pytest.fixture(scope="module")
-def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """One sandbox for all tests of a file."""
-    sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("victim") / "app", policy=SMALL)
-    sandbox.start().result(START_SECONDS)
-    yield Shared(sandbox)
-    sandbox.close()
+def isolation() -> Isolation:
+    """Where the guests of a file live. A file whose tests reach inside has its own fixture."""
+    return "worker"
+
+
+@pytest.fixture(scope="module")
+def shared(
+    warm: None, isolation: Isolation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shared]:
+    """The sandboxes for all tests of a file."""
+
+    def make(policy: ExecutionPolicy) -> BaseSandbox:
+        workspace = tmp_path_factory.mktemp("victim") / "app"
+        return create_sandbox(workspace=workspace, policy=policy, isolation=isolation)
+
+    made = Shared(make)
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def victim(shared: Shared) -> Iterator[Victim]:
     """The file's sandbox; after the attack, its session must go on."""
-    found = shared.victim(SMALL)
+    found = shared.victim()
     yield found
     found.lives()
 
@@ -134,17 +169,17 @@ def victim(shared: Shared) -> Iterator[Victim]:
 @pytest.fixture
 def victim_of(shared: Shared) -> Making:
     """Returns the file's sandbox in its first state, under a policy with limits set by the test."""
-    return lambda **limits: shared.victim(small(**limits), anew=True)
+    return lambda **limits: shared.victim(anew=True, **limits)
 
 
 @pytest.fixture
-def fresh_victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
+def fresh_victim_of(warm: None, isolation: Isolation, tmp_path: Path) -> Iterator[Making]:
     """Makes new sandboxes, each with its own folder and limits set by the test."""
-    made: list[LocalSandbox] = []
+    made: list[BaseSandbox] = []
 
-    def one(name: str = "app", **limits: Any) -> Victim:
-        made.append(create_sandbox(workspace=tmp_path / name, policy=small(**limits)))
-        made[-1].start().result(START_SECONDS)
+    def one(name: str = "app", where: Isolation = isolation, **limits: Any) -> Victim:
+        workspace, policy = tmp_path / name, small(**limits)
+        made.append(create_sandbox(workspace=workspace, policy=policy, isolation=where))
         return Victim(made[-1])
 
     yield one

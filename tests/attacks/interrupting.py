@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 
 KINDS = {
@@ -45,7 +45,7 @@ LATEST = 0.016  # seconds after which an interrupt comes
 class Asked(NoListener):
     """A user who never answers; an interrupt ends the waiting."""
 
-    def __init__(self, sandbox: LocalSandbox) -> None:
+    def __init__(self, sandbox: BaseSandbox) -> None:
         self._sandbox = sandbox
 
     def ask(self, prompt: str, password: bool) -> str:
@@ -57,7 +57,7 @@ class Asked(NoListener):
         return "an answer"
 
 
-def interrupt_many(sandbox: LocalSandbox, rounds: Iterable[int], seed: int) -> dict[str, int]:
+def interrupt_many(sandbox: BaseSandbox, rounds: Iterable[int], seed: int) -> dict[str, int]:
     """Interrupt one cell in each round; the cell after it must run. Returns how often cells ended
     how.
     """

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.local import LocalSandbox, create_session_sandbox, get_session_sandbox
+from wasm_kernel import BaseSandbox, create_session_sandbox, get_session_sandbox
 
 MAKE = "import os; x = {number}; open('file', 'w').write(str({number})); os.makedirs('a/b')"
 LOOK = (
@@ -21,7 +21,7 @@ LOOK = (
 )
 
 
-def look(sandbox: LocalSandbox) -> str:
+def look(sandbox: BaseSandbox) -> str:
     result = sandbox.execute(LOOK)
     assert result.success, result.error
     return result.stdout.strip()

@@ -24,9 +24,9 @@ import msgspec
 import pytest
 
 from tests.attacks.test_archives import manifest, member, packed, refused
-from tests.local import get_session_sandbox
 from tests.peak import MB, Peak
 from tests.sampled import sampled
+from wasm_kernel import get_session_sandbox
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -110,7 +110,9 @@ def test_states_that_are_holes_become_no_more_than_is_allowed(
     assert on_disk(root) < 150 * MB
     made = import_session(archive, root)
     assert on_disk(root / made.session_id) < 200 * MB
-    with get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
+    with get_session_sandbox(
+        made.session_id, workspace_root=root, isolation="in-process"
+    ) as sandbox:
         assert sandbox.execute("y = 2; print(y)").stdout == "2\n"
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.peak import MB, Peak
+from tests.peak import MB
 from tests.sampled import sampled
+from wasm_kernel import FrameError, NoListener
 from wasm_kernel.execution import comms
-from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.result import CommKind, CommMessage
 
 RSS = 768 * MB  # bytes for guest and host together; the guest alone may have as much
@@ -65,12 +65,12 @@ FLOODS = {  # each with the text that it prints when the test should interrupt i
 }
 
 
-@pytest.mark.parametrize(("code", "word"), sampled(FLOODS, 4))
+@pytest.mark.parametrize(("code", "word"), sampled(FLOODS, 8))
 def test_case_22_a_flood_is_bounded_and_can_be_interrupted(
     victim_of: Making, code: str, word: str
 ) -> None:
     flooded = victim_of(comm_count=5000, comm_bytes=64 << 20)
-    page, peak = Page(), Peak()
+    page, peak = Page(), flooded.peak()
     start = "from comm import create_comm, get_comm_manager\nprint('begun')\n"
     result = flooded.run(start + code, interrupt=word, listener=page)
     assert len(page.said) <= 5000
@@ -82,10 +82,10 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(
 
 
 def test_case_22_a_number_of_comms_may_be_open(
-    victim_of: Making, monkeypatch: pytest.MonkeyPatch
+    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comms, "COMMS_MOST", 500)
-    many, page = victim_of(), Page()
+    many, page = fresh_victim_of(where="in-process"), Page()
     code = "from comm import create_comm\nkeep = [create_comm('t') for _ in range(600)]"
     many.run(code, listener=page)
     assert len(page.said) == 500
@@ -184,7 +184,7 @@ NOT_CARRIED = {
 
 def sent(victim: Victim, value: str) -> tuple[list[CommKind], str]:
     """The messages that a page gets when a cell sends this value, and what the cell prints."""
-    page, peak = Page(), Peak()
+    page, peak = Page(), victim.peak()
     code = f"c = create_comm('t', comm_id='odd')\nc.send({{'x': {value}}})\nc.close()"
     result = victim.run(f"from comm import create_comm\n{code}", listener=page)
     assert peak.grown < 2 * RSS
@@ -214,5 +214,6 @@ def test_case_19_a_page_can_not_harm_the_guest_with_what_it_sends(victim: Victim
     for data in (*odd, {"state": {"value": "x"}}):
         message = CommMessage("msg", "s1", data)
         victim.sandbox.comm(message, listener=Page()).result(SECONDS)
-    move(victim, deep)
+    with pytest.raises(FrameError, match="recursion depth"):
+        move(victim, deep)
     assert victim.says("print(s.value)") == "0"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import open_files
-from tests.peak import MB, Peak
+from tests.peak import MB
 from tests.sampled import sampled
 from wasm_kernel import create_sandbox
 
@@ -121,10 +121,11 @@ def test_case_06_one_death_after_another(victim: Victim) -> None:
 
 def test_case_06_open_files_do_not_pile_up_over_deaths(victim: Victim) -> None:
     victim.run("import os; os._exit(1)")
-    before = len(open_files())
+    mine, before = len(open_files()), len(open_files(victim.process))
     for _ in range(3):
         victim.run("files = [open(f'f{i}', 'w') for i in range(20)]; import os; os._exit(1)")
-    assert len(open_files()) <= before + 5
+    assert len(open_files(victim.process)) <= before + 5
+    assert len(open_files()) <= mine + 5
 
 
 def test_case_05_fuel_that_runs_out_names_the_setting(
@@ -159,14 +160,14 @@ def test_case_28_a_list_too_large_is_a_memory_error(victim: Victim) -> None:
 def test_case_28_a_cell_that_eats_the_memory_is_undone(victim_of: Making, code: str) -> None:
     small = victim_of(memory_bytes=512 << 20)
     small.says("mine = 28")
-    peak = Peak()
+    peak = small.peak()
     error = small.run(code).error
     grown = peak.grown
     assert error is not None and error.ename == "OutOfMemory"
     assert "The variables are as they were before this cell" in error.evalue
     assert "memory_bytes" in error.evalue
     assert "In[" in "".join(error.traceback[:-1]), "it says in which line"
-    assert grown < (2 * 512 + 200) * MB, "the host holds the guest's memory and one commit of it"
+    assert grown < (2 * 512 + 200) * MB, "the worker holds the guest's memory and one commit of it"
     assert small.says("room = bytes(200 << 20); print(mine)") == "28"
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.attacks.conftest import SMALL, Making, Victim
 from tests.faces import wait_for
-from tests.local import create_sandbox
 from tests.private import private_of
 from tests.sampled import but_for
+from wasm_kernel import create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 MB = 1_000_000

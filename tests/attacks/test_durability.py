@@ -18,9 +18,9 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.execution.committing import CELL, FILES, WHOLE
 from tests.faces import full_disk, wait_for
-from tests.local import LocalSandbox, create_sandbox
 from tests.sampled import lasting, sampled
 from tests.stored import commits_in, state_of
+from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders import locks
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
@@ -162,7 +162,7 @@ def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
 def test_a_failing_disk_is_told_and_rollback_works(
     fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
 ) -> None:
-    victim = fresh_victim_of()
+    victim = fresh_victim_of(where="in-process")
     write, done = commits.write_content, 0
 
     def failing(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
@@ -188,7 +188,7 @@ def test_a_failing_disk_is_told_and_rollback_works(
 
 
 def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making) -> None:
-    victim = fresh_victim_of()
+    victim = fresh_victim_of(where="in-process")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commits, "write_content", full_disk)
         victim.run("x = 1")
@@ -209,7 +209,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
     monkeypatch: pytest.MonkeyPatch, warm: None, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(locks.HistoryLock, "take", full_disk)
-    with create_sandbox(workspace=tmp_path) as sandbox:
+    with create_sandbox(workspace=tmp_path, isolation="in-process") as sandbox:
         assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
         sandbox.execute("import os; x = 2; os._exit(1)")
         assert sandbox.execute("print(x)").stdout == "1\n"
@@ -245,7 +245,7 @@ def test_a_second_process_gets_the_files_and_is_told(warm: None, tmp_path: Path)
     assert found_in(tmp_path)[0] >= 0
 
 
-def fails_and_lives(sandbox: LocalSandbox) -> bool:
+def fails_and_lives(sandbox: BaseSandbox) -> bool:
     sandbox.execute("x = 1")
     sandbox.execute("x = 2; import os; os._exit(1)")
     return sandbox.execute("print(x)").stdout == "1\n"

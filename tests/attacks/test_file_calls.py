@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from tests.engine.tiny import APP, RIGHTS, Guest
 from tests.faces import open_files
-from tests.local import create_sandbox, create_session_sandbox
-from wasm_kernel import ExecutionPolicy
+from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume

@@ -8,8 +8,11 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import PATIENCE
+from wasm_kernel.execution.commands import HostCommands
+from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.service.sandbox_factory import Isolation
 
 MAGIC = """
 from IPython.core.magic import no_var_expand, register_line_magic
@@ -22,6 +25,17 @@ del knock  # it would hide the magic where that stands without its percent sign
 """
 
 
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The program that has the guest adds a command to it."""
+    return "in-process"
+
+
+def commands_of(victim: Victim) -> HostCommands:
+    assert isinstance(victim.sandbox, LocalSandbox)
+    return victim.sandbox.commands
+
+
 @pytest.fixture
 def done(victim: Victim) -> Iterator[list[str]]:
     """The lines for which the host ran the command `knock`."""
@@ -32,10 +46,10 @@ def done(victim: Victim) -> Iterator[list[str]]:
         context.say(f"knocked {line.line}\n")
         return len(lines)
 
-    victim.sandbox.commands.add("knock", knock)
+    commands_of(victim).add("knock", knock)
     victim.says(MAGIC)
     yield lines
-    victim.sandbox.commands.add("knock", lambda line, context: None)
+    commands_of(victim).add("knock", lambda line, context: None)
 
 
 def test_a_command_in_the_cells_text_is_done_and_gives_its_value(
@@ -78,7 +92,7 @@ SNEAKING = {
 def test_a_command_that_the_text_does_not_name_is_refused(victim_of: Making, code: str) -> None:
     lines: list[str] = []
     sneak = victim_of()
-    sneak.sandbox.commands.add("knock", lambda line, context: lines.append(line.line))
+    commands_of(sneak).add("knock", lambda line, context: lines.append(line.line))
     sneak.says(MAGIC)
     result = sneak.run(code)
     assert set(lines) <= {"out"}
@@ -124,7 +138,7 @@ def test_a_slow_command_is_interrupted_at_once(victim: Victim) -> None:
             pass
         raise Cancelled
 
-    victim.sandbox.commands.add("knock", slow)
+    commands_of(victim).add("knock", slow)
     victim.says(MAGIC)
     code = "print('begun')\nkept = 1\ntry:\n    pass\nfinally:\n    kept = 2\n%knock"
     result = victim.run(code, interrupt="begun")
@@ -140,7 +154,7 @@ def test_a_slow_command_ends_at_the_cells_deadline(victim: Victim) -> None:
         waited.append(context.wait(PATIENCE))
         raise Cancelled
 
-    victim.sandbox.commands.add("knock", slow)
+    commands_of(victim).add("knock", slow)
     victim.says(MAGIC)
     assert victim.fails("%knock", timeout_seconds=0.3) == "CellTimeout"
     assert waited == [True]
@@ -155,7 +169,7 @@ def test_a_slow_command_burns_no_fuel(warm_metered: None, victim_of: Making) -> 
         def slow(line: CommandLine, context: CommandContext, seconds: float = seconds) -> bool:
             return context.wait(seconds)
 
-        metered.sandbox.commands.add("knock", slow)
+        commands_of(metered).add("knock", slow)
         burnt.append(metered.run("%knock").fuel_consumed or 0)
     assert burnt[1] < burnt[0] * 1.5
 

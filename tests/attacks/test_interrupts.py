@@ -10,8 +10,7 @@ import pytest
 from tests.attacks.conftest import SMALL, Heard, Making, Victim
 from tests.attacks.interrupting import interrupt_many
 from tests.faces import PATIENCE
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel import SandboxResult
+from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.guests.protocol import Output
 
 BEGUN = "print('begun')\n"
@@ -146,7 +145,7 @@ def test_case_07_an_interrupt_while_idle_ends_no_cell(victim: Victim) -> None:
 class Twice(Heard):
     """Interrupts a cell twice when it prints; the guest waits until both interrupts are there."""
 
-    def __init__(self, sandbox: LocalSandbox) -> None:
+    def __init__(self, sandbox: BaseSandbox) -> None:
         super().__init__()
         self._sandbox = sandbox
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.faces import put_back
-from tests.local import LocalSandbox, create_sandbox
+from tests.faces import process_of, put_back
 from tests.peak import MB, Peak
+from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.guests.javascript.modules import ModuleLoader, ModuleProblem
 
 # Code can ask for a function on the stack: code that is called while the agent writes a frame finds
@@ -26,18 +26,18 @@ Error.prepareStackTrace = undefined
 
 
 @pytest.fixture(scope="module")
-def module_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+def module_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
     folder = tmp_path_factory.mktemp("javascript")
     with create_sandbox("javascript", folder / "app", pip=True) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
-def sandbox(module_sandbox: LocalSandbox) -> LocalSandbox:
+def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
     return put_back(module_sandbox)
 
 
-def answers(sandbox: LocalSandbox, *frames: Any) -> list[dict[str, Any]]:
+def answers(sandbox: BaseSandbox, *frames: Any) -> list[dict[str, Any]]:
     """Returns the host's answers to frames that a cell sends by the agent's own function."""
     sandbox.execute(FIND_SEND)
     code = f"console.log(JSON.stringify({json.dumps(frames)}.map(frame => send(frame))))"
@@ -46,7 +46,7 @@ def answers(sandbox: LocalSandbox, *frames: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_forged_frames_reach_no_further_than_the_cell(sandbox: LocalSandbox) -> None:
+def test_forged_frames_reach_no_further_than_the_cell(sandbox: BaseSandbox) -> None:
     asked, commanded, shown = answers(
         sandbox,
         {"op": "next"},
@@ -72,20 +72,20 @@ def test_forged_frames_reach_no_further_than_the_cell(sandbox: LocalSandbox) -> 
         {"op": "limit", "seconds": -1},
     ],
 )
-def test_invalid_frames_are_refused(sandbox: LocalSandbox, frame: dict[str, Any]) -> None:
+def test_invalid_frames_are_refused(sandbox: BaseSandbox, frame: dict[str, Any]) -> None:
     (answer,) = answers(sandbox, frame)
     assert "refused" in answer
     assert sandbox.execute("1").success
 
 
-def test_a_forged_end_is_the_cells_own(sandbox: LocalSandbox) -> None:
+def test_a_forged_end_is_the_cells_own(sandbox: BaseSandbox) -> None:
     sandbox.execute(FIND_SEND)
     forged = {"op": "done", "reply": {"status": "ok", "execution_count": 10**6}}
     sandbox.execute(f"send({json.dumps(forged)}); console.log('after')")
     assert sandbox.execute("1 + 1").outputs[0].data["text/plain"] == "2"
 
 
-def test_the_agents_own_step_can_be_called_and_gives_nothing(sandbox: LocalSandbox) -> None:
+def test_the_agents_own_step_can_be_called_and_gives_nothing(sandbox: BaseSandbox) -> None:
     code = """
     let found
     Error.prepareStackTrace = (error, sites) => sites.map(site => site.getFunction())
@@ -101,7 +101,7 @@ def test_the_agents_own_step_can_be_called_and_gives_nothing(sandbox: LocalSandb
     assert sandbox.execute("1 + 1").outputs[0].data["text/plain"] == "2"
 
 
-def test_nothing_of_the_agent_can_be_imported_or_named(sandbox: LocalSandbox) -> None:
+def test_nothing_of_the_agent_can_be_imported_or_named(sandbox: BaseSandbox) -> None:
     code = """
     const all = Object.getOwnPropertyNames(globalThis)
     const names = all.filter(name => name.startsWith('wasmKernel'))
@@ -113,13 +113,13 @@ def test_nothing_of_the_agent_can_be_imported_or_named(sandbox: LocalSandbox) ->
     assert json.loads(sandbox.execute(code).stdout) == [[], []]
 
 
-def test_a_text_for_the_types_stripper_can_not_reach_out(sandbox: LocalSandbox) -> None:
+def test_a_text_for_the_types_stripper_can_not_reach_out(sandbox: BaseSandbox) -> None:
     for text in ("let a: " + "(" * 9_000, "type A = " + "[" * 9_000, "let s: string = '\0'; <"):
         assert sandbox.execute(text).error is not None
     assert sandbox.execute("let n: number = 3; n").outputs[0].data["text/plain"] == "3"
 
 
-def test_the_host_looks_at_hostile_texts_once(sandbox: LocalSandbox) -> None:
+def test_the_host_looks_at_hostile_texts_once(sandbox: BaseSandbox) -> None:
     """No time-out reaches the host while it reads a module or answers a question about files."""
     code = """
     const fs = require('fs')
@@ -139,7 +139,7 @@ def test_the_host_looks_at_hostile_texts_once(sandbox: LocalSandbox) -> None:
     assert shown.data["text/plain"] == ("'The name of a module" + ",ENAMETOOLONG: file n" * 3 + "'")
 
 
-def test_names_of_packages_take_little_of_the_host(sandbox: LocalSandbox) -> None:
+def test_names_of_packages_take_little_of_the_host(sandbox: BaseSandbox) -> None:
     """Before, a manifest of 100 kB took 7 GB."""
     code = """
     const fs = require('fs')
@@ -148,7 +148,7 @@ def test_names_of_packages_take_little_of_the_host(sandbox: LocalSandbox) -> Non
     fs.writeFileSync('/app/node_modules/stars/package.json', JSON.stringify(stars))
     """
     assert sandbox.execute(code).success
-    peak = Peak()
+    peak = Peak(process_of(sandbox))
     sandbox.execute("await import('stars/' + 'x'.repeat(4000)).catch(each => each.name)")
     assert peak.grown < 64 * MB
 
@@ -167,7 +167,7 @@ def test_a_search_for_a_package_ends_with_the_cell() -> None:
     assert len(asked) < 5
 
 
-def test_what_a_cell_leaves_for_its_next_turn(sandbox: LocalSandbox) -> None:
+def test_what_a_cell_leaves_for_its_next_turn(sandbox: BaseSandbox) -> None:
     leave = """
     Object.defineProperty(Object.prototype, 'then', { get() { for (;;); }, configurable: true })
     """
@@ -175,7 +175,7 @@ def test_what_a_cell_leaves_for_its_next_turn(sandbox: LocalSandbox) -> None:
     assert sandbox.execute("({ a: 1 })").outputs[0].data["text/plain"] == "{ a: 1 }"
 
 
-def test_a_broken_agent_costs_the_cell_alone(sandbox: LocalSandbox) -> None:
+def test_a_broken_agent_costs_the_cell_alone(sandbox: BaseSandbox) -> None:
     sandbox.execute("var kept = 1")
     breaking = "Array.prototype.filter = () => [{ at: {} }]; setTimeout(() => {}, 1); await null"
     sandbox.execute(breaking, timeout_seconds=0.5)
@@ -195,7 +195,7 @@ def test_a_broken_agent_costs_the_cell_alone(sandbox: LocalSandbox) -> None:
         "for (const key of Reflect.ownKeys(String.prototype)) delete String.prototype[key]",
     ],
 )
-def test_poisoned_prototypes_cost_no_cell_its_variables(sandbox: LocalSandbox, code: str) -> None:
+def test_poisoned_prototypes_cost_no_cell_its_variables(sandbox: BaseSandbox, code: str) -> None:
     sandbox.execute("var kept = 1")
     assert sandbox.execute(f"kept = 2; {code}; undefined").success
     later = sandbox.execute("let shown = kept; shown")
@@ -204,7 +204,7 @@ def test_poisoned_prototypes_cost_no_cell_its_variables(sandbox: LocalSandbox, c
     assert sandbox.execute("kept").outputs[0].data["text/plain"] == "1"
 
 
-def test_no_private_path_is_told(sandbox: LocalSandbox, tmp_path: Path) -> None:
+def test_no_private_path_is_told(sandbox: BaseSandbox, tmp_path: Path) -> None:
     code = "await import('./' + 'x'.repeat(3000)).catch(e => String(e))"
     told = sandbox.execute(f"{code}; require('fs').readdirSync('/tmp').join()")
     assert str(sandbox.workspace) not in str(told.outputs) + str(told.error)

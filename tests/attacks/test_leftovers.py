@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import PATIENCE
-from tests.local import create_sandbox
 from tests.sampled import sampled
-from wasm_kernel import NeverBegan
-from wasm_kernel.folders.locks import Resume
+from wasm_kernel import NeverBegan, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.sandbox_factory import Isolation
 
 LIMIT, GRACE = 0.5, 0.2  # seconds, for cells that would not end; other cells have plenty
 
@@ -117,6 +117,12 @@ LEFTOVERS = {
         "except MemoryError: pass"
     ),
 }
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The guests live in this process, for `_begins_soon`."""
+    return "in-process"
 
 
 @pytest.fixture(autouse=True)
@@ -249,10 +255,17 @@ def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(fresh_victim_o
 
 def test_f7_a_later_process_is_not_stuck_either(warm: None, tmp_path: Path) -> None:
     policy = ExecutionPolicy(cell_timeout=PATIENCE, grace_seconds=GRACE)
-    with create_sandbox(workspace=tmp_path / "app", policy=policy, resume=Resume.ALWAYS) as first:
+    opened = partial(
+        create_sandbox,
+        workspace=tmp_path / "app",
+        policy=policy,
+        resume="always",
+        isolation="in-process",
+    )
+    with opened() as first:
         first.execute("x = 1")
         assert first.execute(LEFTOVERS["audit hook that spins"]).success
-    with create_sandbox(workspace=tmp_path / "app", policy=policy, resume=Resume.ALWAYS) as second:
+    with opened() as second:
         result = second.execute("print(x)")
     assert result.stdout == "1\n", result.error
     assert "The variables are as they were before that" in result.stderr

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_of
-from wasm_kernel import delete_session_workspace, prune_sessions
+from wasm_kernel import (
+    create_sandbox,
+    create_session_sandbox,
+    delete_session_workspace,
+    get_session_sandbox,
+    prune_sessions,
+)
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.frontends.cli.doctor import examine

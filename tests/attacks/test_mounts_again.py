@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.faces import full_disk
-from tests.local import LocalSandbox, create_sandbox, get_session_sandbox
-from wasm_kernel import ExecutionPolicy, PolicyError
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    PolicyError,
+    create_sandbox,
+    get_session_sandbox,
+)
 
 
 def mounting(*mounts: str) -> ExecutionPolicy:
     return ExecutionPolicy(mounts=mounts)
 
 
-def session(folder: Path, policy: ExecutionPolicy | None = None) -> LocalSandbox:
+def session(folder: Path, policy: ExecutionPolicy | None = None) -> BaseSandbox:
     return get_session_sandbox("one", workspace_root=folder / "ws", policy=policy)
 
 
@@ -56,7 +61,7 @@ def test_f4_a_mount_is_judged_by_where_it_lies_now(tmp_path: Path) -> None:
 
 
 def test_case_43_a_fork_that_can_not_begin_leaves_no_folder(
-    sandbox: LocalSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: BaseSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.execute("x = 1")
     before = sorted(path.name for path in tmp_path.iterdir())

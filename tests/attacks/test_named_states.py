@@ -98,7 +98,7 @@ def test_a_thousand_names_are_enough(fresh_victim_of: Making) -> None:
 
 def test_going_back_and_forth_for_ever_takes_time_in_proportion(fresh_victim_of: Making) -> None:
     """One cell travels to its own state over and over."""
-    victim = fresh_victim_of()
+    victim = fresh_victim_of(where="in-process")
     victim.says("x = 1")
     victim.says("x = 2")
     took = []

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.beneath import over
-from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
-from wasm_kernel import ExecutionPolicy, PolicyError
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    PolicyError,
+    create_sandbox,
+    create_session_sandbox,
+    get_session_sandbox,
+)
 from wasm_kernel.folders.hiding import OverlapError
 from wasm_kernel.policy import Mount
 
@@ -38,20 +44,20 @@ early = [os.open(place, os.O_RDONLY) for place in places]
 LATE = "print([os.listdir(fd) for fd in early])"
 
 
-def _session(folder: Path) -> LocalSandbox:
+def _session(folder: Path) -> BaseSandbox:
     return get_session_sandbox(folder.name, workspace_root=folder.parent)
 
 
-def _mount(folder: Path) -> LocalSandbox:
+def _mount(folder: Path) -> BaseSandbox:
     policy = ExecutionPolicy(mounts=(Mount(folder, "/m", writable=True),))
     return create_sandbox(workspace=folder.parent.parent / "own", policy=policy)
 
 
-def _notebook(folder: Path) -> LocalSandbox:
+def _notebook(folder: Path) -> BaseSandbox:
     return over(folder, folder.parent.parent / "own")
 
 
-OUTER: list[Callable[[Path], LocalSandbox]] = [_session, _mount, _notebook]
+OUTER: list[Callable[[Path], BaseSandbox]] = [_session, _mount, _notebook]
 
 
 @pytest.fixture
@@ -71,7 +77,7 @@ def inhabit(outer: Path) -> str:
 
 @pytest.mark.parametrize("opening", OUTER)
 def test_a_guest_reaches_no_session_that_was_there_before(
-    warm: None, outer: Path, opening: Callable[[Path], LocalSandbox]
+    warm: None, outer: Path, opening: Callable[[Path], BaseSandbox]
 ) -> None:
     """The outer guest saw the session in its workspace, and renamed it away."""
     name = inhabit(outer)
@@ -83,7 +89,7 @@ def test_a_guest_reaches_no_session_that_was_there_before(
 
 @pytest.mark.parametrize("opening", OUTER)
 def test_a_guest_reaches_no_session_that_comes_later(
-    warm: None, outer: Path, opening: Callable[[Path], LocalSandbox]
+    warm: None, outer: Path, opening: Callable[[Path], BaseSandbox]
 ) -> None:
     with opening(outer) as sandbox:
         assert sandbox.execute(EARLY).success

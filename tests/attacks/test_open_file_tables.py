@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.faces import open_files
-from tests.local import get_session_sandbox
+from tests.faces import open_files, process_of
 from tests.sampled import sampled
+from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.tar import ArchiveWriter
@@ -130,14 +130,12 @@ def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
 ) -> None:
     changed(archive / "memory" / "states.jsonl", change)
     made = import_session(packed(archive, tmp_path / "b.tar.gz"), tmp_path / "there")
-    before = len(open_files())
     with get_session_sandbox(made.session_id, workspace_root=tmp_path / "there") as sandbox:
         first = sandbox.execute("y = 1")
         assert first.success, first.stderr
-        assert len(open_files()) < before + 300
+        assert len(open_files(process_of(sandbox))) < 340
         told = sandbox.execute(USED)
         if made.states:
             assert "written" not in told.stdout.partition(",")[0], told.stderr
             assert told.stdout.endswith("True 1\n"), told.stderr
-    assert len(open_files()) <= before + 4
     assert (tmp_path / "there" / made.session_id / "own").stat().st_size == 10

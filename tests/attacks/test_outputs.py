@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.peak import MB, Peak
+from tests.peak import MB
 from tests.sampled import sampled
 from wasm_kernel.execution import limits
 
@@ -23,7 +23,7 @@ RSS = 400 * MB  # that the host may grow by
     ],
 )
 def test_case_22_endless_text_is_cut_with_one_notice(victim: Victim, code: str) -> None:
-    peak = Peak()
+    peak = victim.peak()
     result = victim.run(code)
     assert len(result.stdout) < 1.2 * (1 << 20)
     assert result.stdout.count("stdout_bytes") == 1
@@ -47,7 +47,7 @@ def test_case_22_endless_text_to_stderr_is_cut(victim: Victim) -> None:
 def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
     victim: Victim, code: str
 ) -> None:
-    peak = Peak()
+    peak = victim.peak()
     result = victim.run(code, interrupt="dropped")
     assert result.error is not None
     assert result.error.ename == "KeyboardInterrupt"
@@ -63,9 +63,12 @@ def test_case_22_a_cap_on_displays_names_its_setting_once(victim: Victim) -> Non
     assert len(result.stderr) < 1000
 
 
-def test_case_22_an_error_flood_is_bounded(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_22_an_error_flood_is_bounded(
+    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "ERROR_BYTES", 1 << 20)
-    peak = Peak()
+    victim = fresh_victim_of(where="in-process")
+    peak = victim.peak()
     show = "get_ipython()._showtraceback(ValueError, ValueError('x'), ['y' * 10**5])"
     result = victim.run(f"for _ in range(20): {show}")
     assert result.stderr.count("display_bytes") == 1
@@ -140,7 +143,7 @@ def test_case_24_an_odd_bundle_is_carried_or_dropped(victim: Victim, bundle: str
 
 def test_case_24_an_image_of_500_mb_is_refused(victim_of: Making) -> None:
     large = victim_of(memory_bytes=2048 << 20, display_bytes=256 << 20)
-    peak = Peak()
+    peak = large.peak()
     result = large.run("display({'image/png': 'x' * (500 << 20)}, raw=True)")
     shown = sum(len(str(output.data)) for output in result.outputs)
     assert shown < 1 << 20

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.local import create_sandbox, create_session_sandbox, get_session_sandbox
+from tests.faces import process_of
 from tests.private import private_folders, private_of
-from wasm_kernel import ExecutionPolicy, PolicyError, SessionInUse, WasmKernelError
+from wasm_kernel import (
+    ExecutionPolicy,
+    PolicyError,
+    SessionInUse,
+    WasmKernelError,
+    create_sandbox,
+    create_session_sandbox,
+    get_session_sandbox,
+)
 from wasm_kernel.folders.places import beside
 from wasm_kernel.sessions import ids
 
@@ -145,12 +154,17 @@ def test_f4_a_mount_is_the_folder_that_it_was_at_first(warm: None, tmp_path: Pat
         (tmp_path / name / name).touch()
     policy = ExecutionPolicy(mounts=[f"{tmp_path}/data:/data"])
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
+        sandbox.start().result()
         (tmp_path / "data").rename(tmp_path / "moved")
         (tmp_path / "data").symlink_to("secret")
         for _ in range(2):
             found = sandbox.execute("import os; print(os.listdir('/data'))")
             assert found.stdout == "['data']\n"
             sandbox.execute("os._exit(1)")
+        os.kill(process_of(sandbox), signal.SIGKILL)
+        with pytest.raises(PolicyError, match="another folder in its place"):
+            while not sandbox.execute("print(os.listdir('/data'))").stdout:
+                """The cell that was lost with its worker says so."""
 
 
 def test_case_42_a_folder_that_a_guest_may_have_open_does_not_become_a_session(

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.faces import says
-from tests.local import LocalSandbox, create_session_sandbox
 from tests.private import private_of
 from wasm_kernel import (
+    BaseSandbox,
+    create_session_sandbox,
     delete_session_path,
     list_session_files,
     read_session_file,
@@ -34,7 +35,7 @@ ROUNDS = 100
 @pytest.fixture(scope="module")
 def session(
     warm: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, LocalSandbox, Path]]:
+) -> Iterator[tuple[str, BaseSandbox, Path]]:
     """A session with a running guest, its id, and its workspace root."""
     root = tmp_path_factory.mktemp("root")
     session_id, sandbox = create_session_sandbox(workspace_root=root)
@@ -65,7 +66,7 @@ LINKS = ["../outside", "../outside/file", "..", "../..", "a/../../outside", "../
 
 @pytest.mark.parametrize("target", LINKS)
 def test_case_10_links_that_the_guest_made_are_not_followed_out(
-    session: tuple[str, LocalSandbox, Path], target: str
+    session: tuple[str, BaseSandbox, Path], target: str
 ) -> None:
     session_id, sandbox, root = session
     made = says(
@@ -81,7 +82,7 @@ def test_case_10_links_that_the_guest_made_are_not_followed_out(
 
 
 def test_case_9_the_host_skips_the_reserved_names_too(
-    session: tuple[str, LocalSandbox, Path],
+    session: tuple[str, BaseSandbox, Path],
 ) -> None:
     session_id, sandbox, root = session
     says(sandbox, "open('/tmp/in-scratch', 'w').write('x')")
@@ -93,7 +94,7 @@ def test_case_9_the_host_skips_the_reserved_names_too(
     assert (root / session_id / ".metadata.json").read_bytes() == before
 
 
-def test_case_12_names_of_the_guest_are_carried(session: tuple[str, LocalSandbox, Path]) -> None:
+def test_case_12_names_of_the_guest_are_carried(session: tuple[str, BaseSandbox, Path]) -> None:
     session_id, sandbox, root = session
     names = ["COM1", "a\nb", "\x1b]0;t\x07", "x" * 255, "-rf *", "\uff45", "\xe9", "e\u0301", "..x"]
     says(sandbox, f"import os\nos.mkdir('odd')\nfor n in {names!r}: open('odd/' + n, 'w').close()")
@@ -106,7 +107,7 @@ def test_case_12_names_of_the_guest_are_carried(session: tuple[str, LocalSandbox
 
 
 def test_case_13_a_sparse_file_of_the_guest_does_not_fill_the_hosts_memory(
-    session: tuple[str, LocalSandbox, Path],
+    session: tuple[str, BaseSandbox, Path],
 ) -> None:
     session_id, sandbox, root = session
     (root / session_id / "huge").touch()
@@ -119,7 +120,7 @@ def test_case_13_a_sparse_file_of_the_guest_does_not_fill_the_hosts_memory(
 
 @pytest.mark.parametrize("name", ["../../x", "..\\..\\x", "/x", "C:\\x", "a/../../x", "x\0y", ""])
 def test_case_21_a_session_id_or_path_is_no_way_out(
-    session: tuple[str, LocalSandbox, Path], name: str
+    session: tuple[str, BaseSandbox, Path], name: str
 ) -> None:
     session_id, _, root = session
     refused(name, "file", root)
@@ -129,7 +130,7 @@ def test_case_21_a_session_id_or_path_is_no_way_out(
     untouched(root)
 
 
-def test_no_operation_waits_for_a_pipe(session: tuple[str, LocalSandbox, Path]) -> None:
+def test_no_operation_waits_for_a_pipe(session: tuple[str, BaseSandbox, Path]) -> None:
     session_id, _, root = session
     os.mkfifo(root / session_id / "pipe")
     with pytest.raises(OSError, match="a pipe"):

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.beneath import over
-from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_of
-from wasm_kernel import ExecutionPolicy
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    create_sandbox,
+    create_session_sandbox,
+    get_session_sandbox,
+)
 from wasm_kernel.folders import places
 from wasm_kernel.folders.hiding import PlacesHidden, Spot
 from wasm_kernel.folders.places import beside
@@ -37,15 +42,15 @@ def disk(tmp_path: Path) -> Path:
     return tmp_path / "disk"
 
 
-Opening = Callable[[Path], LocalSandbox]
+Opening = Callable[[Path], BaseSandbox]
 
 
-def _mounted(folder: Path) -> LocalSandbox:
+def _mounted(folder: Path) -> BaseSandbox:
     policy = ExecutionPolicy(mounts=[f"{folder}:/m:rw"])
     return create_sandbox(workspace=folder.parent / "app", policy=policy)
 
 
-def _in_session(folder: Path) -> LocalSandbox:
+def _in_session(folder: Path) -> BaseSandbox:
     return get_session_sandbox(folder.name, workspace_root=folder.parent)
 
 
@@ -58,7 +63,7 @@ OUTER: dict[str, Opening] = {
 
 
 @pytest.fixture(params=OUTER)
-def outer(request: pytest.FixtureRequest, warm: None, disk: Path) -> Iterator[LocalSandbox]:
+def outer(request: pytest.FixtureRequest, warm: None, disk: Path) -> Iterator[BaseSandbox]:
     (disk / "outer" / "below").mkdir(parents=True)
     with OUTER[request.param](disk / "outer") as sandbox:
         sandbox.execute("import os; here = '/app'")
@@ -92,7 +97,7 @@ except OSError:
 """
 
 
-def reaches_nothing(outer: LocalSandbox, disk: Path, root: Path) -> None:
+def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
     private = private_of(root / "inner")
     assert outer.execute(SEARCH).stdout == "[]\n"
     place = private.parent
@@ -106,7 +111,7 @@ def reaches_nothing(outer: LocalSandbox, disk: Path, root: Path) -> None:
 
 
 def test_no_guest_reaches_private_state_that_comes_into_its_folder(
-    outer: LocalSandbox, disk: Path
+    outer: BaseSandbox, disk: Path
 ) -> None:
     root = disk / "outer" / "below" / "ws"
     try:
@@ -121,7 +126,7 @@ def test_no_guest_reaches_private_state_that_comes_into_its_folder(
 
 
 def test_no_guest_reaches_private_state_in_a_place_that_the_user_named(
-    outer: LocalSandbox, disk: Path
+    outer: BaseSandbox, disk: Path
 ) -> None:
     """The folder is refused, or hidden in a mount."""
     root, place = disk / "root", disk / "outer" / "below" / "wasm-kernel"

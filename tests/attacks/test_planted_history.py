@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import get_session_sandbox
-from tests.peak import MB, Peak
+from tests.faces import process_of
+from tests.peak import MB, Peak, of_process
 from tests.sampled import sampled
 from tests.stored import content_of, state_of
+from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import NotRegular
 from wasm_kernel.sessions.archives import export_session
@@ -39,7 +40,7 @@ def place_of(root: Path, name: str) -> Path:
 @pytest.fixture
 def saved(warm: None, tmp_path: Path) -> Path:
     """The root of a session that has a history of two cells."""
-    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+    with get_session_sandbox(ID, workspace_root=tmp_path, isolation="in-process") as sandbox:
         assert sandbox.execute("x = 1").success
         assert sandbox.execute("x = 2").success
     return tmp_path
@@ -97,7 +98,7 @@ def numbers(path: Path) -> None:
 KINDS = [pipe, zeros, folder, huge, nested, garbage, numbers]
 
 
-@pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 3))
+@pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 6))
 @pytest.mark.parametrize("kind", sampled({kind.__name__: kind for kind in KINDS}, 2))
 def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
     saved: Path, kind: Callable[[Path], None], name: str
@@ -115,6 +116,7 @@ def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
         with get_session_sandbox(ID, workspace_root=saved) as sandbox:
             result = sandbox.execute("y = 3; print(globals().get('x'))")
             assert result.success, result.error
+            assert of_process(process_of(sandbox), "VmHWM") < 400 * MB
             assert result.stdout.strip() in {"1", "2", "None"}
             sandbox.checkpoint("here")
 

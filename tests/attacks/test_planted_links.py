@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import create_sandbox, create_session_sandbox, get_session_sandbox
 from wasm_kernel import (
     ExecutionPolicy,
+    create_sandbox,
+    create_session_sandbox,
     delete_session_workspace,
     export_session,
+    get_session_sandbox,
     import_session,
     prune_sessions,
 )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import wasm_kernel
-from tests.local import get_session_sandbox
 from wasm_kernel import (
     delete_session_path,
+    get_session_sandbox,
     list_session_files,
     read_session_file,
     write_session_file,

@@ -18,13 +18,13 @@ import pytest
 
 from tests.aged import aged, aged_session
 from tests.faces import PATIENCE
-from tests.local import get_session_sandbox
 from tests.sampled import SOAK_SECONDS, sampled
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,
     SessionInUse,
     delete_session_workspace,
+    get_session_sandbox,
     prune_sessions,
 )
 from wasm_kernel.linux import trees

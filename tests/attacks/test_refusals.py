@@ -11,20 +11,23 @@ from typing import Any
 import pytest
 
 from tests.faces import wait_for
-from tests.local import create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
     ExecutionPolicy,
     WasmKernelError,
+    create_sandbox,
+    create_session_sandbox,
     delete_session_path,
     delete_session_workspace,
     export_session,
+    get_session_sandbox,
     import_session,
     list_session_files,
     prune_sessions,
     read_session_file,
     write_session_file,
 )
+from wasm_kernel.service.own_sandbox import own_workers
 
 NEW, OLD = "new-session", "old-session"
 BAD_IDS = ("../up", "", ".", "a/b", "a\\b", "/abs", "x" * 65, "nul\0", "ü", None, 5)
@@ -128,6 +131,7 @@ def is_refused(call: Call, root: Path) -> bool:
 
 def test_a_refused_call_leaves_nothing_behind(tmp_path: Path, state: Path) -> None:
     root = tmp_path / "root"
+    own_workers().fork_server.start()  # a refused call may start it, and it stays
     write_session_file(OLD, "file", b"kept", root)
     write_session_file(OLD, "folder/file", b"kept", root)
     before = everything(root.parent), held()

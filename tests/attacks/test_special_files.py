@@ -60,6 +60,10 @@ USES = [
 ]
 
 
+REFUSALS = {"OSError", "PermissionError", "NotADirectoryError", "FileExistsError"}
+REFUSALS |= {"OperationalError", "SpecialFileError"}
+
+
 def test_what_may_hang_is_refused_at_once(victim: Victim, put_special: Callable[[], None]) -> None:
     for use in USES:
         put_special()
@@ -67,9 +71,12 @@ def test_what_may_hang_is_refused_at_once(victim: Victim, put_special: Callable[
         result = victim.run(use.format("'special'"))
         assert time.monotonic() - begun < 15, use
         assert result.error is not None, use
-        assert result.error.ename in ("OSError", "OperationalError", "SpecialFileError") or (
-            result.error.ename in ("NotADirectoryError", "FileExistsError")
-        ), use
+        assert result.error.ename in (
+            "OSError",
+            "PermissionError",
+            "OperationalError",
+            "SpecialFileError",
+        ) or (result.error.ename in ("NotADirectoryError", "FileExistsError")), use
         victim.says(
             "print([os.stat(e.name, follow_symlinks=False) for e in os.scandir('.')])\n"
             "for name in os.listdir('.'): os.remove(name)"
@@ -80,7 +87,8 @@ def test_a_session_with_something_that_may_hang_goes_on(
     victim: Victim, put_special: Callable[[], None]
 ) -> None:
     put_special()
-    victim.says("os.mkdir('d'); os.rename('special', 'd/special'); shutil.rmtree('d')")
+    victim.run("os.mkdir('d'); os.rename('special', 'd/special')")  # Landlock refuses the second
+    victim.says("shutil.rmtree('d'); pathlib.Path('special').unlink(missing_ok=True)")
     assert not (victim.app / "special").exists()
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import get_session_sandbox
-from wasm_kernel import list_session_files, write_session_file
+from wasm_kernel import get_session_sandbox, list_session_files, write_session_file
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions.archives import export_session, import_session

@@ -11,7 +11,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import wait_for
-from tests.peak import MB, Peak
+from tests.peak import MB
 from tests.sampled import sampled
 
 BREAKING = {
@@ -247,7 +247,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("frame", HOSTILE.values(), ids=HOSTILE.keys())
 def test_case_19_a_hostile_frame_is_refused(forger: Victim, frame: str) -> None:
-    peak = Peak()
+    peak = forger.peak()
     code = (
         f"try:\n  said = forge({frame}).decode()\nexcept OSError as e:\n  said = 'refused'\n"
         "print(said[:200])"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import SMALL, Victim
-from tests.local import create_sandbox
 from tests.sampled import sampled
+from wasm_kernel import create_sandbox
 
 SECRET = "the secret of another session"
 

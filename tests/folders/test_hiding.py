@@ -10,11 +10,13 @@ import pytest
 from tests.faces import A_UUID
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import SessionFoldersHidden
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
-HIDDEN = SessionFoldersHidden()
+with Folder.open(Path("/")) as _top:
+    HIDDEN = SessionFoldersHidden(_top)
 
 
 def hides(path: Path, depth: int, hidden: SessionFoldersHidden = HIDDEN) -> bool:
@@ -32,7 +34,8 @@ def hides(path: Path, depth: int, hidden: SessionFoldersHidden = HIDDEN) -> bool
 def test_a_registered_session_is_hidden_at_any_depth_under_any_name(
     tmp_path: Path, depth: int
 ) -> None:
-    hidden = SessionFoldersHidden()
+    with Folder.open(tmp_path) as folder:
+        hidden = SessionFoldersHidden(folder)
     (tmp_path / "plain").mkdir()
     assert not hides(tmp_path / "plain", depth, hidden)
     Session(SessionsRoot(tmp_path / "root"), "named").closed()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import create_session_sandbox
+from wasm_kernel import create_session_sandbox
 from wasm_kernel.folders import notebook
 from wasm_kernel.folders.notebook import NotShown, shown
 from wasm_kernel.folders.private import PrivateFolders

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_folders, private_of
 from wasm_kernel import (
+    create_sandbox,
+    create_session_sandbox,
     delete_session_workspace,
     export_session,
+    get_session_sandbox,
     import_session,
     prune_sessions,
     write_session_file,
@@ -291,7 +293,7 @@ def test_a_session_on_another_disk_works_with_copies(
         assert sandbox.execute("print(x, open('f').read())").stdout == "1 x\n"
         assert sandbox.execute("os._exit(1)").error is not None
         assert sandbox.execute("print(x)").stdout == "1\n"
-        private = sandbox.folders.private_path
+    private = private_of(root / "one")
     assert private.parent == state / "private"
     fields = json.loads((root / "one" / ".metadata.json").read_text())
     assert fields["updated_at"] > fields["created_at"]

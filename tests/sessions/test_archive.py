@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from tests import stored
 from tests.faces import full_disk, says
-from tests.local import get_session_sandbox
 from tests.private import private_of
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
     SandboxLogger,
     SessionInUse,
+    get_session_sandbox,
     list_session_files,
     read_session_file,
     write_session_file,

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.local import LocalSandbox, create_session_sandbox, get_session_sandbox
 from wasm_kernel import (
+    BaseSandbox,
     ExecutionPolicy,
     Mount,
     PolicyError,
     SandboxClosed,
     SandboxLogger,
+    create_session_sandbox,
     delete_session_workspace,
+    get_session_sandbox,
 )
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 
@@ -38,7 +40,7 @@ def root(warm: None, tmp_path: Path) -> Iterator[Path]:
     OPEN_SANDBOXES.close_all()
 
 
-def get(root: Path, **options: Any) -> LocalSandbox:
+def get(root: Path, **options: Any) -> BaseSandbox:
     return get_session_sandbox(ID, workspace_root=root, **options)
 
 
@@ -88,7 +90,7 @@ def test_close_ends_it_for_everybody_and_the_next_goes_on(root: Path) -> None:
 
 
 def test_many_threads_get_one(root: Path) -> None:
-    found: list[LocalSandbox] = []
+    found: list[BaseSandbox] = []
     gate = threading.Barrier(8)
 
     def ask() -> None:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import get_session_sandbox
-from wasm_kernel import SandboxResult
+from wasm_kernel import SandboxResult, get_session_sandbox
 from wasm_kernel.frontends.cli import doctor
 from wasm_kernel.state.image import BaseImage
 
 
 def first_cell(root: Path, code: str) -> SandboxResult:
-    sandbox = get_session_sandbox("analysis", workspace_root=root)
+    sandbox = get_session_sandbox("analysis", workspace_root=root, isolation="in-process")
     try:
         return sandbox.execute(code)
     finally:

@@ -10,11 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.faces import says, wait_for
-from tests.local import LocalSandbox, create_sandbox, get_session_sandbox
 from tests.private import folders_of
 from tests.sessions.other_process import Other
 from tests.stored import commits_in, content_of, rewritten
-from wasm_kernel import Resume
+from wasm_kernel import BaseSandbox, create_sandbox, get_session_sandbox
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import read_index
@@ -49,11 +48,11 @@ def other(warm: None, root: Path) -> Iterator[Opening]:
 
 
 @pytest.fixture
-def here(warm: None, root: Path) -> Iterator[Callable[[], LocalSandbox]]:
+def here(warm: None, root: Path) -> Iterator[Callable[[], BaseSandbox]]:
     """Opens the session in this process."""
-    made: list[LocalSandbox] = []
+    made: list[BaseSandbox] = []
 
-    def one() -> LocalSandbox:
+    def one() -> BaseSandbox:
         made.append(get_session_sandbox(ID, workspace_root=root))
         return made[-1]
 
@@ -78,7 +77,7 @@ TELL = "print(next(squares), db.execute('select * from t').fetchall(), f.tell(),
 
 
 def test_another_process_finds_variables_that_can_not_be_pickled(
-    other: Opening, here: Callable[[], LocalSandbox]
+    other: Opening, here: Callable[[], BaseSandbox]
 ) -> None:
     first = other()
     first.run(STATE)
@@ -89,7 +88,7 @@ def test_another_process_finds_variables_that_can_not_be_pickled(
 
 
 def test_undo_leads_to_what_the_other_process_did(
-    other: Opening, here: Callable[[], LocalSandbox]
+    other: Opening, here: Callable[[], BaseSandbox]
 ) -> None:
     first = other()
     first.run("x = 1")
@@ -101,7 +100,7 @@ def test_undo_leads_to_what_the_other_process_did(
 
 
 def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
-    other: Opening, here: Callable[[], LocalSandbox], root: Path, history: Path
+    other: Opening, here: Callable[[], BaseSandbox], root: Path, history: Path
 ) -> None:
     first = other()
     first.run(STATE)
@@ -126,7 +125,7 @@ def test_two_processes_at_once_the_second_has_the_files_and_is_told(other: Openi
 
 @pytest.mark.parametrize("how", ["end", "kill"])
 def test_the_second_process_can_not_damage_the_first_ones_history(
-    other: Opening, here: Callable[[], LocalSandbox], how: str
+    other: Opening, here: Callable[[], BaseSandbox], how: str
 ) -> None:
     first, second = other(), other()
     first.run("x = [1]")
@@ -145,7 +144,7 @@ def test_the_second_process_can_not_damage_the_first_ones_history(
 
 
 def test_the_second_goes_on_in_memory_after_the_first_has_ended(
-    other: Opening, here: Callable[[], LocalSandbox]
+    other: Opening, here: Callable[[], BaseSandbox]
 ) -> None:
     first, second = other(), other()
     first.run("x = 'first'")
@@ -158,7 +157,7 @@ def test_the_second_goes_on_in_memory_after_the_first_has_ended(
 
 
 def test_a_session_of_another_version_keeps_its_files_and_says_so(
-    other: Opening, here: Callable[[], LocalSandbox], history: Path
+    other: Opening, here: Callable[[], BaseSandbox], history: Path
 ) -> None:
     first = other()
     first.run("x = 1; open('file', 'w').write('kept')")
@@ -189,14 +188,14 @@ def test_variables_saved_over_an_older_image_are_not_laid_over_a_new_one(
     image = language.prepare(EPOCH, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
     monkeypatch.setattr(language.prepared, "_image", another)
-    with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, language=language) as sandbox:
+    with create_sandbox(workspace=root / ID, resume="always", isolation="in-process") as sandbox:
         result = sandbox.execute("print('x' in globals())")
     assert result.stdout == "False\n"
     assert "before its cache was made anew" in result.stderr
 
 
 def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(
-    other: Opening, here: Callable[[], LocalSandbox], history: Path
+    other: Opening, here: Callable[[], BaseSandbox], history: Path
 ) -> None:
     first = other()
     first.run("x = 1; open('file', 'w').write('kept')")
@@ -214,7 +213,7 @@ def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(
 
 @pytest.mark.parametrize("damage", ["content", "end"])
 def test_states_that_are_lost_are_counted_and_the_one_that_is_used_is_named(
-    other: Opening, here: Callable[[], LocalSandbox], history: Path, damage: str
+    other: Opening, here: Callable[[], BaseSandbox], history: Path, damage: str
 ) -> None:
     first = other()
     for value in range(1, 5):
@@ -234,7 +233,7 @@ def test_states_that_are_lost_are_counted_and_the_one_that_is_used_is_named(
 
 
 def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(
-    here: Callable[[], LocalSandbox], root: Path, warm: None
+    here: Callable[[], BaseSandbox], root: Path, warm: None
 ) -> None:
     sandbox = here()
     sandbox.execute("x = 1")
@@ -252,7 +251,7 @@ def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(
 
 
 def test_a_fork_is_found_again_in_the_same_process(
-    here: Callable[[], LocalSandbox], root: Path
+    here: Callable[[], BaseSandbox], root: Path
 ) -> None:
     (fork,) = here().fork()
     assert fork.session_id is not None
@@ -260,14 +259,14 @@ def test_a_fork_is_found_again_in_the_same_process(
     fork.close()
 
 
-def test_get_session_sandbox_always_resumes(here: Callable[[], LocalSandbox]) -> None:
+def test_get_session_sandbox_always_resumes(here: Callable[[], BaseSandbox]) -> None:
     sandbox = here()
     sandbox.execute("x = 1")
     sandbox.close()
     assert says(here(), "print(x)") == "1"
 
 
-def test_variables_that_were_given_up_are_not_found(here: Callable[[], LocalSandbox]) -> None:
+def test_variables_that_were_given_up_are_not_found(here: Callable[[], BaseSandbox]) -> None:
     sandbox = here()
     sandbox.execute("x = 1; open('file', 'w').write('kept')")
     sandbox.close(anew=True)

@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import CapturingLogger
 
-from tests.local import create_session_sandbox, get_session_sandbox
 from tests.private import private_of
-from wasm_kernel import SandboxLogger, SessionInUse, delete_session_workspace, prune_sessions
+from wasm_kernel import (
+    SandboxLogger,
+    SessionInUse,
+    create_session_sandbox,
+    delete_session_workspace,
+    get_session_sandbox,
+    prune_sessions,
+)
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.removal import Deleter, Rule
 from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.aged import aged
 from tests.faces import says, wait_for
-from tests.local import get_session_sandbox
 from tests.private import folders_of, private_of
 from tests.sessions.other_process import ROOT, Other
+from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import ENVIRONMENT
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import SERVED, Holder, ServiceLock

@@ -218,6 +218,12 @@ class GuestRunner:
         return self._turn is not None
 
     @property
+    def is_before_cell(self) -> bool:
+        """True while the guest has a cell to run, and has not asked for it. Any thread."""
+        turn = self._turn
+        return turn is not None and turn.text is not None and not turn.request_taken
+
+    @property
     def guest(self) -> Guest:
         """The guest; `GuestCrashed` if there is none."""
         if self._guest is None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Self, TypeVar
 
 from msgspec import structs
 
-from wasm_kernel.errors import ForkError
+from wasm_kernel.errors import ForkError, HistoryError
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution.base_sandbox import CLOSED, BaseSandbox, TravelRequest, at_least_one
 from wasm_kernel.execution.cell_future import CellFuture, never_ran
@@ -316,6 +316,19 @@ class LocalSandbox(BaseSandbox):
     def process_usage(self) -> ProcessUsage:
         """Returns zeros: the guest has no process of its own."""
         return ProcessUsage()
+
+    def leave_spoilt_state(self) -> bool:
+        """Goes to the state before the current one, if the guest never began the running cell.
+
+        For the owner of a guest that only the end of this process can stop: the guest's thread is
+        stuck in it. Returns whether it went; `wait_written` then waits for that.
+        """
+        if not self._runner.is_before_cell:
+            return False
+        with suppress(HistoryError):
+            self._runner.state.move_before_head()
+            return True
+        return False
 
     def wait_written(self, seconds: float) -> bool:
         """Waits for the state before the running cell to be on disk; returns whether it is."""

@@ -50,6 +50,10 @@ _THROUGH_LINK = (
     "the current folder may have put there; if it is yours, name the folder that it leads to by "
     "its absolute path"
 )
+_REPLACED = (
+    "can't open {guest}: another program has put another folder in its place; close this sandbox "
+    "and make another one, if that is right"
+)
 _GONE = "another program has moved or deleted its workspace or its private folder"
 _FORGETFUL = (
     "[wasm-kernel] This file system can't tell a folder from another that takes its place, so "
@@ -60,8 +64,8 @@ _FORGETFUL = (
 class OpenedFolders(Struct, frozen=True):
     """The facts with which another process opens the folders of a sandbox.
 
-    Paths are real paths; `identities` are the device and inode numbers of the two folders. The rest
-    is as in `SandboxFolders`.
+    Paths are real paths; `identities` are the device and inode numbers of the two folders, and
+    `mounts` those of the open mounts. The rest is as in `SandboxFolders`.
     """
 
     workspace: str
@@ -71,6 +75,7 @@ class OpenedFolders(Struct, frozen=True):
     lone: bool
     far: bool
     lasting: bool
+    mounts: dict[str, tuple[int, int]] = {}
 
 
 class SandboxFolders:
@@ -115,6 +120,7 @@ class SandboxFolders:
         self.far, self.lasting = found.far, found.lasting
         self._mounts: dict[Mount, Folder] = {}
         self._accepted: set[tuple[Mount, ...]] = set()
+        self._expected: dict[str, tuple[int, int]] = {}
         self._guard = threading.Lock()  # the guest's thread and callers open mounts
         with contextlib.ExitStack() as held:
             held.callback(self.private.close)
@@ -126,7 +132,7 @@ class SandboxFolders:
                 self.private.remove(MISSED)
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
-        hidden = SessionFoldersHidden() if lone else MetadataAndPlacesHidden(workspace)
+        hidden = SessionFoldersHidden(workspace) if lone else MetadataAndPlacesHidden(workspace)
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         self.notices: tuple[str, ...] = self._notices() if found.made else ()
         self.reopened = False
@@ -211,7 +217,9 @@ class SandboxFolders:
                 raise HostFailed(_GONE)
             held.pop_all()
         found = PrivateFolder(folder.fd, private, far=opened.far, lasting=opened.lasting)
-        return cls(real, real, workspace, found, opened.private_root, lone=opened.lone)
+        folders = cls(real, real, workspace, found, opened.private_root, lone=opened.lone)
+        folders._expected = opened.mounts
+        return folders
 
     @property
     def opened(self) -> OpenedFolders:
@@ -225,6 +233,10 @@ class SandboxFolders:
             lone=self.lone,
             far=self.far,
             lasting=self.lasting,
+            mounts={
+                _named(mount, real_path(mount.host)): _identity(folder)
+                for mount, folder in self._mounts.items()
+            },
         )
 
     def _notices(self) -> tuple[str, ...]:
@@ -270,12 +282,15 @@ class SandboxFolders:
                 if mount in known:
                     continue
                 try:
-                    known[mount] = opened.enter_context(open_named(mount.host))
+                    known[mount] = folder = opened.enter_context(open_named(mount.host))
                 except PlantedLinkError:
                     raise PolicyError("mounts", _THROUGH_LINK.format(guest=mount.guest)) from None
                 except OSError as problem:
                     why = os.strerror(problem.errno or 0)
                     raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None
+                own_identity = _identity(folder)
+                if self._expected.get(_named(mount, mount.host), own_identity) != own_identity:
+                    raise PolicyError("mounts", _REPLACED.format(guest=mount.guest))
             found = tuple(known[mount] for mount in mounts)
             # checks all of them each time: two of them may meet for the first time
             check_mounts(list(zip(mounts, found, strict=True)), own, guarded(self.private_root))
@@ -329,6 +344,10 @@ class SandboxFolders:
     def close(self) -> None:
         """Closes the folders. Safe to call twice."""
         self._held.close()
+
+
+def _named(mount: Mount, real: Path) -> str:
+    return f"{mount.guest}\0{real}"
 
 
 def _identity(folder: Folder) -> tuple[int, int]:

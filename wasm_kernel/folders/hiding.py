@@ -360,16 +360,22 @@ class MetadataAndPlacesHidden(PlacesHidden):
         return METADATA_HIDDEN.hides_name(depth, name)
 
 
-class SessionFoldersHidden(Hidden):
-    """The rule for a workspace outside of sessions: hides sessions' folders and their names."""
+class SessionFoldersHidden(PlacesHidden):
+    """The rule for a workspace outside of sessions: hides sessions' folders and their names.
+
+    A confined process can't look into the private folders of others, so it can't know each
+    session's folder. It knows the noted places and roots: they do not exist for its guest.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        self._index = PrivateFolderIndex()
 
     @property
     def hides_folders(self) -> bool:
         """Returns True: sessions' folders may appear at any time."""
+        _ = super().hides_folders  # looks for new places
         return True
-
-    def __init__(self) -> None:
-        self._index = PrivateFolderIndex()
 
     def hides_name(self, depth: int, name: str) -> bool:
         """Returns whether a name is the metadata file's, or could be that of a session's folder."""
@@ -384,4 +390,4 @@ class SessionFoldersHidden(Hidden):
         """Returns whether an open folder is a session's, wherever it lies, or a private one."""
         if depth == 0 and Folder(fd).status(METADATA) is not None:
             return True
-        return self._index.holds(fd)
+        return super().hides_folder(fd, depth) or self._index.holds(fd)

@@ -90,6 +90,8 @@ def stuck(report: messages.Stuck) -> GuestStopped:
 
     error, kept = report.reason.error(), texts.KEPT if report.is_kept else LAST_KEPT
     error.kept = texts.FILES_KEPT if isinstance(error, GuestClosed) else kept
+    if report.is_spoilt:
+        error.setting, error.kept = "", texts.SPOILT
     return error
 
 

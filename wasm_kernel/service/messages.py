@@ -304,10 +304,13 @@ class Stuck(_Message, frozen=True, tag="stuck"):
 
     Attributes:
         is_kept: Whether the state before the running cell is on disk.
+        is_spoilt: Whether an earlier cell had left the guest unable to begin the running one; the
+            state before that cell is then the session's.
     """
 
     reason: StopReason
     is_kept: bool
+    is_spoilt: bool = False
 
 
 class Opened(_Message, frozen=True, tag="opened"):

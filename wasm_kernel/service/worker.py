@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
-from wasm_kernel.errors import Door, FrameError, HostFailed
+from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.create import create_local_sandbox
@@ -33,7 +33,7 @@ from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.linux import confinement
-from wasm_kernel.linux.broker import BrokerAnswer, RemoteBroker
+from wasm_kernel.linux.broker import BrokerAnswer, BrokerError, RemoteBroker
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.linux.folders import Folder
@@ -207,8 +207,9 @@ class _Worker:
 
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
+        is_spoilt = self._sandbox.leave_spoilt_state()
         is_kept = self._sandbox.wait_written(_SAVE_SECONDS)
-        self.send(messages.Stuck(reason, is_kept))
+        self.send(messages.Stuck(reason, is_kept, is_spoilt))
 
     def _next(self) -> messages.Request:
         while self._channel.is_quiet(self._quiet_seconds):
@@ -277,7 +278,10 @@ class _Worker:
         """Has forks made beyond the walls; returns the notice for each one's first cell."""
         with self._sandbox.frozen():
             requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
-            return [self._broker.call(each, Forked).notice for each in requests]
+            try:
+                return [self._broker.call(each, Forked).notice for each in requests]
+            except BrokerError as problem:  # it has the words of the error beyond the walls
+                raise ForkError.revived((str(problem),), {"why": str(problem)}) from problem
 
     def _when_done(self, call: int, future: Future[Any]) -> None:
         def tell(ended: Future[Any]) -> None:

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from tests.faces import put_back
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel import SandboxResult
+from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
-Opening = Callable[..., LocalSandbox]
+Opening = Callable[..., BaseSandbox]
 
 
 @pytest.fixture(scope="module")
-def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
     folder = tmp_path_factory.mktemp("javascript")
     policy = ExecutionPolicy(grace_seconds=0.5)
     with create_sandbox(RuntimeType.JAVASCRIPT, folder, policy) as sandbox:
@@ -25,7 +24,7 @@ def module_javascript(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loca
 
 
 @pytest.fixture
-def javascript(module_javascript: LocalSandbox) -> LocalSandbox:
+def javascript(module_javascript: BaseSandbox) -> BaseSandbox:
     """The file's only sandbox, with its first variables and files."""
     return put_back(module_javascript)
 
@@ -33,9 +32,9 @@ def javascript(module_javascript: LocalSandbox) -> LocalSandbox:
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes of JavaScript; they are closed after the test."""
-    made: list[LocalSandbox] = []
+    made: list[BaseSandbox] = []
 
-    def one(name: str = "app", resume: str = "never", **policy: Any) -> LocalSandbox:
+    def one(name: str = "app", resume: str = "never", **policy: Any) -> BaseSandbox:
         limits = ExecutionPolicy(**policy)
         made.append(create_sandbox(RuntimeType.JAVASCRIPT, tmp_path / name, limits, resume=resume))
         return made[-1]
@@ -52,11 +51,11 @@ def shown(result: SandboxResult) -> str:
     return str(results[0]) if results else ""
 
 
-def value(sandbox: LocalSandbox, code: str) -> str:
+def value(sandbox: BaseSandbox, code: str) -> str:
     return shown(sandbox.execute(code))
 
 
-def problem(sandbox: LocalSandbox, code: str) -> str:
+def problem(sandbox: BaseSandbox, code: str) -> str:
     """The name and the text of the error with which the cell ends."""
     result = sandbox.execute(code)
     assert result.error is not None

@@ -7,7 +7,7 @@ import pytest
 from tests.attacks.conftest import Victim
 from tests.faces import says
 from tests.guests.javascript.conftest import Opening, problem, shown, value
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from tests.local import LocalSandbox
         ("await new Promise(done => setTimeout(() => done('late'), 5))", "'late'"),
     ],
 )
-def test_the_last_value_is_shown(javascript: LocalSandbox, code: str, text: str) -> None:
+def test_the_last_value_is_shown(javascript: BaseSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
@@ -48,11 +48,11 @@ def test_the_last_value_is_shown(javascript: LocalSandbox, code: str, text: str)
         ("type T = 1 | 2; let u: T = 2; u", "2"),
     ],
 )
-def test_types_are_taken_out(javascript: LocalSandbox, code: str, text: str) -> None:
+def test_types_are_taken_out(javascript: BaseSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
-def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: LocalSandbox) -> None:
+def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: BaseSandbox) -> None:
     for number in (1, 2):
         javascript.execute(f"const c = {number}; let l = {number}; class K {{ n = {number} }}")
         javascript.execute(f"function f() {{ return {number} }}")
@@ -63,14 +63,14 @@ def test_declarations_may_be_repeated_and_are_seen_in_later_cells(javascript: Lo
     assert value(javascript, "typeof l") == "'undefined'"
 
 
-def test_what_is_printed_comes_in_order_and_by_stream(javascript: LocalSandbox) -> None:
+def test_what_is_printed_comes_in_order_and_by_stream(javascript: BaseSandbox) -> None:
     result = javascript.execute(
         "console.log('a', { b: [1] }); console.error('%d!', 3); console.log()"
     )
     assert (result.stdout, result.stderr) == ("a { b: [ 1 ] }\n\n", "3!\n")
 
 
-def test_an_error_names_cells_and_the_lines_as_typed(javascript: LocalSandbox) -> None:
+def test_an_error_names_cells_and_the_lines_as_typed(javascript: BaseSandbox) -> None:
     javascript.execute("\n\nfunction thrower(n) {\n  throw new RangeError('no ' + n)\n}")
     number = javascript.next_count
     result = javascript.execute("// one\n\nthrower(1)")
@@ -82,7 +82,7 @@ def test_an_error_names_cells_and_the_lines_as_typed(javascript: LocalSandbox) -
     ]
 
 
-def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox) -> None:
+def test_lines_of_typescript_are_those_that_were_typed(javascript: BaseSandbox) -> None:
     number = javascript.next_count
     code = (
         "interface One {\n  a: number\n}\ntype Two = {\n  b: string\n}\n"
@@ -128,7 +128,7 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: LocalSandbox)
         ("await fetch('https://example.org')", "TypeError: fetch is not available: cells have no"),
     ],
 )
-def test_errors(javascript: LocalSandbox, code: str, text: str) -> None:
+def test_errors(javascript: BaseSandbox, code: str, text: str) -> None:
     assert problem(javascript, code).startswith(text)
     assert value(javascript, "'goes on'") == "'goes on'"
 
@@ -155,7 +155,7 @@ def test_errors(javascript: LocalSandbox, code: str, text: str) -> None:
     ],
 )
 def test_a_syntax_error_says_where_it_is(
-    javascript: LocalSandbox, code: str, text: str, place: str
+    javascript: BaseSandbox, code: str, text: str, place: str
 ) -> None:
     error = javascript.execute(code).error
     assert error is not None
@@ -165,7 +165,7 @@ def test_a_syntax_error_says_where_it_is(
     assert line in error.traceback[1]
 
 
-def test_a_syntax_error_is_one_after_a_cell_has_broken_the_agent(javascript: LocalSandbox) -> None:
+def test_a_syntax_error_is_one_after_a_cell_has_broken_the_agent(javascript: BaseSandbox) -> None:
     javascript.execute("Array.prototype.map = null")
     assert problem(javascript, "'x' + ;") == "SyntaxError: Unexpected token"
     javascript.execute("%undo")
@@ -182,7 +182,7 @@ def test_a_syntax_error_is_one_after_a_cell_has_broken_the_agent(javascript: Loc
     ],
 )
 def test_a_command_that_is_not_there_says_what_is(
-    javascript: LocalSandbox, code: str, text: str
+    javascript: BaseSandbox, code: str, text: str
 ) -> None:
     assert problem(javascript, code).startswith("UsageError: ")
     assert text in problem(javascript, code)
@@ -203,7 +203,7 @@ def test_a_command_that_is_not_there_says_what_is(
     ],
 )
 def test_a_rejected_promise_without_a_handler_is_told(
-    javascript: LocalSandbox, code: str, told: str
+    javascript: BaseSandbox, code: str, told: str
 ) -> None:
     result = javascript.execute(code)
     assert result.success, result.error
@@ -212,13 +212,13 @@ def test_a_rejected_promise_without_a_handler_is_told(
     assert javascript.execute("1").stderr == ""
 
 
-def test_rejections_without_end_are_bounded(javascript: LocalSandbox) -> None:
+def test_rejections_without_end_are_bounded(javascript: BaseSandbox) -> None:
     result = javascript.execute("for (let i = 0; i < 1e5; i++) Promise.reject(i); 1")
     assert (result.success, result.stderr.count("\n")) == (True, 11)
     assert problem(javascript, "Promise.reject(2); throw 3") == "Uncaught: 3"
 
 
-def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: LocalSandbox) -> None:
+def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: BaseSandbox) -> None:
     code = "setTimeout(() => console.log('fired'), 5); setInterval(() => {}, 1000); 1"
     assert says(javascript, code) == "fired"
 
@@ -233,7 +233,7 @@ def test_a_cell_waits_for_its_timeouts_and_not_for_intervals(javascript: LocalSa
         "await new Promise(done => setTimeout(done, 60_000))",
     ],
 )
-def test_an_interrupt_ends_the_cell_and_nothing_else(javascript: LocalSandbox, code: str) -> None:
+def test_an_interrupt_ends_the_cell_and_nothing_else(javascript: BaseSandbox, code: str) -> None:
     javascript.execute("var kept = [1]")
     result = Victim(javascript).run(f"kept.push(2); console.log('on'); {code}", interrupt="on")
     assert result.error is not None
@@ -251,7 +251,7 @@ def test_an_interrupt_ends_the_cell_and_nothing_else(javascript: LocalSandbox, c
     ],
 )
 def test_what_goes_too_deep_is_an_error_like_others(
-    javascript: LocalSandbox, code: str, error: str
+    javascript: BaseSandbox, code: str, error: str
 ) -> None:
     javascript.execute("var before = 1")
     assert problem(javascript, code).startswith(error)
@@ -289,7 +289,7 @@ def test_the_limit_of_time_is_a_typed_error(opened: Opening) -> None:
     assert value(sandbox, "kept") == "1"
 
 
-def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: LocalSandbox) -> None:
+def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: BaseSandbox) -> None:
     javascript.execute("var before = 1")
     names = "Object Array Promise Error JSON Map Symbol Reflect String Math console eval"
     javascript.execute(f"for (const n of '{names}'.split(' ')) globalThis[n] = null")
@@ -313,13 +313,13 @@ def test_a_cell_that_breaks_the_globals_breaks_no_turn(javascript: LocalSandbox)
     ],
 )
 def test_values_that_lie_or_go_on_are_shown_all_the_same(
-    javascript: LocalSandbox, code: str
+    javascript: BaseSandbox, code: str
 ) -> None:
     result = javascript.execute(code)
     assert 0 < len(shown(result)) < 500_000
 
 
-def test_no_getter_runs_to_show_a_value_or_an_error(javascript: LocalSandbox) -> None:
+def test_no_getter_runs_to_show_a_value_or_an_error(javascript: BaseSandbox) -> None:
     code = """
     var ran = []
     const spied = (value, ...names) => {

@@ -8,12 +8,12 @@ import pytest
 
 from tests.faces import says
 from tests.guests.javascript.conftest import Opening, problem, value
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 
 IMPORT = "import * as fs from 'node:fs/promises'\n"
 
 
-def test_files_are_written_read_and_listed(javascript: LocalSandbox) -> None:
+def test_files_are_written_read_and_listed(javascript: BaseSandbox) -> None:
     code = """
     await fs.mkdir('a/b', { recursive: true })
     await fs.writeFile('a/b/text.txt', 'grüße')
@@ -38,7 +38,7 @@ def test_files_are_written_read_and_listed(javascript: LocalSandbox) -> None:
     assert value(javascript, IMPORT + code) == "'1,copy,true,copy,link,moved'"
 
 
-def test_the_result_names_files_and_undo_brings_them_back(javascript: LocalSandbox) -> None:
+def test_the_result_names_files_and_undo_brings_them_back(javascript: BaseSandbox) -> None:
     write = "import { writeFileSync, readFileSync } from 'node:fs'\nwriteFileSync('f', {!r})"
     assert javascript.execute(write.replace("{!r}", "'one'")).files_created == ("f",)
     assert javascript.execute(write.replace("{!r}", "'two'")).files_modified == ("f",)
@@ -65,7 +65,7 @@ def test_the_result_names_files_and_undo_brings_them_back(javascript: LocalSandb
         ("fs.writeFile('.metadata.json', '')", "E"),
     ],
 )
-def test_nothing_outside_is_reached(javascript: LocalSandbox, code: str, error: str) -> None:
+def test_nothing_outside_is_reached(javascript: BaseSandbox, code: str, error: str) -> None:
     link = Path(javascript.workspace, "out")
     link.unlink(missing_ok=True)
     link.symlink_to("/")

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.guests.javascript.conftest import problem, value
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox, create_sandbox
 
 
-def lay(sandbox: LocalSandbox, files: dict[str, str | dict[str, object]]) -> None:
+def lay(sandbox: BaseSandbox, files: dict[str, str | dict[str, object]]) -> None:
     for name, content in files.items():
         path = Path(sandbox.workspace, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
 
 
-def test_a_module_of_the_workspace_is_imported(javascript: LocalSandbox) -> None:
+def test_a_module_of_the_workspace_is_imported(javascript: BaseSandbox) -> None:
     lay(
         javascript,
         {
@@ -41,11 +41,11 @@ def test_a_module_of_the_workspace_is_imported(javascript: LocalSandbox) -> None
     assert value(javascript, "sum(5) + t") == "9"
 
 
-def test_an_import_of_types_alone_fetches_nothing(javascript: LocalSandbox) -> None:
+def test_an_import_of_types_alone_fetches_nothing(javascript: BaseSandbox) -> None:
     assert value(javascript, "import type { A } from './nowhere.ts'\nlet a: A = 1 as A; a") == "1"
 
 
-def test_a_module_is_read_again_under_another_query(javascript: LocalSandbox) -> None:
+def test_a_module_is_read_again_under_another_query(javascript: BaseSandbox) -> None:
     lay(javascript, {"again.js": "export const v = 1"})
     assert value(javascript, "(await import('./again.js')).v") == "1"
     lay(javascript, {"again.js": "export const v = 2"})
@@ -53,7 +53,7 @@ def test_a_module_is_read_again_under_another_query(javascript: LocalSandbox) ->
     assert value(javascript, "(await import('./again.js?2')).v") == "2"
 
 
-def test_packages_of_both_kinds_are_imported(javascript: LocalSandbox) -> None:
+def test_packages_of_both_kinds_are_imported(javascript: BaseSandbox) -> None:
     lay(
         javascript,
         {
@@ -92,22 +92,24 @@ def test_packages_of_both_kinds_are_imported(javascript: LocalSandbox) -> None:
         ("../../../etc/passwd", "There is no file"),
     ],
 )
-def test_what_can_not_be_imported_says_why(javascript: LocalSandbox, name: str, why: str) -> None:
+def test_what_can_not_be_imported_says_why(javascript: BaseSandbox, name: str, why: str) -> None:
     assert why in problem(javascript, f"await import({name!r})")
 
 
-def test_a_name_of_many_megabytes_costs_the_host_nothing(javascript: LocalSandbox) -> None:
-    tracemalloc.start()
-    try:
-        why = problem(javascript, "await import('x'.repeat(1 << 24))")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+def test_a_name_of_many_megabytes_costs_the_host_nothing(tmp_path: Path) -> None:
+    with create_sandbox("javascript", tmp_path, isolation="in-process") as sandbox:
+        sandbox.start().result()
+        tracemalloc.start()
+        try:
+            why = problem(sandbox, "await import('x'.repeat(1 << 24))")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
     assert "The name of a module has 1 to 4,096 characters." in why
     assert peak < 8 * 1024 * 1024
 
 
-def test_an_error_in_a_module_names_its_file_and_line(javascript: LocalSandbox) -> None:
+def test_an_error_in_a_module_names_its_file_and_line(javascript: BaseSandbox) -> None:
     code = "interface A {\n  b: 1\n}\nexport function f() {\n  throw Error('x')\n}"
     lay(javascript, {"bad.ts": code})
     result = javascript.execute("import { f } from './bad.ts'\nf()")

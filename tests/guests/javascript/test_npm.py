@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.guests.javascript.conftest import problem, value
-from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.guests.javascript import broker_handlers
 
 Npm = Callable[[str], None]
@@ -51,13 +51,13 @@ OTHERS: dict[str, object] = {
 
 
 @pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> LocalSandbox:
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> BaseSandbox:
     folder = tmp_path_factory.mktemp("npm")
     return create_sandbox("javascript", folder / "app", pip=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _closed(sandbox: LocalSandbox) -> object:
+def _closed(sandbox: BaseSandbox) -> object:
     with sandbox:
         yield
 
@@ -70,7 +70,7 @@ def _npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
+def test_packages_come_go_and_are_listed(sandbox: BaseSandbox) -> None:
     result = sandbox.execute("%npm install one two@2.0.0 fine\nimport one from 'one'\none")
     assert result.stdout.endswith("Installed one 1.0.0, two 2.0.0, fine 1.0.0.\n")
     assert value(sandbox, "import two from 'two'\n[one, two]") == "[ 'one', 'two' ]"
@@ -106,18 +106,18 @@ def test_packages_come_go_and_are_listed(sandbox: LocalSandbox) -> None:
         ("-g", "is no name of a package"),
     ],
 )
-def test_what_is_refused(sandbox: LocalSandbox, words: str, why: str) -> None:
+def test_what_is_refused(sandbox: BaseSandbox, words: str, why: str) -> None:
     assert why in problem(sandbox, f"%npm install {words}")
 
 
 def test_files_without_end_are_refused(
-    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_handlers, "FILES_MOST", 30)
     assert "these are more than 30 files" in problem(sandbox, "%npm install many")
 
 
-def test_links_in_packages_lead_nowhere(sandbox: LocalSandbox) -> None:
+def test_links_in_packages_lead_nowhere(sandbox: BaseSandbox) -> None:
     sandbox.execute("%npm install linked")
     place = "/usr/local/lib/javascript/node_modules/linked"
     code = f"const fs = require('fs'); fs.readdirSync('{place}')"
@@ -125,10 +125,10 @@ def test_links_in_packages_lead_nowhere(sandbox: LocalSandbox) -> None:
     assert "E" in problem(sandbox, f"fs.writeFileSync('{place}/index.js', '')")
 
 
-def test_it_is_off_unless_it_is_allowed(javascript: LocalSandbox) -> None:
+def test_it_is_off_unless_it_is_allowed(javascript: BaseSandbox) -> None:
     assert "%npm is not allowed in this sandbox" in problem(javascript, "%npm install one")
 
 
-def test_code_can_not_ask_for_it(sandbox: LocalSandbox) -> None:
+def test_code_can_not_ask_for_it(sandbox: BaseSandbox) -> None:
     result = sandbox.execute("`\n%npm install one\n`.length")
     assert (result.stdout, result.success) == ("", True)

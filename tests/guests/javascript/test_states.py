@@ -9,7 +9,7 @@ from pathlib import Path
 import wasm_kernel
 from tests.faces import wait_for
 from tests.guests.javascript.conftest import Opening, shown, value
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 from wasm_kernel.service.own_sandbox import OwnSandbox
 
 STATE = """
@@ -31,7 +31,7 @@ SEEN = "'2,1,1,2,2.5,16,held,undefined'"
 
 
 def test_undo_brings_back_closures_generators_and_pending_promises(
-    javascript: LocalSandbox,
+    javascript: BaseSandbox,
 ) -> None:
     javascript.execute(STATE)
     assert value(javascript, LOOK) == SEEN
@@ -83,7 +83,7 @@ def test_new_sessions_draw_other_numbers(opened: Opening) -> None:
     assert len(drawn) == 3
 
 
-def test_named_states_come_back(javascript: LocalSandbox) -> None:
+def test_named_states_come_back(javascript: BaseSandbox) -> None:
     javascript.execute("var a = 1")
     javascript.execute("%checkpoint one\na = 2")
     javascript.execute("a = 3")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faces import says
 from tests.guests.javascript.conftest import problem, value
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 
 # the URL, its base, and the expected parts
 URLS = [
@@ -64,7 +64,7 @@ const b = structuredClone(a); [b !== a, b.self === b, b.m.get(1).x[0], b.d.getTi
 """
 
 
-def test_urls(javascript: LocalSandbox) -> None:
+def test_urls(javascript: BaseSandbox) -> None:
     cases = json.dumps([[url, base] for url, base, _ in URLS])
     look = "([url, base]) => URL.parse(url, base ?? undefined)?.href ?? null"
     code = f"console.log(JSON.stringify({cases}.map({look})))"
@@ -96,7 +96,7 @@ def test_urls(javascript: LocalSandbox) -> None:
         ("typeof Intl", "'undefined'"),
     ],
 )
-def test_what_is_there(javascript: LocalSandbox, code: str, text: str) -> None:
+def test_what_is_there(javascript: BaseSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
@@ -109,7 +109,7 @@ def test_what_is_there(javascript: LocalSandbox, code: str, text: str) -> None:
         ("crypto.getRandomValues(new Float32Array(1))", "TypeMismatchError: "),
     ],
 )
-def test_what_is_refused(javascript: LocalSandbox, code: str, error: str) -> None:
+def test_what_is_refused(javascript: BaseSandbox, code: str, error: str) -> None:
     assert problem(javascript, code).startswith(error)
 
 
@@ -131,11 +131,11 @@ def test_what_is_refused(javascript: LocalSandbox, code: str, error: str) -> Non
         ("new Uint8Array([0x89, 0x50])", "Uint8Array(2) [ 137, 80 ]"),
     ],
 )
-def test_values_as_text(javascript: LocalSandbox, code: str, text: str) -> None:
+def test_values_as_text(javascript: BaseSandbox, code: str, text: str) -> None:
     assert value(javascript, code) == text
 
 
-def test_rich_outputs_and_tables(javascript: LocalSandbox) -> None:
+def test_rich_outputs_and_tables(javascript: BaseSandbox) -> None:
     code = """
     display.html('<b>1</b>'); display.json({ a: 1 }); display.svg('<svg/>')
     display({ 'text/latex': '$x$' }); display.png(new Uint8Array([1, 2]))

@@ -31,6 +31,8 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.interfaces import NewSession
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_by
@@ -41,7 +43,6 @@ from wasm_kernel.frontends.jupyter.kernel_sandbox import (
     create,
     kernel_session,
     notebook_folder,
-    opened_by,
 )
 from wasm_kernel.frontends.jupyter.settings import (
     KernelSettings,
@@ -61,6 +62,7 @@ from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
 from wasm_kernel.publishing.publish import PublishCommand, Results
 from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.own_sandbox import opened_in
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
 
@@ -197,7 +199,7 @@ class WasmKernelApp(JupyterApp):
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(broker, handlers, confinement))
-        opened = self._opened(session, opening, policy, place, path)
+        opened = self._opened(home.new, session, opening, place, policy)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
         confinement.close_files(kept_by(path, self.config, published))
@@ -210,17 +212,17 @@ class WasmKernelApp(JupyterApp):
 
     def _opened(
         self,
+        new: NewSession,
         session: Session,
         opening: Opening,
-        policy: ExecutionPolicy,
         place: PlaceBeside,
-        path: Path,
+        policy: ExecutionPolicy,
     ) -> Open:
         """Returns the message that opens the session in its worker."""
         notebook = None
         if self.settings.shows_folder:
             writes = self.settings.writes_folder
-            notebook = notebook_folder(path, _jupyters_folders(), writes=writes)
+            notebook = notebook_folder(place.secret, place.kept, writes=writes)
         kernel = kernel_session(
             self.settings,
             session,
@@ -231,7 +233,16 @@ class WasmKernelApp(JupyterApp):
             notebook=notebook,
             logs=self._has_log,
         )
-        return opened_by(self.settings, session, policy, kernel)
+        return opened_in(
+            new,
+            self.settings.runtime,
+            policy,
+            resume=Resume(self.settings.resume),
+            pip=self.settings.pip,
+            quiet=False,
+            confinement=self.settings.confinement,
+            kernel=kernel,
+        )
 
     @cached_property
     def _notes(self) -> deque[str]:

@@ -9,15 +9,13 @@ from typing import Any, Protocol
 from msgspec import Raw, Struct
 
 from wasm_kernel.execution.interfaces import NewSession, Sandbox
-from wasm_kernel.folders.locks import Resume
-from wasm_kernel.folders.places import state_folder
 from wasm_kernel.frontends.jupyter.settings import SessionSettings
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.service.fork_server import Worker, flavours_of
-from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open, plain_policy
+from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open
 from wasm_kernel.service.own_sandbox import OwnHome, OwnSandbox
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_supply import WorkerSource
@@ -81,32 +79,6 @@ def create(
 ) -> Sandbox:
     """Makes the sandbox of a real kernel."""
     return OwnSandbox(home.new, opened, policy, session.logger, home=home, noted=note)
-
-
-def opened_by(
-    settings: SessionSettings,
-    session: Session,
-    policy: ExecutionPolicy,
-    kernel: KernelSession,
-) -> Open:
-    """Returns the message that opens a kernel's session in its worker."""
-    folders, state = session.folders, state_folder()
-    return Open(
-        language=settings.runtime.value,
-        session_id=session.id,
-        workspace=str(folders.real),
-        private_root=None,
-        policy=plain_policy(policy),
-        pip=settings.pip,
-        confinement=settings.confinement,
-        state_home=None if state is None else str(state.parent),
-        folders=folders.opened,
-        resume=Resume(settings.resume).value,
-        quiet=False,
-        notices=folders.notices,
-        door=policy.door,
-        kernel=kernel,
-    )
 
 
 def kernel_session(

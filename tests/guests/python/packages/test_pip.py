@@ -10,18 +10,37 @@ import pytest
 
 from tests.faces import PATIENCE
 from tests.guests.python.packages.conftest import index_in
-from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from tests.private import private_of
-from wasm_kernel import SandboxResult
+from wasm_kernel import (
+    BaseSandbox,
+    SandboxResult,
+    create_sandbox,
+    create_session_sandbox,
+    get_session_sandbox,
+)
 from wasm_kernel.execution.create import offer_pip
+from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.guests.base import switched_off
 from wasm_kernel.guests.python.packages import command
+from wasm_kernel.service.sandbox_factory import Isolation
 
 Make = Callable[..., Path]
 
 
 @pytest.fixture
-def guest(sandbox: LocalSandbox, index: Make) -> LocalSandbox:
+def isolation() -> Isolation:
+    """Where the guest lives; a test that reaches inside has its own parameter."""
+    return "worker"
+
+
+@pytest.fixture
+def sandbox(warm: None, isolation: Isolation, tmp_path: Path) -> Iterator[BaseSandbox]:
+    with create_sandbox(workspace=tmp_path / "app", isolation=isolation) as made:
+        yield made
+
+
+@pytest.fixture
+def guest(sandbox: BaseSandbox, index: Make) -> BaseSandbox:
     """A sandbox whose cells may use %pip, on the test's index."""
     offer_pip(sandbox)
     return sandbox
@@ -30,7 +49,7 @@ def guest(sandbox: LocalSandbox, index: Make) -> LocalSandbox:
 @pytest.fixture(scope="module")
 def installed(
     warm: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[LocalSandbox, SandboxResult]]:
+) -> Iterator[tuple[BaseSandbox, SandboxResult]]:
     """A sandbox with a package and its dependencies, and the cell that installed them."""
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -46,7 +65,7 @@ def installed(
 
 
 @pytest.fixture
-def stocked(installed: tuple[LocalSandbox, SandboxResult]) -> LocalSandbox:
+def stocked(installed: tuple[BaseSandbox, SandboxResult]) -> BaseSandbox:
     """The file's sandbox with packages, for tests that don't change them."""
     return installed[0]
 
@@ -57,7 +76,7 @@ def value(result: SandboxResult) -> str:
 
 
 def test_a_package_can_be_imported_in_the_same_cell(
-    installed: tuple[LocalSandbox, SandboxResult],
+    installed: tuple[BaseSandbox, SandboxResult],
 ) -> None:
     _, result = installed
     assert value(result) == "('1.5', '1.0')"
@@ -83,13 +102,13 @@ def test_a_sandbox_that_may_install_allows_it_for_its_forks_too(
         assert not sandbox.execute("import one").success
 
 
-def test_a_traceback_shows_the_source_of_a_package(stocked: LocalSandbox) -> None:
+def test_a_traceback_shows_the_source_of_a_package(stocked: BaseSandbox) -> None:
     error = stocked.execute("import one; one.fail()").error
     assert error is not None
     assert "return" in "\n".join(error.traceback)
 
 
-def test_what_is_there_is_not_fetched_again(stocked: LocalSandbox) -> None:
+def test_what_is_there_is_not_fetched_again(stocked: BaseSandbox) -> None:
     result = stocked.execute("%pip install one numpy")
     assert result.stdout.startswith("Requirement already satisfied: numpy ")
     assert "Requirement already satisfied: one 1.5" in result.stdout
@@ -97,7 +116,7 @@ def test_what_is_there_is_not_fetched_again(stocked: LocalSandbox) -> None:
 
 
 def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
-    guest: LocalSandbox, index: Make
+    guest: BaseSandbox, index: Make
 ) -> None:
     index("one", "1.0")
     guest.execute("%pip install one\nimport one")
@@ -110,7 +129,7 @@ def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
     assert value(guest.execute(fresh)) == "'2.0'"
 
 
-def test_uninstall_list_freeze_and_show(stocked: LocalSandbox) -> None:
+def test_uninstall_list_freeze_and_show(stocked: BaseSandbox) -> None:
     """Uses a fork, which has its own packages."""
     [fork] = stocked.fork()
     with fork:
@@ -128,7 +147,7 @@ def test_uninstall_list_freeze_and_show(stocked: LocalSandbox) -> None:
         assert value(stocked.execute("len(open(one.__file__).read()) > 0")) == "True"
 
 
-def test_exclamation_marks_bring_pip_too_and_never_end_the_cell(stocked: LocalSandbox) -> None:
+def test_exclamation_marks_bring_pip_too_and_never_end_the_cell(stocked: BaseSandbox) -> None:
     """Under ipykernel such lines are commands of a shell."""
     version = stocked.execute("!pip --version\n1").stdout
     assert "python 3.15" in version
@@ -148,7 +167,7 @@ def test_exclamation_marks_bring_pip_too_and_never_end_the_cell(stocked: LocalSa
         assert "UsageError" in result.stderr
 
 
-def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: LocalSandbox) -> None:
+def test_metadata_knows_what_was_installed_and_what_is_built_in(stocked: BaseSandbox) -> None:
     code = "from importlib.metadata import version\n"
     result = stocked.execute(code + "[version(n) != '' for n in ('one', 'pandas', 'traitlets')]")
     assert value(result) == "[True, True, True]"
@@ -180,7 +199,7 @@ def test_a_file_in_the_place_of_the_packages_does_not_keep_a_session_shut(
         assert value(sandbox.execute("1 + 1")) == "2"
 
 
-def test_the_guest_can_not_change_what_is_installed(stocked: LocalSandbox) -> None:
+def test_the_guest_can_not_change_what_is_installed(stocked: BaseSandbox) -> None:
     stocked.execute("import one, os, pathlib\np = pathlib.Path(one.__file__)")
     attempts = ["p.write_text('')", "p.unlink()", "p.rename('/app/x')", "os.link(p, '/app/y')"]
     attempts += ["p.with_name('y').mkdir()", "os.symlink('/app', p.with_name('z'))"]
@@ -198,7 +217,7 @@ SNEAKING = [
 ]
 
 
-def test_only_a_line_of_the_cell_itself_installs(guest: LocalSandbox, index: Make) -> None:
+def test_only_a_line_of_the_cell_itself_installs(guest: BaseSandbox, index: Make) -> None:
     index("one")
     for code in SNEAKING:
         guest.execute(code)
@@ -216,7 +235,7 @@ IMPOSSIBLE = {
 
 
 def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
-    guest: LocalSandbox, index: Make
+    guest: BaseSandbox, index: Make
 ) -> None:
     index("fast", tags="py3-none-linux_x86_64")
     index("needy", needs=("fast", "one"))
@@ -230,7 +249,7 @@ def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
         assert guest.execute("%pip freeze").stdout == "\n", line
 
 
-def test_a_requirements_file_is_installed(guest: LocalSandbox, index: Make) -> None:
+def test_a_requirements_file_is_installed(guest: BaseSandbox, index: Make) -> None:
     index("one", "1.0")
     index("one", "2.0")
     index("two")
@@ -246,8 +265,9 @@ def test_a_requirements_file_is_installed(guest: LocalSandbox, index: Make) -> N
     assert "another version is needed: you (==1.26.4); pandas 3" in refused
 
 
+@pytest.mark.parametrize("isolation", ["in-process"])
 def test_demands_that_are_never_met_come_to_an_end(
-    guest: LocalSandbox, index: Make, monkeypatch: pytest.MonkeyPatch
+    guest: BaseSandbox, index: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "ROUNDS_MOST", 2)
     for version in range(1, 6):
@@ -256,13 +276,13 @@ def test_demands_that_are_never_met_come_to_an_end(
     assert "what packages need of each other changes with each one that is fetched" in error
 
 
-def test_a_hostile_wheel_is_refused(guest: LocalSandbox, index: Make) -> None:
+def test_a_hostile_wheel_is_refused(guest: BaseSandbox, index: Make) -> None:
     index("evil", extra=lambda archive: archive.writestr("../../../evil.txt", "x"))
     assert "can't be used" in guest.execute("%pip install evil").stderr
     assert not list(guest.workspace.parent.rglob("evil*.txt"))
 
 
-def test_nothing_of_a_package_shadows_what_is_built_in(guest: LocalSandbox, index: Make) -> None:
+def test_nothing_of_a_package_shadows_what_is_built_in(guest: BaseSandbox, index: Make) -> None:
     """A line with an exclamation mark installs, too."""
     files = dict.fromkeys(("json.py", "numpy/__init__.py", "re.py"), "raise SystemError('mine')")
     index("shadow", files=files)
@@ -273,7 +293,7 @@ def test_nothing_of_a_package_shadows_what_is_built_in(guest: LocalSandbox, inde
 
 
 def test_an_interrupt_ends_the_fetching(
-    guest: LocalSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guest: BaseSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import socket
 
@@ -288,9 +308,7 @@ def test_an_interrupt_ends_the_fetching(
     assert guest.execute("1").success
 
 
-def test_what_a_killed_kernel_left_half_fetched_is_removed(
-    guest: LocalSandbox, index: Make
-) -> None:
+def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, index: Make) -> None:
     index("one")
     left = private_of(guest.workspace) / "fetched" / "w_old"
     left.mkdir(parents=True)
@@ -298,14 +316,16 @@ def test_what_a_killed_kernel_left_half_fetched_is_removed(
     assert not left.exists()
 
 
-def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: LocalSandbox) -> None:
+@pytest.mark.parametrize("isolation", ["in-process"])
+def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: BaseSandbox) -> None:
+    assert isinstance(sandbox, LocalSandbox)
     assert "with pip=True" in sandbox.execute("%pip install one").stderr
     sandbox.commands.add("pip", switched_off("%pip is switched off. Nothing was installed."))
     assert "switched off. Nothing was" in sandbox.execute("%pip install one").stderr
     assert "numpy" in sandbox.execute("%pip list").stdout
 
 
-def test_a_real_package_of_the_configured_index(sandbox: LocalSandbox) -> None:
+def test_a_real_package_of_the_configured_index(sandbox: BaseSandbox) -> None:
     offer_pip(sandbox)
     result = sandbox.execute("%pip install 'humanize>=4'")
     if "can't be reached" in result.stderr or "finds no" in result.stderr:
