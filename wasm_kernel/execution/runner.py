@@ -235,12 +235,6 @@ class GuestRunner:
         """The size of the guest's memory; 0 if there is no guest."""
         return self._guest.instance.memory.size if self._guest is not None else 0
 
-    @property
-    def history_states(self) -> int:
-        """The number of states that memory can be brought back to."""
-        commits = self.state.tree.commits.values()
-        return sum(1 for commit in commits if commit.cells) + self.unkept
-
     def new_turn(
         self,
         request: Mapping[str, Any],

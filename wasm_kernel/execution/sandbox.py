@@ -280,7 +280,7 @@ class LocalSandbox(BaseSandbox):
     @property
     def history_states(self) -> int:
         """The number of states that memory can be brought back to; any thread."""
-        return self._runner.history_states
+        return self._runner.state.tree.states + self._runner.unkept
 
     @property
     def interrupted(self) -> bool:

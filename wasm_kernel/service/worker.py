@@ -139,11 +139,17 @@ class _Worker:
         self._offers = Offers(self._sandbox, self.send)
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
+        self._add_commands(opened, session, policy.door, seen)
+
+    def _add_commands(
+        self, opened: Open, session: LastUse | None, door: Door, seen_folder: str
+    ) -> None:
+        """Adds the commands that reach beyond the sandbox, as far as its caller offers them."""
         if opened.kernel is not None and session is not None:
-            self._serve_kernel(opened, opened.kernel, session, seen)
+            self._serve_kernel(opened, opened.kernel, session, seen_folder)
         elif isinstance(session, Session):
             own = fork_command(self._sandbox)
-            may_fork = policy.door is not Door.AGENT  # an agent's tools would not find the fork
+            may_fork = door is not Door.AGENT  # an agent's tools would not find the fork
             self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
 
     def _show_notebook(self, folders: SandboxFolders, opened: Open) -> str:
