@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from wasm_kernel.engine.flavours import Flavour, FlavourName, named
 from wasm_kernel.errors import HostFailed, WasmKernelError, describe
-from wasm_kernel.linux.broker import log_failure
+from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
 from wasm_kernel.service.messages import PACKET
@@ -38,7 +38,9 @@ class WorkerRequest(Struct, frozen=True, tag=True):
 
 
 class WorkerEnd(Struct, frozen=True, tag=True):
-    """Asks for the end of the last worker."""
+    """Asks for the end of a worker, if it is the last one."""
+
+    process: int
 
 
 class WorkerReply(Struct, frozen=True):
@@ -81,15 +83,15 @@ class WorkerSupply:
             except OSError as problem:
                 raise HostFailed(_GONE) from problem
         if reply.why:
-            raise HostFailed(reply.why)
+            raise BrokerError(reply.why)
         line, process, *files = descriptors
         channel = Channel(socket.socket(fileno=line))
         return _SuppliedWorker(channel, reply.process, process, files, self.end)
 
-    def end(self) -> None:
-        """Has the last worker killed."""
+    def end(self, process: int) -> None:
+        """Has a worker killed."""
         with contextlib.suppress(OSError):  # the broker is gone, and its workers with it
-            self._line.send(msgspec.json.encode(WorkerEnd()))
+            self._line.send(msgspec.json.encode(WorkerEnd(process)))
 
     def _receive(self) -> tuple[WorkerReply, list[int]]:
         flags = socket.MSG_CMSG_CLOEXEC
@@ -112,7 +114,7 @@ class _SuppliedWorker(Worker):
         process: int,
         descriptor: int,
         files: Sequence[int],
-        end: Callable[[], None],
+        end: Callable[[int], None],
     ) -> None:
         super().__init__(channel, process, descriptor, files)
         self._end = end
@@ -120,7 +122,7 @@ class _SuppliedWorker(Worker):
     def kill(self) -> None:
         """Kills it. Safe to call at any time."""
         if not self.has_ended:
-            self._end()
+            self._end(self.process)
 
 
 class WorkerDesk:
@@ -139,9 +141,11 @@ class WorkerDesk:
         try:
             while packet := self._line.recv(PACKET):
                 request = msgspec.json.decode(packet, type=WorkerRequest | WorkerEnd)
-                self._end_last()
                 if isinstance(request, WorkerRequest):
+                    self._end_last()
                     self._serve(request)
+                elif self._last is not None and self._last.process == request.process:
+                    self._end_last()
         except Exception as problem:
             log_failure("the supply of workers", problem)
         self._line.close()
@@ -159,7 +163,8 @@ class WorkerDesk:
         try:
             worker = self._server.spawn(request.language, flavours, self._report)
         except (WasmKernelError, OSError) as problem:
-            self._say(WorkerReply(why=describe(problem)))
+            why = describe(problem) if isinstance(problem, OSError) else str(problem)
+            self._say(WorkerReply(why=why))
             return
         self._last, descriptors = worker.handed_over()
         try:
