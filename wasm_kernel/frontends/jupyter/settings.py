@@ -156,8 +156,8 @@ class SessionSettings(Configurable):
         help="Whether the kernel's processes give up access to files, new connections and "
         "programs. The one with the guest keeps Python's files, the cache, its session's, the "
         "mounts and the shown folder; the one with Jupyter's keys none of the session's. A flaw "
-        "in the sandbox would then reach nothing else. off; auto, if Linux offers Landlock and seccomp; or "
-        "required: no kernel starts without it.",
+        "in the sandbox would then reach nothing else. off; auto, if Linux offers Landlock and "
+        "seccomp; or required: no kernel starts without it.",
     )
     outputs = Enum(
         [mode.value for mode in Mode],
