@@ -1,7 +1,7 @@
 """`%fork`: another session that begins where the running cell ends.
 
 Memory can't be committed while a cell runs. So the cell gets the new session's id at once, and the
-fork is made when the cell is over. The kernel's process is confined to its own session: the broker
+fork is made when the cell is over. The guest's process is confined to its own session: the broker
 makes the new one beside it.
 """
 

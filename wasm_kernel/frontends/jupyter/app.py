@@ -1,7 +1,7 @@
-"""The kernel's process: settings, session, sandbox, sockets, loop, and the end.
+"""The kernel's front end: settings, session, sandbox, sockets, loop, and the end.
 
-The order is for speed. The settings are read first, with little imported; then the guest starts on
-its own thread; then come ipykernel and the sockets, while the guest gets ready.
+The order is for speed. The settings are read first, with little imported; then the guest starts in
+its worker; then come ipykernel and the sockets, while the guest gets ready.
 """
 
 # mypy: disable-error-code="no-untyped-call"

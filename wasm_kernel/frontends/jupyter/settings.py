@@ -153,10 +153,11 @@ class SessionSettings(Configurable):
         [OFF, AUTO, REQUIRED],
         AUTO,
         config=True,
-        help="Whether the kernel's process, once it runs, gives up access to all files except "
-        "Python's and its session's, and to new connections and programs. A flaw in the sandbox "
-        "would then reach nothing else. off; auto, if Linux offers Landlock and seccomp; or "
-        "required: no kernel starts without it.",
+        help="Whether the kernel's processes give up access to files, new connections and "
+        "programs. The one with the guest keeps Python's files, the cache, its session's, the "
+        "mounts and the shown folder; the one with Jupyter's keys none of the session's. A flaw "
+        "in the sandbox would then reach nothing else. off; auto, if Linux offers Landlock and "
+        "seccomp; or required: no kernel starts without it.",
     )
     outputs = Enum(
         [mode.value for mode in Mode],

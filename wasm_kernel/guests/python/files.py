@@ -124,7 +124,7 @@ def guest_files(cache: Cache) -> GuestFiles:
         return known
     found = find(cache)
     note = msgspec.json.encode(_Note(stamp, found))
-    with contextlib.suppress(PermissionError):  # a confined kernel may only read the cache
+    with contextlib.suppress(PermissionError):  # a confined worker may only read the cache
         cache.prepare()
         cache.write(_note_name(), lambda path: _write(path, note))
     return found
