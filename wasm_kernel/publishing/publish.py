@@ -78,9 +78,14 @@ def outcomes(
     for at in range(0, len(paths), AT_ONCE):
         some = tuple(paths[at : at + AT_ONCE])
         done = broker.call(request(some), Written, task)
-        for path in done.links:
-            session.logger.log_event(events.FILE_PUBLISHED, session_id=session.id, path=path)
+        log_published(session, done)
         yield some, done
+
+
+def log_published(session: LastUse, done: Written) -> None:
+    """Logs the files that lie beside the notebook now."""
+    for path in done.links:
+        session.logger.log_event(events.FILE_PUBLISHED, session_id=session.id, path=path)
 
 
 class PublishCommand:

@@ -100,6 +100,10 @@ class CallQueue:
         """Takes the next message to send; None if all are sent."""
         return self._unsent.popleft() if self._unsent else None
 
+    def put_back(self, message: Struct) -> None:
+        """Makes a message the next one to send again."""
+        self._unsent.appendleft(message)
+
     def send_again(self) -> bool:
         """Has all calls sent again, to another worker; returns whether there are any.
 

@@ -165,6 +165,10 @@ class Worker(Process):
             opened.pop_all()
         return cls(Channel(line), process, descriptor, files)
 
+    def open(self, opened: Open) -> None:
+        """Sends it the session that it serves; the first message, sent once."""
+        self.channel.send(opened)
+
     def handed_over(self) -> tuple[Process, list[int]]:
         """Returns its process and copies of its descriptors for another one; closes it here."""
         own = [self.channel.fileno, self._descriptor, self._stat, self._status, self._memory]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.notebook import NotShown
@@ -95,6 +96,7 @@ def let_results_out(
 ) -> None:
     """Lets the cells' files reach the notebook's folder, as far as the kernel's settings allow."""
     names = PublishableNames(kernel.suffixes)
+    session = LastUse.of(session.id, session.folders, SandboxLogger())  # the front end logs files
     publishes = CollectedFiles if kernel.collects else PublishCommand
     publishing = publishes(session, Results(kernel.results, names))
     link, notebook = publishing.link, session.folders.notebook

@@ -26,6 +26,7 @@ from wasm_kernel.linux.broker import (
     BrokerRequest,
     log_failure,
 )
+from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled
 from wasm_kernel.service.open_message import Number, Open, Stamps
 
@@ -423,7 +424,8 @@ def error_of(failed: Failed) -> WasmKernelError:
     kind = _family(WasmKernelError).get(failed.error, WasmKernelError)
     if issubclass(kind, LimitReached):  # front ends count them, by the limit's name
         raise FrameError("it tells of a limit of its service")
-    error = kind.revived((failed.text,), dict(failed.fields))
+    clean = {k: terminal.clean(v) if isinstance(v, str) else v for k, v in failed.fields.items()}
+    error = kind.revived((terminal.clean(failed.text),), clean)
     try:
         str(error)
     except Exception:

@@ -3,10 +3,10 @@
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from wasm_kernel.errors import Door
 from wasm_kernel.folders.folders import OpenedFolders
@@ -68,6 +68,20 @@ class KernelSession(Struct, frozen=True):
     logs: bool
 
 
+class Progress(Struct, frozen=True):
+    """The part of `Open` that changes from one worker of a session to the next.
+
+    A process that was taken over may send any: nothing in it reaches beyond the session.
+    """
+
+    resume: Literal["never", "crash", "always"]
+    quiet: bool
+    verified: Stamps
+    notices: tuple[str, ...]
+    count: Number
+    told: bool
+
+
 class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     """The session to serve; it comes first, and once.
 
@@ -110,6 +124,11 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     kernel: KernelSession | None = None
 
     @property
+    def progress(self) -> "Progress":
+        """The part that changes from one worker of a session to the next."""
+        return Progress(*(getattr(self, name) for name in Progress.__struct_fields__))
+
+    @property
     def again(self) -> "Open":
         """The message for the next worker, which goes on where the first one ended."""
         return replace(self, resume="always", quiet=True, notices=(), count=1, told=False)
@@ -118,6 +137,11 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     def root(self) -> str:
         """The folder that the session lies in."""
         return str(Path(self.workspace).parent)
+
+
+def gone_on(opened: Open, progress: Progress) -> Open:
+    """Returns the message for a session's next worker."""
+    return replace(opened, **asdict(progress))
 
 
 def plain_policy(policy: ExecutionPolicy) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Literal, Protocol
 
@@ -41,6 +42,7 @@ from wasm_kernel.service.calls import (
     stuck,
 )
 from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.service.leaving import Leaving
 from wasm_kernel.service.messages import FromCell, Report
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.page_offers import PageOffers, PendingOffer
@@ -49,7 +51,7 @@ from wasm_kernel.service.worker_line import WorkerLine, log_report
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
-SLOW_SECONDS = 2.0
+SLOW_SECONDS = 10.0
 """Seconds of silence after which a worker that falls asleep is ended."""
 
 _LOG = logging.getLogger("wasm_kernel.service")
@@ -87,23 +89,12 @@ class SandboxHome(Protocol):
         """Returns the handlers of requests beyond the walls; each checks its request."""
 
 
-class _Leaving(Struct, frozen=True):
-    """A session that is falling asleep, since a monotonic time, for at most `seconds`.
-
-    Calls later than `last_call` wait for the next worker, which begins without variables if `anew`.
-    """
-
-    since: float
-    seconds: float
-    last_call: int
-    anew: bool
-
-
 class SessionWorker:
     """The worker of one session, if it is awake. Any thread may use it; no call waits for a worker.
 
     `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
-    counts the resets that workers have acknowledged. `noted` takes sentences to show beside the
+    counts the resets that workers have acknowledged. No further call is taken for the reason
+    `why_closed`; it is empty if they are. `noted` takes sentences to show beside the
     output of cells.
     """
 
@@ -132,8 +123,8 @@ class SessionWorker:
         self._offers = PageOffers()
         self._thread: threading.Thread | None = None
         self._line: WorkerLine | None = None
-        self._leaving: _Leaving | None = None
-        self._why_closed = ""
+        self._leaving: Leaving | None = None
+        self.why_closed = ""
         self._killed = 0  # workers in a row, before they had a guest
 
     def tell(self, notice: str) -> None:
@@ -149,8 +140,8 @@ class SessionWorker:
         `LimitReached`.
         """
         with self._changed:
-            if self._why_closed:
-                raise SandboxClosed(self._why_closed)
+            if self.why_closed:
+                raise SandboxClosed(self.why_closed)
             number = self._calls.add(pending)
             if self._line is not None and self._leaving is None:
                 self._calls.begin()
@@ -189,14 +180,24 @@ class SessionWorker:
     def is_interrupted(self) -> bool:
         """True if a wait on behalf of the running cell should end now."""
         with self._changed:
-            return bool(self._why_closed) or self._calls.is_interrupted
+            is_lost = self._line is not None and self._line.worker.has_ended
+            return is_lost or bool(self.why_closed) or self._calls.is_interrupted
 
-    def _flush(self) -> None:
-        """Sends the waiting messages, in order, unless another thread already does so."""
+    def _flush(self, *, waits: bool = False) -> None:
+        """Sends the waiting messages, in order, unless another thread already does so.
+
+        Only a thread that `waits` for a worker that does not read sends what needs a wait: a caller
+        may be a front end's only thread.
+        """
         while self._calls.has_unsent and self._sending.acquire(blocking=False):
             try:
                 while (found := self._next_unsent()) is not None:
-                    self._send(*found)
+                    if not self._send(*found, waits=waits):
+                        with self._changed:
+                            self._calls.put_back(found[1])
+                        later = partial(self._flush, waits=True)
+                        threading.Thread(target=later, daemon=True).start()
+                        return
                 if self._line is None or self._leaving is not None:
                     return
             except OSError:
@@ -211,19 +212,22 @@ class SessionWorker:
             message = self._calls.next_unsent()
             return None if message is None else (self._line.worker, message)
 
-    def _send(self, worker: Worker, message: Struct) -> None:
+    def _send(self, worker: Worker, message: Struct, *, waits: bool) -> bool:
+        """Sends a message, or refuses it; returns False if that needs a wait that is not wanted."""
         try:
+            if not waits:
+                return worker.channel.send_at_once(message)
             worker.channel.send(message)
+            return True
         except FrameError as problem:
-            self._refuse(message, problem)
+            why = problem
         except (ValueError, TypeError, RecursionError) as problem:  # not expressible in JSON
-            self._refuse(message, FrameError(describe(problem)))
-
-    def _refuse(self, message: Struct, problem: FrameError) -> None:
+            why = FrameError(describe(problem))
         with self._changed:
             pending = self._calls.remove(message.call if isinstance(message, messages.Call) else 0)
         if pending is not None:
-            pending.refuse(problem)
+            pending.refuse(why)
+        return True
 
     # -- the thread of a session that is awake
 
@@ -274,7 +278,7 @@ class SessionWorker:
                         return None
                     self._line = line
                     self._calls.begin(START_SECONDS)
-                line.worker.channel.send(self.opened)
+                line.worker.open(self.opened)
             self._flush()
             while True:
                 self._take(*line.hear(), line)
@@ -337,10 +341,9 @@ class SessionWorker:
                 line.count(size)
                 self._offers.take(report, line)
             case BrokerRequest() | BrokerCancel():
-                line.count(size)
                 with self._changed:
                     forks = self._calls.forks
-                line.serve(report, forks)
+                line.serve(report, size, forks)
             case _:
                 pending = self._calls.find(report.call) or self._offers.find(report.call)
                 if pending is None:
@@ -374,7 +377,7 @@ class SessionWorker:
         """
         self._home.release(self)
         with self._changed:
-            leaving = None if self._why_closed else self._leaving
+            leaving = None if self.why_closed else self._leaving
             left = self._calls.take_until(
                 self._calls.last if leaving is None else leaving.last_call
             )
@@ -389,7 +392,7 @@ class SessionWorker:
             if isinstance(problem, GuestStopped):
                 pending.lost(problem, began=number == 0, number=0 if number else count)
             else:
-                pending.refuse(problem or SandboxClosed(self._why_closed or _RESET))
+                pending.refuse(problem or SandboxClosed(self.why_closed or _RESET))
         return is_called
 
     def _use_number(self) -> int:
@@ -423,15 +426,9 @@ class SessionWorker:
         return None if (line := self._line) is None else line.worker
 
     @property
-    def why_closed(self) -> str:
-        """The reason why no further call is taken; empty if they are."""
-        return self._why_closed
-
-    @property
     def leaving_seconds(self) -> float:
         """The seconds since it began to fall asleep; below 0 if it is not falling asleep."""
-        leaving = self._leaving
-        return -1.0 if leaving is None else time.monotonic() - leaving.since
+        return -1.0 if (leaving := self._leaving) is None else leaving.passed
 
     def sleep(self, why: str = "", *, anew: bool = False) -> bool:
         """Has the worker close the session, if no call waits for it; returns whether it does so.
@@ -443,7 +440,7 @@ class SessionWorker:
         with self._changed:
             if anew and (self._thread is None or self._leaving is not None):
                 return False
-            self._why_closed = self._why_closed or why
+            self.why_closed = self.why_closed or why
             if self._thread is None or (self._calls and not (why or anew)):
                 return False
             self._changed.notify_all()
@@ -453,7 +450,7 @@ class SessionWorker:
             if line is not None:  # measured by the system: a worker may report any number
                 seconds += self.opened.policy["grace_seconds"]
                 seconds += line.worker.resident_bytes / _DISK_SPEED
-            self._leaving = _Leaving(time.monotonic(), seconds, self._calls.last, anew)
+            self._leaving = Leaving(time.monotonic(), seconds, self._calls.last, anew)
             self._calls.forget_unsent()
             waiting = self._calls.take_until(self._calls.last) if line is None else []
         if line is None:  # no worker ends them
@@ -492,7 +489,7 @@ class SessionWorker:
             line.end(_LARGE)
         elif leaving is not None:
             line.look(SLOW_SECONDS)
-            if time.monotonic() > leaving.since + leaving.seconds:
+            if leaving.passed > leaving.seconds:
                 line.end(_SLOW.format(seconds=leaving.seconds))
         elif running is not None and line.is_hearing:
             line.look(self._answer_seconds)

@@ -25,7 +25,10 @@ from wasm_kernel.service.messages import Report
 _LOG = logging.getLogger("wasm_kernel.service")
 _STRAY_BYTES = 4 * MIB  # of messages that belong to no call, from one answer to the next
 _STRAY_LEAST = 256  # added to the size of each of them
-_REQUESTS_MOST = 32  # from one answered call to the next; each `%pip` or `%fork` of a cell is one
+_REQUESTS_MOST = (
+    256  # and cancels, from one answered call to the next; each `%pip` or `%fork` of a cell is one
+)
+_REQUEST_BYTES = 16 * MIB  # of one request, which may name a thousand paths
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
 )
@@ -78,13 +81,14 @@ class WorkerLine:
         if self._stray_left < 0:
             raise FrameError("it says more than anybody reads")
 
-    def serve(self, message: BrokerRequest | BrokerCancel, more: int) -> None:
+    def serve(self, message: BrokerRequest | BrokerCancel, size: int, more: int) -> None:
         """Begins to serve a request for work beyond the walls, or cancels one.
 
-        Raises `FrameError` if the worker makes too many: more than a cell does, and `more`.
+        Raises `FrameError` if it is larger than `_REQUEST_BYTES`, or the worker makes too many:
+        more than a cell does, and `more`.
         """
-        self._requests += isinstance(message, BrokerRequest)
-        if self._requests > _REQUESTS_MOST + more:
+        self._requests += 1
+        if size > _REQUEST_BYTES or self._requests > _REQUESTS_MOST + more:
             raise FrameError("it asks for too much")
         self.outside.take(message)
 

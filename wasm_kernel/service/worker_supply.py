@@ -18,23 +18,22 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import Flavour, FlavourName, named
-from wasm_kernel.errors import HostFailed, WasmKernelError, describe
+from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
-from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker
+from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker, flavours_of
 from wasm_kernel.service.messages import PACKET
+from wasm_kernel.service.open_message import Open, Progress, gone_on
 
 _LEAVE_SECONDS = 0.3  # for the worker to close its session; then the broker ends, too
-_GONE = "the kernel's helper process has ended; restart the kernel"
+_GONE = "The kernel's helper process has ended, so no cell can run. Restart the kernel."
 _DESCRIPTORS = 2 + len(FILES)
 
 
 class WorkerRequest(Struct, frozen=True, tag=True):
-    """Asks for a worker of a language; the first of the flavours that is compiled is taken."""
+    """Asks for a worker of the session, which goes on from this `progress`."""
 
-    language: str
-    flavours: tuple[FlavourName, ...]
+    progress: Progress
 
 
 class WorkerEnd(Struct, frozen=True, tag=True):
@@ -52,36 +51,68 @@ class WorkerReply(Struct, frozen=True):
 
 
 class WorkerSource(Protocol):
-    """Makes workers. Any thread may call it."""
+    """Makes the workers of one session. Any thread may call it."""
 
-    def spawn(
-        self, language: str, flavours: Sequence[Flavour], progress: Callable[[str], None]
-    ) -> Worker:
-        """Returns a new worker, as `ForkServer.spawn`."""
+    def tell(self, opened: Open) -> None:
+        """Names the session, once, before this process is confined."""
+
+    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker; `opened` may only differ from the session's in its progress."""
+
+    def close(self) -> None:
+        """Ends the workers. Safe to call twice."""
+
+
+class OwnSupply:
+    """A `WorkerSource` in a process that is not confined."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+
+    def tell(self, opened: Open) -> None:
+        """Does nothing."""
+
+    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker."""
+        return self._server.spawn(opened.language, flavours_of(opened), progress)
+
+    def close(self) -> None:
+        """Ends the process that workers are forked from, if it is this one's own."""
+        self._server.close()
 
 
 class WorkerSupply:
-    """The confined process's end of the line: a `WorkerSource`."""
+    """The confined process's end of the line: a `WorkerSource`.
+
+    The broker opens the session in each worker, as it was told before this process was confined.
+    Otherwise code that has taken over this process could get a worker with other folders.
+    """
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._guard = threading.Lock()
 
-    def spawn(
-        self, language: str, flavours: Sequence[Flavour], progress: Callable[[str], None]
-    ) -> Worker:
+    def tell(self, opened: Open) -> None:
+        """Names the session to the broker."""
+        file = os.memfd_create("session")
+        try:
+            os.write(file, msgspec.json.encode(opened))
+            socket.send_fds(self._line, [b"{}"], [file])
+        finally:
+            os.close(file)
+
+    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker. The one before it is killed, if it still runs."""
-        names = tuple(flavour.name for flavour in flavours)
         with self._guard:
             try:
-                self._line.send(msgspec.json.encode(WorkerRequest(language, names)))
+                self._line.send(msgspec.json.encode(WorkerRequest(opened.progress)))
                 while True:
                     reply, descriptors = self._receive()
                     if not reply.progress:
                         break
                     progress(reply.progress)
             except OSError as problem:
-                raise HostFailed(_GONE) from problem
+                raise BrokerError(_GONE) from problem
         if reply.why:
             raise BrokerError(reply.why)
         line, process, *files = descriptors
@@ -119,6 +150,9 @@ class _SuppliedWorker(Worker):
         super().__init__(channel, process, descriptor, files)
         self._end = end
 
+    def open(self, opened: Open) -> None:
+        """Does nothing: the broker has opened the session in it."""
+
     def kill(self) -> None:
         """Kills it. Safe to call at any time."""
         if not self.has_ended:
@@ -139,11 +173,12 @@ class WorkerDesk:
     def run(self) -> None:
         """Serves requests until the other process is gone; then ends the workers."""
         try:
-            while packet := self._line.recv(PACKET):
+            opened = self._told()
+            while opened is not None and (packet := self._line.recv(PACKET)):
                 request = msgspec.json.decode(packet, type=WorkerRequest | WorkerEnd)
                 if isinstance(request, WorkerRequest):
                     self._end_last()
-                    self._serve(request)
+                    self._serve(gone_on(opened, request.progress))
                 elif self._last is not None and self._last.process == request.process:
                     self._end_last()
         except Exception as problem:
@@ -153,15 +188,24 @@ class WorkerDesk:
             time.sleep(_LEAVE_SECONDS)
             self._end_last()
 
+    def _told(self) -> Open | None:
+        """Receives the session, from a process that is not confined yet; None if it has ended."""
+        _, files, _, _ = socket.recv_fds(self._line, PACKET, 1)
+        if not files:
+            return None
+        with open(files[0], "rb") as words:  # noqa: PTH123 - a descriptor
+            words.seek(0)
+            return msgspec.json.decode(words.read(), type=Open)
+
     def _end_last(self) -> None:
         if self._last is not None:
             self._last.close()
             self._last = None
 
-    def _serve(self, request: WorkerRequest) -> None:
-        flavours = [named(name) for name in request.flavours]
+    def _serve(self, opened: Open) -> None:
         try:
-            worker = self._server.spawn(request.language, flavours, self._report)
+            worker = self._server.spawn(opened.language, flavours_of(opened), self._report)
+            worker.open(opened)
         except (WasmKernelError, OSError) as problem:
             why = describe(problem) if isinstance(problem, OSError) else str(problem)
             self._say(WorkerReply(why=why))

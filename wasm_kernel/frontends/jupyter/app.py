@@ -200,6 +200,7 @@ class WasmKernelApp(JupyterApp):
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(broker, handlers, confinement))
         opened = self._opened(home.new, session, opening, place, policy)
+        source.tell(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
         confinement.close_files(kept_by(path, self.config, published))
@@ -403,16 +404,21 @@ def _jupyters_folders() -> tuple[Path, ...]:
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
     """Makes SIGINT interrupt the cell and SIGTERM end the kernel, a second SIGTERM at once.
 
-    The handlers run in the loop: the interrupted code may hold any lock that they would need. A
-    handler of `signal` alone would be late if its signal came just before the loop began to wait.
+    The handlers only wake the loop: the interrupted code may hold any lock that they would need.
     """
 
-    def end() -> None:
-        loop.remove_signal_handler(signal.SIGTERM)
-        kernel.stop()
+    def interrupt(*_: object) -> None:
+        loop.call_soon_threadsafe(kernel.interrupt)
 
-    loop.add_signal_handler(signal.SIGINT, kernel.interrupt)
-    loop.add_signal_handler(signal.SIGTERM, end)
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loop.call_soon_threadsafe(kernel.stop)
+
+    for number, handler in ((signal.SIGINT, interrupt), (signal.SIGTERM, end)):
+        # The loop's own handler, which does nothing, wakes it if a signal comes just before it
+        # begins to wait; but it would come after a message that the loop reads at the same time.
+        loop.add_signal_handler(number, lambda: None)
+        signal.signal(number, handler)
 
 
 def main(

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from traitlets.config import Config
 
-from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.kernel_sandbox import relayed
 from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
 from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.fork_server import ForkServer
-from wasm_kernel.service.worker_supply import WorkerDesk, WorkerSource, WorkerSupply
+from wasm_kernel.service.worker_supply import OwnSupply, WorkerDesk, WorkerSource, WorkerSupply
 
 IMPORTED_WHEN_CONFINED = (
     *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
@@ -53,21 +52,25 @@ def open_broker(
     if not confinement.is_closing:
         begin()
         ending.callback(at_end)
-        server = ForkServer(nursery)
-        ending.callback(server.close)
-        return LocalBroker(handlers), server
-    if startup.needs_bytecode():
-        ending.callback(startup.write_bytecode().poll)  # ended long ago, or ends by itself
+        supply: WorkerSource = OwnSupply(ForkServer(nursery))
+        ending.callback(supply.close)
+        return LocalBroker(handlers), supply
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve_workers() -> None:
         own.close()
         server = ForkServer(nursery)
         server.start()
-        threading.Thread(target=WorkerDesk(theirs, server).run, daemon=True).start()
+        desk.append(threading.Thread(target=WorkerDesk(theirs, server).run, daemon=True))
+        desk[0].start()
         begin()
 
-    broker = ProcessBroker.spawn(handlers, serve_workers, at_end)
+    def end() -> None:
+        at_end()
+        desk[0].join()  # it ends the last worker, if no other process does
+
+    desk: list[threading.Thread] = []
+    broker = ProcessBroker.spawn(handlers, serve_workers, end)
     theirs.close()
     if nursery is not None:  # this process must not ask for workers without walls
         nursery.close()

@@ -66,14 +66,12 @@ _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for argumen
 class ForkedLaunch:
     """A `KernelLaunch`: this process was forked for a launcher, to be its kernel.
 
-    `line` is a line to the forker, for this kernel's workers.
+    `line` is a line to the `forker`, a process, for this kernel's workers.
     """
 
-    def __init__(self, link: socket.socket, line: socket.socket) -> None:
+    def __init__(self, link: socket.socket, line: socket.socket, forker: int) -> None:
         self._link = link
-        self.nursery: ForkProcess | None = ForkProcess(
-            os.getppid(), line, os.getpid(), is_shared=True
-        )
+        self.nursery: ForkProcess | None = ForkProcess(forker, line, os.getpid(), is_shared=True)
         self.ports = Ports()
 
     def take_over(self) -> bool:
@@ -232,6 +230,7 @@ class Forker:
         except OSError:  # too many kernels
             self._refuse(link)
             return None
+        own = os.getpid()
         try:
             process = os.fork()
         except OSError:  # too many processes: the launcher becomes the kernel itself
@@ -243,7 +242,7 @@ class Forker:
             ours.close()
             self.forks.close()
             self._close()
-            return ForkedLaunch(link, theirs)
+            return ForkedLaunch(link, theirs, own)
         theirs.close()
         self._forked(process, link, ours)
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import Raw, Struct
 
 from wasm_kernel.execution.interfaces import NewSession, Sandbox
@@ -14,7 +15,9 @@ from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishableNames
-from wasm_kernel.service.fork_server import Worker, flavours_of
+from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
+from wasm_kernel.publishing.publish import log_published
+from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open
 from wasm_kernel.service.own_sandbox import OwnHome, OwnSandbox
 from wasm_kernel.service.session_worker import SessionWorker
@@ -46,20 +49,28 @@ class KernelHome(OwnHome):
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for the session."""
-        opened = session.opened
         self._workers.add(session)
-        return self._source.spawn(opened.language, flavours_of(opened), progress)
+        return self._source.spawn(session.opened, progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
-        """Returns the handlers of the worker's requests."""
-        if ForkSession not in self._outside:
-            return self._outside
-        return {**self._outside, ForkSession: self._fork_logged}
+        """Returns the handlers of the worker's requests, which log what they did."""
+        put = self._put_beside
+        logged: Handlers = {ForkSession: self._make_fork, PublishFiles: put}
+        logged = {**logged, WriteFiles: put, AdoptFiles: put}
+        own = {kind: handler for kind, handler in logged.items() if kind in self._outside}
+        return {**self._outside, **own}
 
-    def _fork_logged(self, request: ForkSession, task: Task) -> Struct:
+    def _make_fork(self, request: ForkSession, task: Task) -> Struct:
         made = self._outside[ForkSession](request, task)
         log_fork(self._session.logger, self._session.root, self._session.id, request.session_id)
         return made
+
+    def _put_beside(self, request: Struct, task: Task) -> Written:
+        found: Any = self._outside[type(request)](request, task)
+        is_read = isinstance(found, Written)  # it comes from a handler in this process
+        done = found if is_read else msgspec.json.decode(found, type=Written)
+        log_published(self._session, done)
+        return done
 
 
 def relayed(broker: Broker, handlers: Handlers) -> Handlers:
