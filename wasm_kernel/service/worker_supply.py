@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import Flavour, FlavourName, named
+from wasm_kernel.engine.flavours import FLAVOURS, Flavour, FlavourName
 from wasm_kernel.errors import HostFailed, WasmKernelError, describe
 from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
@@ -159,7 +159,7 @@ class WorkerDesk:
             self._last = None
 
     def _serve(self, request: WorkerRequest) -> None:
-        flavours = [named(name) for name in request.flavours]
+        flavours = [FLAVOURS[name] for name in request.flavours]
         try:
             worker = self._server.spawn(request.language, flavours, self._report)
         except (WasmKernelError, OSError) as problem:
