@@ -151,7 +151,7 @@ def test_an_archive_carries_the_guest_of_every_language(
 def test_a_failed_warming_ends_with_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(say: object, *, flavour: str) -> None:
+    def fail(say: object, *, fuel: bool) -> None:
         raise CompileError("it does not compile")
 
     monkeypatch.setattr(warming, "warm", fail)

@@ -49,7 +49,7 @@ BASELINE = Flavour("unchecked-baseline", False, False, 0.13, is_baseline=True)
 FUEL = Flavour("fuel", False, True, 0.9)
 EPOCH = Flavour("epoch", True, False, 0.82)
 FUEL_EPOCH = Flavour("fuel-epoch", True, True, 0.96)
-FLAVOURS: Mapping[FlavourName, Flavour] = {
+FLAVOURS: Mapping[str, Flavour] = {
     flavour.name: flavour for flavour in (UNCHECKED, BASELINE, FUEL, EPOCH, FUEL_EPOCH)
 }
 

@@ -21,7 +21,8 @@ _THROTTLE = 5.0  # seconds between two lines about the same topic
 def warm(say: Callable[[str], None], *, fuel: bool) -> None:
     """Compiles each guest and builds its base image, if they are missing.
 
-    With `fuel` it is the code that counts fuel, for sessions with a fuel budget. `say` gets one line at a time. Raises `WasmKernelError`, which says what to do.
+    With `fuel` it is the code that counts fuel, for sessions with a fuel budget. `say` gets one
+    line at a time. Raises `WasmKernelError`, which says what to do.
     """
     begun = time.monotonic()
     said: dict[str, float] = {}  # when a line about each topic was last written
