@@ -19,17 +19,11 @@ METERED = (FUEL, FUEL_EPOCH)
 def prepare(*flavours: Flavour) -> None:
     """Compiles the guests of all languages, and builds their base images, if they are missing."""
     for flavour in flavours:
-        said = set[str]()
-
-        def tell(sentence: str) -> None:
-            topic = sentence.partition(":")[0]
-            if topic not in said:
-                said.add(topic)
-                sys.stderr.write(f"{flavour.name}: {topic}\n")
-
         for language in languages():
-            prepare_on_own_thread(language, flavour, tell)
+            prepare_on_own_thread(language, flavour, lambda text: None)
 
 
 if __name__ == "__main__":
-    prepare(*PLAIN, *METERED)
+    for each in (*PLAIN, *METERED):
+        sys.stderr.write(f"preparing guests for the tests: {each.name}\n")
+        prepare(each)

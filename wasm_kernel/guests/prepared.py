@@ -14,7 +14,6 @@ import msgspec
 from wasm_kernel.engine.compiler import Compiler, GuestBinary, Progress, every_second
 from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.errors import CompileError, ImageError
-from wasm_kernel.guests.base import Finding
 from wasm_kernel.state.image import BaseImage, ImageRecord
 
 if TYPE_CHECKING:  # kernels start sooner without it
@@ -52,19 +51,7 @@ class PreparedFiles(Generic[_Addresses]):
         """
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
 
-    def examine_code(self, what: str, late: str) -> Iterator[Finding]:
-        """Yields a finding about the compiled code, and one about code with fuel if there is some.
-
-        `what` names the guest for people; `late` says what happens if it is not compiled.
-        """
-        try:
-            yield Finding("ok", f"{what} is {self._place(UNCHECKED)}")
-        except CompileError as problem:
-            yield Finding("note", f"{what} is {problem}: {late}")
-        with contextlib.suppress(CompileError):
-            yield Finding("ok", f"{what} for sessions with a fuel budget is {self._place(FUEL)}")
-
-    def _place(self, flavour: Flavour) -> str:
+    def place(self, flavour: Flavour) -> str:
         """Returns "compiled" if the code is in the cache, or "installed"; else `CompileError`."""
         binary = self._binaries[0]
         name = self._compiler.name(binary, flavour)

@@ -21,6 +21,7 @@ from wasm_kernel.guests.base import (
     Finding,
     GuestSetup,
     LanguageInfo,
+    examine_code,
 )
 from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
@@ -98,7 +99,7 @@ class JavaScriptLanguage:
             "ok", f"the guest is JavaScript, by QuickJS-NG {guest_files.VERSION} ({build})"
         )
         late = "the first session waits some seconds"
-        yield from self.prepared.examine_code("the JavaScript guest", late)
+        yield from examine_code(self.prepared, "the JavaScript guest", late)
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""

@@ -22,6 +22,7 @@ from wasm_kernel.guests.base import (
     Finding,
     GuestSetup,
     LanguageInfo,
+    examine_code,
 )
 from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareGuest
 from wasm_kernel.guests.prepared import PreparedFiles
@@ -144,7 +145,7 @@ class PythonLanguage:
         late = "the first session takes slower code, or waits a minute or more (`wasm-kernel warm`)"
         if process := background.running(self.cache):
             late = f"process {process} compiles it at low priority; until then slower code is used"
-        yield from self.prepared.examine_code("the guest", late)
+        yield from examine_code(self.prepared, "the guest", late)
         state = self._state_of_image()
         yield Finding(state.mark, f"the base image with pandas and matplotlib is {state.text}")
 
