@@ -348,10 +348,10 @@ OWNER = """
 import os, sys
 from wasm_kernel.frontends.jupyter import launcher
 nursery = launcher.start(launcher.forker_name())
-from wasm_kernel.engine.flavours import EPOCH, UNCHECKED
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.service.fork_server import ForkServer
 server = ForkServer(nursery)
-worker = server.spawn("python", [UNCHECKED, EPOCH], print)
+worker = server.spawn("python", [UNCHECKED], print)
 print(server.process, worker.process, *launcher.running(), flush=True)
 input()
 """

@@ -25,7 +25,7 @@ from tests.local import create_sandbox as create_local
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.engine.flavours import BASELINE_SETTING, EPOCH, UNCHECKED
+from wasm_kernel.engine.flavours import BASELINE_SETTING, UNCHECKED
 from wasm_kernel.errors import FrameError, HostFailed, TravelError, WasmKernelError, WorkerLost
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.linux.channel import Channel
@@ -51,7 +51,7 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 one, other = socket.socketpair()
 forks, forker = WorkerForks(), Forker("")
 forks.load = lambda request: (None, None)
-for fork in (lambda: forks._fork(ForkRequest("python", "epoch"), other.fileno(), None),
+for fork in (lambda: forks._fork(ForkRequest("python", "unchecked"), other.fileno(), None),
              lambda: forker._fork(other)):
     try:
         fork()
@@ -61,7 +61,7 @@ for fork in (lambda: forks._fork(ForkRequest("python", "epoch"), other.fileno(),
 """
 TWO_OWNERS = """
 import os, socket, subprocess, sys, time
-from wasm_kernel.engine.flavours import EPOCH, UNCHECKED
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.service.fork_loop import WorkerForks
 from wasm_kernel.service.fork_process import ForkProcess
 from wasm_kernel.service.fork_server import ForkServer
@@ -79,11 +79,11 @@ if not shared:
 for _, theirs in lines:
     theirs.close()
 servers = [ForkServer(ForkProcess(shared, ours, os.getpid(), is_shared=True)) for ours, _ in lines]
-one, other = (server.spawn("python", [UNCHECKED, EPOCH], print) for server in servers)
+one, other = (server.spawn("python", [UNCHECKED], print) for server in servers)
 owners[0].kill()
 print(one._ends(30), other._ends(0.5))
 servers[0].close()
-third = servers[1].spawn("python", [UNCHECKED, EPOCH], print)
+third = servers[1].spawn("python", [UNCHECKED], print)
 print(servers[1].process == shared, third.has_ended)
 servers[1].close()
 print(other._ends(30), third._ends(30), os.waitpid(shared, 0) == (shared, 0))
@@ -128,7 +128,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: io.StringIO
 ) -> None:
     told: list[str] = []
-    code = "print('compiling ' + 'x' * 100); print('ready')  # {language} {names}"
+    code = "print('compiling ' + 'x' * 100); print('ready')  # {language} {flavour}"
     monkeypatch.setattr(fork_server, "_PREPARE", code)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "80")
@@ -397,7 +397,7 @@ def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
     with pytest.raises(HostFailed):
         server.spawn("python", fork_server.flavours_of(opened), lambda text: None)
     assert prepared
-    assert asked[0] == ["unchecked", "epoch"]  # without this, no process would compile it
+    assert asked[0] == ["unchecked"]  # without this, no process would compile it
     assert asked[1] == [*asked[0], *["unchecked-baseline"] * begins]
 
 
@@ -420,7 +420,7 @@ def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one(warm: None) -> 
     started.is_shared = True
     os.kill(started.number, signal.SIGKILL)
     with closing(fork_server.ForkServer(started)) as server:
-        worker = server.spawn("python", [UNCHECKED, EPOCH], lambda text: None)
+        worker = server.spawn("python", [UNCHECKED], lambda text: None)
         assert server.process not in (0, started.number)
         own = server.process
         worker.close()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import CompileError, WasmKernelError
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
@@ -225,6 +225,21 @@ class Finding(Struct, frozen=True):
 
     mark: Literal["ok", "note", "broken"]
     text: str
+
+
+def examine_code(prepared: PreparedFiles[Any], what: str, late: str) -> Iterator[Finding]:
+    """Yields a finding about a guest's compiled code, and one about code with fuel, if any.
+
+    `what` names the guest for people; `late` says what happens if it is not compiled.
+    """
+    from wasm_kernel.engine.flavours import FUEL, UNCHECKED
+
+    try:
+        yield Finding("ok", f"{what} is {prepared.place(UNCHECKED)}")
+    except CompileError as problem:
+        yield Finding("note", f"{what} is {problem}: {late}")
+    with contextlib.suppress(CompileError):
+        yield Finding("ok", f"{what} for sessions with a fuel budget is {prepared.place(FUEL)}")
 
 
 class GuestLanguage(Protocol):

@@ -27,7 +27,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import EPOCH, UNCHECKED, named
+from wasm_kernel.engine.flavours import FLAVOURS, UNCHECKED
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.guests.base import GuestLanguage, load
@@ -180,10 +180,8 @@ class WorkerForks:
         for name in _NEEDED:
             importlib.import_module(name)
         import_places(worker.PACKAGES)
-        for flavour in (UNCHECKED, EPOCH):
-            with contextlib.suppress(WasmKernelError):  # the next request for a worker is told
-                self.load(ForkRequest(RuntimeType.PYTHON.value, flavour.name))
-                break
+        with contextlib.suppress(WasmKernelError):  # the next request for a worker is told
+            self.load(ForkRequest(RuntimeType.PYTHON.value, UNCHECKED.name))
         check_alone()
 
     def load(self, request: ForkRequest) -> tuple[GuestLanguage, BaseImage]:
@@ -193,8 +191,9 @@ class WorkerForks:
         """
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._no_broker)
-            base = language.prepare(named(request.flavour), lambda text: None)
-            language.define_early(named(request.flavour))
+            flavour = FLAVOURS[request.flavour]
+            base = language.prepare(flavour, lambda text: None)
+            language.define_early(flavour)
             check_alone()
             memory.trim()
             gc.freeze()
@@ -262,7 +261,7 @@ class WorkerForks:
                 if not is_first:
                     worker.get_ready()
                 served = Channel(socket.socket(fileno=channel))
-                worker.serve(served, language, named(request.flavour))
+                worker.serve(served, language)
             except Exception as problem:
                 log_failure("a worker", problem)
             finally:

@@ -23,11 +23,9 @@ from typing import Self
 import msgspec
 
 from wasm_kernel.engine.flavours import (
+    BASELINE,
     BASELINE_SETTING,
-    BASELINES,
-    EPOCH,
     FUEL,
-    FUEL_EPOCH,
     UNCHECKED,
     Flavour,
     may_run_baseline,
@@ -52,11 +50,8 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.policy import RuntimeType
 language = load(RuntimeType({language!r}))
-wanted = [FLAVOURS[name] for name in {names}]
 try:
-    compiled = [flavour for flavour in wanted if language.prepared.is_compiled(flavour)]
-    made = (flavour for flavour in compiled if language.code_for(flavour) is flavour)
-    flavour = next(made, None) or language.code_for(wanted[0])
+    flavour = language.code_for(FLAVOURS[{flavour!r}])
     prepare_on_own_thread(language, flavour, lambda text: print(text, flush=True))
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
@@ -279,8 +274,8 @@ class ForkServer:
     ) -> Worker:
         """Returns a new worker for a guest of a language.
 
-        The first of `flavours` that is compiled is taken. If none is, the first and best one is
-        compiled, or its stand-in until that is done. `progress` gets sentences about it.
+        The first of `flavours` that is compiled is taken. If none is, the first is compiled, or the
+        baseline, if it is one of them, until that is done. `progress` gets sentences about it.
         """
         runtime = RuntimeType.checked(language)
         for _ in range(_TRIES):
@@ -288,7 +283,7 @@ class ForkServer:
             requests = [
                 ForkRequest(runtime.value, flavour.name)
                 for flavour in flavours
-                if prepared or flavour.until is None  # `_prepare` begins to compile the better one
+                if prepared or not flavour.is_baseline  # `_prepare` has the better one compiled
             ]
             try:
                 made = self._take_spare(requests) or self._first(requests)
@@ -422,11 +417,11 @@ class ForkServer:
 def flavours_of(opened: Open) -> Sequence[Flavour]:
     """Returns the flavours that a session's guest may have, the best one first."""
     if opened.policy["fuel_budget"] is not None:
-        return FUEL, FUEL_EPOCH
+        return (FUEL,)
     walled = opened.confinement != OFF and possible().is_complete
     if may_run_baseline(walled=walled) and not opened.policy["deterministic"]:
-        return UNCHECKED, EPOCH, BASELINES[UNCHECKED.name]
-    return UNCHECKED, EPOCH
+        return UNCHECKED, BASELINE
+    return (UNCHECKED,)
 
 
 def _prepare(
@@ -435,9 +430,8 @@ def _prepare(
     """Compiles the guest and builds its base image in a separate process."""
     import subprocess  # few processes need it
 
-    names = [flavour.name for flavour in flavours if flavour.until is None]
-    code = _PREPARE.format(language=runtime.value, names=names)
-    baseline = "1" if len(names) < len(flavours) else "0"
+    code = _PREPARE.format(language=runtime.value, flavour=flavours[0].name)
+    baseline = "1" if BASELINE in flavours else "0"
     quiet, line = subprocess.DEVNULL, ""
     with (
         _Waiting(f"preparing {runtime.value.title()} for this machine, once") as waiting,

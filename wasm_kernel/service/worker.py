@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
+from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
@@ -63,7 +63,7 @@ _GONE = "the service has ended"
 _LOG_CHARACTERS = 16 * 1024
 
 
-def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
+def serve(channel: Channel, language: GuestLanguage) -> None:
     """Serves the session that the first message names, until the service closes it or is gone."""
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
     try:
@@ -73,8 +73,7 @@ def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
     assert isinstance(opened, Open), "it comes first"
     try:
         worker = _Worker(channel, language, opened)
-        if not flavour.epochs:
-            THIS_PROCESS.may_be_killed_by(worker)
+        THIS_PROCESS.may_be_killed_by(worker)
     except Exception as problem:
         channel.send(messages.failure(0, problem))
         return

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
-from wasm_kernel.engine.flavours import FLAVOURS, Flavour
-from wasm_kernel.errors import BundleError, CompileError
+from wasm_kernel.engine.flavours import Flavour
+from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.guests.base import (
     CommandHandler,
@@ -21,6 +21,7 @@ from wasm_kernel.guests.base import (
     Finding,
     GuestSetup,
     LanguageInfo,
+    examine_code,
 )
 from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
@@ -97,16 +98,8 @@ class JavaScriptLanguage:
         yield Finding(
             "ok", f"the guest is JavaScript, by QuickJS-NG {guest_files.VERSION} ({build})"
         )
-        for flavour in FLAVOURS.values():
-            state = self._state_of_code(flavour)
-            what = f"the JavaScript guest for {flavour.purpose}"
-            yield Finding(state.mark, f"{what} is {state.text}")
-
-    def _state_of_code(self, flavour: Flavour) -> Finding:
-        try:
-            return Finding("ok", self.prepared.place(self.files.interpreter, flavour))
-        except CompileError as problem:
-            return Finding("note", f"{problem}: the first sandbox waits some seconds")
+        late = "the first session waits some seconds"
+        yield from examine_code(self.prepared, "the JavaScript guest", late)
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
