@@ -223,6 +223,8 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
         ("np.array([1, np.inf], 'f2').astype(np.intp)", "array.astype(np.int64)"),
         ("np.dot([2**31], [[1]], out=np.zeros(1, np.intp))", "array.astype(np.int64)"),
         ("np.dot([1], [[1]], out=np.zeros(2, np.intp))", "output array is not acceptable"),
+        ("np.copyto(np.argsort([1]), np.int64(2**40), 'safe')", "array.astype(np.int64)"),
+        ("np.copyto(np.argsort([1]), 1.5, 'safe')", "according to the rule 'safe'"),
         ("np.einsum('i->', [2**40] * 9000, out=np.array(0, np.intp))", "array.astype(np.int64)"),
         ("from scipy.special import lambertw; lambertw(1, 2**32)", "array.astype(np.int64)"),
         ("from scipy.special import eval_hermite; eval_hermite(1.5, 1.0)", "'same_kind'"),
@@ -247,10 +249,11 @@ def test_results_are_put_into_positions(module_sandbox: LocalSandbox) -> None:
         "    lambda a: np.add(a, 1, out=a),\n"
         "    lambda a: np.cumsum(a, out=a),\n"
         "    lambda a: np.eye(3, dtype=int).dot(held, out=a),\n"
+        "    lambda a: np.random.default_rng(0).permuted(np.arange(3), out=a),\n"
         ")])"
     )
     assert says(put_back(module_sandbox), cell) == (
-        "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3], [2, 1, 0]]"
+        "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3], [2, 1, 0], [2, 0, 1]]"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -31,6 +32,7 @@ def install() -> None:
     printing._typelessdata.append(numpy.intp)
     _widen_arrays_like_positions()
     _keep_fields_of_positions()
+    numpy.copyto = _copying(numpy.copyto)
     for name in ("histogram", "digitize"):
         setattr(numpy, name, _widening(getattr(numpy, name)))
     reading: Any = _iotools.StringConverter  # it tries types in turn, the narrowest first
@@ -63,6 +65,21 @@ def _keep_fields_of_positions() -> None:
     internal.promote_types = promoted
 
 
+def _copying(original: Any) -> Any:
+    """Returns `copyto`, which copies int64 into positions also by the rule "safe".
+
+    numpy's random generators copy so into the array that `permuted` fills.
+    """
+
+    @functools.wraps(original)
+    def copying(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+        if casting == "safe" and isinstance(dst, numpy.ndarray) and dst.dtype.char == "l":
+            casting = "same_kind" if numpy.result_type(src) == numpy.int64 else casting
+        original(dst, src, casting=casting, where=where)
+
+    return copying
+
+
 def widen(values: Any) -> Any:
     """Returns an array of positions or counts as int64, which it is on x86-64; others unchanged.
 
@@ -72,6 +89,31 @@ def widen(values: Any) -> Any:
     if type(values) is numpy.ndarray and values.dtype.char == "l":
         return values.astype(numpy.int64)
     return values
+
+
+def widen_to_keep(values: Any) -> Any:
+    """Returns an array as it is written for others: its positions, or fields of them, as int64."""
+    if isinstance(values, numpy.ndarray) and values.dtype.char in "lV":
+        return values.astype(_wide_type(values.dtype), copy=False)
+    return values
+
+
+def _wide_type(kind: Any) -> Any:
+    """Returns a type with int64 for positions; the same object if it has none."""
+    if kind.char == "l":
+        return numpy.dtype(numpy.int64).newbyteorder(kind.byteorder)
+    if kind.subdtype is not None:
+        base, shape = kind.subdtype
+        wide = _wide_type(base)
+        return kind if wide is base else numpy.dtype((wide, shape))
+    fields = [kind.fields[name] for name in kind.names or ()]
+    kinds = [_wide_type(field[0]) for field in fields]
+    if all(wide is field[0] for wide, field in zip(kinds, fields, strict=True)):
+        return kind
+    titled = [(*field[2:], name) for name, field in zip(kind.names, fields, strict=True)]
+    names = [each if len(each) > 1 else each[0] for each in titled]
+    wide = numpy.dtype(list(zip(names, kinds, strict=True)), align=kind.isalignedstruct)
+    return numpy.dtype((kind.type, wide))
 
 
 def _widening(original: Any) -> Any:
@@ -85,13 +127,16 @@ def _widening(original: Any) -> Any:
     return widening
 
 
-def widen_argument(owner: Any, name: str, place: int = 0) -> None:
+def widen_argument(
+    owner: Any, name: str, place: int = 0, wider: Callable[[Any], Any] = widen
+) -> None:
     """Lets a function take an argument as int64 if it is an array of positions.
 
     Args:
         owner: The module or class that has the function.
         name: The function's name.
         place: The argument's place; `self` counts, the class of a class method does not.
+        wider: Returns the argument as it is taken, from the given array.
     """
     held = vars(owner)[name]
     original = held.__func__ if isinstance(held, classmethod) else held
@@ -99,8 +144,8 @@ def widen_argument(owner: Any, name: str, place: int = 0) -> None:
 
     @functools.wraps(original)
     def widening(*args: Any, **settings: Any) -> Any:
-        if len(args) > place and type(args[place]) is numpy.ndarray:
-            args = (*args[:place], widen(args[place]), *args[place + 1 :])
+        if len(args) > place and isinstance(args[place], numpy.ndarray):
+            args = (*args[:place], wider(args[place]), *args[place + 1 :])
         return original(*args, **settings)
 
     setattr(owner, name, classmethod(widening) if isinstance(held, classmethod) else widening)
