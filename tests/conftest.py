@@ -16,20 +16,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.faces import PATIENCE
-from tests.local import create_sandbox
 from tests.ports import hand_out_own
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 from wasm_kernel.frontends.jupyter import launcher
-from wasm_kernel.policy import ExecutionPolicy
-
-if TYPE_CHECKING:
-    from tests.local import LocalSandbox
+from wasm_kernel.service.sandbox_factory import Isolation
 
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
@@ -157,35 +154,42 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Compiles the guest and builds its base image, once in a run at most."""
-    _started(tmp_path_factory.mktemp("warm"), ExecutionPolicy()).close()
+    _started(tmp_path_factory.mktemp("warm"), ExecutionPolicy(), "in-process").close()
 
 
 @pytest.fixture(scope="session")
 def warm_metered(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Does the work of `warm` for the flavour that counts fuel."""
     policy = ExecutionPolicy(fuel_budget=10**12)
-    _started(tmp_path_factory.mktemp("warm"), policy).close()
-
-
-@pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
-    """A started sandbox whose workspace is `tmp_path / "app"`."""
-    started = _started(tmp_path / "app", PATIENT)
-    yield started
-    started.close()
+    _started(tmp_path_factory.mktemp("warm"), policy, "in-process").close()
 
 
 @pytest.fixture(scope="module")
-def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+def isolation() -> Isolation:
+    """Where the guests of a file live. A file whose tests reach inside has its own fixture, and a
+    test a parameter.
+    """
+    return "worker"
+
+
+@pytest.fixture
+def sandbox(warm: None, isolation: Isolation, tmp_path: Path) -> Iterator[BaseSandbox]:
+    """A started sandbox whose workspace is `tmp_path / "app"`."""
+    with _started(tmp_path / "app", PATIENT, isolation) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def module_sandbox(
+    warm: None, isolation: Isolation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BaseSandbox]:
     """A started sandbox for a file whose tests leave each other's variables alone."""
-    started = _started(tmp_path_factory.mktemp("app"), PATIENT)
-    yield started
-    started.close()
+    with _started(tmp_path_factory.mktemp("app"), PATIENT, isolation) as started:
+        yield started
 
 
-def _started(workspace: Path, policy: ExecutionPolicy) -> LocalSandbox:
-    workspace.mkdir(exist_ok=True)
-    made = create_sandbox(workspace=workspace, policy=policy)
+def _started(workspace: Path, policy: ExecutionPolicy, isolation: Isolation) -> BaseSandbox:
+    made = create_sandbox(workspace=workspace, policy=policy, isolation=isolation)
     made.start().result(FIRST_START_SECONDS)
     return made
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.faces import put_back, says
-from tests.local import LocalSandbox
 from tests.numbers import shown
 from tests.numbers.expressions import DIFFERENT, GRID, LIBRARIES, OTHERS, SETUP, SINGLE
 from tests.numbers.record import as_recorded, on_one_line, recorded
+from wasm_kernel import BaseSandbox
 
 RECORDED = Path(__file__).with_name("native_numbers.txt")
 """Expressions and their values in CPython on x86-64, with the guest's numpy and pandas."""
@@ -64,12 +64,12 @@ print(wrong)
 """
 
 
-def test_products_of_every_shape_are_right(module_sandbox: LocalSandbox) -> None:
+def test_products_of_every_shape_are_right(module_sandbox: BaseSandbox) -> None:
     """The whole numbers in them are exact as floats; numpy multiplies integers by itself."""
     assert says(module_sandbox, PRODUCTS) == "[]"
 
 
-def test_numbers_are_those_of_native_python(module_sandbox: LocalSandbox) -> None:
+def test_numbers_are_those_of_native_python(module_sandbox: BaseSandbox) -> None:
     rows = [line.split("\t") for line in RECORDED.read_text().splitlines()]
     cell = f"{SHOW}\nimport json\nprint(json.dumps([shown(t) for t in {[r[0] for r in rows]}]))"
     result = put_back(module_sandbox).execute(cell)
@@ -78,18 +78,18 @@ def test_numbers_are_those_of_native_python(module_sandbox: LocalSandbox) -> Non
     assert [(*row, shown) for row, shown in found if row[1] != shown] == []
 
 
-def test_what_analysts_compute_is_what_the_machine_gives(module_sandbox: LocalSandbox) -> None:
+def test_what_analysts_compute_is_what_the_machine_gives(module_sandbox: BaseSandbox) -> None:
     """Checks some of the expressions; the soak checks all."""
     assert other_numbers(module_sandbox, [*GRID, *SINGLE][::9], SETUP) == []
 
 
 @pytest.mark.soak
-def test_all_expressions_give_what_the_machine_gives(sandbox: LocalSandbox) -> None:
+def test_all_expressions_give_what_the_machine_gives(sandbox: BaseSandbox) -> None:
     assert other_numbers(sandbox, [*GRID, *SINGLE, *OTHERS], SETUP, LIBRARIES) == []
 
 
 def other_numbers(
-    sandbox: LocalSandbox, expressions: list[str], *setup: str
+    sandbox: BaseSandbox, expressions: list[str], *setup: str
 ) -> list[tuple[str, tuple[str, str], tuple[str, str]]]:
     """The expressions whose types or values differ from the recorded ones."""
     source = Path(shown.__file__).read_text().partition("if __name__")[0]
@@ -150,7 +150,7 @@ NO_ERRORS_OF_FLOATS = [
 ]
 
 
-def test_numpy_warns_of_errors_of_floats(module_sandbox: LocalSandbox) -> None:
+def test_numpy_warns_of_errors_of_floats(module_sandbox: BaseSandbox) -> None:
     """The messages are those of CPython on x86-64."""
     cell = (
         "import warnings, numpy as np, pandas as pd\n"
@@ -165,7 +165,7 @@ def test_numpy_warns_of_errors_of_floats(module_sandbox: LocalSandbox) -> None:
     assert says(put_back(module_sandbox), cell) == str(expected)
 
 
-def test_numpy_raises_errors_of_floats_where_it_is_asked_to(module_sandbox: LocalSandbox) -> None:
+def test_numpy_raises_errors_of_floats_where_it_is_asked_to(module_sandbox: BaseSandbox) -> None:
     error = (
         put_back(module_sandbox)
         .execute(f"{IMPORT}with np.errstate(all='raise'): np.log(np.zeros(3))")
@@ -194,7 +194,7 @@ def given(text):
 """
 
 
-def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None:
+def test_the_table_of_what_differs_is_true(module_sandbox: BaseSandbox) -> None:
     section = LIMITATIONS.read_text().partition("## What differs from x86-64")[2]
     rows = [line.split(" | ") for line in section.partition("\n## ")[0].splitlines()]
     table = [[cell.strip("`| ") for cell in row[1:]] for row in rows if len(row) == 4][1:]
@@ -233,14 +233,14 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
     ],
 )
 def test_an_error_about_the_width_of_positions_says_what_to_do(
-    module_sandbox: LocalSandbox, code: str, remedy: str
+    module_sandbox: BaseSandbox, code: str, remedy: str
 ) -> None:
     error = put_back(module_sandbox).execute(IMPORT + code).error
     assert error is not None
     assert remedy in "\n".join(error.traceback)
 
 
-def test_results_are_put_into_positions(module_sandbox: LocalSandbox) -> None:
+def test_results_are_put_into_positions(module_sandbox: BaseSandbox) -> None:
     cell = (
         "import numpy as np; held = np.argsort([2, 1, 0])\n"
         "print([f(held.copy()).tolist() for f in (\n"
@@ -315,7 +315,7 @@ sparse.coo_array((np.ones(len(x)), (x, x)), shape=(3, 3)).toarray()
 """They refuse an array of three elements with an index beyond 2**31, here and natively."""
 
 
-def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> None:
+def test_an_index_beyond_32_bits_is_an_error(module_sandbox: BaseSandbox) -> None:
     """An index is never cut to its lower half; numpy checks indexes 8,192 at a time."""
     cell = (
         f"{IMPORT}from scipy import sparse\n"
@@ -333,7 +333,7 @@ def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> No
     assert says(put_back(module_sandbox), cell) == "[]"
 
 
-def test_sparse_positions_are_not_taken_for_int32(module_sandbox: LocalSandbox) -> None:
+def test_sparse_positions_are_not_taken_for_int32(module_sandbox: BaseSandbox) -> None:
     code = """
 from scipy.sparse import csr_array
 chosen = csr_array(np.full((2, 2), 2**30, np.int32))
@@ -345,7 +345,7 @@ for _ in range(2):
 
 
 def test_what_compiled_code_makes_as_int32_is_not_taken_for_positions(
-    module_sandbox: LocalSandbox,
+    module_sandbox: BaseSandbox,
 ) -> None:
     code = """
 from scipy.linalg import qr
@@ -355,7 +355,7 @@ print([(each * each).dtype.name for each in made])
     assert says(put_back(module_sandbox), IMPORT + code) == "['int32', 'int32']"
 
 
-def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
+def test_columns_that_are_added_are_found(module_sandbox: BaseSandbox) -> None:
     """A frame's own positions keep their type, which pandas' compiled code expects."""
     frame = (
         "t = pd.DataFrame({'a': [1, 2]}); t['b'] = 1.5; t.insert(0, 'c', 'x'); t.insert(1, 'd', 2)"
@@ -366,7 +366,7 @@ def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
     assert result.stdout == "['b', 'a', 'd']\n", result.error
 
 
-def test_scikit_learn_samples_as_natively(module_sandbox: LocalSandbox) -> None:
+def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
     """Its own compiled code takes `dtype=int` for an array of `long`, which is wrong here."""
     cell = (
         "from sklearn.utils.random import sample_without_replacement as sample\n"
@@ -382,12 +382,12 @@ def test_scikit_learn_samples_as_natively(module_sandbox: LocalSandbox) -> None:
     ]
 
 
-def test_scipy_takes_peaks_as_natively(module_sandbox: LocalSandbox) -> None:
+def test_scipy_takes_peaks_as_natively(module_sandbox: BaseSandbox) -> None:
     cell = "from scipy.signal import peak_widths\nprint(peak_widths([0, 1, 0, 2, 0], [1, 3])[0])"
     assert put_back(module_sandbox).execute(cell).stdout == "[1. 1.]\n"
 
 
-def test_scipy_takes_orders_as_natively(module_sandbox: LocalSandbox) -> None:
+def test_scipy_takes_orders_as_natively(module_sandbox: BaseSandbox) -> None:
     cell = (
         "import numpy as np\n"
         "from scipy.special import eval_hermite, lambertw, spherical_jn\n"
