@@ -156,17 +156,6 @@ def test_a_member_that_is_not_a_file_is_left_out_and_named(
     assert list_session_files(import_session(archive, there).session_id, there) == ["a"]
 
 
-def test_links_that_lead_out_are_taken_away(here: Path, there: Path, archive: Path) -> None:
-    write_session_file(ID, "a", b"x", here)
-    (here / ID / "out").symlink_to("../other")
-    (here / ID / "etc").symlink_to("/etc/passwd")
-    (here / ID / "through").symlink_to("out/x")
-    export_session(ID, archive, here)
-    made = import_session(archive, there)
-    assert set(made.left_out) == {"files/out", "files/etc", "files/through"}
-    assert list_session_files(made.session_id, there) == ["a"]
-
-
 # -- ids, and sessions that exist already
 
 
