@@ -11,7 +11,7 @@ from tests.faces import put_back, says
 from tests.numbers import shown
 from tests.numbers.expressions import DIFFERENT, GRID, LIBRARIES, OTHERS, SETUP, SINGLE
 from tests.numbers.record import as_recorded, on_one_line, recorded
-from wasm_kernel import BaseSandbox
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 RECORDED = Path(__file__).with_name("native_numbers.txt")
 """Expressions and their values in CPython on x86-64, with the guest's numpy and pandas."""
@@ -255,6 +255,41 @@ def test_results_are_put_into_positions(module_sandbox: BaseSandbox) -> None:
     assert says(put_back(module_sandbox), cell) == (
         "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3], [2, 1, 0], [2, 0, 1]]"
     )
+
+
+def test_extremes_of_positions_are_those_of_int64(module_sandbox: BaseSandbox) -> None:
+    cell = """
+import numpy as np
+positions = np.argsort([[2, 1, 0], [3, 1, 2]]) + 0
+positions = positions.astype(np.intp)
+swapped = positions.astype(np.dtype(np.intp).newbyteorder())
+for held in positions, positions[:, 1:], swapped, positions[:0, 0]:
+    for found in (
+        lambda: held.max(), lambda: held.min(axis=1), lambda: held.min(initial=-5),
+        lambda: held.max(where=held < 2, initial=0), lambda: held.max(keepdims=True),
+    ):
+        try: print(found().dtype, found().tolist(), end="; ")
+        except ValueError: print("no identity", end="; ")
+    print()
+"""
+    full = "int64 2; int64 [0, 0]; int64 -5; int64 1; int64 [[2]];"
+    empty = "no identity; no identity; int64 -5; int64 0; no identity;"
+    found = says(put_back(module_sandbox), cell).splitlines()
+    assert [line.strip() for line in found] == [full, full, full, empty]
+
+
+def test_extremes_of_positions_burn_no_more_than_those_of_int32(
+    warm_metered: None, tmp_path: Path
+) -> None:
+    metered = create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(fuel_budget=10**10))
+    cell = "import numpy as np; x = np.argsort(np.arange(9000.0)); y = x.astype('i4'); x.min()"
+    assert says(metered, cell) == ""
+    of_positions, of_int32 = (
+        metered.execute(f"for _ in range(200): {each}.min(); {each}.max()").fuel_consumed or 0
+        for each in "xy"
+    )
+    assert of_positions < 1.15 * of_int32
+    metered.close()
 
 
 USES_OF_INDEXES = """

@@ -12,8 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
-from numpy._core import _internal, arrayprint, numeric, numerictypes
+from numpy._core import _internal, _methods, arrayprint, numeric, numerictypes
 from numpy.lib import _iotools
+
+_Array = numpy.ndarray
+_POSITIONS = 7  # the number of their type, which is quicker to read than its letter
 
 
 def install() -> None:
@@ -32,6 +35,8 @@ def install() -> None:
     printing._typelessdata.append(numpy.intp)
     _widen_arrays_like_positions()
     _keep_fields_of_positions()
+    methods: Any = _methods
+    methods._amin, methods._amax = _extreme(numpy.minimum), _extreme(numpy.maximum)
     numpy.copyto = _copying(numpy.copyto)
     for name in ("histogram", "digitize"):
         setattr(numpy, name, _widening(getattr(numpy, name)))
@@ -65,6 +70,31 @@ def _keep_fields_of_positions() -> None:
     internal.promote_types = promoted
 
 
+def _extreme(ufunc: Any) -> Any:
+    """Returns the method `min` or `max` of arrays.
+
+    Among all of an array's positions it compares numbers of 32 bits, since a cast to int64 takes
+    longer than that. pandas looks for both before it takes rows.
+    """
+    reduce, nothing, positions = ufunc.reduce, numpy._NoValue, numpy.dtype(numpy.intp)
+    narrow, zero = numpy.dtype(numpy.intc), numpy.int64(0)  # a sum of two numbers is quick
+
+    def extreme(  # noqa: PLR0917 - as numpy has them
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = nothing,
+        where: Any = True,
+    ) -> Any:
+        is_plain = a.dtype is positions and axis is out is None and initial is nothing
+        if is_plain and keepdims is False and where is True:
+            return zero + reduce(a.view(narrow), None)
+        return reduce(a, axis, None, out, keepdims, initial, where)
+
+    return extreme
+
+
 def _copying(original: Any) -> Any:
     """Returns `copyto`, which copies int64 into positions also by the rule "safe".
 
@@ -86,7 +116,7 @@ def widen(values: Any) -> Any:
     Positions have 32 bits here, since compiled code takes no others. Values computed from them need
     not.
     """
-    if type(values) is numpy.ndarray and values.dtype.char == "l":
+    if type(values) is _Array and values.dtype.num == _POSITIONS:
         return values.astype(numpy.int64)
     return values
 
@@ -144,8 +174,11 @@ def widen_argument(
 
     @functools.wraps(original)
     def widening(*args: Any, **settings: Any) -> Any:
-        if len(args) > place and isinstance(args[place], numpy.ndarray):
-            args = (*args[:place], wider(args[place]), *args[place + 1 :])
+        if len(args) > place:
+            given = args[place]
+            wide = wider(given)
+            if wide is not given:
+                args = (*args[:place], wide, *args[place + 1 :])
         return original(*args, **settings)
 
     setattr(owner, name, classmethod(widening) if isinstance(held, classmethod) else widening)
