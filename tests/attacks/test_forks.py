@@ -34,7 +34,7 @@ def forks_of() -> Iterator[Forked]:
 def test_forks_draw_different_numbers_ids_and_names(victim_of: Making, forks_of: Forked) -> None:
     parent = victim_of()
     parent.says(DRAWS)
-    draws = [drawn(victim) for victim in (*forks_of(parent, 3), parent)]
+    draws = [drawn(victim) for victim in (*forks_of(parent, 2), parent)]
     assert repeated(draws) == set()
 
 
