@@ -165,12 +165,10 @@ def widen_argument(
     Args:
         owner: The module or class that has the function.
         name: The function's name.
-        place: The argument's place; `self` counts, the class of a class method does not.
-        wider: Returns the argument as it is taken, from the given array.
+        place: The argument's place; `self` counts.
+        wider: Returns the argument as it is taken, from the given one.
     """
-    held = vars(owner)[name]
-    original = held.__func__ if isinstance(held, classmethod) else held
-    place += isinstance(held, classmethod)
+    original = getattr(owner, name)
 
     @functools.wraps(original)
     def widening(*args: Any, **settings: Any) -> Any:
@@ -181,7 +179,23 @@ def widen_argument(
                 args = (*args[:place], wide, *args[place + 1 :])
         return original(*args, **settings)
 
-    setattr(owner, name, classmethod(widening) if isinstance(held, classmethod) else widening)
+    setattr(owner, name, widening)
+
+
+def widen_indexes(index: Any) -> None:
+    """Lets pandas' `Index` hold positions as int64.
+
+    Each lookup of rows makes one or two: a wrapper with its own arguments is the quickest.
+    """
+    original = vars(index)["_simple_new"].__func__
+
+    @functools.wraps(original)
+    def simple_new(cls: Any, values: Any, name: Any = None, refs: Any = None) -> Any:
+        if type(values) is _Array and values.dtype.num == _POSITIONS:
+            values = values.astype(numpy.int64)
+        return original(cls, values, name, refs)
+
+    index._simple_new = classmethod(simple_new)
 
 
 def _numpys_modules() -> list[Any]:

@@ -112,6 +112,12 @@ def widening(name: str, place: int = 0, wider: str = "widen") -> Change:
     return change
 
 
+def widen_indexes(module: Any) -> None:
+    """Lets pandas' indexes hold positions as int64."""
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+    numpy_types.widen_indexes(module.Index)
+
+
 def pickling(function: str) -> Change:
     """Lets the trees of a module be pickled as elsewhere."""
 
@@ -309,7 +315,7 @@ CHANGES: dict[str, Change] = {
     "numpy.lib._format_impl": widening("write_array", 1, "widen_to_keep"),
     "pandas.core.algorithms": widening("_ensure_data"),
     "pandas.core.construction": widening("sanitize_array"),
-    "pandas.core.indexes.base": widening("Index._simple_new"),
+    "pandas.core.indexes.base": widen_indexes,
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
