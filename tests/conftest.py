@@ -16,21 +16,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.faces import PATIENCE
-from tests.local import create_sandbox
 from tests.ports import hand_out_own
 from tests.prepare import METERED, PLAIN, prepare
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 from wasm_kernel.frontends.jupyter import launcher
-from wasm_kernel.policy import ExecutionPolicy
-
-if TYPE_CHECKING:
-    from tests.local import LocalSandbox
+from wasm_kernel.service.sandbox_factory import Isolation
 
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
@@ -167,25 +164,32 @@ def warm_metered() -> None:
     prepare(*METERED)
 
 
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """Where the guests of a file live. A file whose tests reach inside has its own fixture, and a
+    test a parameter.
+    """
+    return "worker"
+
+
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
+def sandbox(warm: None, isolation: Isolation, tmp_path: Path) -> Iterator[BaseSandbox]:
     """A started sandbox whose workspace is `tmp_path / "app"`."""
-    started = _started(tmp_path / "app", PATIENT)
-    yield started
-    started.close()
+    with _started(tmp_path / "app", PATIENT, isolation) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
-def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+def module_sandbox(
+    warm: None, isolation: Isolation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BaseSandbox]:
     """A started sandbox for a file whose tests leave each other's variables alone."""
-    started = _started(tmp_path_factory.mktemp("app"), PATIENT)
-    yield started
-    started.close()
+    with _started(tmp_path_factory.mktemp("app"), PATIENT, isolation) as started:
+        yield started
 
 
-def _started(workspace: Path, policy: ExecutionPolicy) -> LocalSandbox:
-    workspace.mkdir(exist_ok=True)
-    made = create_sandbox(workspace=workspace, policy=policy)
+def _started(workspace: Path, policy: ExecutionPolicy, isolation: Isolation) -> BaseSandbox:
+    made = create_sandbox(workspace=workspace, policy=policy, isolation=isolation)
     made.start().result(FIRST_START_SECONDS)
     return made
 

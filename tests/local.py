@@ -1,7 +1,7 @@
-"""Sandboxes in the test's own process, which most tests use because they can inspect them.
+"""Sandboxes in the test's own process, for tests that look or reach inside them.
 
-They are made like those of the public functions with `isolation="in-process"`; `create_sandbox`
-also has the options that only this package uses.
+Other tests use the public functions, whose guests live in workers. These are made like those with
+`isolation="in-process"`; `create_sandbox` also has the options that only this package uses.
 """
 
 from __future__ import annotations

@@ -138,12 +138,6 @@ def small(**limits: Any) -> ExecutionPolicy:
 
 
 @pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """Where the guests of a file live. A file whose tests reach inside has its own fixture."""
-    return "worker"
-
-
-@pytest.fixture(scope="module")
 def shared(
     warm: None, isolation: Isolation, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shared]:

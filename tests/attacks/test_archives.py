@@ -197,6 +197,8 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "text": lambda data: b"hello" * 1000,
     "cut": lambda data: data[: len(data) // 2],
     "a changed byte": lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:],
+    "a changed checksum": lambda data: data[:-6] + bytes([data[-6] ^ 1]) + data[-5:],
+    "more behind its end": lambda data: gzip.compress(gzip.decompress(data) + b"more"),
 }
 
 

@@ -161,6 +161,9 @@ def test_f4_a_mount_is_the_folder_that_it_was_at_first(warm: None, tmp_path: Pat
             found = sandbox.execute("import os; print(os.listdir('/data'))")
             assert found.stdout == "['data']\n"
             sandbox.execute("os._exit(1)")
+        (fork,) = sandbox.fork()
+        with fork, pytest.raises(PolicyError, match="another folder in its place"):
+            fork.execute("1")
         os.kill(process_of(sandbox), signal.SIGKILL)
         with pytest.raises(PolicyError, match="another folder in its place"):
             while not sandbox.execute("print(os.listdir('/data'))").stdout:

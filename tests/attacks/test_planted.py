@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import chdir, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -220,27 +221,28 @@ def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
 
 
 def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_path: Path) -> None:
+    opened = partial(get_session_sandbox, ID, workspace_root=tmp_path, isolation="in-process")
     (tmp_path / "keep").mkdir()
     for _ in range(2):
-        with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+        with opened() as sandbox:
             assert sandbox.execute("print('x' in globals())").stdout == "False\n"
             sandbox.execute("x = 1; open('/tmp/old', 'w').close()")
             assert sandbox.execute("import os; print(os.listdir('/tmp'))").stdout == "['old']\n"
         for path in sorted((tmp_path / ID).rglob("*")):
             path.unlink()
         (tmp_path / ID).rmdir()
-    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+    with opened() as sandbox:
         sandbox.execute("x = 2")
     (tmp_path / ID).rename(tmp_path / "aside")
     (tmp_path / ID).mkdir()
     (tmp_path / ID / ".metadata.json").write_bytes(
         (tmp_path / "aside" / ".metadata.json").read_bytes()
     )
-    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+    with opened() as sandbox:
         assert sandbox.execute("print('x' in globals())").stdout == "False\n"
     (tmp_path / ID).rename(tmp_path / "second")
     (tmp_path / "aside").rename(tmp_path / ID)
-    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+    with opened() as sandbox:
         assert sandbox.execute("print(x)").stdout == "2\n"
 
 

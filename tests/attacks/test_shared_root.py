@@ -24,13 +24,15 @@ UUID = ids.new()
 def root(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("shared") / "workspace"
     for name in ("named", UUID):
-        with get_session_sandbox(name, workspace_root=root) as sandbox:
+        with get_session_sandbox(name, workspace_root=root, isolation="in-process") as sandbox:
             sandbox.execute("open('secret', 'w').write('SECRET'); x = 1")
     (root / "copied").mkdir()
     (root / "copied" / ".metadata.json").write_text("{}")
     (root / "copied" / "secret").write_text("SECRET")
     (root / "below").mkdir()
-    with get_session_sandbox("deep", workspace_root=root / "below") as sandbox:
+    with get_session_sandbox(
+        "deep", workspace_root=root / "below", isolation="in-process"
+    ) as sandbox:
         sandbox.execute("open('secret', 'w').write('SECRET')")
     (root / "mine").mkdir()
     (root / "mine" / "file").write_text("mine")

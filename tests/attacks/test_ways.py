@@ -75,6 +75,9 @@ ESCAPES = [
     "'/proc/self/cwd/data.txt'",
     "'/proc/self/root/etc/passwd'",
     "'/dev/fd/0'",
+    "'/dev/zero'",
+    "'/proc/self/mem'",
+    "'/root'",
     "'file:///etc/passwd'",
     "'~/.bashrc'",
 ]

@@ -1,4 +1,7 @@
-"""Sandboxes, and their forks."""
+"""Sandboxes, and their forks.
+
+The file's sandbox is the one that users have, unless the file has its own `isolation`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import put_back
+from tests.faces import AnySandbox, put_back
 from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
@@ -16,7 +19,7 @@ Opening = Callable[..., LocalSandbox]
 
 
 @pytest.fixture
-def sandbox(module_sandbox: LocalSandbox) -> LocalSandbox:
+def sandbox(module_sandbox: AnySandbox) -> AnySandbox:
     """The file's only sandbox, with its first variables and files.
 
     Execution counts go on, so a test that needs a session's first cells opens its own sandbox.
@@ -26,7 +29,10 @@ def sandbox(module_sandbox: LocalSandbox) -> LocalSandbox:
 
 @pytest.fixture
 def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
-    """Opens sandboxes; they and their forks are closed after the test."""
+    """Opens sandboxes in this process, which takes a tenth of the time that workers take.
+
+    They are closed after the test.
+    """
     made: list[LocalSandbox] = []
 
     def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> LocalSandbox:

@@ -14,8 +14,15 @@ from wasm_kernel.engine.clock import Clock
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.guests.base import ActionContext
 from wasm_kernel.linux.broker import LocalBroker
+from wasm_kernel.service.sandbox_factory import Isolation
 
 SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The tests reach inside."""
+    return "in-process"
 
 
 class Action:

@@ -10,9 +10,16 @@ import pytest
 
 from tests.local import LocalSandbox
 from wasm_kernel.guests.dlmalloc import Dlmalloc
+from wasm_kernel.service.sandbox_factory import Isolation
 from wasm_kernel.state import pages
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The tests reach inside."""
+    return "in-process"
 
 
 def resident() -> int:

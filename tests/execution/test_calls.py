@@ -10,7 +10,7 @@ import pytest
 
 from tests.execution.conftest import Opening
 from tests.faces import PATIENCE
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
@@ -29,14 +29,14 @@ class Hearing(NoListener):
         self.heard.set()
 
 
-def printed(sandbox: LocalSandbox, code: str) -> str:
+def printed(sandbox: BaseSandbox, code: str) -> str:
     result = sandbox.execute(f"print({code})")
     assert result.success, result.error
     return result.stdout.strip()
 
 
 def test_wait_for_interrupts_its_cell_without_a_traceback(
-    sandbox: LocalSandbox, caplog: pytest.LogCaptureFixture
+    sandbox: BaseSandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def call() -> None:
         page = Hearing()
@@ -51,7 +51,7 @@ def test_wait_for_interrupts_its_cell_without_a_traceback(
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: LocalSandbox) -> None:
+def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseSandbox) -> None:
     page = Hearing()
     code = (
         "import os, time\nprint('begun', flush=True)\n"
@@ -91,7 +91,7 @@ def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
     assert met == [False, False]
 
 
-def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: LocalSandbox) -> None:
+def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSandbox) -> None:
     tidy = (
         "import time\ntry:\n  print('begun', flush=True)\n  while True: pass\n"
         "finally:\n  time.sleep(0.3); tidied = True"
@@ -109,7 +109,7 @@ def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: LocalS
     asyncio.run(call())
 
 
-def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: LocalSandbox) -> None:
+def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbox) -> None:
     async def call() -> None:
         first, second = await asyncio.gather(
             sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout_seconds=20)
@@ -121,7 +121,7 @@ def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: LocalSandb
     asyncio.run(call())
 
 
-def test_a_timeout_lowers_the_limit_of_one_call(sandbox: LocalSandbox) -> None:
+def test_a_timeout_lowers_the_limit_of_one_call(sandbox: BaseSandbox) -> None:
     result = sandbox.execute("while True: pass", timeout_seconds=0.2)
     assert result.error is not None
     assert (result.error.ename, result.success) == ("CellTimeout", False)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 
 from tests.execution.forks import TRAP, Forking, Opening
-from tests.execution.keeping import Keeping
 from tests.faces import open_files, says
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel.errors import ForkError, TravelError, WasmKernelError
+from tests.local import LocalSandbox
+from wasm_kernel.errors import ForkError, TravelError
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.linux import files, trees
+from wasm_kernel.linux import trees
 
 STATE = """
 import io, sqlite3, threading, numpy as np, pandas as pd
@@ -38,34 +36,10 @@ def test_a_fork_has_the_same_variables(parent: LocalSandbox, forked: Forking) ->
     assert says(fork, TELL) == says(parent, TELL) == f"{TOLD} 3 []"
 
 
-def test_both_go_their_own_ways(parent: LocalSandbox, forked: Forking) -> None:
-    parent.execute("x = [1]")
-    fork = forked(parent)
-    fork.execute("x.append('fork'); open('fork', 'w').close()")
-    parent.execute("x.append('parent'); open('parent', 'w').close()")
-    tell = "import os; print(x, os.listdir())"
-    assert says(fork, tell) == "[1, 'fork'] ['fork']"
-    assert says(parent, tell) == "[1, 'parent'] ['parent']"
-
-
 def test_execution_counts_go_on(parent: LocalSandbox, forked: Forking) -> None:
     parent.execute("x = 1")
     parent.execute("x")
     assert forked(parent).execute("Out[2]").reply["execution_count"] == 3
-
-
-def test_many_forks_at_once(parent: LocalSandbox) -> None:
-    parent.execute("x = 1")
-    forks = parent.fork(5)
-    try:
-        for number, fork in enumerate(forks):
-            fork.execute(f"x += {number}")
-        assert [says(fork, "print(x)") for fork in forks] == ["1", "2", "3", "4", "5"]
-        assert len({fork.workspace for fork in forks}) == 5
-    finally:
-        for fork in forks:
-            fork.close()
-    assert says(parent, "print(x)") == "1"
 
 
 def test_a_fork_before_the_first_cell(parent: LocalSandbox, forked: Forking) -> None:
@@ -163,21 +137,6 @@ def test_a_fork_that_never_ran_a_cell_is_found_as_well(
     assert says(opened(fork.workspace.name, Resume.ALWAYS), "print(x)") == "1"
 
 
-def test_a_fork_of_a_session_is_a_session(warm: None, tmp_path: Path) -> None:
-    keeper = Keeping(tmp_path, "first")
-    with create_sandbox(workspace=keeper.workspace, session_id="first", hooks=keeper) as parent:
-        parent.execute("x = 1")
-        (fork,) = parent.fork()
-        assert fork.session_id == "first-1"
-        assert fork.workspace == tmp_path / "first-1"
-        assert says(fork, "print(x)") == "1"
-        (child,) = fork.fork()
-        assert child.session_id == "first-1-1"
-        child.close()
-        fork.close()
-    assert keeper.ended == ["first-1-1", "first-1", "first"]
-
-
 def test_a_fork_without_a_session_lives_beside_its_parent(
     parent: LocalSandbox, forked: Forking
 ) -> None:
@@ -185,32 +144,6 @@ def test_a_fork_without_a_session_lives_beside_its_parent(
     fork = forked(parent)
     assert fork.workspace == parent.workspace.with_name("app-fork-2")
     assert fork.session_id is None
-
-
-@pytest.mark.parametrize("n", [0, -1])
-def test_a_fork_is_at_least_one(parent: LocalSandbox, n: int) -> None:
-    with pytest.raises(ValueError, match="one sandbox or more"):
-        parent.fork(n)
-
-
-def test_a_full_disk_leaves_nothing_behind(
-    parent: LocalSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parent.execute("x = 1; open('a', 'w').write('a'); open('b', 'w').write('b')")
-    copied, copy = [], files.FileCopier.copy
-
-    def full(self: files.FileCopier, *args: int) -> None:
-        copied.append(args)
-        if len(copied) == 4:  # in the second fork
-            raise OSError(28, "No space left on device")
-        copy(self, *args)
-
-    monkeypatch.setattr(files.FileCopier, "copy", full)
-    with pytest.raises(ForkError, match=r"No space left on device\). Nothing of it is left"):
-        parent.fork(3)
-    assert [path for path in open_files() if "/.removed-" in path] == []
-    assert [path.name for path in parent.workspace.parent.iterdir()] == ["app"]
-    assert says(parent, "print(x)") == "1"
 
 
 def test_a_fork_that_does_not_start_leaves_nothing_behind(
@@ -251,13 +184,6 @@ def test_a_fork_of_what_can_not_be_saved_has_it_saved(
     assert says(fork, "print(x)") == "2"
     fork.close()
     assert says(opened(fork.workspace.name, Resume.ALWAYS), "print(x)") == "2"
-
-
-def test_a_closed_sandbox_can_not_be_forked(opened: Opening) -> None:
-    sandbox = opened()
-    sandbox.close()
-    with pytest.raises(WasmKernelError):
-        sandbox.fork()
 
 
 def test_undo_in_a_fork_ends_where_the_parent_s_would(

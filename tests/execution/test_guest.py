@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 
 from tests.faces import says
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel import ExecutionPolicy
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 
-def test_a_memory_error_names_the_limit_and_its_setting(module_sandbox: LocalSandbox) -> None:
+def test_a_memory_error_names_the_limit_and_its_setting(module_sandbox: BaseSandbox) -> None:
     error = module_sandbox.execute("[0] * 10**9").error
     assert error is not None
     limit = f"{module_sandbox.policy.memory_bytes / 2**20:,.0f} MiB"
@@ -19,7 +18,7 @@ def test_a_memory_error_names_the_limit_and_its_setting(module_sandbox: LocalSan
     assert "memory_bytes" in error.evalue
 
 
-def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: LocalSandbox) -> None:
+def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: BaseSandbox) -> None:
     for typed, name in (("import bis", "bisect"), ("import nump", "numpy")):
         asked = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
         assert module_sandbox.query(asked).result()["matches"] == [name]
@@ -41,7 +40,7 @@ print(len(made), importlib.util.find_spec("two.four"))
 """
 
 
-def test_modules_in_zips_are_found_and_compiled_once(module_sandbox: LocalSandbox) -> None:
+def test_modules_in_zips_are_found_and_compiled_once(module_sandbox: BaseSandbox) -> None:
     assert says(module_sandbox, MODULES).splitlines() == [
         "one.py /app/found.zip/one.py /app/found.zip/one.py",
         "two/three.py /app/found.zip/two/three.py /app/found.zip/two/three.py",
@@ -77,7 +76,7 @@ print(lock.acquire(), isinstance(lock, threading.Lock), type(lock))
 
 
 def test_a_wait_for_another_thread_ends_in_words_and_costs_nothing(
-    module_sandbox: LocalSandbox,
+    module_sandbox: BaseSandbox,
 ) -> None:
     told = (
         "False False|Empty|Empty|TimeoutError|True 1|False False True <locked _thread.lock object "
@@ -92,7 +91,7 @@ def test_a_wait_for_another_thread_ends_in_words_and_costs_nothing(
     assert says(module_sandbox, "print(event.is_set())") == "True"
 
 
-def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: LocalSandbox) -> None:
+def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: BaseSandbox) -> None:
     module_sandbox.execute("kept = 1")
     tail = {"op": "history", "hist_access_type": "tail", "n": 1, "output": False, "raw": True}
     session, line, text = module_sandbox.query(tail).result()["history"][-1]

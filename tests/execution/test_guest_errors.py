@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import Door
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import SandboxResult
@@ -31,7 +31,7 @@ def shown(result: SandboxResult) -> str:
         "from pathlib import Path; Path('sales.csv').read_text()",
     ],
 )
-def test_a_missing_file_says_how_files_come_in(module_sandbox: LocalSandbox, code: str) -> None:
+def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(code))
     assert "No such file" in text
     assert "write_session_file" in text  # advice for programs; kernels name the notebook
@@ -48,7 +48,7 @@ def test_a_missing_file_says_how_files_come_in(module_sandbox: LocalSandbox, cod
         "import numpy; numpy.zeros((10**5, 10**5))",
     ],
 )
-def test_what_is_larger_than_any_object_says_so(module_sandbox: LocalSandbox, code: str) -> None:
+def test_what_is_larger_than_any_object_says_so(module_sandbox: BaseSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(code))
     assert "one object has at most 2,147,483,647 bytes or items" in text
 
@@ -63,19 +63,19 @@ def test_an_error_of_memory_names_no_setting_to_an_agent(tmp_path: Path) -> None
             assert not re.search("[Rr]aise|memory_bytes|WasmKernel", text)
 
 
-def test_the_hint_knows_nothing_of_the_host(module_sandbox: LocalSandbox) -> None:
+def test_the_hint_knows_nothing_of_the_host(module_sandbox: BaseSandbox) -> None:
     there, missing = ("/etc/passwd", "/etc/no-such-thing")
     texts = [shown(module_sandbox.execute(f"open({name!r})")) for name in (there, missing)]
     hints = {text.partition("[wasm-kernel]")[2].partition("\n")[0] for text in texts}
     assert len(hints) == 1
 
 
-def test_a_missing_scratch_file_needs_no_hint(module_sandbox: LocalSandbox) -> None:
+def test_a_missing_scratch_file_needs_no_hint(module_sandbox: BaseSandbox) -> None:
     assert "[wasm-kernel]" not in shown(module_sandbox.execute("open('/tmp/nope')"))
 
 
 @pytest.mark.parametrize("code", ["f.truncate(10**12)", "f.seek(10**12); f.write(b'x'); f.flush()"])
-def test_a_full_workspace_says_what_can_be_done(module_sandbox: LocalSandbox, code: str) -> None:
+def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, code: str) -> None:
     text = shown(module_sandbox.execute(f"f = open('/app/f', 'wb')\n{code}"))
     assert "No space left on device" in text
     assert "workspace_bytes" in text
@@ -95,14 +95,14 @@ def test_a_full_workspace_says_what_can_be_done(module_sandbox: LocalSandbox, co
     ],
 )
 def test_a_missing_module_says_what_can_be_done(
-    module_sandbox: LocalSandbox, module: str, sentence: str
+    module_sandbox: BaseSandbox, module: str, sentence: str
 ) -> None:
     assert sentence in shown(module_sandbox.execute(f"import {module}"))
 
 
 @pytest.mark.parametrize("of", ["pandas.read_parquet('a.parquet')", "pandas.read_feather('a')"])
 def test_an_optional_dependency_says_what_stands_in_for_it(
-    module_sandbox: LocalSandbox, of: str
+    module_sandbox: BaseSandbox, of: str
 ) -> None:
     text = shown(module_sandbox.execute(f"import pandas; {of}"))
     assert "Parquet, Feather and ORC can't be read here" in text
@@ -119,14 +119,14 @@ def test_an_optional_dependency_says_what_stands_in_for_it(
     ],
 )
 def test_a_connection_says_at_once_that_there_is_no_network(
-    module_sandbox: LocalSandbox, code: str
+    module_sandbox: BaseSandbox, code: str
 ) -> None:
     result = module_sandbox.execute(f"import http.client, pandas, socket, urllib.request\n{code}")
     assert result.error is not None
     assert "the sandbox has no network, so example.org can't be reached" in result.error.evalue
 
 
-def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: LocalSandbox) -> None:
+def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: BaseSandbox) -> None:
     saved = "import matplotlib.pyplot as plt; plt.plot([1]); plt.savefig('f.jpg')"
     opened = "from PIL import Image; open('g.webp', 'wb').write(b'RIFF    WEBP'); "
     for code in (
@@ -139,12 +139,12 @@ def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: LocalSa
         assert "[wasm-kernel]" not in text.splitlines()[-1]
 
 
-def test_a_data_set_that_is_not_built_in_says_how_it_comes_in(module_sandbox: LocalSandbox) -> None:
+def test_a_data_set_that_is_not_built_in_says_how_it_comes_in(module_sandbox: BaseSandbox) -> None:
     code = "from statsmodels.datasets import spector; spector.load_pandas()"
     assert "pandas.read_csv('spector.csv')" in shown(module_sandbox.execute(code))
 
 
-def test_packages_find_what_they_import_of_ssl(module_sandbox: LocalSandbox) -> None:
+def test_packages_find_what_they_import_of_ssl(module_sandbox: BaseSandbox) -> None:
     names = (  # names that urllib3 and httpx import
         "CERT_REQUIRED, HAS_NEVER_CHECK_COMMON_NAME, OP_NO_COMPRESSION, OP_NO_TICKET, SSLContext, "
         "OPENSSL_VERSION, PROTOCOL_TLS_CLIENT, VERIFY_X509_STRICT, TLSVersion, SSLWantReadError"
@@ -163,7 +163,7 @@ print(context.verify_mode == CERT_REQUIRED, context.check_hostname, context.mini
     assert module_sandbox.execute(code).stdout == "True True TLSv1_2\n"
 
 
-def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: LocalSandbox) -> None:
+def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: BaseSandbox) -> None:
     code = "try:\n    open('a.csv')\nexcept OSError as e:\n    e.add_note('mine'); raise"
     *_, hint, error, note = shown(module_sandbox.execute(code)).splitlines()
     assert hint.startswith("[wasm-kernel] ")
@@ -173,7 +173,7 @@ def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: Loc
     assert shown(module_sandbox.execute(code)).splitlines()[-1].startswith("RecursionError")
 
 
-def test_frames_that_show_nothing_are_one_line(module_sandbox: LocalSandbox) -> None:
+def test_frames_that_show_nothing_are_one_line(module_sandbox: BaseSandbox) -> None:
     """The source of built-in libraries is not there to be shown."""
     text = shown(module_sandbox.execute("import pandas\npandas.read_csv('sales.csv')"))
     lines = [line for line in text.splitlines() if line.startswith("File ")]
@@ -193,7 +193,7 @@ def test_frames_that_show_nothing_are_one_line(module_sandbox: LocalSandbox) -> 
     assert "filepath_or_buffer='sales.csv'" in text
 
 
-def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: LocalSandbox) -> None:
+def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: BaseSandbox) -> None:
     assert "%pip" not in shown(module_sandbox.execute("import numpy.nonesuch"))
 
 
@@ -204,7 +204,7 @@ fail()
 """
 
 
-def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: LocalSandbox) -> None:
+def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSandbox) -> None:
     result = module_sandbox.execute(GROUP)
     text = shown(result)
     assert result.error is not None
@@ -214,7 +214,7 @@ def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: LocalS
     assert "interactiveshell" not in text
 
 
-def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: LocalSandbox) -> None:
+def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: BaseSandbox) -> None:
     code = "try:\n    fail()\nexcept Exception as group:\n    raise RuntimeError('so') from group"
     module_sandbox.execute(GROUP)
     text = shown(module_sandbox.execute(code))
@@ -223,7 +223,7 @@ def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: LocalSandbox) 
 
 
 @pytest.mark.parametrize("body", ["    size = 1", "    def area(self): return 1"])
-def test_a_class_of_a_cell_shows_its_source(module_sandbox: LocalSandbox, body: str) -> None:
+def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox, body: str) -> None:
     module_sandbox.execute(f"class Shape:\n{body}")
     [page] = module_sandbox.execute("Shape??").reply["payload"]
     assert "Source:" in page["data"]["text/plain"]
@@ -231,7 +231,7 @@ def test_a_class_of_a_cell_shows_its_source(module_sandbox: LocalSandbox, body: 
     assert printed.rstrip() == f"class Shape:\n{body}"
 
 
-def test_the_latest_class_of_a_name_is_shown(module_sandbox: LocalSandbox) -> None:
+def test_the_latest_class_of_a_name_is_shown(module_sandbox: BaseSandbox) -> None:
     for size in (1, 2):
         module_sandbox.execute(f"class Box:\n    size = {size}")
     printed = module_sandbox.execute("import inspect; print(inspect.getsource(Box))").stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 from wasm_kernel.outputs.bundle import Mode, clean
 
 ANIMATION = """
@@ -39,19 +39,19 @@ except jsonschema.ValidationError as problem:
 
 
 def test_what_plotly_and_altair_check_their_figures_with_is_there(
-    module_sandbox: LocalSandbox,
+    module_sandbox: BaseSandbox,
 ) -> None:
     result = module_sandbox.execute(SCHEMAS)
     assert result.stdout == "'1' is not of type 'integer'\n", result.error
 
 
-def test_a_film_says_how_an_animation_is_shown(module_sandbox: LocalSandbox) -> None:
+def test_a_film_says_how_an_animation_is_shown(module_sandbox: BaseSandbox) -> None:
     error = module_sandbox.execute(f"{ANIMATION}\nmoving.to_html5_video()").error
     assert error is not None
     assert "to_jshtml" in "".join(error.traceback)
 
 
-def test_an_animation_moves_without_its_script(module_sandbox: LocalSandbox) -> None:
+def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> None:
     result = module_sandbox.execute(ANIMATION)
     assert result.stdout == "3 100.0 0 True\n"
     [shown] = [output.data for output in result.outputs if "text/html" in output.data]
@@ -64,7 +64,7 @@ def test_an_animation_moves_without_its_script(module_sandbox: LocalSandbox) -> 
 
 
 def test_a_notebook_that_asks_for_figures_with_a_script_runs_on(
-    module_sandbox: LocalSandbox,
+    module_sandbox: BaseSandbox,
 ) -> None:
     code = "%matplotlib widget\nimport matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
     result = module_sandbox.execute(code)

@@ -12,6 +12,13 @@ import pytest
 from tests.execution.forks import Opening
 from tests.faces import says
 from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel.service.sandbox_factory import Isolation
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The tests reach inside."""
+    return "in-process"
 
 
 @pytest.mark.parametrize("there", ["a/..", "a/../a/./..", "../app"])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.faces import put_back, says
-from tests.local import LocalSandbox
 from tests.numbers import shown
 from tests.numbers.expressions import DIFFERENT, GRID, LIBRARIES, OTHERS, SETUP, SINGLE
 from tests.numbers.record import as_recorded, on_one_line, recorded
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 RECORDED = Path(__file__).with_name("native_numbers.txt")
 """Expressions and their values in CPython on x86-64, with the guest's numpy and pandas."""
@@ -64,12 +64,12 @@ print(wrong)
 """
 
 
-def test_products_of_every_shape_are_right(module_sandbox: LocalSandbox) -> None:
+def test_products_of_every_shape_are_right(module_sandbox: BaseSandbox) -> None:
     """The whole numbers in them are exact as floats; numpy multiplies integers by itself."""
     assert says(module_sandbox, PRODUCTS) == "[]"
 
 
-def test_numbers_are_those_of_native_python(module_sandbox: LocalSandbox) -> None:
+def test_numbers_are_those_of_native_python(module_sandbox: BaseSandbox) -> None:
     rows = [line.split("\t") for line in RECORDED.read_text().splitlines()]
     cell = f"{SHOW}\nimport json\nprint(json.dumps([shown(t) for t in {[r[0] for r in rows]}]))"
     result = put_back(module_sandbox).execute(cell)
@@ -78,18 +78,18 @@ def test_numbers_are_those_of_native_python(module_sandbox: LocalSandbox) -> Non
     assert [(*row, shown) for row, shown in found if row[1] != shown] == []
 
 
-def test_what_analysts_compute_is_what_the_machine_gives(module_sandbox: LocalSandbox) -> None:
+def test_what_analysts_compute_is_what_the_machine_gives(module_sandbox: BaseSandbox) -> None:
     """Checks some of the expressions; the soak checks all."""
     assert other_numbers(module_sandbox, [*GRID, *SINGLE][::9], SETUP) == []
 
 
 @pytest.mark.soak
-def test_all_expressions_give_what_the_machine_gives(sandbox: LocalSandbox) -> None:
+def test_all_expressions_give_what_the_machine_gives(sandbox: BaseSandbox) -> None:
     assert other_numbers(sandbox, [*GRID, *SINGLE, *OTHERS], SETUP, LIBRARIES) == []
 
 
 def other_numbers(
-    sandbox: LocalSandbox, expressions: list[str], *setup: str
+    sandbox: BaseSandbox, expressions: list[str], *setup: str
 ) -> list[tuple[str, tuple[str, str], tuple[str, str]]]:
     """The expressions whose types or values differ from the recorded ones."""
     source = Path(shown.__file__).read_text().partition("if __name__")[0]
@@ -150,7 +150,7 @@ NO_ERRORS_OF_FLOATS = [
 ]
 
 
-def test_numpy_warns_of_errors_of_floats(module_sandbox: LocalSandbox) -> None:
+def test_numpy_warns_of_errors_of_floats(module_sandbox: BaseSandbox) -> None:
     """The messages are those of CPython on x86-64."""
     cell = (
         "import warnings, numpy as np, pandas as pd\n"
@@ -165,7 +165,7 @@ def test_numpy_warns_of_errors_of_floats(module_sandbox: LocalSandbox) -> None:
     assert says(put_back(module_sandbox), cell) == str(expected)
 
 
-def test_numpy_raises_errors_of_floats_where_it_is_asked_to(module_sandbox: LocalSandbox) -> None:
+def test_numpy_raises_errors_of_floats_where_it_is_asked_to(module_sandbox: BaseSandbox) -> None:
     error = (
         put_back(module_sandbox)
         .execute(f"{IMPORT}with np.errstate(all='raise'): np.log(np.zeros(3))")
@@ -194,7 +194,7 @@ def given(text):
 """
 
 
-def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None:
+def test_the_table_of_what_differs_is_true(module_sandbox: BaseSandbox) -> None:
     section = LIMITATIONS.read_text().partition("## What differs from x86-64")[2]
     rows = [line.split(" | ") for line in section.partition("\n## ")[0].splitlines()]
     table = [[cell.strip("`| ") for cell in row[1:]] for row in rows if len(row) == 4][1:]
@@ -223,6 +223,8 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
         ("np.array([1, np.inf], 'f2').astype(np.intp)", "array.astype(np.int64)"),
         ("np.dot([2**31], [[1]], out=np.zeros(1, np.intp))", "array.astype(np.int64)"),
         ("np.dot([1], [[1]], out=np.zeros(2, np.intp))", "output array is not acceptable"),
+        ("np.copyto(np.argsort([1]), np.int64(2**40), 'safe')", "array.astype(np.int64)"),
+        ("np.copyto(np.argsort([1]), 1.5, 'safe')", "according to the rule 'safe'"),
         ("np.einsum('i->', [2**40] * 9000, out=np.array(0, np.intp))", "array.astype(np.int64)"),
         ("from scipy.special import lambertw; lambertw(1, 2**32)", "array.astype(np.int64)"),
         ("from scipy.special import eval_hermite; eval_hermite(1.5, 1.0)", "'same_kind'"),
@@ -231,14 +233,14 @@ def test_the_table_of_what_differs_is_true(module_sandbox: LocalSandbox) -> None
     ],
 )
 def test_an_error_about_the_width_of_positions_says_what_to_do(
-    module_sandbox: LocalSandbox, code: str, remedy: str
+    module_sandbox: BaseSandbox, code: str, remedy: str
 ) -> None:
     error = put_back(module_sandbox).execute(IMPORT + code).error
     assert error is not None
     assert remedy in "\n".join(error.traceback)
 
 
-def test_results_are_put_into_positions(module_sandbox: LocalSandbox) -> None:
+def test_results_are_put_into_positions(module_sandbox: BaseSandbox) -> None:
     cell = (
         "import numpy as np; held = np.argsort([2, 1, 0])\n"
         "print([f(held.copy()).tolist() for f in (\n"
@@ -247,11 +249,47 @@ def test_results_are_put_into_positions(module_sandbox: LocalSandbox) -> None:
         "    lambda a: np.add(a, 1, out=a),\n"
         "    lambda a: np.cumsum(a, out=a),\n"
         "    lambda a: np.eye(3, dtype=int).dot(held, out=a),\n"
+        "    lambda a: np.random.default_rng(0).permuted(np.arange(3), out=a),\n"
         ")])"
     )
     assert says(put_back(module_sandbox), cell) == (
-        "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3], [2, 1, 0]]"
+        "[[4, 1, 0], [2, 1, 0], [3, 2, 1], [2, 3, 3], [2, 1, 0], [2, 0, 1]]"
     )
+
+
+def test_extremes_of_positions_are_those_of_int64(module_sandbox: BaseSandbox) -> None:
+    cell = """
+import numpy as np
+positions = np.argsort([[2, 1, 0], [3, 1, 2]]) + 0
+positions = positions.astype(np.intp)
+swapped = positions.astype(np.dtype(np.intp).newbyteorder())
+for held in positions, positions[:, 1:], swapped, positions[:0, 0]:
+    for found in (
+        lambda: held.max(), lambda: held.min(axis=1), lambda: held.min(initial=-5),
+        lambda: held.max(where=held < 2, initial=0), lambda: held.max(keepdims=True),
+    ):
+        try: print(found().dtype, found().tolist(), end="; ")
+        except ValueError: print("no identity", end="; ")
+    print()
+"""
+    full = "int64 2; int64 [0, 0]; int64 -5; int64 1; int64 [[2]];"
+    empty = "no identity; no identity; int64 -5; int64 0; no identity;"
+    found = says(put_back(module_sandbox), cell).splitlines()
+    assert [line.strip() for line in found] == [full, full, full, empty]
+
+
+def test_extremes_of_positions_burn_no_more_than_those_of_int32(
+    warm_metered: None, tmp_path: Path
+) -> None:
+    metered = create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(fuel_budget=10**10))
+    cell = "import numpy as np; x = np.argsort(np.arange(9000.0)); y = x.astype('i4'); x.min()"
+    assert says(metered, cell) == ""
+    of_positions, of_int32 = (
+        metered.execute(f"for _ in range(200): {each}.min(); {each}.max()").fuel_consumed or 0
+        for each in "xy"
+    )
+    assert of_positions < 1.15 * of_int32
+    metered.close()
 
 
 USES_OF_INDEXES = """
@@ -312,7 +350,7 @@ sparse.coo_array((np.ones(len(x)), (x, x)), shape=(3, 3)).toarray()
 """They refuse an array of three elements with an index beyond 2**31, here and natively."""
 
 
-def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> None:
+def test_an_index_beyond_32_bits_is_an_error(module_sandbox: BaseSandbox) -> None:
     """An index is never cut to its lower half; numpy checks indexes 8,192 at a time."""
     cell = (
         f"{IMPORT}from scipy import sparse\n"
@@ -330,7 +368,7 @@ def test_an_index_beyond_32_bits_is_an_error(module_sandbox: LocalSandbox) -> No
     assert says(put_back(module_sandbox), cell) == "[]"
 
 
-def test_sparse_positions_are_not_taken_for_int32(module_sandbox: LocalSandbox) -> None:
+def test_sparse_positions_are_not_taken_for_int32(module_sandbox: BaseSandbox) -> None:
     code = """
 from scipy.sparse import csr_array
 chosen = csr_array(np.full((2, 2), 2**30, np.int32))
@@ -342,7 +380,7 @@ for _ in range(2):
 
 
 def test_what_compiled_code_makes_as_int32_is_not_taken_for_positions(
-    module_sandbox: LocalSandbox,
+    module_sandbox: BaseSandbox,
 ) -> None:
     code = """
 from scipy.linalg import qr
@@ -352,7 +390,7 @@ print([(each * each).dtype.name for each in made])
     assert says(put_back(module_sandbox), IMPORT + code) == "['int32', 'int32']"
 
 
-def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
+def test_columns_that_are_added_are_found(module_sandbox: BaseSandbox) -> None:
     """A frame's own positions keep their type, which pandas' compiled code expects."""
     frame = (
         "t = pd.DataFrame({'a': [1, 2]}); t['b'] = 1.5; t.insert(0, 'c', 'x'); t.insert(1, 'd', 2)"
@@ -363,7 +401,7 @@ def test_columns_that_are_added_are_found(module_sandbox: LocalSandbox) -> None:
     assert result.stdout == "['b', 'a', 'd']\n", result.error
 
 
-def test_scikit_learn_samples_as_natively(module_sandbox: LocalSandbox) -> None:
+def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
     """Its own compiled code takes `dtype=int` for an array of `long`, which is wrong here."""
     cell = (
         "from sklearn.utils.random import sample_without_replacement as sample\n"
@@ -379,12 +417,12 @@ def test_scikit_learn_samples_as_natively(module_sandbox: LocalSandbox) -> None:
     ]
 
 
-def test_scipy_takes_peaks_as_natively(module_sandbox: LocalSandbox) -> None:
+def test_scipy_takes_peaks_as_natively(module_sandbox: BaseSandbox) -> None:
     cell = "from scipy.signal import peak_widths\nprint(peak_widths([0, 1, 0, 2, 0], [1, 3])[0])"
     assert put_back(module_sandbox).execute(cell).stdout == "[1. 1.]\n"
 
 
-def test_scipy_takes_orders_as_natively(module_sandbox: LocalSandbox) -> None:
+def test_scipy_takes_orders_as_natively(module_sandbox: BaseSandbox) -> None:
     cell = (
         "import numpy as np\n"
         "from scipy.special import eval_hermite, lambertw, spherical_jn\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faces import put_back, says
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 
 NATIVE = [
     line.split("\t")
@@ -19,7 +19,7 @@ POINTS = "np.array([[0.0, 0], [3, 4], [6, 9], [10, 1]])"
 
 @pytest.mark.parametrize(("kind", "native"), NATIVE)
 def test_pickled_trees_find_the_same_neighbours(
-    module_sandbox: LocalSandbox, kind: str, native: str
+    module_sandbox: BaseSandbox, kind: str, native: str
 ) -> None:
     module, _, name = kind.rpartition(".")
     cell = f"""
@@ -36,7 +36,7 @@ print(nodes.tobytes()[:40] in native)
     assert says(put_back(module_sandbox), cell).splitlines() == [found, found, found, "True"]
 
 
-def test_nodes_of_another_machine_are_refused(module_sandbox: LocalSandbox) -> None:
+def test_nodes_of_another_machine_are_refused(module_sandbox: BaseSandbox) -> None:
     cell = f"""
 import numpy as np
 from scipy.spatial import cKDTree
@@ -49,7 +49,7 @@ tree.__setstate__((nodes[::-1].copy(), *rest))
     assert "build the tree again" in error.evalue
 
 
-def test_the_type_of_positions_stays_itself_in_pickles(module_sandbox: LocalSandbox) -> None:
+def test_the_type_of_positions_stays_itself_in_pickles(module_sandbox: BaseSandbox) -> None:
     """Natively it means `int32`, which has the same bytes."""
     cell = """
 import numpy as np, pickle
@@ -66,7 +66,53 @@ print((read["a"] * 2).tolist(), (read["b"] * 2).tolist(), read.dtype == records.
     ]
 
 
-def test_criteria_of_trees_come_back_from_pickles(module_sandbox: LocalSandbox) -> None:
+def test_a_pickled_clustering_has_a_hierarchy_that_is_cut_elsewhere(
+    module_sandbox: BaseSandbox,
+) -> None:
+    cell = """
+import numpy as np, pickle
+from sklearn.cluster import HDBSCAN
+model = HDBSCAN(min_cluster_size=2, copy=True).fit([[0.0], [0.1], [5], [5.1], [9]])
+tree = model.__getstate__()["_single_linkage_tree_"]
+print([tree.dtype[name].itemsize for name in tree.dtype.names])
+for each in model, pickle.loads(pickle.dumps(model)):
+    print(each.dbscan_clustering(1, 2).tolist())
+"""
+    assert says(put_back(module_sandbox), cell).splitlines() == [
+        "[8, 8, 8, 8]",
+        *["[0, 0, 1, 1, -1]"] * 2,
+    ]
+
+
+def test_saved_fields_of_positions_are_wide(module_sandbox: BaseSandbox) -> None:
+    cell = """
+import io, joblib, numpy as np
+fields = [("a", np.intp), (("title", "b"), "i4"), ("c", [("d", ">l", 2)])]
+def of(kind, align=False):
+    made = np.zeros(2, np.dtype(kind, align=align))
+    made["a"] = 2**30
+    return made
+aligned = of([("z", "i1"), *fields], align=True)
+rows = [of(fields), aligned, of(fields).view(np.recarray), np.matrix([[2, 1]]).argsort()]
+for made in rows:
+    for save, load in (np.save, np.load), (lambda *to: joblib.dump(*to[::-1]), joblib.load):
+        file = io.BytesIO()
+        save(file, made)
+        file.seek(0)
+        read = load(file)
+        numbers = read["a"] if read.dtype.names else read
+        print(type(read).__name__, read.dtype.itemsize, (numbers * 2**30).max())
+"""
+    assert says(put_back(module_sandbox), cell).splitlines() == [
+        *["ndarray 28 1152921504606846976"] * 2,
+        *["ndarray 40 1152921504606846976"] * 2,
+        "ndarray 28 1152921504606846976",
+        "recarray 28 1152921504606846976",
+        *["ndarray 8 1073741824"] * 2,
+    ]
+
+
+def test_criteria_of_trees_come_back_from_pickles(module_sandbox: BaseSandbox) -> None:
     """Their positions have 64 bits in the pickle, and 32 in the code that they come back into."""
     cell = """
 import numpy as np, pickle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.faces import PATIENCE
-from tests.local import LocalSandbox
+from wasm_kernel import BaseSandbox
 
 STEPS = """
 import asyncio
@@ -17,7 +17,7 @@ async def work(n):
 WAITING = "a task is still waiting"
 
 
-def test_a_cell_without_await_can_begin_a_task(sandbox: LocalSandbox) -> None:
+def test_a_cell_without_await_can_begin_a_task(sandbox: BaseSandbox) -> None:
     begun = sandbox.execute(STEPS + "task = asyncio.create_task(work(3))")
     assert begun.success
     assert begun.stdout == "step 0\n"
@@ -27,29 +27,29 @@ def test_a_cell_without_await_can_begin_a_task(sandbox: LocalSandbox) -> None:
     assert ended.outputs[0].data["text/plain"] == "3"
 
 
-def test_what_needs_no_waiting_is_done_within_the_cell(sandbox: LocalSandbox) -> None:
+def test_what_needs_no_waiting_is_done_within_the_cell(sandbox: BaseSandbox) -> None:
     sandbox.execute(STEPS + "async def quick(): print('done')")
     result = sandbox.execute("task = asyncio.create_task(quick())")
     assert (result.stdout, result.stderr) == ("done\n", "")
 
 
-def test_a_timer_that_is_due_fires_with_the_next_cell(sandbox: LocalSandbox) -> None:
+def test_a_timer_that_is_due_fires_with_the_next_cell(sandbox: BaseSandbox) -> None:
     sandbox.execute(STEPS + "task = asyncio.create_task(work(2))")
     assert "step 1" in sandbox.execute("import time; time.sleep(0.5)").stdout
 
 
-def test_the_notice_about_tasks_is_given_once(sandbox: LocalSandbox) -> None:
+def test_the_notice_about_tasks_is_given_once(sandbox: BaseSandbox) -> None:
     sandbox.execute(STEPS + "task = asyncio.create_task(work(50))")
     assert WAITING not in sandbox.execute("other = asyncio.create_task(work(50))").stderr
 
 
-def test_a_task_that_never_waits_does_not_hold_up_its_cell(sandbox: LocalSandbox) -> None:
+def test_a_task_that_never_waits_does_not_hold_up_its_cell(sandbox: BaseSandbox) -> None:
     code = "async def spin():\n    while True: await asyncio.sleep(0)\n"
     code += "task = asyncio.create_task(spin())"
     assert sandbox.execute(STEPS + code, timeout_seconds=PATIENCE).success
 
 
-def test_asyncio_run_still_works_in_a_cell(sandbox: LocalSandbox) -> None:
+def test_asyncio_run_still_works_in_a_cell(sandbox: BaseSandbox) -> None:
     assert sandbox.execute(STEPS + "asyncio.run(work(1))").outputs[0].data["text/plain"] == "1"
     assert sandbox.execute("await work(1)").success
 
@@ -65,7 +65,7 @@ squares, sorted(outcomes), ready
 """
 
 
-def test_an_executor_of_threads_makes_its_calls_and_says_so_once(sandbox: LocalSandbox) -> None:
+def test_an_executor_of_threads_makes_its_calls_and_says_so_once(sandbox: BaseSandbox) -> None:
     result = sandbox.execute(POOL)
     told = "([0, 1, 4, 9], ['NoneType', 'ZeroDivisionError'], [1])"
     assert result.outputs[0].data["text/plain"] == told
@@ -73,14 +73,14 @@ def test_an_executor_of_threads_makes_its_calls_and_says_so_once(sandbox: LocalS
     assert sandbox.execute(POOL).stderr == ""
 
 
-def test_a_closed_executor_takes_nothing(sandbox: LocalSandbox) -> None:
+def test_a_closed_executor_takes_nothing(sandbox: BaseSandbox) -> None:
     sandbox.execute(POOL)
     error = sandbox.execute("pool.submit(print)").error
     assert error is not None
     assert "after shutdown" in error.evalue
 
 
-def test_an_executor_of_processes_is_refused_in_words(module_sandbox: LocalSandbox) -> None:
+def test_an_executor_of_processes_is_refused_in_words(module_sandbox: BaseSandbox) -> None:
     code = "from concurrent.futures import ProcessPoolExecutor\nProcessPoolExecutor(2)"
     error = module_sandbox.execute(code).error
     assert error is not None

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from tests.faces import says
 from tests.local import LocalSandbox
 from wasm_kernel.engine.instance import Instance
+from wasm_kernel.service.sandbox_factory import Isolation
 
 Opening = Callable[..., LocalSandbox]
 MAKE = """
@@ -21,6 +22,12 @@ def matrices(n, kind="f8"):
 def digest(array):
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
 """
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The tests reach inside."""
+    return "in-process"
 
 
 @pytest.fixture

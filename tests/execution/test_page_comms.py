@@ -16,11 +16,18 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommKind, CommMessage
+from wasm_kernel.service.sandbox_factory import Isolation
 
 SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')\nx = 0\n"
 OBSERVED = SLIDER + "def f(c):\n    global x\n    x = c.new\n    print('now', x)\n"
 OBSERVED += "s.observe(f, 'value')"
 PARENT = {"msg_id": "m7", "msg_type": "comm_msg"}
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The tests reach inside."""
+    return "in-process"
 
 
 class Page(NoListener):

@@ -12,6 +12,7 @@ from tests.execution.conftest import Opening
 from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
 from tests.local import LocalSandbox
 from wasm_kernel.linux import memory
+from wasm_kernel.service.sandbox_factory import Isolation
 
 BEFORE = """
 import asyncio, os, time
@@ -31,6 +32,12 @@ await task
 gone.seek(0)
 print(next(g), f.read(), gone.read(), os.getcwd(), time.monotonic() - began >= 0.3, task.done())
 """
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The tests reach inside."""
+    return "in-process"
 
 
 def rest(sandbox: LocalSandbox) -> None:

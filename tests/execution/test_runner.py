@@ -20,6 +20,13 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import CommMessage
+from wasm_kernel.service.sandbox_factory import Isolation
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The tests reach inside."""
+    return "in-process"
 
 
 class Ear:

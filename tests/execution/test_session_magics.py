@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel import ExecutionPolicy, SandboxResult
+from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sandbox
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions.files import list_session_files
 
@@ -18,7 +17,7 @@ Run = Callable[..., SandboxResult]
 
 
 @pytest.fixture
-def run(module_sandbox: LocalSandbox) -> Iterator[Run]:
+def run(module_sandbox: BaseSandbox) -> Iterator[Run]:
     """Runs a cell; empties the workspace after the test."""
 
     def one(code: str, *, fails: str = "") -> SandboxResult:
@@ -86,7 +85,7 @@ def test_a_listing_of_thousands_is_cut_where_it_is_shown(run: Run) -> None:
     assert printed(run, "f = %session_files\nprint(len(f))") == 1200
 
 
-def test_the_same_files_as_from_outside(run: Run, module_sandbox: LocalSandbox) -> None:
+def test_the_same_files_as_from_outside(run: Run, module_sandbox: BaseSandbox) -> None:
     run(
         "import os\nos.makedirs('d/e')\nfor p in ('a', 'd/b', 'd/e/c', '.dot'): open(p, 'w')\n"
         "os.symlink('d/b', 'link')\nos.symlink('d', 'folder')\nos.symlink('nothing', 'dangling')\n"
@@ -111,7 +110,7 @@ def from_outside(workspace: Path, link: Path, pattern: str | None) -> list[str]:
     return list_session_files("as-session", workspace.parent, pattern)
 
 
-def test_a_file_is_written_read_and_deleted(run: Run, module_sandbox: LocalSandbox) -> None:
+def test_a_file_is_written_read_and_deleted(run: Run, module_sandbox: BaseSandbox) -> None:
     written = run("%%session_write reports/summary.md\nAll is well.\nžluť")
     assert "Wrote 20 bytes to reports/summary.md" in written.stdout
     assert written.files_created == ("reports/summary.md",)
@@ -123,7 +122,7 @@ def test_a_file_is_written_read_and_deleted(run: Run, module_sandbox: LocalSandb
     assert not file.exists()
 
 
-def test_nothing_half_done_is_left_behind(run: Run, module_sandbox: LocalSandbox) -> None:
+def test_nothing_half_done_is_left_behind(run: Run, module_sandbox: BaseSandbox) -> None:
     run("%%session_write a\nx")
     run("import os; print(os.listdir('/tmp'))")
     assert [path.name for path in module_sandbox.workspace.iterdir() if path.name[0] != "."] == [
@@ -214,7 +213,7 @@ def test_the_sessions_facts_are_a_dict_and_a_table(run: Run) -> None:
     assert "<table>" in value(shown, "text/html")
 
 
-def test_the_facts_tell_no_path_of_the_host(run: Run, module_sandbox: LocalSandbox) -> None:
+def test_the_facts_tell_no_path_of_the_host(run: Run, module_sandbox: BaseSandbox) -> None:
     for magic in ("session_info", "policy", "fuel"):
         code = f"import json\nx = get_ipython().run_line_magic('{magic}', '')\nprint(dict(x))"
         assert str(module_sandbox.workspace.parent) not in run(code).stdout
@@ -303,19 +302,19 @@ def test_every_magic_has_help_that_shows_its_use(run: Run, magic: str) -> None:
     ],
 )
 def test_paths_and_options_are_completed(
-    run: Run, module_sandbox: LocalSandbox, typed: str, expected: list[str]
+    run: Run, module_sandbox: BaseSandbox, typed: str, expected: list[str]
 ) -> None:
     run("import os\nos.mkdir('data')\nfor n in 'ab': open(f'data/{n}.csv', 'w')")
     assert completed(module_sandbox, typed) == expected
 
 
-def completed(sandbox: LocalSandbox, typed: str) -> list[str]:
+def completed(sandbox: BaseSandbox, typed: str) -> list[str]:
     request = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
     matches: list[str] = sandbox.query(request).result()["matches"]
     return matches
 
 
-def test_names_of_checkpoints_are_completed(run: Run, module_sandbox: LocalSandbox) -> None:
+def test_names_of_checkpoints_are_completed(run: Run, module_sandbox: BaseSandbox) -> None:
     run("x = 1")
     run("%checkpoint cleaned")
     assert "cleaned" in completed(module_sandbox, "%restore cle")

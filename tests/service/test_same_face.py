@@ -1,4 +1,4 @@
-"""Tests of the sandbox's interface pass on one in a worker, too."""
+"""A session of a service has the interface of every sandbox, as one that a program makes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.execution.test_calls import (
-    test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended,  # noqa: F401
-    test_a_cancelled_cell_that_waits_leaves_the_running_one_alone,  # noqa: F401
-    test_a_timeout_lowers_the_limit_of_one_call,  # noqa: F401
-    test_aexecute_returns_results_and_raises_as_execute_does,  # noqa: F401
-    test_wait_for_interrupts_its_cell_without_a_traceback,  # noqa: F401
-)
-from tests.execution.test_guest import (
-    test_a_memory_error_names_the_limit_and_its_setting,  # noqa: F401
-    test_a_range_of_history_names_the_session_that_tail_names,  # noqa: F401
-    test_imports_complete_to_modules_inside_the_guests_zips,  # noqa: F401
-)
-from tests.execution.test_guest_errors import (
-    test_a_full_workspace_says_what_can_be_done,  # noqa: F401
-    test_a_group_of_exceptions_is_an_error_with_its_parts,  # noqa: F401
-)
 from tests.faces import put_back, says
 from wasm_kernel.errors import FrameError, SandboxClosed, TravelError
 from wasm_kernel.execution.base_sandbox import BaseSandbox

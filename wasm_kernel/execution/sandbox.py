@@ -323,7 +323,7 @@ class LocalSandbox(BaseSandbox):
         For the owner of a guest that only the end of this process can stop: the guest's thread is
         stuck in it. Returns whether it went; `wait_written` then waits for that.
         """
-        if not self._runner.is_before_cell:
+        if self._runner.clock.closed or not self._runner.is_before_cell:
             return False
         with suppress(HistoryError):
             self._runner.state.move_before_head()

@@ -235,9 +235,11 @@ class OwnSandbox(WorkerSandbox):
 
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """As `BaseSandbox`."""
-        if policy is not None:
-            self._folders.mounted(policy.mounts)
-        super().adopt(policy, logger)
+        with self._sending:
+            if policy is not None:
+                self._folders.mounted(policy.mounts)
+                self._changes["folders"] = self._folders.opened
+            super().adopt(policy, logger)
         if logger is not None:
             self._hooks.logger_changed(logger)
 
@@ -259,11 +261,13 @@ class OwnSandbox(WorkerSandbox):
         return [self._forked(new, notice) for new, notice in zip(made, notices, strict=False)]
 
     def _forked(self, new: NewSession, notice: str) -> OwnSandbox:
+        own = self.worker.opened.folders
+        assert own is not None, "only a service's worker looks for its folders"
         opened = replace(
             self.worker.opened,
             session_id=new.session_id or "",
             workspace=str(new.folders.real),
-            folders=new.folders.opened,
+            folders=replace(new.folders.opened, mounts=own.mounts),  # a fork's are the same folders
             resume=Resume.ALWAYS.value,
             quiet=True,
             verified={},

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy
-from numpy._core import _internal, arrayprint, numeric, numerictypes
+from numpy._core import _internal, _methods, arrayprint, numeric, numerictypes
 from numpy.lib import _iotools
+
+_Array = numpy.ndarray
+_POSITIONS = 7  # the number of their type, which is quicker to read than its letter
 
 
 def install() -> None:
@@ -31,6 +35,9 @@ def install() -> None:
     printing._typelessdata.append(numpy.intp)
     _widen_arrays_like_positions()
     _keep_fields_of_positions()
+    methods: Any = _methods
+    methods._amin, methods._amax = _extreme(numpy.minimum), _extreme(numpy.maximum)
+    numpy.copyto = _copying(numpy.copyto)
     for name in ("histogram", "digitize"):
         setattr(numpy, name, _widening(getattr(numpy, name)))
     reading: Any = _iotools.StringConverter  # it tries types in turn, the narrowest first
@@ -63,15 +70,80 @@ def _keep_fields_of_positions() -> None:
     internal.promote_types = promoted
 
 
+def _extreme(ufunc: Any) -> Any:
+    """Returns the method `min` or `max` of arrays.
+
+    Among all of an array's positions it compares numbers of 32 bits, since a cast to int64 takes
+    longer than that. pandas looks for both before it takes rows.
+    """
+    reduce, nothing, positions = ufunc.reduce, numpy._NoValue, numpy.dtype(numpy.intp)
+    narrow, zero = numpy.dtype(numpy.intc), numpy.int64(0)  # a sum of two numbers is quick
+
+    def extreme(  # noqa: PLR0917 - as numpy has them
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = nothing,
+        where: Any = True,
+    ) -> Any:
+        is_plain = a.dtype is positions and axis is out is None and initial is nothing
+        if is_plain and keepdims is False and where is True:
+            return zero + reduce(a.view(narrow), None)
+        return reduce(a, axis, None, out, keepdims, initial, where)
+
+    return extreme
+
+
+def _copying(original: Any) -> Any:
+    """Returns `copyto`, which copies int64 into positions also by the rule "safe".
+
+    numpy's random generators copy so into the array that `permuted` fills.
+    """
+
+    @functools.wraps(original)
+    def copying(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+        if casting == "safe" and isinstance(dst, numpy.ndarray) and dst.dtype.char == "l":
+            casting = "same_kind" if numpy.result_type(src) == numpy.int64 else casting
+        original(dst, src, casting=casting, where=where)
+
+    return copying
+
+
 def widen(values: Any) -> Any:
     """Returns an array of positions or counts as int64, which it is on x86-64; others unchanged.
 
     Positions have 32 bits here, since compiled code takes no others. Values computed from them need
     not.
     """
-    if type(values) is numpy.ndarray and values.dtype.char == "l":
+    if type(values) is _Array and values.dtype.num == _POSITIONS:
         return values.astype(numpy.int64)
     return values
+
+
+def widen_to_keep(values: Any) -> Any:
+    """Returns an array as it is written for others: its positions, or fields of them, as int64."""
+    if isinstance(values, numpy.ndarray) and values.dtype.char in "lV":
+        return values.astype(_wide_type(values.dtype), copy=False)
+    return values
+
+
+def _wide_type(kind: Any) -> Any:
+    """Returns a type with int64 for positions; the same object if it has none."""
+    if kind.char == "l":
+        return numpy.dtype(numpy.int64).newbyteorder(kind.byteorder)
+    if kind.subdtype is not None:
+        base, shape = kind.subdtype
+        wide = _wide_type(base)
+        return kind if wide is base else numpy.dtype((wide, shape))
+    fields = [kind.fields[name] for name in kind.names or ()]
+    kinds = [_wide_type(field[0]) for field in fields]
+    if all(wide is field[0] for wide, field in zip(kinds, fields, strict=True)):
+        return kind
+    titled = [(*field[2:], name) for name, field in zip(kind.names, fields, strict=True)]
+    names = [each if len(each) > 1 else each[0] for each in titled]
+    wide = numpy.dtype(list(zip(names, kinds, strict=True)), align=kind.isalignedstruct)
+    return numpy.dtype((kind.type, wide))
 
 
 def _widening(original: Any) -> Any:
@@ -85,25 +157,45 @@ def _widening(original: Any) -> Any:
     return widening
 
 
-def widen_argument(owner: Any, name: str, place: int = 0) -> None:
+def widen_argument(
+    owner: Any, name: str, place: int = 0, wider: Callable[[Any], Any] = widen
+) -> None:
     """Lets a function take an argument as int64 if it is an array of positions.
 
     Args:
         owner: The module or class that has the function.
         name: The function's name.
-        place: The argument's place; `self` counts, the class of a class method does not.
+        place: The argument's place; `self` counts.
+        wider: Returns the argument as it is taken, from the given one.
     """
-    held = vars(owner)[name]
-    original = held.__func__ if isinstance(held, classmethod) else held
-    place += isinstance(held, classmethod)
+    original = getattr(owner, name)
 
     @functools.wraps(original)
     def widening(*args: Any, **settings: Any) -> Any:
-        if len(args) > place and type(args[place]) is numpy.ndarray:
-            args = (*args[:place], widen(args[place]), *args[place + 1 :])
+        if len(args) > place:
+            given = args[place]
+            wide = wider(given)
+            if wide is not given:
+                args = (*args[:place], wide, *args[place + 1 :])
         return original(*args, **settings)
 
-    setattr(owner, name, classmethod(widening) if isinstance(held, classmethod) else widening)
+    setattr(owner, name, widening)
+
+
+def widen_indexes(index: Any) -> None:
+    """Lets pandas' `Index` hold positions as int64.
+
+    Each lookup of rows makes one or two: a wrapper with its own arguments is the quickest.
+    """
+    original = vars(index)["_simple_new"].__func__
+
+    @functools.wraps(original)
+    def simple_new(cls: Any, values: Any, name: Any = None, refs: Any = None) -> Any:
+        if type(values) is _Array and values.dtype.num == _POSITIONS:
+            values = values.astype(numpy.int64)
+        return original(cls, values, name, refs)
+
+    index._simple_new = classmethod(simple_new)
 
 
 def _numpys_modules() -> list[Any]:

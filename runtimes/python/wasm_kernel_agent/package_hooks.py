@@ -99,7 +99,7 @@ def name_int32(aliases: ModuleType) -> None:
         names["int32"] = names["intc"]
 
 
-def widening(name: str, place: int = 0) -> Change:
+def widening(name: str, place: int = 0, wider: str = "widen") -> Change:
     """Lets a function of a module keep positions as int64, as it does elsewhere."""
 
     def change(module: Any) -> None:
@@ -107,9 +107,15 @@ def widening(name: str, place: int = 0) -> Change:
         *owners, function = name.split(".")
         for owner in owners:
             module = getattr(module, owner)
-        numpy_types.widen_argument(module, function, place)
+        numpy_types.widen_argument(module, function, place, getattr(numpy_types, wider))
 
     return change
+
+
+def widen_indexes(module: Any) -> None:
+    """Lets pandas' indexes hold positions as int64."""
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+    numpy_types.widen_indexes(module.Index)
 
 
 def pickling(function: str) -> Change:
@@ -211,6 +217,18 @@ def take_wide_hierarchies(module: ModuleType) -> None:
     trees.labelling_at_cut = labelling
 
 
+def keep_wide_hierarchies(module: ModuleType) -> None:
+    """Lets a pickled HDBSCAN have its hierarchy as compiled code elsewhere takes it."""
+    models: Any = module
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+    get_state = models.HDBSCAN.__getstate__
+
+    def wide_state(model: Any) -> dict[str, Any]:
+        return {name: numpy_types.widen_to_keep(each) for name, each in get_state(model).items()}
+
+    models.HDBSCAN.__getstate__ = wide_state
+
+
 def take_wide_peaks(module: ModuleType) -> None:
     """Lets scipy take peaks as numpy's default integers, which are wider than positions here."""
     finding: Any = module
@@ -293,11 +311,11 @@ CHANGES: dict[str, Change] = {
     "matplotlib.pyplot": show_figures_inline,
     "numpy": widen_integers,
     "numpy._core._type_aliases": name_int32,
-    "joblib.numpy_pickle": widening("NumpyPickler.save", 1),
-    "numpy.lib._format_impl": widening("write_array", 1),
+    "joblib.numpy_pickle": widening("NumpyPickler.save", 1, "widen_to_keep"),
+    "numpy.lib._format_impl": widening("write_array", 1, "widen_to_keep"),
     "pandas.core.algorithms": widening("_ensure_data"),
     "pandas.core.construction": widening("sanitize_array"),
-    "pandas.core.indexes.base": widening("Index._simple_new"),
+    "pandas.core.indexes.base": widen_indexes,
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
@@ -306,6 +324,7 @@ CHANGES: dict[str, Change] = {
     "scipy.sparse._sputils": tell_positions_from_int32,
     "scipy.special._ufuncs": take_orders_as_int32,
     "scipy.spatial._ckdtree": pickling("keep_trees_of_scipy"),
+    "sklearn.cluster._hdbscan.hdbscan": keep_wide_hierarchies,
     "sklearn.cluster._hdbscan._tree": take_wide_hierarchies,
     "sklearn.neighbors._ball_tree": pickling("keep_trees_of_sklearn"),
     "sklearn.neighbors._kd_tree": pickling("keep_trees_of_sklearn"),

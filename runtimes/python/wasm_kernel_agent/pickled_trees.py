@@ -35,10 +35,7 @@ _SKLEARNS = ("idx_start idx_end is_leaf radius", "radius")
 def keep_trees_of_scipy(module: ModuleType) -> None:
     """Changes `scipy.spatial._ckdtree`. Its class is compiled and can't change: a child does."""
     trees: Any = module
-    compiled = trees.cKDTree
-    kept = {name: getattr(compiled, name) for name in ("__doc__", "__module__", "__qualname__")}
-    methods = _methods(compiled, _scipys_for_others, _scipys_for_here)
-    trees.cKDTree = type("cKDTree", (compiled,), {"__slots__": (), **kept, **methods})
+    trees.cKDTree = _child(trees.cKDTree, _scipys_for_others, _scipys_for_here)
 
 
 def _scipys_for_others(state: State) -> State:
@@ -58,13 +55,17 @@ def _scipys_for_here(state: State) -> State:
 
 
 def keep_trees_of_sklearn(module: ModuleType) -> None:
-    """Changes the Python class of `sklearn.neighbors._kd_tree`, or of `_ball_tree`."""
-    for name in ("KDTree", "BallTree"):
-        tree = getattr(module, name, None)
-        if tree is not None:
-            methods = _methods(tree.__base__, _sklearns_as(numpy.int64), _sklearns_as(numpy.intp))
-            for method, function in methods.items():
-                setattr(tree, method, function)
+    """Changes `sklearn.neighbors._kd_tree`, or `_ball_tree`: children take the place of the two
+    compiled classes, and of the Python class that is a child of one.
+    """
+    trees: Any = module
+    name = "KDTree" if hasattr(trees, "KDTree") else "BallTree"
+    for width in ("32", "64"):
+        compiled = getattr(trees, name + width)
+        child = _child(compiled, _sklearns_as(numpy.int64), _sklearns_as(numpy.intp))
+        setattr(trees, name + width, child)
+    body = {key: each for key, each in vars(getattr(trees, name)).items() if key != "__dict__"}
+    setattr(trees, name, type(name, (getattr(trees, f"{name}64"),), body))
 
 
 def _sklearns_as(integer: Any) -> Callable[[State], State]:
@@ -75,6 +76,15 @@ def _sklearns_as(integer: Any) -> Callable[[State], State]:
         return (data, indexes, nodes.astype(kind), *rest)
 
     return changed
+
+
+def _child(
+    compiled: Any, for_others: Callable[[State], State], for_here: Callable[[State], State]
+) -> Any:
+    """Returns a class that is in all else the compiled one."""
+    kept = {name: getattr(compiled, name) for name in ("__doc__", "__module__", "__qualname__")}
+    methods = _methods(compiled, for_others, for_here)
+    return type(compiled.__name__, (compiled,), {"__slots__": (), **kept, **methods})
 
 
 def _methods(

@@ -22,21 +22,8 @@ from wasm_kernel.execution.create import offer_pip
 from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.guests.base import switched_off
 from wasm_kernel.guests.python.packages import command
-from wasm_kernel.service.sandbox_factory import Isolation
 
 Make = Callable[..., Path]
-
-
-@pytest.fixture
-def isolation() -> Isolation:
-    """Where the guest lives; a test that reaches inside has its own parameter."""
-    return "worker"
-
-
-@pytest.fixture
-def sandbox(warm: None, isolation: Isolation, tmp_path: Path) -> Iterator[BaseSandbox]:
-    with create_sandbox(workspace=tmp_path / "app", isolation=isolation) as made:
-        yield made
 
 
 @pytest.fixture
