@@ -189,7 +189,7 @@ class SessionWorker:
         Only a thread that `waits` for a worker that does not read sends what needs a wait: a caller
         may be a front end's only thread.
         """
-        while self._calls.has_unsent and self._sending.acquire(blocking=False):
+        while self._calls.has_unsent and self._sending.acquire(blocking=waits):
             try:
                 while (found := self._next_unsent()) is not None:
                     if not self._send(*found, waits=waits):
