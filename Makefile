@@ -58,7 +58,9 @@ build/.tests: $(TESTS) | $(EDITABLE)
 	-@$(BIN)/python -m pytest --collect-only -qq >build/collected 2>&1
 	@touch $@
 
+# What tests need is compiled first, so that none of them waits for it: once a machine, some minutes.
 pytest: $(EDITABLE) build/.tests
+	$(BIN)/python -m tests.prepare
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --max-worker-restart=0
 
 lint: $(EDITABLE)
@@ -102,6 +104,7 @@ $(GALLERY)/.installed: tests/browser/requirements.txt
 	touch $@
 
 soak: $(EDITABLE) $(GALLERY)/.installed docs
+	$(BIN)/python -m tests.prepare
 	$(BIN)/python -m pytest -m soak --numprocesses=$(WORKERS)
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --numprocesses=$(WORKERS) || exit 1; done
 

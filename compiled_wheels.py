@@ -6,10 +6,10 @@ Run it with the Python of an environment in which nothing but wasm-kernel's own 
 
     python compiled_wheels.py FOLDER
 
-`wasm-kernel-compiled-<flavour>` is code for processors of one kind, such as x86-64-v3. A wheel's
-tag can't say that, but wasmtime checks it when it loads the code. `wasm-kernel-compiled-image` has
-the base images, and the packages in Python's; images are memory, so they fit every processor. The
-files are used where they are installed, without a copy.
+`wasm-kernel-compiled-code` is for processors of one kind, such as x86-64-v3. A wheel's tag can't
+say that, but wasmtime checks it when it loads the code. `wasm-kernel-compiled-image` has the base
+images, and the packages in Python's; images are memory, so they fit every processor. The files are
+used where they are installed, without a copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from msgspec import Struct
 from wasm_kernel import __version__
 from wasm_kernel.engine.cache import INSTALLED, Cache
 from wasm_kernel.engine.compiler import X86_64_V3, Compiler, GuestBinary
-from wasm_kernel.engine.flavours import EPOCH, Flavour
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.guests.base import prepare_on_own_thread
 from wasm_kernel.guests.javascript import files as javascript_files
 from wasm_kernel.guests.javascript.language import JavaScriptLanguage
@@ -41,8 +41,6 @@ from wasm_kernel.guests.python.language import PythonLanguage
 MOST_BYTES = 100_000_000
 """The size of a file that PyPI takes without being asked."""
 
-FLAVOURS = (EPOCH,)
-"""Code that also counts fuel is larger than a wheel may be: 106 MB. This one takes 79."""
 PROCESSORS = {"x86_64": (X86_64_V3, "manylinux1_x86_64")}
 """The processor and the tag of wheels for a machine; wasmtime can only compile for its own kind."""
 
@@ -118,10 +116,10 @@ def _member(name: str) -> zipfile.ZipInfo:
     return member
 
 
-def code_wheel(
-    cache: Cache, binaries: Sequence[GuestBinary], flavour: Flavour, licences: Files
-) -> Wheel:
+def code_wheel(cache: Cache, binaries: Sequence[GuestBinary], licences: Files) -> Wheel:
     """Compiles the guests for the processors of this machine's kind, into a wheel.
+
+    Sessions with a fuel budget need other code, which is compiled where it is needed.
 
     Raises:
         WheelError: there is no such wheel for this kind of processor.
@@ -131,20 +129,18 @@ def code_wheel(
     processor, tag = PROCESSORS[platform.machine()]
     compiler = Compiler(cache, processor)
     for binary in binaries:
-        compiler.module(binary, flavour, _say)
-    names = [compiler.name(binary, flavour) for binary in binaries]
-    summary = f"The guests of wasm-kernel for {flavour.purpose}, compiled for {processor.name}"
+        compiler.module(binary, UNCHECKED, _say)
+    names = [compiler.name(binary, UNCHECKED) for binary in binaries]
+    summary = f"The guests of wasm-kernel, compiled for {processor.name}"
     files = [(name, cache.path(name)) for name in names]
-    return Wheel(
-        f"wasm-kernel-compiled-{flavour.name}", f"py3-none-{tag}", summary, files, licences
-    )
+    return Wheel("wasm-kernel-compiled-code", f"py3-none-{tag}", summary, files, licences)
 
 
 def image_wheel(language: PythonLanguage, javascript: JavaScriptLanguage, licences: Files) -> Wheel:
     """Builds the base images, into a wheel with the packages that Python's was built of."""
     cache, added = language.cache, guest_files.added_packages()
     for each in (language, javascript):
-        prepare_on_own_thread(each, EPOCH, _say)
+        prepare_on_own_thread(each, UNCHECKED, _say)
     bundle = guest_files.folder_name(language.files)
     note = cache.path(guest_files.PACKAGES_NOTE)
     note.write_bytes(msgspec.json.encode(added))
@@ -199,8 +195,7 @@ def main(folder: Path) -> None:
             javascript.files.interpreter,
             javascript.files.stripper,
         )
-        for flavour in FLAVOURS:
-            code_wheel(cache, binaries, flavour, licences).write(folder)
+        code_wheel(cache, binaries, licences).write(folder)
         image_wheel(language, javascript, licences).write(folder)
 
 

@@ -24,6 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.faces import PATIENCE
 from tests.ports import hand_out_own
+from tests.prepare import METERED, PLAIN, prepare
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 from wasm_kernel.frontends.jupyter import launcher
 from wasm_kernel.service.sandbox_factory import Isolation
@@ -152,16 +153,15 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Compiles the guest and builds its base image, once in a run at most."""
-    _started(tmp_path_factory.mktemp("warm"), ExecutionPolicy(), "in-process").close()
+def warm() -> None:
+    """Compiles the guests for workers and for this process, unless `make test` has done it."""
+    prepare(*PLAIN)
 
 
 @pytest.fixture(scope="session")
-def warm_metered(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Does the work of `warm` for the flavour that counts fuel."""
-    policy = ExecutionPolicy(fuel_budget=10**12)
-    _started(tmp_path_factory.mktemp("warm"), policy, "in-process").close()
+def warm_metered() -> None:
+    """Does the work of `warm` for code that counts fuel."""
+    prepare(*METERED)
 
 
 @pytest.fixture(scope="module")

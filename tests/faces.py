@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from wasm_kernel import BaseSandbox, SandboxResult, TravelError
-from wasm_kernel.service.remote_sandbox import WorkerSandbox
+from wasm_kernel.service.worker_sandbox import WorkerSandbox
 
 A_UUID = "8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11"
 """The name of a session; it is the same in every run, so that names of tests are."""

@@ -29,6 +29,7 @@ from wasm_kernel.execution.interfaces import (
     Listener,
     NoListener,
     OfferedMessage,
+    ProcessUsage,
     Sandbox,
     SessionFacts,
 )
@@ -67,7 +68,6 @@ class FakeSandbox:
         self.commands = HostCommands(cast("Any", None), cast("Any", None), LocalBroker({}))
         self.facts = SessionFacts()
         self.queries: list[Mapping[str, Any]] = []
-        self.rests = 0
         self._gate = gate or (lambda progress: None)
         self._thread = GuestThread("fake guest")
         self._started: Future[None] | None = None
@@ -110,11 +110,6 @@ class FakeSandbox:
 
         self._thread.submit(run)
         return outer
-
-    def rest(self) -> bool:
-        """As `Sandbox.rest`; counts the calls."""
-        self.rests += 1
-        return self.rests > 1
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """Records the request and answers it with `answers[op]` of the namespace, if that
@@ -176,6 +171,10 @@ class FakeSandbox:
         for cell in waiting:
             cell.set_result(self.result(CellError("KeyboardInterrupt", "")))
         return running is not None or bool(waiting)
+
+    def process_usage(self) -> ProcessUsage:
+        """As `Sandbox`."""
+        return ProcessUsage()
 
     def close(self, *, anew: bool = False) -> None:
         """As `Sandbox.close`."""

@@ -18,7 +18,7 @@ from tests.engine.test_compiler import binary as binary  # noqa: PLC0414 - a fix
 from wasm_kernel import __version__
 from wasm_kernel.engine.cache import INSTALLED, Cache
 from wasm_kernel.engine.compiler import Compiler
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.guests.javascript.language import JavaScriptLanguage
 from wasm_kernel.guests.python.language import PythonLanguage
@@ -30,7 +30,7 @@ def site(tmp_path: Path, binary: Path) -> Path:
     made, site = Cache(tmp_path / "made"), tmp_path / "site"
     licences = [("guest/LICENSE", binary.with_name("LICENSE"))]
     licences[0][1].write_text("do what you like")
-    wheel = code_wheel(made, [described(binary)], EPOCH, licences).write(tmp_path)
+    wheel = code_wheel(made, [described(binary)], licences).write(tmp_path)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(site), str(wheel)], check=True)
     return site
@@ -46,15 +46,15 @@ def test_installed_code_runs_where_it_lies_on_any_such_processor(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Compiler, "_compile", lambda *_: pytest.fail("compiled"))
-        assert answer_of(cache, binary) == 42
+        assert answer_of(cache, binary, UNCHECKED) == 42
     assert not list(cache.folder.iterdir())
-    about = PathDistribution(next(site.glob("wasm_kernel_compiled_epoch-*.dist-info")))
+    about = PathDistribution(next(site.glob("wasm_kernel_compiled_code-*.dist-info")))
     assert about.metadata["Requires-Dist"] == f"wasm-kernel=={__version__}"
     assert about.read_text("licenses/guest/LICENSE") == "do what you like"
     # code that does not fit is compiled in the ordinary way
     for path in (site / INSTALLED.name).iterdir():
         path.write_bytes(b"for another processor")
-    assert answer_of(cache, binary) == 42
+    assert answer_of(cache, binary, UNCHECKED) == 42
     assert len(list(cache.folder.glob("*.cwasm"))) == 1
 
 
@@ -63,7 +63,7 @@ def test_code_of_another_guest_or_wasmtime_is_not_used(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr("wasm_kernel.engine.wasmtime_api.VERSION", "50.0.2")
-    Compiler(cache).module(described(binary), EPOCH, told.append)
+    Compiler(cache).module(described(binary), UNCHECKED, told.append)
     assert "compiling" in told[0]
 
 
@@ -81,20 +81,31 @@ def test_doctor_tells_of_each_language_where_its_compiled_code_is_from(
     cache = Cache(tmp_path / "cache", installed_in=tmp_path)
     python, javascript = PythonLanguage(cache), JavaScriptLanguage(cache)
     names = (
-        python.compiler.name(python.files.wasm, EPOCH),
-        javascript.compiler.name(javascript.files.interpreter, EPOCH),
+        python.compiler.name(python.files.wasm, UNCHECKED),
+        javascript.compiler.name(javascript.files.interpreter, UNCHECKED),
     )
     languages: tuple[GuestLanguage, ...] = (python, javascript)
     for language, name in zip(languages, names, strict=True):
-        assert "is not compiled: the first" in state_of_code(language)
+        (said,) = states_of_code(language)
+        assert "is not compiled: the first" in said
         (tmp_path / name).write_bytes(b"for another processor")
-        assert "is installed, but not used (" in state_of_code(language)
+        (said,) = states_of_code(language)
+        assert "is installed, but not used (" in said
         with monkeypatch.context() as patch:
             patch.setattr(Compiler, "check", lambda *_: None)
-            assert state_of_code(language).endswith("guest for kernels is installed")
+            (said,) = states_of_code(language)
+            assert said.endswith("guest is installed")
 
 
-def state_of_code(language: GuestLanguage) -> str:
-    """The line about kernels' code."""
-    (said,) = [each.text for each in language.examine() if "guest for kernels is" in each.text]
-    return said
+def test_doctor_tells_of_code_with_fuel_only_if_there_is_some(tmp_path: Path) -> None:
+    language = JavaScriptLanguage(Cache(tmp_path))
+    language.cache.path(language.compiler.name(language.files.interpreter, FUEL)).touch()
+    plain, fuel = states_of_code(language)
+    assert "the JavaScript guest is not compiled" in plain
+    assert fuel == "the JavaScript guest for sessions with a fuel budget is compiled"
+
+
+def states_of_code(language: GuestLanguage) -> list[str]:
+    """The lines about compiled code."""
+    found = [each.text for each in language.examine()]
+    return [text for text in found if "compiled" in text or "installed" in text]

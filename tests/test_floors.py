@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.frontends.jupyter.confine import IMPORTED_WHEN_CONFINED
+from wasm_kernel.service.worker import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "wasm_kernel"
@@ -230,7 +231,7 @@ def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
     others = {ROOT / PACKAGE / "frontends" / name for name in ("batch", "mcp")}  # not in a kernel
     within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))
     foreign = {top(found) for found in within} - {PACKAGE, *sys.stdlib_module_names}
-    assert foreign <= set(IMPORTED_WHEN_CONFINED)
+    assert foreign <= {*IMPORTED_WHEN_CONFINED, *PACKAGES}  # of front ends and of workers
 
 
 def test_the_guest_agent_does_not_know_the_host() -> None:

@@ -12,7 +12,7 @@ if __name__ == "__main__":
     ports = listen(sys.argv[1:])  # first: a client is about to connect
     from wasm_kernel.frontends.jupyter.launcher import launch
 
-    missing = launch(ports)  # returns only if this process must be the kernel
+    forker = launch(ports)  # returns only if this process must be the kernel
 
     import gc
 
@@ -24,4 +24,4 @@ if __name__ == "__main__":
     from wasm_kernel.frontends.jupyter.app import main
     from wasm_kernel.frontends.jupyter.kernel_launch import StandaloneLaunch
 
-    main(launch=StandaloneLaunch(missing, ports))
+    main(launch=StandaloneLaunch(forker, ports))

@@ -177,12 +177,14 @@ class Notices:
     Attributes:
         logger: Gets the events.
         quiet: True if a session that resumes unchanged needs no sentence.
+        crash_is_told: True if a session that resumes after a crash needs no sentence either.
         page: Takes sentences to show beside the output of cells; None if no page shows them.
     """
 
     def __init__(self, logger: SandboxLogger, *, quiet: bool = False) -> None:
         self.logger = logger
         self.quiet = quiet
+        self.crash_is_told = False
         self.page: Callable[[str], None] | None = None
         self._unseen: deque[str] = deque()
 

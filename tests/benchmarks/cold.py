@@ -79,7 +79,6 @@ def _sample(python: Path, baseline: str, place: Path) -> float:
 
 def _end_background(cache: Path) -> None:
     time.sleep(1.0)  # it may still be starting
-    for note in cache.glob("background-*.process"):
-        with suppress(ProcessLookupError):
-            os.kill(int(note.read_text()), signal.SIGTERM)
-            time.sleep(0.5)
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int((cache / "background.process").read_text()), signal.SIGTERM)
+        time.sleep(0.5)

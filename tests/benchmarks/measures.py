@@ -162,26 +162,6 @@ def eight(sides: Sides, rounds: int) -> Iterator[Row]:
         yield from rows
 
 
-def unchecked(sides: Sides, rounds: int) -> Iterator[Row]:
-    """Loops in pure Python in a service's session, whose code has no checks, and in a kernel."""
-    rows = []
-    with running(sides[0]) as kernel, service.loaded() as many:
-        session = many.create()
-
-        def sample(printed: Callable[[str], str], source: str) -> float:
-            printed(source)
-            return float(printed(compute.TIMED))
-
-        for what, source in compute.LOOPS.items():
-            ours, theirs = [], []
-            for _ in range(rounds):
-                ours.append(sample(lambda code: session.execute(code).stdout, source))
-                theirs.append(sample(kernel.printed, source))
-            rows.append(Row(f"  {what}", ours, theirs, "s"))
-    yield Row("a service's session against a kernel: loops", [_mean(rows)], [1.0], "x", 0.77)
-    yield from rows
-
-
 def _mean(rows: Sequence[Row]) -> float:
     return prod(row.ratio for row in rows) ** (1 / len(rows))
 
@@ -245,7 +225,6 @@ MEASURES: dict[str, Measure] = {
     "notebooks": in_two_processes,
     "memory": idle_memory,
     "compute": pure_python,
-    "unchecked": unchecked,
     "eight": eight,
     "libraries": libraries,
     "fast": fast,

@@ -1,28 +1,36 @@
 """Kernels that begin at the same time and find no forker: `-m tests.end_to_end.begun_together`.
 
-If one of them starts a forker, that is this program with a forker's arguments. It first writes a
-byte to `forkers-begun`, beside the forkers' sockets, and then runs as a forker.
+Each starts a forker, which runs `main` here; this program prints their processes and ends. A forker
+that loads what kernels need first writes a byte to `forkers-loaded`, beside the forkers' sockets.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.frontends.jupyter import forker, kernel_launch, launcher
+from wasm_kernel.frontends.jupyter import forker, launcher
+from wasm_kernel.service.fork_loop import WorkerForks
 
 KERNELS = 4
 
-if __name__ == "__main__":
-    if sys.argv[1:]:
-        with Path(launcher.place()).with_name("forkers-begun").open("a") as file:
+
+def main(name: str, line: int, owner: int) -> None:
+    """Runs a forker."""
+    patched: Any = forker
+    load = forker._load
+
+    def noted(forks: WorkerForks) -> None:
+        with Path(launcher.place()).with_name("forkers-loaded").open("a") as file:
             file.write(".")
-        forker.main(sys.argv[1], int(sys.argv[2]))
-    patched: Any = kernel_launch
+        load(forks)
+
+    patched._load = noted
+    forker.main(name, line, owner)
+
+
+if __name__ == "__main__":
+    patched: Any = launcher
     patched.FORKER = "tests.end_to_end.begun_together"
-    for _ in range(KERNELS):
-        kernel_launch.StandaloneLaunch(launcher.forker_name()).begin()
-    for thread in {*threading.enumerate()} - {threading.main_thread()}:
-        thread.join()
+    started = [launcher.start(launcher.forker_name()) for _ in range(KERNELS)]
+    print(*(each.number for each in started if each is not None))

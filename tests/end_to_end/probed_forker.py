@@ -1,47 +1,52 @@
 """A forker for tests: `python -P -m tests.end_to_end.probed_forker IDLE_SECONDS FILE`.
 
 Its kernels contain the probe of `tests.linux.probed_kernel`. It takes `FILE` for its whole
-installation, and prints its name.
+installation. It prints its name, and a second line once it has loaded everything.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.linux.probed_kernel import watch
-from wasm_kernel.frontends.jupyter import forker, kernel_launch, launcher
-from wasm_kernel.policy import RuntimeType
+from tests.linux.probed_kernel import RESULTS, watch
+from wasm_kernel.execution.interfaces import Sandbox
+from wasm_kernel.frontends.jupyter import app, forker, launcher
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service.open_message import Open
+from wasm_kernel.sessions.session import Session
 
-if TYPE_CHECKING:
-    from tests.local import LocalSandbox
-    from wasm_kernel.sessions.session import Session
-
-its_own, load = kernel_launch.create, forker._load
+load = forker._load
 loaded: set[str] = set()
 
 
-def loading() -> Any:
+def loading(forks: WorkerForks) -> None:
     """Loads everything and notes the modules that are loaded."""
-    made = load()
+    load(forks)
     loaded.update(sys.modules)
-    return made
+    print("loaded", flush=True)
 
 
 def watched(workspace: Path) -> None:
     """Runs the kernel, and reports the modules that were imported after the fork."""
     watch(workspace)
-    (workspace / "imported.aside").write_text("\n".join({*sys.modules} - loaded))
-    (workspace / "imported.aside").rename(workspace / "imported")
+    RESULTS.write(" ".join({*sys.modules} - loaded) + "\n")
 
 
-def probed(runtime: RuntimeType, session: Session, *given: Any, **options: Any) -> LocalSandbox:
+def probed(
+    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
+) -> Sandbox:
     """Makes the real sandbox, beside a thread that waits for the order to probe."""
     threading.Thread(target=watched, args=(session.workspace,), daemon=True).start()
-    return its_own(runtime, session, *given, **options)
+    return create(opened, session, policy, home, note)
 
 
 def files() -> Iterator[tuple[str, int]]:
@@ -51,7 +56,11 @@ def files() -> Iterator[tuple[str, int]]:
 
 if __name__ == "__main__":
     patched: Any = forker
-    patched.IDLE_SECONDS, patched.create, patched._files = float(sys.argv[1]), probed, files
-    patched._load = loading
+    patched.IDLE_SECONDS, patched._files, patched._load = float(sys.argv[1]), files, loading
+    its_kernels: Any = app
+    its_kernels.main = partial(app.main, factory=probed)
     print(name := launcher.forker_name(), flush=True)
-    forker.main(name, kernel_launch._lock())
+    if not os.fork():  # a forker is no child of the process that starts it
+        line, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        other.close()  # it is no kernel's own
+        forker.main(name, line.detach(), os.getpid())

@@ -16,6 +16,7 @@ from typing import Any
 import jupyter_kernel_test
 import pytest
 
+from tests.end_to_end.begun_together import KERNELS
 from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_jupyter_kernel_test import TestProtocol
@@ -25,6 +26,16 @@ from tests.linux.test_kernel_process import REACHABLE
 from tests.ports import write_connection
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.frontends.jupyter import launcher
+
+
+def children_of(process: int) -> set[int]:
+    """The processes that were forked from a process."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            if f"\nPPid:\t{process}\n" in status.read_text():
+                found.add(int(status.parent.name))
+    return found
 
 
 class Forker:
@@ -42,12 +53,14 @@ class Forker:
         (folder / "secret").touch()
         self.env = os.environ | spec
         self.env |= {"PROBE_SECRET": str(folder / "secret"), "PROBE_PORT": "1"}
-        self.env |= {"PROBE_CACHE": str(default_folder())}
+        self.results = folder / "results"
+        self.env |= {"PROBE_CACHE": str(default_folder()), "PROBE_RESULTS": str(self.results)}
         command = [sys.executable, "-P", "-m", "tests.end_to_end.probed_forker"]
         command += [str(idle_seconds), str(self.installed)]
         with subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             self.name = process.stdout.readline().strip()
+            assert process.stdout.readline() == "loaded\n"
         self.process = 0
         wait_for(self._is_up)
 
@@ -62,13 +75,8 @@ class Forker:
         return Path(launcher.place(), self.name)
 
     def kernels(self) -> set[int]:
-        """The processes that were forked from it."""
-        found = set()
-        for status in Path("/proc").glob("[0-9]*/status"):
-            with suppress(OSError):
-                if f"\nPPid:\t{self.process}\n" in status.read_text():
-                    found.add(int(status.parent.name))
-        return found
+        """The kernels that were forked from it: each has a broker, and workers have none."""
+        return {process for process in children_of(self.process) if children_of(process)}
 
     def kill(self) -> None:
         """Kills it at once."""
@@ -205,7 +213,8 @@ def test_it_ends_with_its_launcher_and_goes_on_without_the_forker(
         assert kernels[1].run("1 + 1")["value"] == "2"
         kernels[1].kill()
         wait_for(lambda: is_gone(processes[1]))
-    assert shared <= opened_by(os.getpid())
+    own = opened_by(os.getpid())
+    assert {name for name in shared if "pidfd" not in name} <= own  # each may watch the forker
 
 
 def test_it_ends_with_the_process_that_asked_for_that(forker: Forker, tmp_path: Path) -> None:
@@ -312,15 +321,72 @@ def test_a_stopped_forker_goes_on_and_that_is_told(forker: Forker) -> None:
     assert forker.command("--version").stderr == ""
 
 
-def test_kernels_that_begin_together_start_one_forker(
+def test_kernels_that_begin_together_leave_one_forker(
     warm: None, spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     command = [sys.executable, "-P", "-m", "tests.end_to_end.begun_together"]
-    subprocess.run(command, env=os.environ | spec, timeout=PATIENCE, check=True)
+    done = subprocess.run(
+        command,
+        env=os.environ | spec,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    started = {int(word) for word in done.stdout.split()}
+    assert len(started) == KERNELS
+    wait_for(lambda: sum(not is_gone(process) for process in started) == 1)
+    wait_for(launcher.running)
     (forker,) = launcher.running()
-    assert (tmp_path / "wasm-kernel" / "forkers-begun").read_text() == "."
+    assert forker in started
+    assert (tmp_path / "wasm-kernel" / "forkers-loaded").read_text() == "."
     os.kill(forker, signal.SIGKILL)
+
+
+OWNER = """
+import os, sys
+from wasm_kernel.frontends.jupyter import launcher
+nursery = launcher.start(launcher.forker_name())
+from wasm_kernel.engine.flavours import UNCHECKED
+from wasm_kernel.service.fork_server import ForkServer
+server = ForkServer(nursery)
+worker = server.spawn("python", [UNCHECKED], print)
+print(server.process, worker.process, *launcher.running(), flush=True)
+input()
+"""
+
+
+def test_a_started_kernels_forker_forks_its_worker_before_it_listens_and_stays_when_it_ends(
+    warm: None, spec: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("LANGUAGE_MODEL_KEY", "secret")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", OWNER],
+        env=os.environ | spec,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        forker, worker = map(int, owner.stdout.readline().split())  # none was listening
+        children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children")
+        assert children.read_text() == ""  # some programs end a kernel with all its descendants
+        assert parent_of(worker) == forker
+        assert b"secret" not in Path(f"/proc/{worker}/environ").read_bytes()
+        wait_for(lambda: launcher.running() == [forker])
+        assert not is_gone(worker)
+        owner.kill()
+    wait_for(lambda: is_gone(worker))
+    assert launcher.running() == [forker]
+    os.kill(forker, signal.SIGKILL)
+
+
+def parent_of(process: int) -> int:
+    """The process that has forked a process."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_it_ends_when_no_launcher_asks(warm: None, spec: dict[str, str], tmp_path: Path) -> None:
@@ -340,10 +406,10 @@ def test_a_kernel_that_was_taken_over_reaches_neither_the_forker_nor_anything_el
     with starting_in(root) as start:
         kernel = start(folder="none")
         kernel.run("open('/app/probe', 'w').close()")
-        (session,) = (path for path in root.iterdir() if not path.name.startswith("."))
-        wait_for((session / "imported").exists)
-        found: dict[str, str] = json.loads((session / "found").read_text())
-        late = (session / "imported").read_text().split()
+        wait_for(lambda: forker.results.read_text().count("\n") == 2)
+        told, imported = forker.results.read_text().splitlines()
+        found: dict[str, str] = json.loads(told)
+        late = imported.split()
     assert {name for name, came in found.items() if came == "done"} == REACHABLE
     assert "forker" in found
     assert [name for name in late if name.startswith(("wasm_kernel", "tornado", "zmq"))] == []

@@ -11,16 +11,17 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tests.fake_sandbox import FakeSandbox
-from wasm_kernel.folders.locks import Resume
+from wasm_kernel.execution.interfaces import Sandbox
 from wasm_kernel.frontends.jupyter.app import main
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.open_message import Open
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from tests.local import LocalSandbox
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
 
 START = os.environ.get("FAKE_START", "")
@@ -55,14 +56,14 @@ def _watch_kernels() -> None:
 
 
 def fake(
-    runtime: RuntimeType, session: Session, policy: ExecutionPolicy, resume: Resume, broker: object
-) -> LocalSandbox:
+    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
+) -> Sandbox:
     _watch_kernels()
     made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
     made.namespace.update(sandbox=made, behind=behind)
     made.namespace.update(stdin=lambda: _kernels[0].stdin_socket)
-    return cast("LocalSandbox", made)
+    return made
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""If an installer left no bytecode, the first confined kernel lets the broker write it."""
+"""If an installer left no bytecode, the process that the first kernel starts writes it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,16 @@ pytestmark = pytest.mark.skipif(not confinement.possible().is_complete, reason="
 PATIENCE = 60.0
 KERNEL = """
 import sys
-from contextlib import ExitStack
-from wasm_kernel.frontends.jupyter.confine import open_broker
-from wasm_kernel.linux.confinement import Confinement
-with ExitStack() as ending:
-    open_broker({}, Confinement("auto"), ending, *[lambda: None] * 2)
-    sys.stdin.read()  # a kernel lives for a while, and what writes bytecode ends with it
+from wasm_kernel.frontends.jupyter import launcher
+launcher.start(launcher.forker_name())
+sys.stdin.read()  # a kernel lives for a while
 """
 
 
 @contextmanager
 def kernel(packages: Path) -> Iterator[None]:
     """A process that begins like a kernel, with the modules below `packages`."""
-    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    environment = {**os.environ, "PYTHONPATH": str(packages), "XDG_RUNTIME_DIR": str(packages)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-P", "-c", KERNEL]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:

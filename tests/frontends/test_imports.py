@@ -105,8 +105,10 @@ from wasm_kernel.frontends.jupyter import launcher
 launcher.variables = dict
 type(os.environ).__getitem__ = getitem
 from wasm_kernel.frontends.jupyter import forker
-forker._load()
-print(*(name for name in read if not name.startswith(launcher.VARIABLES)))
+forks = forker.WorkerForks()
+forks.prepare()
+forker._load(forks)
+print(*(name for name in read if not f"{name}=".startswith(launcher.VARIABLES)))
 """
 HARMLESS = {
     "COLUMNS",

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.cli import doctor, kernelspecs
 from wasm_kernel.frontends.cli import main as cli
 from wasm_kernel.frontends.cli import warm as warming
-from wasm_kernel.guests.base import languages
+from wasm_kernel.guests.base import GuestLanguage, languages
 from wasm_kernel.policy import RuntimeType
 
 
@@ -114,6 +115,37 @@ def test_warming_again_says_that_all_is_ready(
     assert capsys.readouterr().out.startswith("ready:")
 
 
+@pytest.mark.parametrize(
+    ("options", "flavour", "which"),
+    [([], UNCHECKED, "sessions start"), (["--fuel"], FUEL, "with a fuel budget start")],
+)
+def test_warming_prepares_the_code_of_all_sessions_or_of_those_with_fuel(
+    options: list[str],
+    flavour: Flavour,
+    which: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made: list[tuple[str, Flavour]] = []
+
+    def prepare(language: GuestLanguage, flavour: Flavour, progress: object) -> None:
+        made.append((language.name, flavour))
+
+    monkeypatch.setattr(warming, "prepare_on_own_thread", prepare)
+    assert cli.main(["warm", *options]) == 0
+    assert made == [("python", flavour), ("javascript", flavour)]
+    assert f"{which} at once" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--flavour"], ["--flavour", "unchecked"], ["--flavour=fuel"]])
+def test_the_option_of_earlier_versions_says_what_to_type_now(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["warm", *options])
+    assert "`wasm-kernel warm --fuel` those with a fuel budget" in capsys.readouterr().err
+
+
 def test_warming_leaves_no_folder_behind(
     warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +183,7 @@ def test_an_archive_carries_the_guest_of_every_language(
 def test_a_failed_warming_ends_with_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(say: object, *, flavour: str) -> None:
+    def fail(say: object, *, fuel: bool) -> None:
         raise CompileError("it does not compile")
 
     monkeypatch.setattr(warming, "warm", fail)

@@ -9,7 +9,7 @@ import pytest
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.cache_archive import read_archive, write_archive
 from wasm_kernel.engine.compiler import Compiler
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import CacheWarning
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.guests.javascript.language import JavaScriptLanguage
@@ -20,9 +20,9 @@ from wasm_kernel.policy import RuntimeType
 def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """An archive of the files that this machine has made for JavaScript, and its digest."""
     language = load(RuntimeType.JAVASCRIPT)
-    prepare_on_own_thread(language, EPOCH, lambda text: None)
+    prepare_on_own_thread(language, UNCHECKED, lambda text: None)
     target = tmp_path_factory.mktemp("archive") / "guests"
-    return target, write_archive(language.prepared.paths(EPOCH), target)
+    return target, write_archive(language.prepared.paths(UNCHECKED), target)
 
 
 def taken(cache: Cache, archive: tuple[Path, str]) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def test_a_language_is_carried_to_another_machine(
     assert taken(cache, archive) == ()
     monkeypatch.setattr(Compiler, "_compile", lambda *_: pytest.fail("compiled"))
     here = load(RuntimeType.JAVASCRIPT).prepared.image_at_hand()
-    there = prepare_on_own_thread(JavaScriptLanguage(cache), EPOCH, lambda text: None)
+    there = prepare_on_own_thread(JavaScriptLanguage(cache), UNCHECKED, lambda text: None)
     assert here is not None
     assert there.id == here.id
 

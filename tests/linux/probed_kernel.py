@@ -1,7 +1,8 @@
-"""A real kernel with hostile code in its process: `python -m tests.linux.probed_kernel -f FILE`.
+"""A real front end with hostile code in it: `python -m tests.linux.probed_kernel -f FILE`.
 
 When a cell makes the file `probe` in the session's folder, native code of this process tries the
-attacks of an escaped guest, on a thread that ran from the start, and writes down the results.
+attacks of a program that has taken it over, on a thread that ran from the start, and writes down
+the results, into a file that was opened before the process was confined.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from wasm_kernel.folders.locks import Resume
+from wasm_kernel.execution.interfaces import Sandbox
 from wasm_kernel.frontends.jupyter import app, launcher
-from wasm_kernel.frontends.jupyter.kernel_launch import create
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note, create
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.open_message import Open
 from wasm_kernel.sessions.session import Session
-
-if TYPE_CHECKING:
-    from tests.local import LocalSandbox
-    from wasm_kernel.linux.broker import Broker
 
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
 NOTEBOOKS = PRIVATE.with_name("notebooks")
+RESULTS = Path(os.environ["PROBE_RESULTS"]).open("w", buffering=1)  # noqa: SIM115 - not closed
 
 
 def _write_and_remove(path: Path) -> None:
     path.write_bytes(b"x")
     path.unlink()
+
+
+def _fork() -> None:
+    if not os.fork():
+        os._exit(0)
 
 
 TRIES: dict[str, Callable[[], object]] = {
@@ -48,7 +51,7 @@ TRIES: dict[str, Callable[[], object]] = {
     "times of a secret": lambda: os.utime(SECRET, (1, 1)),
     "attributes of a secret": lambda: os.setxattr(SECRET, "user.probe", b"x"),
     "owner of a secret": lambda: os.chown(SECRET, os.getuid(), os.getgid()),
-    "other sessions": lambda: list(SECRET.parent.iterdir()),
+    "other folders": lambda: list(SECRET.parent.iterdir()),
     "private folders": lambda: list(PRIVATE.iterdir()),
     "a new private folder": (PRIVATE / "probe").mkdir,
     "notebooks": lambda: list(NOTEBOOKS.iterdir()),
@@ -61,7 +64,7 @@ TRIES: dict[str, Callable[[], object]] = {
     "unix": lambda: socket.socket(socket.AF_UNIX),
     "datagrams": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM),
     "program": lambda: subprocess.run([sys.executable, "--version"], check=True),
-    "process": os.fork,
+    "process": _fork,
     "parent": lambda: os.kill(os.getppid(), 0),
 }
 
@@ -85,21 +88,17 @@ def watch(workspace: Path) -> None:
     while not (workspace / "probe").exists():
         time.sleep(0.02)
     tries = TRIES | (OF_FORKED if "PROBE_FORKER" in os.environ else {})
+    tries |= {"own session": lambda: list(workspace.iterdir())}
     found = {name: _tried(what) for name, what in tries.items()}
-    (workspace / "found.aside").write_text(json.dumps(found))
-    (workspace / "found.aside").rename(workspace / "found")
+    RESULTS.write(json.dumps(found) + "\n")
 
 
 def probed(
-    runtime: RuntimeType,
-    session: Session,
-    policy: ExecutionPolicy,
-    resume: Resume,
-    broker: Broker,
-) -> LocalSandbox:
+    opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
+) -> Sandbox:
     """The real sandbox, beside a thread that waits for the file."""
     threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
-    return create(runtime, session, policy, resume, broker)
+    return create(opened, session, policy, home, note)
 
 
 if __name__ == "__main__":

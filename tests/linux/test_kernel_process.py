@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stdout
 from importlib.util import find_spec
@@ -19,17 +18,16 @@ from typing import Any
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from threadpoolctl import threadpool_limits
-from traitlets.config import Config
 
-from tests.faces import tells_of_start
+from tests.faces import tells_of_start, wait_for
 from tests.linux.inside import needs_walls
 from tests.local import get_session_sandbox
 from tests.ports import write_connection
 from tests.private import folders_of
 from tests.sampled import sampled
 from wasm_kernel.engine.cache import default_folder
-from wasm_kernel.frontends.jupyter.confine import kept_by
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sessions.session import session_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 REACHABLE = {"own files"}
@@ -49,7 +47,7 @@ class Probed:
     def __init__(
         self, folder: Path, port: int, *arguments: str, cwd: Path | None = None, **env: str
     ) -> None:
-        self.sessions = folder / "sessions"
+        sessions, self.results = folder / "sessions", folder / "results"
         secret = folder / "secret"
         secret.write_text("as it was")
         self.secret = secret
@@ -59,8 +57,8 @@ class Probed:
         file = folder / "connection.json"
         write_connection(file)
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(port)}
-        probe |= {"PROBE_CACHE": str(default_folder())}
-        probe |= {"WASM_KERNEL_WORKSPACE_ROOT": str(self.sessions), "PYTHONPATH": str(ROOT)}
+        probe |= {"PROBE_CACHE": str(default_folder()), "PROBE_RESULTS": str(self.results)}
+        probe |= {"WASM_KERNEL_WORKSPACE_ROOT": str(sessions), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "tests.linux.probed_kernel", "-f", str(file)]
         self.process = subprocess.Popen(
             [*command, *arguments],
@@ -87,10 +85,8 @@ class Probed:
     def found(self) -> dict[str, str]:
         """The probe's results, by attack."""
         self.run("open('/app/probe', 'w').close()")
-        (session,) = (path for path in self.sessions.iterdir() if not path.name.startswith("."))
-        while not (session / "found").exists():
-            time.sleep(0.02)
-        answer: dict[str, str] = json.loads((session / "found").read_text())
+        wait_for(lambda: self.results.read_text().endswith("\n"))
+        answer: dict[str, str] = json.loads(self.results.read_text())
         return answer
 
     def close(self) -> None:
@@ -208,11 +204,11 @@ def test_a_kernel_starts_in_any_folder(start: Start, cwd: Path) -> None:
     kernel = start(cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}.")
     kernel.run(SHOW)
     reached = {name for name, came in kernel.found().items() if came == "done"}
-    shown = set() if cwd == Path.home() else {"working folder"}
-    assert reached == REACHABLE | shown
+    packages = {"working folder"} if cwd.name == "site-packages" else set()
+    assert reached == REACHABLE | packages
 
 
-def test_the_notebooks_folder_is_in_reach_to_be_read_and_nothing_around_it(
+def test_a_front_end_does_not_reach_the_folder_that_its_cells_see(
     start: Start, tmp_path: Path
 ) -> None:
     book = tmp_path / "book"
@@ -221,7 +217,7 @@ def test_the_notebooks_folder_is_in_reach_to_be_read_and_nothing_around_it(
     kernel = start(cwd=book)
     assert kernel.run("print(open('data/x').read())") == "x\n"
     reached = {name for name, came in kernel.found().items() if came == "done"}
-    assert reached == REACHABLE | {"working folder"}
+    assert reached == REACHABLE
     assert [path.name for path in book.iterdir()] == ["data"]
 
 
@@ -249,7 +245,7 @@ def test_a_cache_that_is_made_later_can_be_read(
     cold = tmp_path / "not" / "there"
     monkeypatch.setenv("WASM_KERNEL_CACHE", str(cold))
     with closing(folders_of(tmp_path / "app")) as folders:
-        kept = kept_by(folders, ExecutionPolicy(), tmp_path / "connection.json", Config())
+        kept = session_paths(folders, ExecutionPolicy())
     assert cold in kept.readable
     assert cold.stat().st_mode & 0o777 == 0o700
 

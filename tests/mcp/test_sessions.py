@@ -28,7 +28,7 @@ class Fakes(AgentSessions):
         )
 
     async def destroy(self, session: AgentSession, why: str = "") -> None:
-        session.sandbox.sync.worker.why_closed = why  # type: ignore[misc]
+        session.sandbox.sync.worker.why_closed = why
         self.deleted.append(session.handle)
 
 

@@ -25,7 +25,7 @@ from wasm_kernel.publishing.names import (
     SuffixError,
 )
 from wasm_kernel.publishing.place import PublishFiles
-from wasm_kernel.publishing.publish import PublishCommand, UnpublishedNotice
+from wasm_kernel.publishing.publish import PublishCommand, Results, UnpublishedNotice
 from wasm_kernel.sessions.notebooks import bind
 
 
@@ -44,7 +44,7 @@ class Cell:
 
     def __init__(self, one: Publishing) -> None:
         self.broker: Broker = LocalBroker({PublishFiles: one.place.publish})
-        self.command = PublishCommand(one.session, one.place)
+        self.command = PublishCommand(one.session, Results(one.place.into, one.place.names))
 
     def report(self, text: str) -> None:
         raise AssertionError(text)

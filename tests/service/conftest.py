@@ -11,8 +11,9 @@ import pytest
 from tests.faces import PATIENCE, says, wait_for
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_server import ForkServer, Worker
-from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
+from wasm_kernel.service.worker_sandbox import WorkerSandbox
 
 Starting = Callable[..., Service]
 

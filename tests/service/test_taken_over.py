@@ -26,15 +26,16 @@ from tests.peak import Peak
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import Cell, NoListener
+from wasm_kernel.execution.interfaces import Cell, InputInterrupted, NoListener
 from wasm_kernel.guests.protocol import Display, Output
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Done, Handlers
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.result import CommMessage
 from wasm_kernel.service import awake, calls, messages, session_worker
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_worker import SessionWorker
 
@@ -51,15 +52,20 @@ class Traitor(Worker):
 
     def __init__(self, script: Script) -> None:
         ours, theirs = socket.socketpair()
-        super().__init__(Channel(ours), 0, -1)
-        self._theirs = theirs
+        super().__init__(Channel(ours), 0, -1, (-1, -1, -1))
+        self._theirs, self._is_over = theirs, False
         threading.Thread(target=self._run, args=(script,), daemon=True).start()
 
     def _run(self, script: Script) -> None:
         with self._theirs, self._theirs.dup() as line:
             with suppress(EOFError, OSError):
                 script(Channel(line))
+            self._is_over = True
             self.kill()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._is_over
 
     def kill(self) -> None:
         with suppress(OSError):
@@ -249,6 +255,7 @@ def test_a_worker_that_is_killed_before_it_begins_a_call_costs_none(homes: Makin
     sandbox.worker.sleep()
     sandbox.worker.wait_asleep()
     cells = [sandbox.submit("x"), sandbox.submit("y")]
+    wait_for(lambda: sandbox.worker.worker is not None)
     cells[1].interrupt()  # an interrupted cell does not run after all
     assert [cell.result(PATIENCE).success for cell in cells] == [False, False]
     home.script = lambda channel: None
@@ -457,7 +464,7 @@ def test_a_reset_is_never_lost(homes: Making, monkeypatch: pytest.MonkeyPatch) -
 
     def leaves(channel: Channel) -> None:
         while not isinstance(found := request(channel), messages.Close):
-            if not isinstance(found, messages.Open):
+            if not isinstance(found, Open):
                 channel.send(ended(found))
         told.append(found.anew)
         if told != [False, True]:
@@ -546,12 +553,54 @@ def test_a_worker_that_takes_more_memory_than_it_may_is_ended(
 
 def test_shared_memory_of_a_worker_counts_as_its_own() -> None:
     """Before, code that had taken over a worker could take all memory unnoticed."""
-    worker = Worker(Channel(socket.socket()), os.getpid(), -1)
+    worker = Worker.of(socket.socket(), os.getpid(), -1)
     before = worker.resident_bytes
     with mmap.mmap(-1, 64 * MIB) as shared:
         shared.write(b"x" * 64 * MIB)
         assert worker.resident_bytes - before > 48 * MIB
     worker.channel.close()
+
+
+def test_no_caller_waits_for_a_worker_that_reads_nothing(homes: Making) -> None:
+    """Before, a kernel's only thread waited in it, and no signal reached the kernel."""
+    is_over = threading.Event()
+
+    def reads_nothing(channel: Channel) -> None:
+        request(channel)
+        is_over.wait(PATIENCE)
+
+    sandbox = homes(reads_nothing).session()
+    large = CommMessage("msg", "c", {"text": "x" * 3_000_000})
+    sent = threading.Thread(target=lambda: sandbox.comm(large), daemon=True)
+    wait_for(lambda: sandbox.submit("x") and sandbox.worker.worker is not None)
+    sent.start()
+    sent.join(PATIENCE / 2)
+    assert not sent.is_alive()
+    is_over.set()
+
+
+def test_a_question_of_a_worker_that_has_ended_ends(homes: Making) -> None:
+    def asks_and_ends(channel: Channel) -> None:
+        request(channel)
+        call = request(channel).call
+        channel.send(messages.InputRequest(call, 1, "name?", False))
+
+    class Patient(NoListener):
+        def ask(self, prompt: str, password: bool) -> str:
+            wait_for(lambda: sandbox.interrupted)
+            raise InputInterrupted
+
+    sandbox = homes(asks_and_ends).session()
+    error = sandbox.submit("x", allow_stdin=True, listener=Patient()).result(PATIENCE).error
+    assert error is not None
+    assert error.ename == "WorkerLost"
+
+
+def test_the_text_of_a_workers_error_does_nothing_to_a_terminal() -> None:
+    failed = messages.Failed(1, "HostFailed", "\x1b]0;owned\x07said", {"why": "\x1b[2Jwhy"})
+    error = messages.error_of(failed)
+    assert "\x1b" not in f"{error}{vars(error)}"
+    assert "said" in str(error)
 
 
 def test_a_listener_may_close_its_own_session(homes: Making) -> None:

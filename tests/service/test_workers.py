@@ -32,10 +32,12 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
-from wasm_kernel.service.remote_sandbox import RemoteSandbox, WorkerSandbox
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
 from wasm_kernel.service.worker import _Worker
+from wasm_kernel.service.worker_sandbox import WorkerSandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = "print('begun', flush=True)\nwhile True: pass"
@@ -43,19 +45,49 @@ BEGIN = "open('begun', 'w').close()"
 BESIDE_A_THREAD = """
 import os, socket, threading
 from wasm_kernel.frontends.jupyter.forker import Forker
-from wasm_kernel.service.fork_loop import ForkLoop
+from wasm_kernel.service.fork_loop import WorkerForks
 from wasm_kernel.service.messages import ForkRequest
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 one, other = socket.socketpair()
-loop, forker = ForkLoop(one, os.getpid()), Forker(os.open("/", os.O_PATH), "")
-loop.load = lambda request: (None, None)
-for fork in (lambda: loop._fork(ForkRequest("python", "epoch"), other.fileno()),
+forks, forker = WorkerForks(), Forker("")
+forks.load = lambda request: (None, None)
+for fork in (lambda: forks._fork(ForkRequest("python", "unchecked"), other.fileno(), None),
              lambda: forker._fork(other)):
     try:
         fork()
         print("forked")
     except SystemExit as problem:
         print(problem)
+"""
+TWO_OWNERS = """
+import os, socket, subprocess, sys, time
+from wasm_kernel.engine.flavours import UNCHECKED
+from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service.fork_process import ForkProcess
+from wasm_kernel.service.fork_server import ForkServer
+owners = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in owners]
+shared = os.fork()
+if not shared:
+    forks = WorkerForks()
+    for owner, (ours, theirs) in zip(owners, lines):
+        ours.close()
+        forks.add(theirs, owner.pid)
+    forks.prepare()
+    forks.run()
+    os._exit(0)
+for _, theirs in lines:
+    theirs.close()
+servers = [ForkServer(ForkProcess(shared, ours, os.getpid(), is_shared=True)) for ours, _ in lines]
+one, other = (server.spawn("python", [UNCHECKED], print) for server in servers)
+owners[0].kill()
+print(one._ends(30), other._ends(0.5))
+servers[0].close()
+third = servers[1].spawn("python", [UNCHECKED], print)
+print(servers[1].process == shared, third.has_ended)
+servers[1].close()
+print(other._ends(30), third._ends(30), os.waitpid(shared, 0) == (shared, 0))
+owners[1].kill()
 """
 
 
@@ -96,7 +128,7 @@ def test_a_program_says_what_it_waits_for_while_the_guest_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: io.StringIO
 ) -> None:
     told: list[str] = []
-    code = "print('compiling ' + 'x' * 100); print('ready')  # {language} {names}"
+    code = "print('compiling ' + 'x' * 100); print('ready')  # {language} {flavour}"
     monkeypatch.setattr(fork_server, "_PREPARE", code)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "80")
@@ -360,12 +392,12 @@ def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
         asked.append([request.flavour for request in requests])
 
     monkeypatch.setattr(server, "_first", nothing)
-    policy = messages.plain_policy(ExecutionPolicy(deterministic=deterministic))
-    opened = messages.Open("python", "", "", None, policy, False, confinement, None)
+    policy = plain_policy(ExecutionPolicy(deterministic=deterministic))
+    opened = Open("python", "", "", None, policy, False, confinement, None)
     with pytest.raises(HostFailed):
         server.spawn("python", fork_server.flavours_of(opened), lambda text: None)
     assert prepared
-    assert asked[0] == ["unchecked", "epoch"]  # without this, no process would compile it
+    assert asked[0] == ["unchecked"]  # without this, no process would compile it
     assert asked[1] == [*asked[0], *["unchecked-baseline"] * begins]
 
 
@@ -373,6 +405,26 @@ def test_a_process_with_a_second_thread_forks_neither_workers_nor_kernels() -> N
     command = [sys.executable, "-c", BESIDE_A_THREAD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "wasm-kernel: 1 threads too many; nothing is forked\n" * 2
+
+
+def test_a_shared_process_ends_the_workers_of_an_owner_that_is_gone_and_no_others(
+    warm: None,
+) -> None:
+    command = [sys.executable, "-P", "-c", TWO_OWNERS]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines() == ["True False", "True False", "True True True"]
+
+
+def test_a_shared_process_that_is_gone_is_replaced_by_an_own_one(warm: None) -> None:
+    started = fork_process.start()
+    started.is_shared = True
+    os.kill(started.number, signal.SIGKILL)
+    with closing(fork_server.ForkServer(started)) as server:
+        worker = server.spawn("python", [UNCHECKED], lambda text: None)
+        assert server.process not in (0, started.number)
+        own = server.process
+        worker.close()
+    ends(own)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -420,6 +472,7 @@ def test_the_walls_of_a_worker_hold_against_native_code(
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(server.getsockname()[1])}
         probe |= {"PROBE_CACHE": str(default_folder()), "PYTHONPATH": str(ROOT)}
+        probe |= {"PROBE_RESULTS": str(results := tmp_path / "results")}
         for name, value in probe.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("SERVICE_KEY", "secret")
@@ -436,20 +489,19 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         sandbox, sibling = parent.fork(2)
         walls = says(sandbox, "info = %session_info\nprint(info['confinement'])")
         says(sandbox, "open('probe', 'w').close()")
-        place = sandbox.workspace / "found"
-        wait_for(place.exists)
+        wait_for(lambda: results.read_text().endswith("\n"))
         for each in (parent, sibling):  # awake, woken, and gone back
             assert says(each, "print(large[::4096] == parts == b'x' * 2**10)") == "True"
             keep(each, "")
             assert says(each, "print(large[::4096] == parts == b'x' * 2**10)") == "True"
             each.restore("old", files=True)
             assert says(each, "print(large.count(b'x'), open('f').read())") == f"{2**22} old"
-    reached = {name for name, came in json.loads(place.read_text()).items() if came == "done"}
+    reached = {name for name, came in json.loads(results.read_text()).items() if came == "done"}
     if confinement == "off":  # this shows that the same probe would notice
-        assert reached >= {"the key of owners", "other sessions", "secret"}
+        assert reached >= {"the key of owners", "other folders", "secret"}
         return
     assert "Landlock" in walls
-    assert reached == {"own files", "what its session has"}
+    assert reached == {"own files", "own session", "what its session has"}
     assert secret.read_text() == "as it was"
 
 

@@ -14,8 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.local import create_sandbox
+from tests.soak import killable
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.flavours import BASELINE, BASELINE_SETTING, EPOCH, UNCHECKED, Flavour
+from wasm_kernel.engine.flavours import (
+    BASELINE,
+    BASELINE_SETTING,
+    THIS_PROCESS,
+    UNCHECKED,
+    Flavour,
+)
 from wasm_kernel.guests.python import background
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.service.service import Service
@@ -79,6 +86,12 @@ x = sympy.Symbol('x'); print(sympy.factor(x**8 - 1), sympy.integrate(sympy.exp(-
 ]
 
 
+@pytest.fixture
+def as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process may run guests without epochs, as a worker's."""
+    monkeypatch.setattr(THIS_PROCESS, "owner", killable.Owner())
+
+
 def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The output of the cells in code of this flavour."""
     monkeypatch.setattr(PythonLanguage, "code_for", lambda *_: flavour)
@@ -90,36 +103,36 @@ def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_both_compilers_code_prints_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None, as_worker: None
 ) -> None:
     monkeypatch.setattr(background, "begin", lambda *_: None)
-    both = [outputs(tmp_path / each.name, each, monkeypatch) for each in (EPOCH, BASELINE)]
+    both = [outputs(tmp_path / each.name, each, monkeypatch) for each in (UNCHECKED, BASELINE)]
     assert both[0] == both[1]
 
 
 def test_a_first_session_begins_soon_and_moves_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_worker: None
 ) -> None:
     monkeypatch.setenv(BASELINE_SETTING, "1")
     language = PythonLanguage(Cache(tmp_path / "cache"))
     with create_sandbox(workspace=tmp_path / "app", language=language) as sandbox:
         assert sandbox.execute("x = 1; f = open('f', 'w')").success
         assert sandbox._runner.guest.flavour is BASELINE
-        process = wait_for_background(language.cache, EPOCH)
+        process = wait_for_background(language.cache)
         assert os.getpriority(os.PRIO_PROCESS, process) == 19
         assert os.getsid(process) == process
         os.kill(process, signal.SIGTERM)
         until = time.monotonic() + 30
-        while background.running(language.cache, EPOCH) and time.monotonic() < until:
+        while background.running(language.cache) and time.monotonic() < until:
             time.sleep(0.1)
-        assert not background.running(language.cache, EPOCH)
+        assert not background.running(language.cache)
         assert sandbox.execute("x += 1; print(x)").stdout == "2\n"
-        background.begin(language.cache, EPOCH)
+        background.begin(language.cache)
         until = time.monotonic() + 1200
         while sandbox._runner.guest.flavour is BASELINE and time.monotonic() < until:
             time.sleep(1)
             assert sandbox.execute("x += 1; f.write('x')").success
-        assert sandbox._runner.guest.flavour is EPOCH
+        assert sandbox._runner.guest.flavour is UNCHECKED
         assert (
             sandbox.execute("f.close(); print(len(open('f').read()) == x - 2)").stdout == "True\n"
         )
@@ -136,7 +149,7 @@ def test_a_first_worker_begins_soon_and_its_session_moves_over(
         worker = sandbox.worker.worker
         assert worker is not None
         assert code_of(worker.process) == "unchecked-baseline"
-        assert wait_for_background(cache, UNCHECKED)
+        assert wait_for_background(cache)
         until = time.monotonic() + 1200
         while code_of(worker.process) != "unchecked" and time.monotonic() < until:
             time.sleep(1)
@@ -156,8 +169,8 @@ def code_of(process: int) -> str:
     return min(name.removesuffix(".cwasm") for name in found)
 
 
-def wait_for_background(cache: Cache, flavour: Flavour) -> int:
+def wait_for_background(cache: Cache) -> int:
     until = time.monotonic() + 30
-    while not background.running(cache, flavour) and time.monotonic() < until:
+    while not background.running(cache) and time.monotonic() < until:
         time.sleep(0.1)
-    return background.running(cache, flavour)
+    return background.running(cache)

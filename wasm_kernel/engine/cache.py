@@ -169,7 +169,7 @@ class Cache:
             return ""
         if noted.get("sha256") != _digest(self.path(name)):
             return "is damaged or was replaced"
-        with contextlib.suppress(PermissionError):  # a confined kernel may only read the cache
+        with contextlib.suppress(PermissionError):  # a confined worker may only read the cache
             self._write_note(name, str(noted["sha256"]))
         return ""
 
@@ -192,7 +192,7 @@ class Cache:
         """Notes, once a day, that a file or folder was used, so that `remove_unused` keeps it."""
         with contextlib.suppress(OSError), closing_fd(os.open(mark, READ)) as opened:
             if time.time() - os.fstat(opened).st_ctime > _DAY:
-                os.utime(opened)  # a confined kernel may not set times by a path
+                os.utime(opened)  # a confined worker may not set times by a path
 
     def folder_of(self, name: str) -> Path | None:
         """Returns a folder in the cache, or None if it is not there."""

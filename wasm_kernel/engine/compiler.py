@@ -70,7 +70,7 @@ def _engine(flavour: Flavour, stack_bytes: int, processor: Processor | None) -> 
     if processor is not None:
         config.target = processor.triple
         config.cranelift_flag_enable(processor.name)
-    if flavour.until is not None:
+    if flavour.is_baseline:
         wasmtime_api.use_baseline_compiler(config)
     config.consume_fuel = flavour.fuel
     config.epoch_interruption = flavour.epochs

@@ -5,7 +5,8 @@ the clock and stop the guest; fuel checks stop it when a budget is used up. Each
 costs a quarter of the time, or more.
 
 The host can't stop code without epochs against its will. So such code only runs in a process whose
-owner may kill it.
+owner may kill it, such as a worker. All sessions of users live in workers; code with epochs is for
+sandboxes with `isolation="in-process"`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ from msgspec import Struct
 
 from wasm_kernel.engine.clock import StopReason
 
-FlavourName = Literal[
-    "epoch", "epoch-baseline", "fuel-epoch", "unchecked", "unchecked-baseline", "fuel"
-]
+FlavourName = Literal["unchecked", "unchecked-baseline", "fuel", "epoch", "fuel-epoch"]
 BASELINE_SETTING = "WASM_KERNEL_BASELINE"
 """The environment variable that allows (`1`) or forbids (`0`) the baseline compiler's code."""
 _BASELINE_TRIED = {"x86_64"}
@@ -33,40 +32,26 @@ class Flavour(Struct, frozen=True):
         epochs: Whether epochs can stop it.
         fuel: Whether it counts fuel.
         seconds_a_mb: The processor time that compiling takes for each MB of the wasm file.
-        purpose: Its use, in words that follow "the guest for".
-        until: The optimised flavour that it stands in for until that is compiled. The baseline
-            compiler (Winch) makes such code in a seventh of the time; the code takes 1.5 times as
-            long.
+        is_baseline: Whether the baseline compiler (Winch) makes it: in a seventh of the time, and
+            the code takes 1.5 times as long.
     """
 
     name: FlavourName
     epochs: bool
     fuel: bool
     seconds_a_mb: float
-    purpose: str
-    until: Flavour | None = None
+    is_baseline: bool = False
 
 
-EPOCH = Flavour("epoch", True, False, 0.82, "kernels")
-FUEL_EPOCH = Flavour("fuel-epoch", True, True, 0.96, "kernels with a fuel budget")
-UNCHECKED = Flavour("unchecked", False, False, 0.7, "workers")
-FUEL = Flavour("fuel", False, True, 0.9, "workers with a fuel budget")
+UNCHECKED = Flavour("unchecked", False, False, 0.7)
+BASELINE = Flavour("unchecked-baseline", False, False, 0.13, is_baseline=True)
+"""The code of first cells, which stands in for `UNCHECKED` until that is compiled."""
+FUEL = Flavour("fuel", False, True, 0.9)
+EPOCH = Flavour("epoch", True, False, 0.82)
+FUEL_EPOCH = Flavour("fuel-epoch", True, True, 0.96)
 FLAVOURS: Mapping[str, Flavour] = {
-    flavour.name: flavour for flavour in (EPOCH, FUEL_EPOCH, UNCHECKED, FUEL)
+    flavour.name: flavour for flavour in (UNCHECKED, BASELINE, FUEL, EPOCH, FUEL_EPOCH)
 }
-
-BASELINE = Flavour("epoch-baseline", True, False, 0.14, "first cells", EPOCH)
-UNCHECKED_BASELINE = Flavour(
-    "unchecked-baseline", False, False, 0.13, "first cells of workers", UNCHECKED
-)
-BASELINES: Mapping[str, Flavour] = {EPOCH.name: BASELINE, UNCHECKED.name: UNCHECKED_BASELINE}
-"""The flavours of first cells, by the name of the flavour that they stand in for."""
-
-
-def named(name: FlavourName) -> Flavour:
-    """Returns the flavour with a name."""
-    known = (*FLAVOURS.values(), *BASELINES.values())
-    return next(flavour for flavour in known if flavour.name == name)
 
 
 def may_run_baseline(*, walled: bool) -> bool:

@@ -168,6 +168,18 @@ NO_CELL = Cell(code="", silent=True, store_history=False)
 """The cell of a turn that runs none."""
 
 
+class ProcessUsage(Struct, frozen=True):
+    """The use of resources by the process that a guest lives in; zeros if there is none.
+
+    Attributes:
+        memory_bytes: Its memory; a part that it shares with other processes counts in proportion.
+        cpu_seconds: The processor time of all such processes that the sandbox has had.
+    """
+
+    memory_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+
 class Sandbox(Protocol):
     """A sandbox as a front end sees it. Any thread may call it.
 
@@ -254,12 +266,8 @@ class Sandbox(Protocol):
         """Returns the target of each open comm, by the comm's id."""
 
     @abstractmethod
-    def rest(self) -> bool:
-        """Gives the guest's memory back to the system until the next call, if all is on disk.
-
-        Waits some milliseconds for the disk. The next call takes some milliseconds more. Returns
-        True if the guest has no memory to give back any more.
-        """
+    def process_usage(self) -> ProcessUsage:
+        """Returns what the guest's own process uses."""
 
     @abstractmethod
     def close(self, *, anew: bool = False) -> None:

@@ -26,6 +26,7 @@ from wasm_kernel.execution.interfaces import (
     NoListener,
     NoSession,
     OfferedMessage,
+    ProcessUsage,
     SessionHooks,
 )
 from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
@@ -91,9 +92,13 @@ class LocalSandbox(BaseSandbox):
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
         self._hooks.opened(self)
 
-    def count_from(self, count: int) -> None:
-        """Sets the lowest number of the next cell. Call it before `start`."""
+    def go_on(self, count: int, *, told: bool) -> None:
+        """Goes on for a process that has ended: sets the lowest number of the next cell.
+
+        `told` is true if the user knows what is kept. Call it before `start`.
+        """
         self._runner.next_count = count
+        self._notices.crash_is_told = told
 
     def show_notes(self, page: Callable[[str], None]) -> None:
         """Calls `page` with notices that no cell should print. Call it before `start`."""
@@ -268,6 +273,16 @@ class LocalSandbox(BaseSandbox):
         return self._runner.next_count
 
     @property
+    def memory_bytes(self) -> int:
+        """The size of the guest's memory; any thread."""
+        return self._runner.memory_bytes
+
+    @property
+    def history_states(self) -> int:
+        """The number of states that memory can be brought back to; any thread."""
+        return self._runner.state.tree.states + self._runner.unkept
+
+    @property
     def interrupted(self) -> bool:
         """As `BaseSandbox`."""
         return self._runner.clock.should_stop()
@@ -283,7 +298,11 @@ class LocalSandbox(BaseSandbox):
         return self._jobs.is_busy
 
     def rest(self) -> bool:
-        """As `BaseSandbox`."""
+        """Gives the guest's memory back to the system until the next call, if all is on disk.
+
+        Waits some milliseconds for the disk. The next call takes some milliseconds more. Returns
+        True if the guest has no memory to give back any more.
+        """
         if (
             not self._jobs.is_started
             or self.busy
@@ -293,6 +312,10 @@ class LocalSandbox(BaseSandbox):
             return False
         memory.trim()
         return True
+
+    def process_usage(self) -> ProcessUsage:
+        """Returns zeros: the guest has no process of its own."""
+        return ProcessUsage()
 
     def leave_spoilt_state(self) -> bool:
         """Goes to the state before the current one, if the guest never began the running cell.
@@ -318,11 +341,13 @@ class LocalSandbox(BaseSandbox):
         self.close()
         return True
 
-    def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
-        """As `BaseSandbox`."""
+    def close(self, *, anew: bool = False, why: str = CLOSED, crashed: bool = False) -> None:
+        """As `BaseSandbox`; with `crashed`, the session's next holder finds it as after a crash."""
         self._jobs.refuse_further(why)
         if anew:
             self._runner.state.forget_at_end()
+        if crashed:
+            self._runner.state.crash_at_end()
         self._jobs.cancel_cells()
         self._runner.clock.close()
         try:

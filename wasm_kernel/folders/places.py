@@ -120,7 +120,7 @@ class Notes:
     def folder(self) -> Path | None:
         """The folder that holds the notes; its time of change tells of a new note.
 
-        A confined kernel may read it, and no other part of the state folder but its own.
+        A confined worker may read it, and no other part of the state folder but its own.
         """
         state = state_folder()
         return None if state is None else state / self._name

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import CompileError, WasmKernelError
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import RuntimeType
@@ -226,6 +227,21 @@ class Finding(Struct, frozen=True):
     text: str
 
 
+def examine_code(prepared: PreparedFiles[Any], what: str, late: str) -> Iterator[Finding]:
+    """Yields a finding about a guest's compiled code, and one about code with fuel, if any.
+
+    `what` names the guest for people; `late` says what happens if it is not compiled.
+    """
+    from wasm_kernel.engine.flavours import FUEL, UNCHECKED
+
+    try:
+        yield Finding("ok", f"{what} is {prepared.place(UNCHECKED)}")
+    except CompileError as problem:
+        yield Finding("note", f"{what} is {problem}: {late}")
+    with contextlib.suppress(CompileError):
+        yield Finding("ok", f"{what} for sessions with a fuel budget is {prepared.place(FUEL)}")
+
+
 class GuestLanguage(Protocol):
     """A language that guests run. One object serves every sandbox of a process.
 
@@ -301,6 +317,13 @@ def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
     module = import_module(f"wasm_kernel.guests.{runtime.value}.language")
     language: GuestLanguage = module.shared_language(broker)
     return language
+
+
+@cache
+def info_of(runtime: RuntimeType) -> LanguageInfo:
+    """Returns the facts about a language, without loading it."""
+    found: LanguageInfo = import_module(f"wasm_kernel.guests.{runtime.value}.info").info()
+    return found
 
 
 def languages() -> Iterator[GuestLanguage]:

@@ -36,12 +36,10 @@ class PrepareGuest(Struct, frozen=True):
 
 
 class CompileInBackground(Struct, frozen=True):
-    """A request to compile code of a flavour in a process of its own, at low priority.
+    """A request to compile the guest in a process of its own, at low priority.
 
-    The baseline compiler's code is used until the code is there.
+    The baseline compiler's code is used until then.
     """
-
-    flavour: FlavourName
 
 
 class FetchPackages(Struct, frozen=True):
@@ -106,8 +104,8 @@ def broker_handlers(
     kind, counter = RuntimeType(runtime), fetched or Fetched()
     part = partial(import_module, f"wasm_kernel.guests.{kind.value}.broker_handlers")
 
-    def compile_in_background(request: CompileInBackground, _: Task) -> Done:
-        part().compile_in_background(request.flavour)
+    def compile_in_background(*_: object) -> Done:
+        part().compile_in_background()
         return Done()
 
     def fetch(request: FetchPackages, task: Task) -> FetchedPackages:
@@ -129,10 +127,10 @@ def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
 
     def prepare_guest(request: PrepareGuest, task: Task) -> Done:
         """Compiles the guest and builds its base image, if either is missing."""
-        from wasm_kernel.engine.flavours import named
+        from wasm_kernel.engine.flavours import FLAVOURS
 
         try:
-            prepare_on_own_thread(load(runtime), named(request.flavour), task.report)
+            prepare_on_own_thread(load(runtime), FLAVOURS[request.flavour], task.report)
         except OSError as problem:
             if isinstance(problem, WasmKernelError):
                 raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from wasm_kernel.engine.compiler import Compiler, GuestBinary, Progress, every_second
-from wasm_kernel.engine.flavours import FLAVOURS, Flavour
+from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.errors import CompileError, ImageError
 from wasm_kernel.state.image import BaseImage, ImageRecord
 
@@ -51,8 +51,9 @@ class PreparedFiles(Generic[_Addresses]):
         """
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
 
-    def place(self, binary: GuestBinary, flavour: Flavour) -> str:
+    def place(self, flavour: Flavour) -> str:
         """Returns "compiled" if the code is in the cache, or "installed"; else `CompileError`."""
+        binary = self._binaries[0]
         name = self._compiler.name(binary, flavour)
         if self._cache.path(name).is_file():
             return "compiled"
@@ -112,13 +113,13 @@ class PreparedFiles(Generic[_Addresses]):
 
     @contextlib.contextmanager
     def being_imported(self) -> Iterator[Mapping[str, Check | None]]:
-        """Gives the names of all files, each with the check for a file that comes from elsewhere.
+        """Gives the names of workers' files, each with the check for one that comes from elsewhere.
 
         A file that is there already has None: it stays, as sessions stand on it.
         """
         self._cache.prepare()
         known: dict[str, Check | None] = {}
-        for flavour in FLAVOURS.values():
+        for flavour in (UNCHECKED, FUEL):
             for binary in self._binaries:
                 check = partial(self._compiler.check, binary=binary, flavour=flavour)
                 is_there = self._compiler.load(binary, flavour)

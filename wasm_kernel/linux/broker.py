@@ -1,7 +1,8 @@
 """The broker: a process outside the second wall that does a few things for the one inside.
 
-A kernel forks it before that wall is closed, so it costs a millisecond and no second interpreter. A
-worker's broker is its service. An attacker in the inner process can make every request: each
+A kernel's front end forks it before that wall is closed, so it costs a millisecond and no second
+interpreter. A worker's requests reach it through the front end; a service handles those of its own
+workers itself. An attacker in the inner process can make every request: each
 handler must check what it gets, as if a stranger had sent it.
 """
 

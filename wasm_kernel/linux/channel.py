@@ -30,6 +30,7 @@ _MARKS = (b"[", b"{", b",")
 _UNMARKED = bytes({*range(256)} - {*b'"[{,'})
 _SIZE_BYTES = 4
 _PIECE = 1024 * 1024  # the most bytes that are read at once
+_AT_ONCE = 32 * 1024  # bytes; a socket is writable if three quarters of its buffer are free
 _TOO_LARGE = "a message is larger than any may be"
 
 
@@ -41,6 +42,11 @@ class Channel:
         self._line.setblocking(True)  # a program may have set another default for its sockets
         self._sending = threading.Lock()
 
+    @property
+    def fileno(self) -> int:
+        """The descriptor of this end."""
+        return self._line.fileno()
+
     def send(self, message: Struct) -> None:
         """Sends a message; waits while the other side does not read; `FrameError` if too large."""
         data = msgspec.json.encode(message)
@@ -49,8 +55,12 @@ class Channel:
             self._write(data)
 
     def send_at_once(self, message: Struct) -> bool:
-        """Sends a short message if that needs no wait; returns whether it was sent."""
-        if not self._sending.acquire(blocking=False):
+        """Sends a short message if that needs no wait; returns whether it was sent.
+
+        Raises as `send`.
+        """
+        data = msgspec.json.encode(message)
+        if len(data) > _AT_ONCE or not self._sending.acquire(blocking=False):
             return False
         try:
             if self._line.fileno() < 0:  # another thread has closed it
@@ -59,7 +69,8 @@ class Channel:
             poll.register(self._line, select.POLLOUT)
             if not poll.poll(0):
                 return False
-            self._write(msgspec.json.encode(message))
+            check_size(data, SPARE)
+            self._write(data)
             return True
         finally:
             self._sending.release()

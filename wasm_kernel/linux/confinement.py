@@ -1,7 +1,8 @@
-"""The second wall, which a kernel's process closes around itself, and what it keeps within it.
+"""The second wall, which a process closes around itself, and what it keeps within it.
 
-If wasmtime has a flaw and a cell's code gets out of its instance, the code finds a process that can
-read Python's own files and the session's folder, and can reach no other file and no other process.
+A worker closes it before its guest begins: if wasmtime has a flaw and a cell's code gets out of its
+instance, the code finds a process that reaches Python's own files, its session's folders and what
+else a cell may see. A kernel's front end closes it as well, and keeps no folder of its session.
 Files are closed before the process has a second thread, as Landlock holds for the thread that asks
 and for its children; system calls are closed last, in all threads.
 

@@ -70,12 +70,12 @@ class PublishableNames:
                 raise SuffixError(f"holds {suffix!r}, which is not a suffix such as .csv")
             if not _RUN.isdisjoint(suffix[1:].split(".")):
                 raise SuffixError(f"can't hold {suffix}: programs run such files, or obey them")
-        self._suffixes = tuple(suffixes)
+        self.suffixes = tuple(suffixes)
 
     @property
     def none(self) -> bool:
         """True if there is no suffix, so that no name can be published."""
-        return not self._suffixes
+        return not self.suffixes
 
     def refusal_beside(self, path: str) -> str:
         """Returns why a guest's path is refused in the notebook's folder; empty if it isn't."""
@@ -101,7 +101,7 @@ class PublishableNames:
                 "digits, blanks and . _ - + ( ) , @, a letter, digit or _ first."
             )
         plain = name.casefold()
-        if not plain.endswith(self._suffixes) or not self._suffixes:
+        if not plain.endswith(self.suffixes) or not self.suffixes:
             return (
                 "only files of data are copied there, such as .csv, .parquet, .txt or .png "
                 "(WasmKernel.publish_suffixes lists them)."

@@ -1,6 +1,6 @@
 """The places beside a notebook that files of its session may go to, and the broker's writing there.
 
-The kernel's process may not write there, so the broker does. The broker gets only paths, decides on
+The guest's process may not write there, so the broker does. The broker gets only paths, decides on
 them itself, opens both sides by descriptor without following a link, and takes the folders and the
 limits from the user's settings, never from a request.
 """

@@ -9,7 +9,7 @@ import shlex
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError, describe
@@ -29,14 +29,13 @@ from wasm_kernel.publishing.place import (
     NO_FOLDER,
     TOO_MANY,
     AdoptFiles,
-    PlaceBeside,
     PublishFiles,
     WriteFiles,
     Written,
 )
 from wasm_kernel.publishing.tree import FileTree
 from wasm_kernel.result import DATA_SUFFIXES
-from wasm_kernel.sessions.session import Session
+from wasm_kernel.sessions.last_use import LastUse
 
 PUBLISH, PUBLISHED = "session_publish", "_session_published"
 """The command, and the one by which the guest asks for the link to a published file."""
@@ -61,8 +60,15 @@ _BY_COMMAND = "`%session_publish {words}` copies files beside the notebook"
 _BY_SETTING = '`c.WasmKernel.publish_folder = "results"` copies results into a folder of that name'
 
 
+class Results(Struct, frozen=True):
+    """The names that lead to the folder for results, none if unknown, and files' names there."""
+
+    into: tuple[str, ...]
+    names: PublishableNames
+
+
 def outcomes(
-    session: Session,
+    session: LastUse,
     request: type[PublishFiles | WriteFiles | AdoptFiles],
     paths: Sequence[str],
     broker: Broker,
@@ -72,9 +78,14 @@ def outcomes(
     for at in range(0, len(paths), AT_ONCE):
         some = tuple(paths[at : at + AT_ONCE])
         done = broker.call(request(some), Written, task)
-        for path in done.links:
-            session.logger.log_event(events.FILE_PUBLISHED, session_id=session.id, path=path)
+        log_published(session, done)
         yield some, done
+
+
+def log_published(session: LastUse, done: Written) -> None:
+    """Logs the files that lie beside the notebook now."""
+    for path in done.links:
+        session.logger.log_event(events.FILE_PUBLISHED, session_id=session.id, path=path)
 
 
 class PublishCommand:
@@ -83,19 +94,19 @@ class PublishCommand:
     `links` maps published paths to their paths relative to the notebook.
     """
 
-    def __init__(self, session: Session, place: PlaceBeside) -> None:
+    def __init__(self, session: LastUse, results: Results) -> None:
         self._session = session
-        self.place = place
+        self.results = results
         self.links: dict[str, str] = {}
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
         """Publishes files; returns their links, and the reasons for refused files."""
-        if not self.place.into:
+        if not self.results.into:
             raise CommandRefused(NO_FOLDER)
-        if self.place.names.none:
+        if self.results.names.none:
             raise CommandRefused(_OFF)
         paths_of = self._paths_of(_words_of(line.line), context)
-        reasons = {path: self.place.names.refusal(path) for path in paths_of}
+        reasons = {path: self.results.names.refusal(path) for path in paths_of}
         paths = [path for path, why in reasons.items() if not why]
         done = self._publish(paths, context.broker, context)
         refused = {path: why for path, why in reasons.items() if why} | done.refused
@@ -109,7 +120,7 @@ class PublishCommand:
         """Publishes all data files of the session; logs those that were not published."""
         log = logging.getLogger("wasm_kernel")
         try:
-            paths = [p for p in self._files(None) if not self.place.names.refusal(p)]
+            paths = [p for p in self._files(None) if not self.results.names.refusal(p)]
             done = self._publish(paths, broker, QUIET)
         except (OSError, WasmKernelError) as problem:
             log.warning("no result was published: %s", describe(problem))
@@ -149,7 +160,7 @@ class PublishCommand:
                 paths[path] = None
                 continue
             try:
-                found = [p for p in self._files(path) if not self.place.names.refusal(p)]
+                found = [p for p in self._files(path) if not self.results.names.refusal(p)]
             except (ValueError, OSError):
                 found = []
             if not found:
@@ -165,23 +176,23 @@ class CollectedFiles(PublishCommand):
     are those of this command, not those of the settings.
     """
 
-    def __init__(self, session: Session, place: PlaceBeside) -> None:
-        super().__init__(session, replace(place, names=PublishableNames(DATA_SUFFIXES)))
+    def __init__(self, session: LastUse, results: Results) -> None:
+        super().__init__(session, Results(results.into, PublishableNames(DATA_SUFFIXES)))
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
         """Returns the links of files, and the reasons for files without a link."""
-        if not self.place.into:
+        if not self.results.into:
             raise CommandRefused(_NOT_COLLECTED)
         return super().run(line, context)
 
     def link(self, line: CommandLine, context: CommandContext) -> Json:
         """Returns the path that a file will have, relative to the notebook; None for others."""
-        is_one = self.place.into and not self.place.names.refusal(line.line)
-        return "/".join((*self.place.into, line.line)) if is_one else None
+        is_one = self.results.into and not self.results.names.refusal(line.line)
+        return "/".join((*self.results.into, line.line)) if is_one else None
 
     def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> Written:
         there = {*self._files(None)}
-        links = {p: "/".join((*self.place.into, p)) for p in paths if p in there}
+        links = {p: "/".join((*self.results.into, p)) for p in paths if p in there}
         return Written(links, {p: MISSING for p in paths if p not in there})
 
 
@@ -192,7 +203,7 @@ class UnpublishedNotice:
     """
 
     def __init__(
-        self, session: Session, publishing: PublishCommand, note: Callable[[str], None]
+        self, session: LastUse, publishing: PublishCommand, note: Callable[[str], None]
     ) -> None:
         self._private = session.folders.private
         self._workspace = FileTree(session.folders.workspace)
@@ -207,8 +218,8 @@ class UnpublishedNotice:
         """Gives the notice if there are unpublished data files among `paths`."""
         if self._spoken:
             return
-        place, links = self._publishing.place, self._publishing.links
-        found = (p for p in sorted(paths) if not place.names.refusal(p) and p not in links)
+        results, links = self._publishing.results, self._publishing.links
+        found = (p for p in sorted(paths) if not results.names.refusal(p) and p not in links)
         written = [path for path in found if self._is_there(path)]
         if not written:
             return
@@ -220,7 +231,7 @@ class UnpublishedNotice:
         words = " ".join(f"'{path}'" if " " in path else path for path in written[:NAMED_MOST])
         if len(written) > NAMED_MOST:
             words += " ..."
-        way = _BY_COMMAND.format(words=words) if place.into else _BY_SETTING
+        way = _BY_COMMAND.format(words=words) if results.into else _BY_SETTING
         verb = "was" if len(written) == 1 else "were"
         self._note(_IN_SESSION.format(paths=some_of(written), verb=verb, way=way))
 

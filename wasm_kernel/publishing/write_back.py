@@ -16,7 +16,7 @@ from wasm_kernel.publishing.names import PublishableNames, is_public
 from wasm_kernel.publishing.place import AdoptFiles, WriteFiles, Written
 from wasm_kernel.publishing.publish import outcomes, some_of
 from wasm_kernel.publishing.tree import FileTree
-from wasm_kernel.sessions.session import Session
+from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.wasi_files.preopens import covered_by
 
 _WAITING_MOST = 20_000  # remembered paths; about as many as a session can hold
@@ -38,7 +38,7 @@ class WriteBack:
 
     def __init__(
         self,
-        session: Session,
+        session: LastUse,
         folder: Folder,
         names: PublishableNames,
         note: Callable[[str], None],

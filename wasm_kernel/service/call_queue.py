@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from wasm_kernel.errors import LimitReached
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall
+from wasm_kernel.service.calls import PendingCall, PendingCell
 
 
 class CallQueue:
@@ -39,6 +40,12 @@ class CallQueue:
         self.last += 1
         self._unsent.append(messages.Call(self.last, pending.request))
         self._calls[self.last] = pending
+        return self.last
+
+    def tell(self, message: Callable[[int], Struct]) -> int:
+        """Sends a message that has a number, and no answer of its own; returns the number."""
+        self.last += 1
+        self._unsent.append(message(self.last))
         return self.last
 
     def interrupt(self, number: int) -> bool:
@@ -93,6 +100,10 @@ class CallQueue:
         """Takes the next message to send; None if all are sent."""
         return self._unsent.popleft() if self._unsent else None
 
+    def put_back(self, message: Struct) -> None:
+        """Makes a message the next one to send again."""
+        self._unsent.appendleft(message)
+
     def send_again(self) -> bool:
         """Has all calls sent again, to another worker; returns whether there are any.
 
@@ -119,6 +130,19 @@ class CallQueue:
         found = self._calls.pop(number, None)
         self.begin()
         return found
+
+    def take_cells(self, number: int) -> list[PendingCell]:
+        """Removes a cell (0: all cells), none of which was sent; returns what was removed."""
+        cells = {n: call for n, call in self._calls.items() if isinstance(call, PendingCell)}
+        taken = {n: call for n, call in cells.items() if number in (0, n)}
+        for each in taken:
+            del self._calls[each]
+        self._unsent = deque(
+            message
+            for message in self._unsent
+            if not (isinstance(message, messages.Call) and message.call in taken)
+        )
+        return [*taken.values()]
 
     def take_until(self, last: int) -> list[PendingCall]:
         """Removes the calls up to a number, and returns them in order."""

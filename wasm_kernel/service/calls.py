@@ -285,6 +285,10 @@ class PendingCell(PendingCall):
             fields["fuel_consumed"] = budget and min(value.fuel_consumed, budget)
         self._end(memory_used_bytes=figures.memory_bytes, **fields)
 
+    def cancel(self) -> None:
+        """Ends the cell as interrupted before it began."""
+        self._end()
+
     def lost(self, problem: GuestStopped, *, began: bool, number: int = 0) -> None:
         """Ends the cell with a result that says what is kept."""
         if isinstance(problem, CellTimeout) and problem.seconds == self._timeout:

@@ -1,16 +1,18 @@
-"""The process that workers are forked from: `fork_process.py` starts it, and it runs `main`.
+"""The forks of workers, and the process that a program has for them: `fork_process.py` starts it,
+and it runs `main`. The forker of kernels forks workers, too (`frontends/jupyter/forker.py`).
 
-It loads what each worker needs: imports, the compiled module, the base image. No guest runs in it
-and it compiles nothing, because wasmtime keeps threads for both, and a process with a second thread
-must not fork: the child would hang at locks that are never released. If it finds such a thread, it
-says so and ends instead of forking.
+Such a process loads what each worker needs: imports, the compiled module, the base image. No guest
+runs in it and it compiles nothing, because wasmtime keeps threads for both, and a process with a
+second thread must not fork: the child would hang at locks that are never released. If it finds such
+a thread, it says so and ends instead of forking.
 
-It ends with its owner, and its workers end with it.
+Workers end with the owner of the line on which they were asked for; a program's, with the process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -18,12 +20,16 @@ import select
 import signal
 import socket
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
+from msgspec import Struct
 
-from wasm_kernel.engine.flavours import EPOCH, UNCHECKED, named
+from wasm_kernel.engine.flavours import FLAVOURS, UNCHECKED
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import LateBroker, NoBroker, check_alone, end_with, log_failure
@@ -35,56 +41,148 @@ from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
 from wasm_kernel.state.image import BaseImage
 
 _LEAVE_SECONDS = 2.0  # for workers to close their sessions when the owner is gone
+_OF_WORKER = 4  # descriptors that a new worker takes here, some only for a moment
 _NEEDED = ("wasm_kernel.engine.instance", "resource")
 """The modules that every guest needs; forked, all workers share one copy."""
 _LATER = "wasm_kernel.state.tables"
 """The module that no first result needs; it is loaded once the first worker was forked."""
 
 
-class ForkLoop:
-    """The loop of the process that forks workers. It has no other thread."""
+class _Line(Struct, eq=False):
+    """A line on which its owner asks for workers, and a descriptor of that process."""
 
-    def __init__(self, line: socket.socket, owner: int) -> None:
-        self._line = line
-        self._owner = os.pidfd_open(owner)
+    socket: socket.socket
+    owner: int
+
+
+class _Worker(Struct, eq=False):
+    """A worker, its descriptor (-1 once it has ended), and the line on which it was asked for."""
+
+    process: int
+    descriptor: int
+    line: _Line
+
+
+class WorkerForks:
+    """The lines on which owners ask for workers, and these workers, in a loop of `poll`.
+
+    A forked worker also calls `close_others`, which closes all other descriptors of the loop. If
+    the process `is_shared`, workers outlive it: their owners end them. The process has no other
+    thread, and does not ignore SIGCHLD.
+    """
+
+    def __init__(
+        self, close_others: Callable[[], None] = lambda: None, *, is_shared: bool = False
+    ) -> None:
+        self.poll = select.poll()
+        self._is_shared = is_shared
+        self.has_forked = False
+        self._close_others = close_others
         self._no_broker = LateBroker()  # neither this process nor a worker prepares anything
         self._loaded: dict[ForkRequest, tuple[GuestLanguage, BaseImage]] = {}
         self._served: set[ForkRequest] = set()
+        self._lines: dict[int, _Line] = {}  # by their own descriptors, and by their owners'
+        self._workers: dict[int, _Worker] = {}  # by their descriptors
+        self._leaving: deque[tuple[float, _Worker]] = deque()  # with the time that ends each
+
+    def add(self, line: socket.socket, owner: int) -> None:
+        """Serves a line from now on; raises `OSError` if its owner, a process, has ended."""
+        added = _Line(line, os.pidfd_open(owner))
+        for descriptor in (line.fileno(), added.owner):
+            self._lines[descriptor] = added
+            self.poll.register(descriptor, select.POLLIN)
+
+    @property
+    def is_needed(self) -> bool:
+        """True while a line or a worker is left."""
+        return bool(self._lines or self._workers)
+
+    # -- events
+
+    def serve(self, quiet_seconds: float, first_seconds: float = 0.0) -> None:
+        """Serves the lines until there was no event for some seconds, or no line is left.
+
+        Until the first worker is forked, that takes `first_seconds` if they are more.
+        """
+        while self._lines:
+            seconds = quiet_seconds if self.has_forked else max(quiet_seconds, first_seconds)
+            if (event := self.next_event(seconds)) is None:
+                return
+            self.attend(event[0])
 
     def run(self) -> None:
-        """Forks workers until the owner is gone."""
-        poll = select.poll()
-        poll.register(self._line, select.POLLIN)
-        poll.register(self._owner, select.POLLIN)
-        with contextlib.suppress(OSError):
-            while self._owner not in dict(poll.poll()):
-                packet, descriptors, _, _ = socket.recv_fds(self._line, PACKET, 1)
-                if not packet:
-                    break
-                self._handle(msgspec.json.decode(packet, type=ForkRequest), descriptors)
-                importlib.import_module(_LATER)
-        end = time.monotonic() + _LEAVE_SECONDS
-        with contextlib.suppress(ChildProcessError):  # none is left
-            while time.monotonic() < end:
-                os.waitpid(-1, os.WNOHANG)
-                time.sleep(0.01)
+        """Serves the lines until they and their workers are gone."""
+        while self.is_needed:
+            if (event := self.next_event()) is not None:
+                self.attend(event[0])
 
-    def _handle(self, request: ForkRequest, descriptors: list[int]) -> None:
-        try:
-            reply, process = self._fork(request, *descriptors), None
-            if reply.process:
-                process = os.pidfd_open(reply.process)
-        except NoBroker:
-            reply, process = ForkReply(is_unprepared=True), None
-        except (WasmKernelError, OSError) as problem:
-            reply, process = ForkReply(why=str(problem)), None
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        sent = [] if process is None else [process]
-        socket.send_fds(self._line, [msgspec.json.encode(reply)], sent)
-        for descriptor in sent:
+    def next_event(self, seconds: float | None = None) -> tuple[int, int] | None:
+        """Waits for the next event of `poll`; None if there is none, or a worker must be ended.
+
+        It returns one at a time: handling it may close a descriptor whose number is then reused.
+        """
+        left = self._end_overdue()
+        if left is not None:
+            seconds = left if seconds is None else min(seconds, left)
+        events = self.poll.poll(None if seconds is None else seconds * 1000)
+        return events[0] if events else None
+
+    def attend(self, descriptor: int) -> bool:
+        """Handles an event, if it is of a line or a worker; returns whether it is."""
+        if (line := self._lines.get(descriptor)) is not None:
+            if descriptor == line.owner or not self._serve(line):
+                self._hang_up(line)
+        elif (ended := self._workers.pop(descriptor, None)) is not None:
+            self.poll.unregister(descriptor)
+            os.waitid(os.P_PIDFD, descriptor, os.WEXITED)
             os.close(descriptor)
+            ended.descriptor = -1
+        else:
+            return False
+        return True
+
+    def _hang_up(self, line: _Line) -> None:
+        """Closes a line, and lets its workers close their sessions."""
+        for descriptor in (line.socket.fileno(), line.owner):
+            self.poll.unregister(descriptor)
+            del self._lines[descriptor]
+        line.socket.close()
+        os.close(line.owner)
+        end = time.monotonic() + _LEAVE_SECONDS
+        self._leaving += ((end, each) for each in self._workers.values() if each.line is line)
+
+    def _end_overdue(self) -> float | None:
+        """Kills workers whose owner is gone for too long; returns the seconds left to the next."""
+        while self._leaving:
+            end, overdue = self._leaving[0]
+            left = end - time.monotonic()
+            if overdue.descriptor >= 0:
+                if left > 0:
+                    return left
+                signal.pidfd_send_signal(overdue.descriptor, signal.SIGKILL)
+            self._leaving.popleft()
+        return None
+
+    def close(self) -> None:
+        """Closes the descriptors of all lines and workers, in a forked process."""
+        for line in {*self._lines.values()}:
+            line.socket.close()
+            os.close(line.owner)
+        for descriptor in self._workers:
+            os.close(descriptor)
+
+    # -- workers
+
+    def prepare(self) -> None:
+        """Loads what the first worker most likely needs."""
+        memory.use_one_arena()
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for cells, which get one core
+        for name in _NEEDED:
+            importlib.import_module(name)
+        import_places(worker.PACKAGES)
+        with contextlib.suppress(WasmKernelError):  # the next request for a worker is told
+            self.load(ForkRequest(RuntimeType.PYTHON.value, UNCHECKED.name))
+        check_alone()
 
     def load(self, request: ForkRequest) -> tuple[GuestLanguage, BaseImage]:
         """Returns the language of a request, ready for its guests, and its base image.
@@ -93,15 +191,60 @@ class ForkLoop:
         """
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._no_broker)
-            base = language.prepare(named(request.flavour), lambda text: None)
-            language.define_early(named(request.flavour))
+            flavour = FLAVOURS[request.flavour]
+            base = language.prepare(flavour, lambda text: None)
+            language.define_early(flavour)
             check_alone()
             memory.trim()
             gc.freeze()
             self._loaded[request] = language, base
         return self._loaded[request]
 
-    def _fork(self, request: ForkRequest, line: int) -> ForkReply:
+    def get_ready(self) -> None:
+        """Maps the base images, so that later workers start sooner. The first did not wait for it.
+
+        They are those of the languages that are loaded.
+        """
+        for request, (_, base) in self._loaded.items():
+            base.map_for_forks()
+            self._served.add(request)
+
+    def _serve(self, line: _Line) -> bool:
+        """Answers a request; returns False if the owner has hung up or sends no request."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(line.socket, PACKET, 1)
+        except OSError:
+            return False
+        try:
+            request = msgspec.json.decode(packet, type=ForkRequest)
+            reply, process = self._answer(request, descriptors, line)
+            # does not wait: an owner that reads nothing must not keep the others waiting
+            told = msgspec.json.encode(reply)
+            socket.send_fds(line.socket, [told], process, socket.MSG_DONTWAIT)
+        except (OSError, msgspec.DecodeError):  # it is gone; nothing can be read of an empty packet
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        importlib.import_module(_LATER)
+        return True
+
+    def _answer(
+        self, request: ForkRequest, descriptors: list[int], line: _Line
+    ) -> tuple[ForkReply, list[int]]:
+        """Returns the reply to a request, and the descriptor of the worker's process, if any."""
+        try:
+            if not descriptors:  # the system can't open one more
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            make_room(None, _OF_WORKER)
+            forked = self._fork(request, descriptors[0], line)
+        except NoBroker:
+            return ForkReply(is_unprepared=True), []
+        except (WasmKernelError, OSError) as problem:
+            return ForkReply(why=str(problem)), []
+        return ForkReply(forked.process), [forked.descriptor]
+
+    def _fork(self, request: ForkRequest, channel: int, line: _Line) -> _Worker:
         language, base = self.load(request)
         is_first = request not in self._served  # its caller waits, and it gains less
         if not is_first:
@@ -110,40 +253,49 @@ class ForkLoop:
         check_alone()
         own = os.getpid()
         process = os.fork()
-        if process:
-            return ForkReply(process)
+        if not process:
+            try:
+                if not self._is_shared:
+                    end_with(own)
+                self._become_worker()
+                if not is_first:
+                    worker.get_ready()
+                served = Channel(socket.socket(fileno=channel))
+                worker.serve(served, language)
+            except Exception as problem:
+                log_failure("a worker", problem)
+            finally:
+                os._exit(0)
+        self.has_forked = True
+        return self._forked(process, line)
+
+    def _become_worker(self) -> None:
+        gc.enable()
+        self.close()
+        self._close_others()
+        os.dup2(1, 2)  # standard error is not needed: logs go through the line
+
+    def _forked(self, process: int, line: _Line) -> _Worker:
+        """Notes a worker; ends it if it can't be watched."""
         try:
-            end_with(own)
-            gc.enable()
-            self._line.close()
-            os.close(self._owner)
-            os.dup2(1, 2)  # standard error is not needed: logs go through the line
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            if not is_first:
-                worker.get_ready()
-            worker.serve(Channel(socket.socket(fileno=line)), language, named(request.flavour))
-        except Exception as problem:
-            log_failure("a worker", problem)
-        finally:
-            os._exit(0)
+            made = _Worker(process, os.pidfd_open(process), line)
+        except OSError:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            raise
+        self._workers[made.descriptor] = made
+        self.poll.register(made.descriptor, select.POLLIN)
+        return made
 
 
 def main(line: int, owner: int) -> NoReturn:
     """Serves the owner, a process, through the descriptor of the line to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended workers
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for cells, which get one core
-    for name in _NEEDED:
-        importlib.import_module(name)
-    import_places(worker.PACKAGES)
+    forks = WorkerForks()
     try:
-        loop = ForkLoop(socket.socket(fileno=line), owner)
+        forks.add(socket.socket(fileno=line), owner)
     except ProcessLookupError:  # the owner has ended
         os._exit(0)
-    for flavour in (UNCHECKED, EPOCH):
-        with contextlib.suppress(WasmKernelError):  # the next request for a worker is told of it
-            loop.load(ForkRequest(RuntimeType.PYTHON.value, flavour.name))
-            break
-    check_alone()
-    loop.run()
+    forks.prepare()
+    forks.run()
     os._exit(0)

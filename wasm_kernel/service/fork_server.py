@@ -1,6 +1,6 @@
 """The owner's side of the process that workers are forked from, and of each worker.
 
-`ForkLoop` (`fork_loop.py`) runs in that process.
+`WorkerForks` (`fork_loop.py`) runs in that process.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from typing import Self
 import msgspec
 
 from wasm_kernel.engine.flavours import (
+    BASELINE,
     BASELINE_SETTING,
-    BASELINES,
-    EPOCH,
     FUEL,
-    FUEL_EPOCH,
     UNCHECKED,
     Flavour,
     may_run_baseline,
@@ -39,7 +37,8 @@ from wasm_kernel.linux.confinement import OFF, possible
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_process import ForkProcess
-from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest, Open
+from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+from wasm_kernel.service.open_message import Open
 
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
 _LOOK_SECONDS = 0.1  # between two checks whether the awaited process was stopped
@@ -51,11 +50,8 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.policy import RuntimeType
 language = load(RuntimeType({language!r}))
-wanted = [FLAVOURS[name] for name in {names}]
 try:
-    compiled = [flavour for flavour in wanted if language.prepared.is_compiled(flavour)]
-    made = (flavour for flavour in compiled if language.code_for(flavour) is flavour)
-    flavour = next(made, None) or language.code_for(wanted[0])
+    flavour = language.code_for(FLAVOURS[{flavour!r}])
     prepare_on_own_thread(language, flavour, lambda text: print(text, flush=True))
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
@@ -65,6 +61,9 @@ _COPY = "this process was forked from the one whose service it is; make another 
 _STOPPED = "the process that sessions are forked from was stopped; it was told to go on"
 _LOG = logging.getLogger("wasm_kernel.service")
 _TICKS = os.sysconf("SC_CLK_TCK")
+_TEXT_BYTES = 16 * 1024
+FILES = ("stat", "status", "smaps_rollup")
+"""The names of the system's files about a process, which tell of its time and memory."""
 _TAKEN = ("RssAnon:", "RssShmem:", "VmSwap:")  # in a process's status
 
 
@@ -108,6 +107,8 @@ class Process:
         return self._ends(0)
 
     def _ends(self, seconds: float) -> bool:
+        if self._descriptor < 0:
+            return True
         ended = select.poll()
         ended.register(self._descriptor, select.POLLIN)
         return bool(ended.poll(seconds * 1000))
@@ -120,12 +121,58 @@ class Process:
         return False
 
 
-class Worker(Process):
-    """A worker, seen from the service's process. Any thread may use it; one thread receives."""
+class SharedProcess(Process):
+    """A process that serves others, too: this one may continue it, and must not end it."""
 
-    def __init__(self, channel: Channel, process: int, descriptor: int) -> None:
+    def kill(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Lets it run."""
+        with self._guard:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Worker(Process):
+    """A worker, seen from the process that uses it. Any thread may use it; one thread receives.
+
+    `files` are open files of the system about the process, in the order of `FILES`: a confined
+    process can read them, and can't open them.
+    """
+
+    def __init__(
+        self, channel: Channel, process: int, descriptor: int, files: Sequence[int]
+    ) -> None:
         super().__init__(process, descriptor)
         self.channel = channel
+        self._stat, self._status, self._memory = files
+
+    @classmethod
+    def of(cls, line: socket.socket, process: int, descriptor: int) -> Worker:
+        """Returns a worker that was just forked, at the other end of a line."""
+        folder = f"/proc/{process}"
+        with contextlib.ExitStack() as opened:
+            files = []
+            for name in FILES:
+                files.append(os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC))
+                opened.callback(os.close, files[-1])
+            opened.pop_all()
+        return cls(Channel(line), process, descriptor, files)
+
+    def open(self, opened: Open) -> None:
+        """Sends it the session that it serves; the first message, sent once."""
+        self.channel.send(opened)
+
+    def handed_over(self) -> tuple[Process, list[int]]:
+        """Returns its process and copies of its descriptors for another one; closes it here."""
+        own = [self.channel.fileno, self._descriptor, self._stat, self._status, self._memory]
+        descriptors = [os.dup(each) for each in own]
+        process = Process(self.process, self._descriptor)
+        self.channel.close()
+        for file in (self._stat, self._status, self._memory):
+            os.close(file)
+        return process, descriptors
 
     def close(self) -> None:
         """Kills it, if it still runs, and waits for its end; closes the line.
@@ -135,37 +182,50 @@ class Worker(Process):
         self.kill()
         self.channel.close()
         super().close()
+        for file in (self._stat, self._status, self._memory):
+            with contextlib.suppress(OSError):  # another call has closed it
+                os.close(file)
+        self._stat = self._status = self._memory = -1
 
     @property
     def cpu_seconds(self) -> float:
         """The processor time that it has used; 0 if it is gone."""
-        try:
-            words = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(words[11]) + int(words[12])) / _TICKS
+        words = _text(self._stat).rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / _TICKS if words else 0.0
 
     @property
     def resident_bytes(self) -> int:
         """The bytes of memory that it takes, shared or not, without files; 0 if gone. Quick."""
-        try:
-            lines = Path(f"/proc/{self.process}/status").read_text().splitlines()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) for line in lines if line.startswith(_TAKEN)) * 1024
+        return _kilobytes(self._status, _TAKEN) * 1024
 
     @property
     def memory_bytes(self) -> int:
         """The bytes of memory that it shares with no other process; 0 if it is gone."""
-        try:
-            lines = Path(f"/proc/{self.process}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024
+        return _kilobytes(self._memory, ("Private_",)) * 1024
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of its memory, shared parts in proportion; 0 if it is gone."""
+        return _kilobytes(self._memory, ("Pss:",)) * 1024
+
+
+def _text(file: int) -> str:
+    """Returns the text of a file about a process; empty if the process is gone."""
+    with contextlib.suppress(OSError):
+        return os.pread(file, _TEXT_BYTES, 0).decode(errors="replace")
+    return ""
+
+
+def _kilobytes(file: int, names: tuple[str, ...]) -> int:
+    """Returns the sum of a file's lines that begin with a name."""
+    lines = _text(file).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(names))
 
 
 class ForkServer:
     """The process that workers are forked from; restarted if it is gone. Any thread may use it.
+
+    It begins with `started`, which may be shared; later ones are its own.
 
     From the second request for a worker on, each request is followed by a spare worker of the same
     kind, so that the next session starts sooner.
@@ -189,6 +249,12 @@ class ForkServer:
         return 0 if self._process is None else self._process.process
 
     @property
+    def is_alive(self) -> bool:
+        """True if the process runs."""
+        process = self._process
+        return process is not None and not process.has_ended
+
+    @property
     def is_copy(self) -> bool:
         """True in a process that was forked from the one that made this object."""
         return os.getpid() != self._owner
@@ -208,8 +274,8 @@ class ForkServer:
     ) -> Worker:
         """Returns a new worker for a guest of a language.
 
-        The first of `flavours` that is compiled is taken. If none is, the first and best one is
-        compiled, or its stand-in until that is done. `progress` gets sentences about it.
+        The first of `flavours` that is compiled is taken. If none is, the first is compiled, or the
+        baseline, if it is one of them, until that is done. `progress` gets sentences about it.
         """
         runtime = RuntimeType.checked(language)
         for _ in range(_TRIES):
@@ -217,7 +283,7 @@ class ForkServer:
             requests = [
                 ForkRequest(runtime.value, flavour.name)
                 for flavour in flavours
-                if prepared or flavour.until is None  # `_prepare` begins to compile the better one
+                if prepared or not flavour.is_baseline  # `_prepare` has the better one compiled
             ]
             try:
                 made = self._take_spare(requests) or self._first(requests)
@@ -290,7 +356,8 @@ class ForkServer:
         return self._line
 
     def _has(self, started: ForkProcess) -> None:
-        self._process = Process(started.number, started.descriptor)
+        kind = SharedProcess if started.is_shared else Process
+        self._process = kind(started.number, started.descriptor)
         self._line = socket.socket(fileno=started.line.detach())
 
     def _ask(self, line: socket.socket, request: ForkRequest) -> tuple[ForkReply, Worker | None]:
@@ -306,8 +373,8 @@ class ForkServer:
             if not descriptors:
                 return reply, None
             os.set_inheritable(descriptors[0], False)  # `recv_fds` passes no flags on
-            channel = Channel(socket.socket(fileno=ours.detach()))
-        return reply, Worker(channel, reply.process, descriptors[0])
+            own = socket.socket(fileno=ours.detach())
+        return reply, Worker.of(own, reply.process, descriptors[0])
 
     def _wait(self, line: socket.socket) -> None:
         """Waits for an answer of the process; continues the process if it was stopped."""
@@ -317,12 +384,17 @@ class ForkServer:
         while not answer.poll(_LOOK_SECONDS * 1000):
             if time.monotonic() > until:
                 raise TimeoutError
+            if self._is_closed:
+                raise ConnectionError
             if self._process.is_stopped:
                 self._process.go_on()
                 _LOG.warning(_STOPPED)
 
     def _drop(self) -> None:
-        """Ends the process and its workers; the next request starts another process."""
+        """Ends the process and its workers; the next request starts another process.
+
+        A shared process only loses its line: it ends the workers of this object.
+        """
         if self._spare is not None:
             self._spare[1].close()
             self._spare = None
@@ -345,11 +417,11 @@ class ForkServer:
 def flavours_of(opened: Open) -> Sequence[Flavour]:
     """Returns the flavours that a session's guest may have, the best one first."""
     if opened.policy["fuel_budget"] is not None:
-        return FUEL, FUEL_EPOCH
+        return (FUEL,)
     walled = opened.confinement != OFF and possible().is_complete
     if may_run_baseline(walled=walled) and not opened.policy["deterministic"]:
-        return UNCHECKED, EPOCH, BASELINES[UNCHECKED.name]
-    return UNCHECKED, EPOCH
+        return UNCHECKED, BASELINE
+    return (UNCHECKED,)
 
 
 def _prepare(
@@ -358,9 +430,8 @@ def _prepare(
     """Compiles the guest and builds its base image in a separate process."""
     import subprocess  # few processes need it
 
-    names = [flavour.name for flavour in flavours if flavour.until is None]
-    code = _PREPARE.format(language=runtime.value, names=names)
-    baseline = "1" if len(names) < len(flavours) else "0"
+    code = _PREPARE.format(language=runtime.value, flavour=flavours[0].name)
+    baseline = "1" if BASELINE in flavours else "0"
     quiet, line = subprocess.DEVNULL, ""
     with (
         _Waiting(f"preparing {runtime.value.title()} for this machine, once") as waiting,

@@ -7,19 +7,16 @@ by their `Channel` before they are read, and checked field by field.
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
-from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import Door, FrameError, HostFailed, LimitReached, WasmKernelError
+from wasm_kernel.errors import FrameError, HostFailed, LimitReached, WasmKernelError
 from wasm_kernel.execution.base_sandbox import TravelRequest
 from wasm_kernel.execution.interfaces import Cell
-from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
 from wasm_kernel.linux.broker import (
@@ -29,9 +26,9 @@ from wasm_kernel.linux.broker import (
     BrokerRequest,
     log_failure,
 )
-from wasm_kernel.linux.folders import real_path
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+from wasm_kernel.outputs import terminal
 from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled
+from wasm_kernel.service.open_message import Number, Open, Stamps
 
 TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
 _LOG_CHARACTERS = 16 * 1024
@@ -39,12 +36,9 @@ _LOG_CHARACTERS = 16 * 1024
 Json = Any
 Object = dict[str, Json]
 Files = tuple[str, ...]
-Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
 Short = Annotated[str, Meta(max_length=1000)]
 LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
 LogLevel = Annotated[int, Meta(ge=0, le=50)]  # `logging` remembers each level that it ever got
-Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
-Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
 Scalar = str | int | float | bool | None
 
 
@@ -82,54 +76,6 @@ class ForkReply(Struct, frozen=True):
 
 
 # -- from the service
-
-
-class Open(_Message, frozen=True, tag="open"):
-    """The session to serve; it comes first, and once.
-
-    Attributes:
-        session_id: The session's id; empty outside of sessions.
-        workspace: The real path of the folder that the guest sees as `/app`.
-        private_root: The folder that holds private folders, if one is named.
-        policy: The limits, as `plain_policy` returns them.
-        confinement: `off`, `auto` or `required`.
-        state_home: The parent of the user's state folder, as the service finds it.
-        resume: When it goes on with the variables that are there, as a `Resume`.
-        quiet: Whether the first cell says nothing of variables that are there.
-        folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
-            only the program makes forks. None for a service's; its worker looks for the folders.
-        verified: The stamps of the session's last worker, from `Closed`.
-        notices: Sentences for the first cell.
-        door: The way in that the sandbox is used through.
-        count: The least number of its next cell. A cell that was lost with its worker may have the
-            number before, and only the service knows of it.
-    """
-
-    language: str
-    session_id: str
-    workspace: str
-    private_root: str | None
-    policy: Object
-    pip: bool
-    confinement: str
-    state_home: str | None = None
-    resume: str = "always"
-    quiet: bool = True
-    folders: OpenedFolders | None = None
-    verified: Stamps = {}
-    notices: tuple[str, ...] = ()
-    door: Door = Door.PROGRAM
-    count: Number = 1
-
-    @property
-    def again(self) -> "Open":
-        """The message for the next worker, which goes on where the first one ended."""
-        return replace(self, resume="always", quiet=True, notices=(), count=1)
-
-    @property
-    def root(self) -> str:
-        """The folder that the session lies in."""
-        return str(Path(self.workspace).parent)
 
 
 class Start(_Message, frozen=True, tag="start"):
@@ -207,6 +153,19 @@ class Line(_Message, frozen=True, tag="line"):
     interrupted: bool = False
 
 
+class Offer(_Call, frozen=True, tag="offer"):
+    """Offers the page's comm message to the running cell, which may `Claim` it while it waits."""
+
+    message: CommMessage
+    parent: Mapping[str, str] = {}
+
+
+class Claimed(_Call, frozen=True, tag="claimed"):
+    """The answer to a `Claim`: whether the cell has the message, or its own turn has come."""
+
+    granted: bool
+
+
 class Ping(_Message, frozen=True, tag="ping"):
     """Asks for a `Pong`."""
 
@@ -217,7 +176,7 @@ class Close(_Message, frozen=True, tag="close"):
     anew: bool = False
 
 
-Request = Open | Call | Interrupt | Line | BrokerAnswer | Ping | Close
+Request = Open | Call | Interrupt | Line | Offer | Claimed | BrokerAnswer | Ping | Close
 
 # -- from the worker
 
@@ -259,6 +218,20 @@ class InputRequest(_Call, frozen=True, tag="input"):
     question: int
     prompt: str
     password: bool
+
+
+class Claim(_Call, frozen=True, tag="claim"):
+    """The running cell wants an offered message. What it shows then belongs to this call."""
+
+
+class Served(_Call, frozen=True, tag="served"):
+    """The running cell has served a message that it had claimed."""
+
+
+class Noted(_Message, frozen=True, tag="noted"):
+    """A sentence for the user, to be shown beside the output of cells."""
+
+    text: LogText
 
 
 class Terminating(_Call, frozen=True, tag="terminating"):
@@ -372,23 +345,21 @@ class Pong(_Message, frozen=True, tag="pong"):
     """The worker is well."""
 
 
-Report = (
+FromCell = (
     Text
     | Shown
     | Said
     | InputRequest
+    | Claim
+    | Served
+    | Noted
     | Terminating
-    | Ended
-    | Failed
     | BrokerRequest
     | BrokerCancel
-    | Event
-    | Logged
-    | Stuck
-    | Opened
-    | Closed
-    | Pong
 )
+"""The messages about what a running call shows or wants."""
+
+Report = FromCell | Ended | Failed | Event | Logged | Stuck | Opened | Closed | Pong
 
 _requests: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Request)
 _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)
@@ -435,13 +406,6 @@ def _read(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
 # -- values that are sent as plain ones
 
 
-def plain_policy(policy: ExecutionPolicy) -> Object:
-    """Returns the fields of a policy as `ExecutionPolicy.from_values` takes them."""
-    mounts = [{**vars(mount), "host": str(real_path(mount.host))} for mount in policy.mounts]
-    fields = {name: getattr(policy, name) for name in POLICY_FIELDS}
-    return {**fields, "mounts": mounts, "env": dict(policy.env)}
-
-
 def failure(call: int, problem: BaseException) -> Failed:
     """Returns the message of an error. An unforeseen error is logged, and sent without details."""
     if not isinstance(problem, WasmKernelError):
@@ -460,7 +424,8 @@ def error_of(failed: Failed) -> WasmKernelError:
     kind = _family(WasmKernelError).get(failed.error, WasmKernelError)
     if issubclass(kind, LimitReached):  # front ends count them, by the limit's name
         raise FrameError("it tells of a limit of its service")
-    error = kind.revived((failed.text,), dict(failed.fields))
+    clean = {k: terminal.clean(v) if isinstance(v, str) else v for k, v in failed.fields.items()}
+    error = kind.revived((terminal.clean(failed.text),), clean)
     try:
         str(error)
     except Exception:

@@ -27,13 +27,14 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers, log_failure
+from wasm_kernel.linux.confinement import AUTO
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
-from wasm_kernel.service.messages import Open, plain_policy
-from wasm_kernel.service.remote_sandbox import CLOSED, WorkerSandbox
+from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.service.session_worker import SessionWorker
+from wasm_kernel.service.worker_sandbox import CLOSED, WorkerSandbox
 from wasm_kernel.sessions.forking import Forked, ForkSession
 
 _ROUND_SECONDS = 1.0
@@ -151,18 +152,66 @@ class OwnHome:
         return Forked(texts.left_out(left_out) if left_out else "")
 
 
+def opened_in(
+    new: NewSession,
+    runtime: RuntimeType | str,
+    policy: ExecutionPolicy,
+    *,
+    resume: Resume,
+    pip: bool,
+    quiet: bool,
+    confinement: str = AUTO,
+    kernel: KernelSession | None = None,
+) -> Open:
+    """Returns the message that opens the folders of `new` in a worker.
+
+    Raises `PolicyError` if a folder can't be mounted.
+    """
+    folders, state = new.folders, state_folder()
+    folders.mounted(policy.mounts)
+    return Open(
+        language=RuntimeType.checked(runtime).value,
+        session_id=new.session_id or "",
+        workspace=str(folders.real),
+        private_root=None,
+        policy=plain_policy(policy),
+        pip=pip,
+        confinement=confinement,
+        state_home=None if state is None else str(state.parent),
+        folders=folders.opened,
+        resume=resume.value,
+        quiet=quiet,
+        notices=folders.notices,
+        door=policy.door,
+        kernel=kernel,
+    )
+
+
 class OwnSandbox(WorkerSandbox):
     """A sandbox of a program's own, with its guest in a worker. `create_sandbox` makes it.
 
     The folders of `new` are closed with it; `opened` is the message that opens it in its worker.
+    The `home` gets it workers; `noted` takes sentences to show beside the output of cells.
     """
 
     def __init__(
-        self, new: NewSession, opened: Open, policy: ExecutionPolicy, logger: SandboxLogger
+        self,
+        new: NewSession,
+        opened: Open,
+        policy: ExecutionPolicy,
+        logger: SandboxLogger,
+        *,
+        home: OwnHome | None = None,
+        noted: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._home = OwnHome(new)
+        self._home = home or OwnHome(new)
         worker = SessionWorker(
-            opened, self._home, logger, queue=sys.maxsize, answer_seconds=_ANSWER_SECONDS
+            opened,
+            self._home,
+            logger,
+            queue=sys.maxsize,
+            answer_seconds=_ANSWER_SECONDS,
+            noted=noted,
         )
         super().__init__(worker, new.folders.path, policy, new.hooks)
         self._folders = new.folders
@@ -180,23 +229,8 @@ class OwnSandbox(WorkerSandbox):
         pip: bool,
     ) -> OwnSandbox:
         """Returns the sandbox in the open folders of `new`; the options are `create_sandbox`'s."""
-        folders, state = new.folders, state_folder()
-        folders.mounted(policy.mounts)
-        opened = Open(
-            language=RuntimeType.checked(runtime).value,
-            session_id=new.session_id or "",
-            workspace=str(folders.real),
-            private_root=None,
-            policy=plain_policy(policy),
-            pip=pip,
-            confinement="auto",
-            state_home=None if state is None else str(state.parent),
-            folders=folders.opened,
-            resume=resume.value,
-            quiet=new.session_id is not None,
-            notices=folders.notices,
-            door=policy.door,
-        )
+        quiet = new.session_id is not None
+        opened = opened_in(new, runtime, policy, resume=resume, pip=pip, quiet=quiet)
         return cls(new, opened, policy, logger)
 
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:

@@ -31,14 +31,14 @@ from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.expiry import Expiry, in_peace
 from wasm_kernel.service.fork_server import CLOSED, ForkServer, Worker, flavours_of
 from wasm_kernel.service.limits import ServiceLimits
-from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
 from wasm_kernel.service.registry import Entry, Registry, check_owner
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
+from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session, log_fork
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -381,6 +381,7 @@ class Service:
             is_free = name in self._asked_for and policy.door is not Door.AGENT
             bound = None if is_free else policy
             made = fork_session(self._sessions_root, entry.lineage, bound)(request, task)
+            log_fork(self._logger, self._sessions_root, parent, name)
             own = entry.sandbox.worker.opened
             language = RuntimeType.checked(own.language)
             self._add(name, language, entry.owner, policy, pip=own.pip, made=True, disk_bytes=size)

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Literal, Protocol
 
@@ -28,20 +29,29 @@ from wasm_kernel.errors import (
     describe,
 )
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NUMBERS_MOST
 from wasm_kernel.guests.broker_handlers import Fetched
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
 from wasm_kernel.service.call_queue import CallQueue
-from wasm_kernel.service.calls import LAST_KEPT, START_SECONDS, PendingCall, most_memory, stuck
+from wasm_kernel.service.calls import (
+    LAST_KEPT,
+    START_SECONDS,
+    PendingCall,
+    most_memory,
+    stuck,
+)
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.messages import Figures, Open, Report
-from wasm_kernel.service.worker_line import WorkerLine, own_fields
+from wasm_kernel.service.leaving import Leaving
+from wasm_kernel.service.messages import FromCell, Report
+from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.page_offers import PageOffers, PendingOffer
+from wasm_kernel.service.usage import Usage
+from wasm_kernel.service.worker_line import WorkerLine, log_report
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
-SLOW_SECONDS = 2.0
+SLOW_SECONDS = 10.0
 """Seconds of silence after which a worker that falls asleep is ended."""
 
 _LOG = logging.getLogger("wasm_kernel.service")
@@ -50,7 +60,12 @@ _DISK_SPEED = 16 * MIB  # bytes a second; the worker's own memory is the most th
 _LEAVE_SECONDS = 5.0  # for a killed worker to be gone
 _LOOK_SECONDS = 0.25
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
-_OF_NO_CALL = (messages.Pong, messages.Event, messages.Logged)  # may come before there is a guest
+_OF_NO_CALL = (
+    messages.Pong,
+    messages.Event,
+    messages.Logged,
+    messages.Noted,
+)  # may come before there is a guest
 _VERIFIED_MOST = 2_000  # verified contents that are remembered of a sleeping session
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
@@ -62,7 +77,7 @@ _RESET = "this session was put away before the call began; try again"
 
 
 class SandboxHome(Protocol):
-    """The methods of a service that a session's worker calls. Any thread may call them."""
+    """The methods that a session's worker calls. Any thread may call them."""
 
     def release(self, session: SessionWorker) -> None:
         """Notes that a session is asleep."""
@@ -74,38 +89,13 @@ class SandboxHome(Protocol):
         """Returns the handlers of requests beyond the walls; each checks its request."""
 
 
-class Usage(Struct):
-    """The resources that a session has used since the service knows it.
-
-    `fuel` is the fuel of its cells, if counted. `ended_seconds` is the processor time of workers
-    that have ended, `cpu_seconds` that of all, as of the last call that ended. `figures` are the
-    worker's last ones.
-    """
-
-    cells: int = 0
-    fuel: int = 0
-    ended_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    figures: Figures = Figures()
-
-
-class _Leaving(Struct, frozen=True):
-    """A session that is falling asleep, since a monotonic time, for at most `seconds`.
-
-    Calls later than `last_call` wait for the next worker, which begins without variables if `anew`.
-    """
-
-    since: float
-    seconds: float
-    last_call: int
-    anew: bool
-
-
 class SessionWorker:
     """The worker of one session, if it is awake. Any thread may use it; no call waits for a worker.
 
     `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
-    counts the resets that workers have acknowledged.
+    counts the resets that workers have acknowledged. No further call is taken for the reason
+    `why_closed`; it is empty if they are. `noted` takes sentences to show beside the
+    output of cells.
     """
 
     def __init__(
@@ -116,8 +106,10 @@ class SessionWorker:
         *,
         queue: int,
         answer_seconds: float,
+        noted: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.opened = opened
+        self.noted = noted
         self.usage = Usage()
         self.fetched = Fetched()
         self.last_used = time.time()
@@ -128,10 +120,11 @@ class SessionWorker:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._calls = CallQueue(queue)
+        self._offers = PageOffers()
         self._thread: threading.Thread | None = None
         self._line: WorkerLine | None = None
-        self._leaving: _Leaving | None = None
-        self._why_closed = ""
+        self._leaving: Leaving | None = None
+        self.why_closed = ""
         self._killed = 0  # workers in a row, before they had a guest
 
     def tell(self, notice: str) -> None:
@@ -147,8 +140,8 @@ class SessionWorker:
         `LimitReached`.
         """
         with self._changed:
-            if self._why_closed:
-                raise SandboxClosed(self._why_closed)
+            if self.why_closed:
+                raise SandboxClosed(self.why_closed)
             number = self._calls.add(pending)
             if self._line is not None and self._leaving is None:
                 self._calls.begin()
@@ -161,25 +154,50 @@ class SessionWorker:
         return number
 
     def interrupt(self, call: int = 0) -> bool:
-        """Interrupts a cell by its call's number (0: the running one); returns whether it did."""
+        """Interrupts a cell (0: the running one, or all that wait for a worker).
+
+        Returns whether there was one.
+        """
         with self._changed:
-            if not self._calls.interrupt(call):
+            waits = self._thread is not None and self._line is None
+            cells = self._calls.take_cells(call) if waits else []
+            if not (waits or self._calls.interrupt(call)):
                 return False
+        for cell in cells:  # none was sent, and the worker's start may take a minute
+            cell.cancel()
         self._flush()
-        return True
+        return not waits or bool(cells)
+
+    def offer(self, offered: PendingOffer) -> None:
+        """Offers a message to the running cell, if there is one."""
+        with self._changed:
+            if self._line is None or self._leaving is not None:
+                return
+            self._offers.add(self._calls.tell(offered.offer), offered)
+        self._flush()
 
     @property
     def is_interrupted(self) -> bool:
         """True if a wait on behalf of the running cell should end now."""
         with self._changed:
-            return bool(self._why_closed) or self._calls.is_interrupted
+            is_lost = self._line is not None and self._line.worker.has_ended
+            return is_lost or bool(self.why_closed) or self._calls.is_interrupted
 
-    def _flush(self) -> None:
-        """Sends the waiting messages, in order, unless another thread already does so."""
-        while self._calls.has_unsent and self._sending.acquire(blocking=False):
+    def _flush(self, *, waits: bool = False) -> None:
+        """Sends the waiting messages, in order, unless another thread already does so.
+
+        Only a thread that `waits` for a worker that does not read sends what needs a wait: a caller
+        may be a front end's only thread.
+        """
+        while self._calls.has_unsent and self._sending.acquire(blocking=waits):
             try:
                 while (found := self._next_unsent()) is not None:
-                    self._send(*found)
+                    if not self._send(*found, waits=waits):
+                        with self._changed:
+                            self._calls.put_back(found[1])
+                        later = partial(self._flush, waits=True)
+                        threading.Thread(target=later, daemon=True).start()
+                        return
                 if self._line is None or self._leaving is not None:
                     return
             except OSError:
@@ -194,19 +212,22 @@ class SessionWorker:
             message = self._calls.next_unsent()
             return None if message is None else (self._line.worker, message)
 
-    def _send(self, worker: Worker, message: Struct) -> None:
+    def _send(self, worker: Worker, message: Struct, *, waits: bool) -> bool:
+        """Sends a message, or refuses it; returns False if that needs a wait that is not wanted."""
         try:
+            if not waits:
+                return worker.channel.send_at_once(message)
             worker.channel.send(message)
+            return True
         except FrameError as problem:
-            self._refuse(message, problem)
+            why = problem
         except (ValueError, TypeError, RecursionError) as problem:  # not expressible in JSON
-            self._refuse(message, FrameError(describe(problem)))
-
-    def _refuse(self, message: Struct, problem: FrameError) -> None:
+            why = FrameError(describe(problem))
         with self._changed:
             pending = self._calls.remove(message.call if isinstance(message, messages.Call) else 0)
         if pending is not None:
-            pending.refuse(problem)
+            pending.refuse(why)
+        return True
 
     # -- the thread of a session that is awake
 
@@ -225,7 +246,8 @@ class SessionWorker:
                 line = WorkerLine(worker, lambda: self._home.handlers(self))
                 problem = self._serve(line)
                 line.outside.cancel_all()
-                self.usage.ended_seconds = self.usage.cpu_seconds
+                self._offers.end()
+                self.usage.worker_ended()
                 worker.close()
                 is_called = self._begins_again(line, problem) or self._asleep(problem)
 
@@ -256,7 +278,7 @@ class SessionWorker:
                         return None
                     self._line = line
                     self._calls.begin(START_SECONDS)
-                line.worker.channel.send(self.opened)
+                line.worker.open(self.opened)
             self._flush()
             while True:
                 self._take(*line.hear(), line)
@@ -288,10 +310,12 @@ class SessionWorker:
             case messages.Pong():
                 pass
             case messages.Stuck():
+                self.opened = replace(self.opened, told=report.is_kept)
                 raise stuck(report)
             case messages.Opened():
                 line.count(size)
-                self._count_on(report.count)
+                line.is_up = True
+                self.usage.count_on(report.count)
                 self._killed = 0
             case messages.Closed():
                 if self._leaving is None:
@@ -303,14 +327,26 @@ class SessionWorker:
                 self._ended(report, line)
             case messages.Event() | messages.Logged():
                 line.count(size)
-                self._log(report)
-            case BrokerRequest() | BrokerCancel():
+                log_report(report, self.logger, self.opened.session_id or None)
+            case _:
+                self._take_more(report, size, line)
+
+    def _take_more(self, report: FromCell, size: int, line: WorkerLine) -> None:
+        """Takes a message that belongs to the running call."""
+        match report:
+            case messages.Noted():
                 line.count(size)
+                self.noted(report.text)
+            case messages.Claim() | messages.Served():
+                line.count(size)
+                self._offers.take(report, line)
+            case BrokerRequest() | BrokerCancel():
                 with self._changed:
                     forks = self._calls.forks
-                line.serve(report, forks)
+                line.serve(report, size, forks)
             case _:
-                if (pending := self._calls.find(report.call)) is None:
+                pending = self._calls.find(report.call) or self._offers.find(report.call)
+                if pending is None:
                     line.count(size)
                 elif (answer := pending.take(report, size)) is not None:
                     line.answer(answer)
@@ -318,28 +354,21 @@ class SessionWorker:
     def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
-        self.usage.cpu_seconds = self.usage.ended_seconds + line.worker.cpu_seconds
+        self.usage.measured(line.worker.cpu_seconds)
         if (pending := self._calls.find(report.call)) is None:
             raise FrameError("it answers what nobody asked")
         end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):
-            self.usage.figures = report.figures
+            budget = self.opened.policy["fuel_budget"]
+            self.usage.add(report.figures, budget, is_cell=pending.is_cell)
             self.opened = self.opened.again
-            self.usage.cells += pending.is_cell
-            self.usage.fuel += min(report.figures.fuel, self.opened.policy["fuel_budget"] or 0)
         line.renew()
+        if pending.is_cell:
+            self._offers.end()
         with self._changed:
             self._calls.remove(report.call)
             self.last_used = time.time()
         end()
-
-    def _log(self, event: messages.Event | messages.Logged) -> None:
-        if isinstance(event, messages.Logged):
-            _LOG.log(event.level, "a worker: %s", ascii(event.text))
-            return
-        if (fields := own_fields(event)) is not None:
-            fields["session_id"] = self.opened.session_id or None
-            self.logger.log_event(event.name, **fields)
 
     def _asleep(self, problem: WasmKernelError | None) -> bool:
         """Ends the calls that the worker did not end; returns whether more came as it was closing.
@@ -348,7 +377,7 @@ class SessionWorker:
         """
         self._home.release(self)
         with self._changed:
-            leaving = None if self._why_closed else self._leaving
+            leaving = None if self.why_closed else self._leaving
             left = self._calls.take_until(
                 self._calls.last if leaving is None else leaving.last_call
             )
@@ -363,20 +392,15 @@ class SessionWorker:
             if isinstance(problem, GuestStopped):
                 pending.lost(problem, began=number == 0, number=0 if number else count)
             else:
-                pending.refuse(problem or SandboxClosed(self._why_closed or _RESET))
+                pending.refuse(problem or SandboxClosed(self.why_closed or _RESET))
         return is_called
 
     def _use_number(self) -> int:
         """Returns the number of a lost cell; the next worker does not use it again."""
         number = self.usage.figures.next_count
-        self._count_on(number + 1)
+        self.usage.count_on(number + 1)
         self.opened = replace(self.opened, count=self.usage.figures.next_count)
         return number
-
-    def _count_on(self, count: int) -> None:
-        """Notes the number of the next cell."""
-        count = min(count, NUMBERS_MOST)
-        self.usage.figures = replace(self.usage.figures, next_count=count)
 
     # -- sleeping, closing, looking after it
 
@@ -391,21 +415,20 @@ class SessionWorker:
             return "busy" if self._calls else "idle"
 
     @property
-    def worker(self) -> Worker | None:
-        """The worker; None if there is none."""
-        line = self._line
-        return None if line is None else line.worker
+    def is_up(self) -> bool:
+        """True if a worker has a guest that takes calls."""
+        with self._changed:
+            return self._line is not None and self._line.is_up and self._leaving is None
 
     @property
-    def why_closed(self) -> str:
-        """The reason why no further call is taken; empty if they are."""
-        return self._why_closed
+    def worker(self) -> Worker | None:
+        """The worker; None if there is none."""
+        return None if (line := self._line) is None else line.worker
 
     @property
     def leaving_seconds(self) -> float:
         """The seconds since it began to fall asleep; below 0 if it is not falling asleep."""
-        leaving = self._leaving
-        return -1.0 if leaving is None else time.monotonic() - leaving.since
+        return -1.0 if (leaving := self._leaving) is None else leaving.passed
 
     def sleep(self, why: str = "", *, anew: bool = False) -> bool:
         """Has the worker close the session, if no call waits for it; returns whether it does so.
@@ -417,7 +440,7 @@ class SessionWorker:
         with self._changed:
             if anew and (self._thread is None or self._leaving is not None):
                 return False
-            self._why_closed = self._why_closed or why
+            self.why_closed = self.why_closed or why
             if self._thread is None or (self._calls and not (why or anew)):
                 return False
             self._changed.notify_all()
@@ -427,7 +450,7 @@ class SessionWorker:
             if line is not None:  # measured by the system: a worker may report any number
                 seconds += self.opened.policy["grace_seconds"]
                 seconds += line.worker.resident_bytes / _DISK_SPEED
-            self._leaving = _Leaving(time.monotonic(), seconds, self._calls.last, anew)
+            self._leaving = Leaving(time.monotonic(), seconds, self._calls.last, anew)
             self._calls.forget_unsent()
             waiting = self._calls.take_until(self._calls.last) if line is None else []
         if line is None:  # no worker ends them
@@ -466,7 +489,7 @@ class SessionWorker:
             line.end(_LARGE)
         elif leaving is not None:
             line.look(SLOW_SECONDS)
-            if time.monotonic() > leaving.since + leaving.seconds:
+            if leaving.passed > leaving.seconds:
                 line.end(_SLOW.format(seconds=leaving.seconds))
         elif running is not None and line.is_hearing:
             line.look(self._answer_seconds)

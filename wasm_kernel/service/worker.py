@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
+from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
@@ -40,6 +40,8 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service import messages
+from wasm_kernel.service.offers import Offers
+from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.last_use import LastUse
 from wasm_kernel.sessions.root import SessionsRoot
@@ -50,6 +52,7 @@ PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoo
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
+_QUIET_SECONDS_OF_KERNELS = 60.0  # their users pause to think; the next cell takes longer after it
 _TOO_LARGE = "what the cell shows or says of its error is too large"
 _SHOW_LESS = "Show less at once: write what is long into a file."
 _FORK_BY_TOOL = (
@@ -60,18 +63,17 @@ _GONE = "the service has ended"
 _LOG_CHARACTERS = 16 * 1024
 
 
-def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
+def serve(channel: Channel, language: GuestLanguage) -> None:
     """Serves the session that the first message names, until the service closes it or is gone."""
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
     try:
         opened = messages.read_request(channel.receive())
     except (EOFError, OSError):
         return
-    assert isinstance(opened, messages.Open), "it comes first"
+    assert isinstance(opened, Open), "it comes first"
     try:
         worker = _Worker(channel, language, opened)
-        if not flavour.epochs:
-            THIS_PROCESS.may_be_killed_by(worker)
+        THIS_PROCESS.may_be_killed_by(worker)
     except Exception as problem:
         channel.send(messages.failure(0, problem))
         return
@@ -89,7 +91,7 @@ def get_ready() -> None:
     lies_in_session(top)
     with Folder.open(top) as folder:
         PrivateFolders(top).find(SCRATCH, folder)
-    ExecutionPolicy.from_values(messages.plain_policy(ExecutionPolicy()))
+    ExecutionPolicy.from_values(plain_policy(ExecutionPolicy()))
 
 
 class _Worker:
@@ -98,7 +100,7 @@ class _Worker:
     The main thread uses it; pages use it on the guest's thread.
     """
 
-    def __init__(self, channel: Channel, language: GuestLanguage, opened: messages.Open) -> None:
+    def __init__(self, channel: Channel, language: GuestLanguage, opened: Open) -> None:
         self._channel = channel
         self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
         self._questions = itertools.count(1)
@@ -109,12 +111,14 @@ class _Worker:
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
             os.environ["XDG_STATE_HOME"] = opened.state_home
-        logger = SandboxLogger(_Events(channel))
+        is_heard = opened.kernel is None or opened.kernel.logs
+        logger = SandboxLogger(_Events(channel) if is_heard else None)
         folders, session = _opened(opened, policy, logger)
         folders.verified |= opened.verified
         folders.notices += opened.notices
+        seen = self._show_notebook(folders, opened)
         # before any thread or guest: no code of a cell ever has the rights given up here
-        walls.close_files(replace(session_paths(folders, policy), packages=PACKAGES))
+        walls.close_files(_kept_by(folders, policy))
         walls.close_calls()
         self._sandbox = create_local_sandbox(
             folders,
@@ -128,17 +132,59 @@ class _Worker:
             quiet=opened.quiet,
             pip=opened.pip,
         )
-        self._sandbox.count_from(opened.count)
-        if isinstance(session, Session):
-            own = fork_command(self._sandbox, session)
-            may_fork = policy.door is not Door.AGENT  # an agent's tools would not find the fork
-            self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
+        self._sandbox.go_on(opened.count, told=opened.told)
+        is_kernels = opened.kernel is not None
+        self._quiet_seconds = _QUIET_SECONDS_OF_KERNELS if is_kernels else _QUIET_SECONDS
+        self._offers = Offers(self._sandbox, self.send)
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._sandbox.facts.add(lambda: {"confinement": words})
+        self._add_commands(opened, session, policy.door, seen)
+
+    def _add_commands(
+        self, opened: Open, session: LastUse | None, door: Door, seen_folder: str
+    ) -> None:
+        """Adds the commands that reach beyond the sandbox, as far as its caller offers them."""
+        if opened.kernel is not None and session is not None:
+            self._serve_kernel(opened, opened.kernel, session, seen_folder)
+        elif isinstance(session, Session):
+            own = fork_command(self._sandbox)
+            may_fork = door is not Door.AGENT  # an agent's tools would not find the fork
+            self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
+
+    def _show_notebook(self, folders: SandboxFolders, opened: Open) -> str:
+        """Lets a kernel's cells see its notebook's folder; returns the result in words."""
+        kernel = opened.kernel
+        if kernel is None:
+            return ""
+        from wasm_kernel.service.kernel_commands import show_notebook
+
+        folders.reopened = kernel.reopened
+        note = self._note if not opened.quiet else lambda text: None  # once a kernel
+        return show_notebook(folders, kernel.notebook, note)
+
+    def _serve_kernel(
+        self, opened: Open, kernel: KernelSession, session: LastUse, seen: str
+    ) -> None:
+        """Gives cells what only a kernel's have; `seen` says whether they see its folder."""
+        from wasm_kernel.service.kernel_commands import add_commands, let_results_out
+
+        facts = {"host_folder": "%session_path prints it", "notebook_folder": seen}
+        facts["tomorrow"] = kernel.tomorrow
+        self._sandbox.facts.add(lambda: facts)
+        self._sandbox.show_notes(self._note)
+        let_results_out(self._sandbox, session, kernel, self._note)
+        add_commands(self._sandbox, session, kernel, pip=opened.pip)
+
+    def _note(self, text: str) -> None:
+        """Has the front end show a sentence beside the output of cells."""
+        self.send(messages.Noted(text))
 
     def run(self) -> None:
-        """Serves the service's requests, until the service closes the session or is gone."""
-        anew = False
+        """Serves the service's requests, until the service closes the session or is gone.
+
+        If it is gone, the session is left as after a crash.
+        """
+        anew, is_crash = False, False
         self._sandbox.start().add_done_callback(self._tell_opened)
         try:
             while not isinstance(message := self._next(), messages.Close):
@@ -146,8 +192,10 @@ class _Worker:
             anew = message.anew
             threading.Thread(target=self._answer_pings, daemon=True).start()
         except (EOFError, OSError):
+            is_crash = True
             self._answers.put(None)
-        self._sandbox.close(anew=anew)
+        self._offers.close()
+        self._sandbox.close(anew=anew, crashed=is_crash)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._sandbox.folders.verified))
 
@@ -169,7 +217,7 @@ class _Worker:
         self.send(messages.Stuck(reason, is_kept, is_spoilt))
 
     def _next(self) -> messages.Request:
-        while self._channel.is_quiet(_QUIET_SECONDS):
+        while self._channel.is_quiet(self._quiet_seconds):
             if self._sandbox.rest():
                 break
         return messages.read_request(self._channel.receive())
@@ -187,7 +235,11 @@ class _Worker:
             case messages.Interrupt():
                 if (cell := self._cells.get(message.call)) is not None:
                     cell.interrupt()
-            case messages.Open() | messages.Close():
+            case messages.Offer():
+                self._offers.add(message, _Page(self, message.call))
+            case messages.Claimed():
+                self._offers.answered(message)
+            case Open() | messages.Close():
                 raise AssertionError("the one comes first, the other last")
             case messages.Call():
                 self._begin(message.call, message.request)
@@ -255,9 +307,8 @@ class _Worker:
         future.add_done_callback(tell)
 
     def _figures(self, fuel: int) -> messages.Figures:
-        facts = self._sandbox.facts.all()
-        used, commits = facts.get("memory_bytes", 0), facts.get("history_states", 0)
-        return messages.Figures(self._sandbox.next_count, used, commits, fuel)
+        used, states = self._sandbox.memory_bytes, self._sandbox.history_states
+        return messages.Figures(self._sandbox.next_count, used, states, fuel)
 
     def send(self, message: Struct) -> None:
         """Sends a message. Any thread may call it."""
@@ -277,7 +328,7 @@ class _Worker:
 
 
 def _opened(
-    opened: messages.Open, policy: ExecutionPolicy, logger: SandboxLogger
+    opened: Open, policy: ExecutionPolicy, logger: SandboxLogger
 ) -> tuple[SandboxFolders, LastUse | None]:
     """Returns the folders of a sandbox, and its session if it belongs to one."""
     if opened.folders is not None:
@@ -288,6 +339,14 @@ def _opened(
     session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
     session.logger_changed(logger)
     return session.folders, session
+
+
+def _kept_by(folders: SandboxFolders, policy: ExecutionPolicy) -> confinement.KeptPaths:
+    """Returns the paths that a worker keeps."""
+    kept = session_paths(folders, policy)
+    notebook = None if folders.notebook is None else folders.notebook.beneath
+    seen = () if notebook is None else (Path(f"/proc/self/fd/{notebook.folder.fd}"),)
+    return replace(kept, readable=(*kept.readable, *seen), packages=PACKAGES)
 
 
 def _as_message(result: SandboxResult) -> messages.CellResult:

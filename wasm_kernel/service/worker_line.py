@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import FrameError
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, BrokerServer, Handlers
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
@@ -25,7 +25,10 @@ from wasm_kernel.service.messages import Report
 _LOG = logging.getLogger("wasm_kernel.service")
 _STRAY_BYTES = 4 * MIB  # of messages that belong to no call, from one answer to the next
 _STRAY_LEAST = 256  # added to the size of each of them
-_REQUESTS_MOST = 32  # from one answered call to the next; each `%pip` or `%fork` of a cell is one
+_REQUESTS_MOST = (
+    256  # and cancels, from one answered call to the next; each `%pip` or `%fork` of a cell is one
+)
+_REQUEST_BYTES = 16 * MIB  # of one request, which may name a thousand paths
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
 )
@@ -36,9 +39,9 @@ class WorkerLine:
     """The line to one worker. The session's thread reads it; any thread may check on the worker.
 
     `why_ended` says in words why the worker was ended; empty if it was not. `has_guest` is true if
-    the worker may have begun a call. While it `is_hearing`, the session's thread waits for the
-    worker; otherwise that thread handles a message. `handlers` serve the worker's requests for work
-    beyond its walls.
+    the worker may have begun a call, `is_up` if its guest has started. While it `is_hearing`, the
+    session's thread waits for the worker; otherwise that thread handles a message. `handlers` serve
+    the worker's requests for work beyond its walls.
     """
 
     def __init__(self, worker: Worker, handlers: Callable[[], Handlers]) -> None:
@@ -47,6 +50,7 @@ class WorkerLine:
         self.why_ended = ""
         self.is_hearing = True
         self.has_guest = False
+        self.is_up = False
         self._silent_since: float | None = None
         self._guard = threading.Lock()
         self._pings = 0  # unanswered
@@ -77,13 +81,14 @@ class WorkerLine:
         if self._stray_left < 0:
             raise FrameError("it says more than anybody reads")
 
-    def serve(self, message: BrokerRequest | BrokerCancel, more: int) -> None:
+    def serve(self, message: BrokerRequest | BrokerCancel, size: int, more: int) -> None:
         """Begins to serve a request for work beyond the walls, or cancels one.
 
-        Raises `FrameError` if the worker makes too many: more than a cell does, and `more`.
+        Raises `FrameError` if it is larger than `_REQUEST_BYTES`, or the worker makes too many:
+        more than a cell does, and `more`.
         """
-        self._requests += isinstance(message, BrokerRequest)
-        if self._requests > _REQUESTS_MOST + more:
+        self._requests += 1
+        if size > _REQUEST_BYTES or self._requests > _REQUESTS_MOST + more:
             raise FrameError("it asks for too much")
         self.outside.take(message)
 
@@ -121,8 +126,12 @@ class WorkerLine:
         self.worker.kill()
 
 
-def own_fields(event: messages.Event) -> dict[str, Any] | None:
-    """Returns the fields of a worker's event; None if it is not one of ours."""
-    if event.name not in _EVENTS or "event" in event.fields:
-        return None
-    return {name: value for name, value in event.fields.items() if name.isidentifier()}
+def log_report(
+    report: messages.Event | messages.Logged, logger: SandboxLogger, session_id: str | None
+) -> None:
+    """Logs what a worker wants to have logged; leaves out events that are not ours."""
+    if isinstance(report, messages.Logged):
+        _LOG.log(report.level, "a worker: %s", ascii(report.text))
+    elif report.name in _EVENTS and "event" not in report.fields:
+        fields = {name: value for name, value in report.fields.items() if name.isidentifier()}
+        logger.log_event(report.name, **{**fields, "session_id": session_id})

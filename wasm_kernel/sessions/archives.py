@@ -183,11 +183,10 @@ def _image_for(
     if memory is not None and memory.known() is not None:
         for language in languages():
             if memory.artifact in language.image_names:
-                from wasm_kernel.engine.flavours import THIS_PROCESS
+                from wasm_kernel.engine.flavours import UNCHECKED
 
-                flavour = THIS_PROCESS.flavour(metered=False)
                 image = next(language.images(), None)
-                image = image or prepare_on_own_thread(language, flavour, progress)
+                image = image or prepare_on_own_thread(language, UNCHECKED, progress)
                 return image, language.library_paths
     return None, frozenset()
 

@@ -1,7 +1,7 @@
 """`%fork`: another session that begins where the running cell ends.
 
 Memory can't be committed while a cell runs. So the cell gets the new session's id at once, and the
-fork is made when the cell is over. The kernel's process is confined to its own session: the broker
+fork is made when the cell is over. The guest's process is confined to its own session: the broker
 makes the new one beside it.
 """
 
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import ForkError, WasmKernelError, describe
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.guests.base import (
     ActionContext,
     CommandContext,
@@ -32,7 +33,6 @@ from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import LocalSandbox
-    from wasm_kernel.sessions.session import Session
 
 FORK = "fork"
 _TAKEN = "there is a session of that id already"
@@ -108,9 +108,14 @@ def fork_session(
     return fork
 
 
-def fork_command(
-    sandbox: LocalSandbox, session: Session, *, of_notebook: bool = False
-) -> CommandHandler:
+def log_fork(logger: SandboxLogger, root: SessionsRoot, parent: str, fork: str) -> None:
+    """Logs that a session was made, as a fork of another one."""
+    place = root.path / fork
+    logger.log_event(events.SESSION_CREATED, session_id=fork, workspace_path=place)
+    logger.log_event(events.SESSION_FORKED, session_id=parent, fork_id=fork)
+
+
+def fork_command(sandbox: LocalSandbox, *, of_notebook: bool = False) -> CommandHandler:
     """Returns the handler of `%fork`, which returns the new session's id and a text for the author.
 
     `of_notebook` is True if the session belongs to a notebook whose file is known.
@@ -124,7 +129,7 @@ def fork_command(
                 "random numbers."
             )
         sandbox.check_fork()
-        action = ForkAction(sandbox, session, deterministic=bool(words))
+        action = ForkAction(sandbox, deterministic=bool(words))
         context.after_cell(action)
         said = _SAID.format(id=action.id, cells=_CELLS if of_notebook else "")
         return {"id": action.id, "said": said}
@@ -135,9 +140,8 @@ def fork_command(
 class ForkAction:
     """A fork, with a new session's id, made when the cell is over. The guest's thread owns it."""
 
-    def __init__(self, sandbox: LocalSandbox, session: Session, *, deterministic: bool) -> None:
+    def __init__(self, sandbox: LocalSandbox, *, deterministic: bool) -> None:
         self._sandbox = sandbox
-        self._session = session
         self._deterministic = deterministic
         self.id = ids.new()
 
@@ -151,11 +155,6 @@ class ForkAction:
             context.say(_NOT_MADE.format(id=self.id, why=problem), "stderr")
             return
         context.say(made.notice, "stderr")
-        place = self._session.root.path / self.id
-        self._session.logger.log_event(
-            events.SESSION_CREATED, session_id=self.id, workspace_path=place
-        )
-        self._session.forked(self.id)
 
     def cell_lost(self, context: ActionContext) -> None:
         """Makes no fork, as the cell did not come to its end."""

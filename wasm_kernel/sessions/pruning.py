@@ -7,7 +7,7 @@ an old one whose id a person chose is skipped. A link to a session is another na
 (`root.py`): the session counts once, by its own id, and its links are removed with it. No other
 link is followed.
 
-If a cell asks for pruning, the broker does it, as a confined kernel can't reach other sessions. The
+If a cell asks for pruning, the broker does it, as a confined worker can't reach other sessions. The
 broker gets a number of hours and a yes or no, but no path.
 """
 

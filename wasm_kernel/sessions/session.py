@@ -184,7 +184,7 @@ class Session(LastUse):
         self._lived_in = True
         OPEN_SANDBOXES.add(self.folders.real, sandbox, self.folders.is_only)
         if self._parent is not None:
-            self._parent.forked(self.id)
+            self._parent._log(events.SESSION_FORKED, fork_id=self.id)
             self._parent = None
 
     def new_session(self) -> NewSession:
@@ -194,10 +194,6 @@ class Session(LastUse):
         session = Session(root, ids.new(), self.logger, new=True, about=about)
         session._parent = self
         return NewSession(session.folders, session.id, session)
-
-    def forked(self, fork_id: str) -> None:
-        """Logs that another session was forked off this one."""
-        self._log(events.SESSION_FORKED, fork_id=fork_id)
 
     def entered(self) -> None:
         """Notes that a `with` block of the sandbox begins."""

@@ -4,7 +4,7 @@ Files and the contents of states are cloned if the file system can do that, and 
 file belongs to two sessions: if an attacker took over one session's process, it could write to
 files of the other session.
 
-A kernel's process is confined to its own session's folders. So it asks for a fork, and waits with
+A worker is confined to its own session's folders. So it asks for a fork, and waits with
 everything on disk. A process outside the confinement makes the fork (`fork_stored`), and does not
 trust what it reads in the session's folders.
 """

@@ -82,7 +82,8 @@ class Resumption:
             return
         self.is_untried = lock.crashed or not self._folders.verified
         fields = {"cell": head.cell, "crashed": lock.crashed}
-        if self._notices.quiet and not (lock.forked or lock.crashed):
+        is_news = lock.forked or (lock.crashed and not self._notices.crash_is_told)
+        if self._notices.quiet and not is_news:
             self._notices.log(events.MEMORY_RESUME, **fields)
         else:
             text = texts.going_on(head, forked=lock.forked, crashed=lock.crashed)

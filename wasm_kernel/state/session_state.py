@@ -92,6 +92,7 @@ class SessionState:
         self._not_kept: set[str] = set()  # the paths that the user was told of
         self._files_troubled = self._removal_told = False
         self._is_wanted = folders.lasting  # after the end
+        self._is_crash = False
 
     # -- beginning and end
 
@@ -166,6 +167,10 @@ class SessionState:
         self._lock.begin_anew()
         self._is_wanted = False
 
+    def crash_at_end(self) -> None:
+        """Makes the next holder of the session find it as after a crash. Any thread."""
+        self._is_crash = True
+
     def close(self) -> None:
         """Writes all waiting commits. If that fails, the log and the next run's notice say so."""
         ended = True
@@ -182,7 +187,7 @@ class SessionState:
             if self._inherited is not None:  # a fork's history that was never opened
                 self._inherited.history.close()
             ended = self.files.close() and ended  # before the next holder can read it
-            self._lock.release(ended=ended)
+            self._lock.release(ended=ended and not self._is_crash)
         finally:
             self.files.close()
 

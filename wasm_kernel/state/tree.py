@@ -57,6 +57,11 @@ class Tree(Struct, frozen=True):
     origin: Origin = Origin()
     count: int = 0
 
+    @property
+    def states(self) -> int:
+        """The number of commits that cells have left."""
+        return sum(1 for commit in self.commits.values() if commit.cells)
+
     def lineage(self, commit_id: int) -> list[Commit]:
         """Returns a commit and its ancestors, newest first."""
         line = []

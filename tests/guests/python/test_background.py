@@ -17,10 +17,10 @@ from tests.engine.test_compiler import TINY, described, silent
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler
 from wasm_kernel.engine.flavours import (
+    BASELINE,
     BASELINE_SETTING,
-    BASELINES,
     EPOCH,
-    FUEL_EPOCH,
+    FUEL,
     UNCHECKED,
     Flavour,
 )
@@ -78,46 +78,41 @@ def test_a_guest_begins_with_the_baseline_behind_a_second_wall_or_where_it_is_as
     if setting is not None:
         monkeypatch.setenv(BASELINE_SETTING, setting)
     language = language_in(cache, binary, walls=walls)
-    assert language.code_for(FUEL_EPOCH) is FUEL_EPOCH
-    for flavour in (EPOCH, UNCHECKED):
-        first = BASELINES[flavour.name] if begins else flavour
-        assert language.code_for(flavour) is first
-        Compiler(cache).module(language.files.wasm, flavour, silent)  # as another process does it
-        assert language.code_for(flavour) is flavour
+    assert [language.code_for(each) for each in (FUEL, EPOCH)] == [FUEL, EPOCH]
+    assert language.code_for(UNCHECKED) is (BASELINE if begins else UNCHECKED)
+    Compiler(cache).module(language.files.wasm, UNCHECKED, silent)  # as another process does it
+    assert language.code_for(UNCHECKED) is UNCHECKED
 
 
-@pytest.mark.parametrize("flavour", [EPOCH, UNCHECKED], ids=lambda flavour: flavour.name)
-def test_the_baseline_compilers_code_goes_when_there_is_better(
-    cache: Cache, binary: Path, flavour: Flavour
-) -> None:
+def test_the_baseline_compilers_code_goes_when_there_is_better(cache: Cache, binary: Path) -> None:
     compiler, guest = Compiler(cache), described(binary)
-    compiler.module(guest, BASELINES[flavour.name], silent)
+    compiler.module(guest, BASELINE, silent)
     language, needed = language_in(cache, binary, walls=True), list[Flavour]()
 
     def build() -> None:
-        needed.append(language.code_for(flavour))
+        needed.append(language.code_for(UNCHECKED))
         language.prepared.image_at_hand = lambda: ANY  # type: ignore[method-assign]
-        needed.append(language.code_for(flavour))
+        needed.append(language.code_for(UNCHECKED))
 
-    background.compile_alone(compiler, guest, flavour, build)
-    assert needed == [BASELINES[flavour.name], flavour]  # the guest does not wait for the image
-    assert [path.name for path in cache.folder.glob("*.cwasm")] == [compiler.name(guest, flavour)]
+    background.compile_alone(compiler, guest, build)
+    assert needed == [BASELINE, UNCHECKED]  # the guest does not wait for the image
+    assert [path.name for path in cache.folder.glob("*.cwasm")] == [compiler.name(guest, UNCHECKED)]
 
 
-def test_one_process_compiles_a_flavour_in_the_background(
+def test_one_process_compiles_in_the_background(
     cache: Cache, binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "_LOOK_SECONDS", 0.0)
-    assert background.running(cache, EPOCH) == 0
-    cache.path("background-epoch.process").write_text("1234")
-    other = FileLock(cache.path("background-epoch.lock"))
+    assert background.running(cache) == 0
+    cache.path("background.process").write_text("1234")
+    other = FileLock(cache.path("background.lock"))
     assert other.acquire()
-    assert [background.running(cache, each) for each in (EPOCH, UNCHECKED)] == [1234, 0]
-    background.begin(cache, EPOCH)  # starts nothing
-    background.compile_alone(Compiler(cache), described(binary), EPOCH, lambda: None)
+    assert background.running(cache) == 1234
+    background.begin(cache)  # starts nothing
+    background.compile_alone(Compiler(cache), described(binary), lambda: None)
     assert not list(cache.folder.glob("*.cwasm"))
     other.release()
-    assert background.running(cache, EPOCH) == 0  # it was killed, say: the next one begins anew
+    assert background.running(cache) == 0  # it was killed, say: the next one begins anew
 
 
 def test_endless_requests_get_one_process_at_a_time(
@@ -131,8 +126,8 @@ def test_endless_requests_get_one_process_at_a_time(
         return real([sys.executable, "-c", "input()"], **{**options, "stdin": subprocess.PIPE})
 
     monkeypatch.setattr(subprocess, "Popen", begin)
-    for flavour in (EPOCH, EPOCH, BASELINES[EPOCH.name], FUEL_EPOCH, EPOCH):
-        background.begin(cache, flavour)
-    assert [command[-1] for command in begun] == ["epoch"]
-    process = background._begun.pop(cache.path("background-epoch.lock"))
+    for _ in range(3):
+        background.begin(cache)
+    assert [command[-1] for command in begun] == [str(cache.folder)]
+    process = background._begun.pop(cache.path("background.lock"))
     process.communicate(b"\n")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.faces import says
 from tests.local import create_sandbox, get_session_sandbox
-from wasm_kernel.engine.flavours import BASELINE, EPOCH
+from wasm_kernel.engine.flavours import BASELINE, EPOCH, UNCHECKED
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import prepare_on_own_thread
 from wasm_kernel.guests.python.language import PythonLanguage, shared_language
@@ -132,7 +132,7 @@ def test_only_the_baseline_compilers_code_goes_with_the_small_image(
     monkeypatch.setattr(language.prepared, "image_at_hand", lambda: None)
     assert language.small.image_at_hand() is not None  # an earlier session of this process made it
     assert language._prepared_for(BASELINE) is language.small
-    assert language._prepared_for(EPOCH) is language.prepared  # the broker makes it
+    assert language._prepared_for(UNCHECKED) is language.prepared  # the broker makes it
     monkeypatch.undo()
     assert language._prepared_for(BASELINE) is language.prepared
 

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.frontends.batch.local_run import run_sources
 from wasm_kernel.frontends.batch.notebook_run import RunSettings
@@ -194,4 +194,4 @@ class WarmGuest(distributed.WorkerPlugin):
 
 
 def _warm() -> None:
-    prepare_on_own_thread(load(RuntimeType.PYTHON), EPOCH, lambda text: None)
+    prepare_on_own_thread(load(RuntimeType.PYTHON), UNCHECKED, lambda text: None)

@@ -12,13 +12,12 @@ from pathlib import Path
 from wasm_kernel import __version__
 
 try:
-    from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
+    from wasm_kernel.frontends.cli import sessions
 except ImportError as problem:  # there is no code for this processor
     raise SystemExit(str(problem)) from None
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.command import add_run
 from wasm_kernel.frontends.batch.grade_command import add_grade
-from wasm_kernel.frontends.cli import sessions
 from wasm_kernel.frontends.mcp.command import add_mcp
 from wasm_kernel.policy import RuntimeType
 
@@ -89,8 +88,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
-    rows = ", ".join(f"{row.name} for {row.purpose}" for row in FLAVOURS.values())
-    warm.add_argument("--flavour", choices=FLAVOURS, default=EPOCH.name, help=rows)
+    warm.add_argument(
+        "--fuel", action="store_true", help="the code for sessions with a fuel budget instead"
+    )
+    warm.add_argument(
+        "--flavour", nargs="?", const="", help=argparse.SUPPRESS
+    )  # of earlier versions
     carried = warm.add_mutually_exclusive_group()
     carried.add_argument(
         "--export",
@@ -167,13 +170,18 @@ def _warm(options: argparse.Namespace) -> None:
     def say(line: str) -> None:
         print(line, flush=True)
 
+    if options.flavour is not None:
+        options.usage(
+            "there is no --flavour any more: `wasm-kernel warm` serves all sessions, and "
+            "`wasm-kernel warm --fuel` those with a fuel budget"
+        )
     if (options.source is None) != (options.sha256 is None):
         options.usage("--import and --sha256 come together: the digest is what --export printed")
     if options.source is not None:
         warm.import_archive(say, options.source, options.sha256)
-    warm.warm(say, flavour=options.flavour)
+    warm.warm(say, fuel=options.fuel)
     if options.export is not None:
-        warm.export_archive(say, options.export, flavour=options.flavour)
+        warm.export_archive(say, options.export, fuel=options.fuel)
 
 
 def _doctor(_: argparse.Namespace) -> int:

@@ -12,16 +12,17 @@ from pathlib import Path
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.cache_archive import Check, read_archive, write_archive
-from wasm_kernel.engine.flavours import FLAVOURS, FlavourName
+from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
 
 _THROTTLE = 5.0  # seconds between two lines about the same topic
 
 
-def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
-    """Compiles each guest for a flavour, and builds its base image, if they are missing.
+def warm(say: Callable[[str], None], *, fuel: bool) -> None:
+    """Compiles each guest and builds its base image, if they are missing.
 
-    `say` gets one line at a time. Raises `WasmKernelError`, which says what to do.
+    With `fuel` it is the code that counts fuel, for sessions with a fuel budget. `say` gets one
+    line at a time. Raises `WasmKernelError`, which says what to do.
     """
     begun = time.monotonic()
     said: dict[str, float] = {}  # when a line about each topic was last written
@@ -32,16 +33,17 @@ def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
             said[topic] = now
             say(sentence)
 
-    wanted = FLAVOURS[flavour]
     for language in languages():
-        prepare_on_own_thread(language, wanted, tell)
+        prepare_on_own_thread(language, FUEL if fuel else UNCHECKED, tell)
     ready = f"done in {time.monotonic() - begun:.0f} s" if said else "ready"
-    say(f"{ready}: {wanted.purpose} {'now ' if said else ''}start at once")
+    which = "sessions with a fuel budget" if fuel else "sessions"
+    say(f"{ready}: {which} {'now ' if said else ''}start at once")
 
 
-def export_archive(say: Callable[[str], None], target: Path, *, flavour: FlavourName) -> None:
+def export_archive(say: Callable[[str], None], target: Path, *, fuel: bool) -> None:
     """Writes the prepared guests into an archive, and `say`s how to import it elsewhere."""
-    paths = (language.prepared.paths(FLAVOURS[flavour]) for language in languages())
+    flavour = FUEL if fuel else UNCHECKED
+    paths = (language.prepared.paths(flavour) for language in languages())
     digest = write_archive(chain.from_iterable(paths), target)
     say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
     say(f"wasm-kernel warm --import {target.name} --sha256 {digest}")

@@ -1,7 +1,7 @@
-"""The kernel's process: settings, session, sandbox, sockets, loop, and the end.
+"""The kernel's front end: settings, session, sandbox, sockets, loop, and the end.
 
-The order is for speed. The settings are read first, with little imported; then the guest starts on
-its own thread; then come ipykernel and the sockets, while the guest gets ready.
+The order is for speed. The settings are read first, with little imported; then the guest starts in
+its worker; then come ipykernel and the sockets, while the guest gets ready.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jupyter_core.application import JupyterApp
 from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
@@ -31,16 +31,18 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.frontends.jupyter import startup
-from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
-from wasm_kernel.frontends.jupyter.kernel_launch import (
-    KernelLaunch,
-    LocalSandboxFactory,
-    StandaloneLaunch,
+from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_by
+from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
+from wasm_kernel.frontends.jupyter.kernel_sandbox import (
+    KernelHome,
+    SandboxFactory,
     create,
+    kernel_session,
+    notebook_folder,
 )
 from wasm_kernel.frontends.jupyter.settings import (
     KernelSettings,
@@ -49,27 +51,23 @@ from wasm_kernel.frontends.jupyter.settings import (
     folder_of_notebook,
     notebook_of,
 )
-from wasm_kernel.guests.base import CommandContext, switched_off
+from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.confinement import OFF, Confinement
+from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
-from wasm_kernel.publishing.publish import (
-    PUBLISH,
-    PUBLISHED,
-    CollectedFiles,
-    PublishCommand,
-    UnpublishedNotice,
-)
-from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
+from wasm_kernel.publishing.publish import PublishCommand, Results
+from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.own_sandbox import opened_in
+from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.interfaces import Sandbox
-    from wasm_kernel.execution.sandbox import LocalSandbox
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.startup import StartProgress
@@ -80,20 +78,6 @@ _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
 _NOTES_MOST = 20
-_PIP_OFF = (
-    "%{name} is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
-    "and be imported from there."
-)
-_FORK_OFF = (
-    "%fork is switched off in this kernel (WasmKernel.fork), because sessions that it makes would "
-    "stay. None was made."
-)
-_PRUNE_OFF = (
-    "%prune_sessions is off in this kernel, as a notebook by another author could delete "
-    "your other sessions with it. Nothing was deleted. To turn it on, start the kernel with "
-    "WasmKernel.prune_sessions=True; `wasm-kernel sessions prune` does the same from a terminal."
-)
-
 # Launchers pass these to every Python kernel. They name IPython's files on the host, which no guest
 # sees. So they are accepted, without effect.
 _IPYTHON = {
@@ -169,7 +153,7 @@ class WasmKernelApp(JupyterApp):
         self.aliases = {k: v for k, v in self.aliases.items() if v.split(".")[0] in named}
         super().print_help(classes)
 
-    def run(self, factory: LocalSandboxFactory) -> None:
+    def run(self, factory: SandboxFactory) -> None:
         """Runs the kernel until it is shut down."""
         path = connection_path(self.connection_file)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a cell gets one core
@@ -185,9 +169,9 @@ class WasmKernelApp(JupyterApp):
         self._serve(RefusingSandbox(why), path, Confinement(OFF))
 
     def _open(
-        self, factory: LocalSandboxFactory, path: Path, ending: ExitStack
-    ) -> tuple[LocalSandbox, Confinement]:
-        policy, shows_folder = self.settings.policy(), self.settings.shows_folder
+        self, factory: SandboxFactory, path: Path, ending: ExitStack
+    ) -> tuple[Sandbox, Confinement]:
+        policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
         opening = self.settings.opening(path)
         ending.callback(opening.close)
@@ -195,36 +179,71 @@ class WasmKernelApp(JupyterApp):
         place = self._place_beside(opening, path, policy)
         handlers = self._handlers(place, policy)
 
-        def end() -> None:
-            opening.ended()
-            self.launch.end()
-
         def begin() -> None:
             if confinement.is_closing:  # `begin` runs in the broker's process
                 self.launch.ports.close()
             self._begin_beside()
 
-        broker = open_broker(handlers, confinement, ending, begin, end)
+        broker, source = open_broker(
+            handlers,
+            self.launch.nursery,
+            confinement,
+            ending,
+            begin=begin,
+            at_end=opening.ended,
+        )
         logger = self._logger(ending)
         session = Session(place.root, session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
         opening.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
-        folder = self._show_folder(session, path) if shows_folder else "not shown"
-        confinement.close_files(kept_by(session.folders, policy, path, self.config))
-        publishes = CollectedFiles if self.settings.is_batch else PublishCommand
-        publishing = publishes(session, place)
-        sandbox = factory(
-            self.settings.runtime, session, policy, Resume(self.settings.resume), broker
-        )
-        sandbox.show_notes(self._note)
+        home = KernelHome(session, source, served_by(broker, handlers, confinement))
+        opened = self._opened(home.new, session, opening, place, policy)
+        source.tell(opened)
+        info_of(self.settings.runtime)  # of files that the process gives up
+        published = (session.folders.real,) if self._publishes_at_end else ()
+        confinement.close_files(kept_by(path, self.config, published))
         if self._publishes_at_end:
+            publishing = PublishCommand(session, Results(place.into, place.names))
             ending.callback(publishing.publish_all, broker)
+        sandbox = factory(opened, session, policy, home, self._note)
         ending.callback(sandbox.close)
-        self._let_results_out(sandbox, session, publishing)
-        self._add_commands(sandbox, session, confinement, opening, folder)
         return sandbox, confinement
+
+    def _opened(
+        self,
+        new: NewSession,
+        session: Session,
+        opening: Opening,
+        place: PlaceBeside,
+        policy: ExecutionPolicy,
+    ) -> Open:
+        """Returns the message that opens the session in its worker."""
+        notebook = None
+        if self.settings.shows_folder:
+            writes = self.settings.writes_folder
+            notebook = notebook_folder(place.secret, place.kept, writes=writes)
+        kernel = kernel_session(
+            self.settings,
+            session,
+            opening,
+            place.names,
+            results=place.into,
+            publishes_at_end=self._publishes_at_end,
+            notebook=notebook,
+            logs=self._has_log,
+        )
+        return opened_in(
+            new,
+            self.settings.runtime,
+            policy,
+            resume=Resume(self.settings.resume),
+            pip=self.settings.pip,
+            quiet=False,
+            confinement=self.settings.confinement,
+            kernel=kernel,
+        )
 
     @cached_property
     def _notes(self) -> deque[str]:
@@ -232,7 +251,11 @@ class WasmKernelApp(JupyterApp):
         return deque(maxlen=_NOTES_MOST)
 
     def _note(self, text: str) -> None:
-        """Keeps a sentence for the user's page; the log gets it, too, if there is no page."""
+        """Keeps a sentence for the user's page; the log gets it, too, if there is no page.
+
+        It may come from the worker, which a cell may have taken over.
+        """
+        text = terminal.clean(text)
         self._notes.append(text)
         self.log.warning("%s", text.removeprefix("[wasm-kernel] ").rstrip())
 
@@ -244,23 +267,8 @@ class WasmKernelApp(JupyterApp):
 
     def _begin_beside(self) -> None:
         """Begins the work beside the kernel, on threads of the calling process."""
-        self.launch.begin()
         if self.settings.sessions_bytes or self.settings.sessions_days:
             threading.Thread(target=lambda: self._upkeep().run(), daemon=True).start()
-
-    def _show_folder(self, session: Session, path: Path) -> str:
-        """Lets cells see the notebook's folder; returns the result in words. No thread runs yet."""
-        folders = session.folders
-        try:
-            folders.show_notebook(session.root.privates, path, _jupyters_folders())
-        except NotShown as problem:
-            self._note(str(problem))
-            return f"not shown, as it {problem.why}"
-        except OSError:
-            return "not shown, as it is gone"
-        if self.settings.writes_folder:
-            return "shown as /notebook; files of data that cells write there land in it"
-        return "shown as /notebook, never changed"
 
     def _place_beside(self, opening: Opening, secret: Path, policy: ExecutionPolicy) -> PlaceBeside:
         return PlaceBeside(
@@ -301,65 +309,17 @@ class WasmKernelApp(JupyterApp):
 
         return {**handlers, PruneSessions: prune(root)}
 
-    def _let_results_out(
-        self, sandbox: LocalSandbox, session: Session, publishing: PublishCommand
-    ) -> None:
-        """Lets the cells' files reach the notebook's folder, as far as the settings allow."""
-        link = publishing.link
-        notebook = session.folders.notebook
-        beneath = notebook.beneath if notebook is not None else None
-        if self.settings.writes_folder and beneath is not None:
-            from wasm_kernel.publishing.write_back import WriteBack
-
-            writing = WriteBack(session, beneath.folder, self.settings.publishable(), self._note)
-            sandbox.commands.listener, link = writing, writing.link
-        elif beneath is not None and not (self._publishes_at_end or self.settings.is_batch):
-            sandbox.commands.listener = UnpublishedNotice(session, publishing, self._note)
-        sandbox.commands.add(PUBLISH, publishing.run)
-        sandbox.commands.add(PUBLISHED, link, from_anywhere=True)
-
-    def _add_commands(
-        self,
-        sandbox: LocalSandbox,
-        session: Session,
-        confinement: Confinement,
-        opening: Opening,
-        seen_folder: str,
-    ) -> None:
-        """Adds the commands by which cells ask the host for work that they can't do."""
-
-        def say_path(_: object, context: CommandContext) -> None:
-            context.say(f"{session.workspace}\n")  # to the user only, not to the guest
-
-        def facts() -> dict[str, str]:
-            state = confinement.state
-            words = f"files: {state.files}; system calls: {state.calls}"
-            told = {"notebook_folder": seen_folder, "tomorrow": opening.tomorrow}
-            return {"confinement": words, "host_folder": "%session_path prints it", **told}
-
-        commands = sandbox.commands
-        sandbox.facts.add(facts)
-        commands.add("session_path", say_path)
-        own = fork_command(sandbox, session, of_notebook=opening.is_of_notebook)
-        commands.add(FORK, own if self.settings.fork else switched_off(_FORK_OFF))
-        if self.settings.pip:
-            sandbox.offer_pip()
-        else:
-            for name in sandbox.language_commands:
-                commands.add(name, switched_off(_PIP_OFF.format(name=name)))
-        if self.settings.prune_sessions:
-            from wasm_kernel.sessions.pruning import prune_command
-
-            commands.add("prune_sessions", prune_command(session.logger))
-        else:
-            commands.add("prune_sessions", switched_off(_PRUNE_OFF))
+    @property
+    def _has_log(self) -> bool:
+        """True if there is a log for events: a file, or this process's at level INFO or below."""
+        is_told = logging.getLogger("wasm_kernel").isEnabledFor(logging.INFO)
+        return self.settings.event_file is not None or is_told
 
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:
         """The logger of events: a file if one is set, else the log at level INFO or below."""
         place = self.settings.event_file
         if place is None:
-            own = logging.getLogger("wasm_kernel")
-            return SandboxLogger(own) if own.isEnabledFor(logging.INFO) else None
+            return SandboxLogger(logging.getLogger("wasm_kernel")) if self._has_log else None
         from wasm_kernel.events import EventFile
 
         file = EventFile(place)
@@ -444,21 +404,26 @@ def _jupyters_folders() -> tuple[Path, ...]:
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
     """Makes SIGINT interrupt the cell and SIGTERM end the kernel, a second SIGTERM at once.
 
-    The handlers run in the loop: the interrupted code may hold any lock that they would need. A
-    handler of `signal` alone would be late if its signal came just before the loop began to wait.
+    The handlers only wake the loop: the interrupted code may hold any lock that they would need.
     """
 
-    def end() -> None:
-        loop.remove_signal_handler(signal.SIGTERM)
-        kernel.stop()
+    def interrupt(*_: object) -> None:
+        loop.call_soon_threadsafe(kernel.interrupt)
 
-    loop.add_signal_handler(signal.SIGINT, kernel.interrupt)
-    loop.add_signal_handler(signal.SIGTERM, end)
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loop.call_soon_threadsafe(kernel.stop)
+
+    for number, handler in ((signal.SIGINT, interrupt), (signal.SIGTERM, end)):
+        # The loop's own handler, which does nothing, wakes it if a signal comes just before it
+        # begins to wait; but it would come after a message that the loop reads at the same time.
+        loop.add_signal_handler(number, lambda: None)
+        signal.signal(number, handler)
 
 
 def main(
     argv: Sequence[str] | None = None,
-    factory: LocalSandboxFactory = create,
+    factory: SandboxFactory = create,
     launch: KernelLaunch | None = None,
 ) -> None:
     """Runs a kernel in this process, with the options of the command line.

@@ -1,78 +1,103 @@
-"""The broker and the paths that a confined kernel keeps; `linux/confinement.py` closes all others.
+"""The broker and the paths that a confined front end keeps; `linux/confinement.py` closes others.
 
-A cell that got out of its instance through a flaw in wasmtime would be native code in this process.
-So the process gives up the rights that it does not need: first files and outgoing connections,
-before the guest's thread begins; then, once it listens, new sockets, programs and processes. The
-broker, which stays unconfined, does work that needs such rights.
+Cells run in a worker. The front end reads what the worker sends, has the keys of the connection,
+and cleans outputs. A flaw in that work would let a cell's code into this process. So the process
+gives up the rights that it does not need: first files and outgoing connections, before it has a
+second thread; then, once it listens, new sockets, programs and processes. The broker, which stays
+unconfined, does work that needs such rights.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec.structs import replace
 from traitlets.config import Config
 
-from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.frontends.jupyter import startup
-from wasm_kernel.linux.broker import Handlers, LocalBroker, ProcessBroker
+from wasm_kernel.frontends.jupyter.kernel_sandbox import relayed
+from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
-from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sessions.session import session_paths
+from wasm_kernel.service.fork_process import ForkProcess
+from wasm_kernel.service.fork_server import ForkServer
+from wasm_kernel.service.worker_supply import OwnSupply, WorkerDesk, WorkerSource, WorkerSupply
 
 IMPORTED_WHEN_CONFINED = (
     *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
-    *("comm", "dateutil", "psutil", "wasmtime", "packaging", "structlog"),
-    *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec", "installer"),
-    *("backports", "compression", "numpy", "threadpoolctl"),
+    *("comm", "dateutil", "psutil", "packaging", "structlog"),
+    *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec"),
+    *("backports", "compression"),
 )
-"""The packages from which a kernel imports modules after it is confined."""
+"""The packages from which a front end imports modules after it is confined."""
 
 
 def open_broker(
     handlers: Handlers,
+    nursery: ForkProcess | None,
     confinement: Confinement,
     ending: contextlib.ExitStack,
+    *,
     begin: Callable[[], None],
     at_end: Callable[[], None],
-) -> LocalBroker | ProcessBroker:
-    """Makes the broker; if this process will be confined, in another one that is not.
+) -> tuple[Broker, WorkerSource]:
+    """Makes the broker and the source of workers; if this process will be confined, in another one.
 
     Must come first: the broker should not have the files that the process opens later. Its process
-    calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it.
+    calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it. Workers are
+    forked from the `nursery`, or from a process of the kernel's own.
     """
     if not confinement.is_closing:
         begin()
         ending.callback(at_end)
-        return LocalBroker(handlers)
-    if startup.needs_bytecode():
-        ending.callback(startup.write_bytecode().poll)  # ended long ago, or ends by itself
-    broker = ProcessBroker.spawn(handlers, begin, at_end)
+        supply: WorkerSource = OwnSupply(ForkServer(nursery))
+        ending.callback(supply.close)
+        return LocalBroker(handlers), supply
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def serve_workers() -> None:
+        own.close()
+        server = ForkServer(nursery)
+        server.start()
+        desk.append(threading.Thread(target=WorkerDesk(theirs, server).run, daemon=True))
+        desk[0].start()
+        begin()
+
+    def end() -> None:
+        at_end()
+        desk[0].join()  # it ends the last worker, if no other process does
+
+    desk: list[threading.Thread] = []
+    broker = ProcessBroker.spawn(handlers, serve_workers, end)
+    theirs.close()
+    if nursery is not None:  # this process must not ask for workers without walls
+        nursery.close()
     ending.callback(broker.close)
-    return broker
+    supply = WorkerSupply(own)
+    ending.callback(supply.close)
+    return broker, supply
 
 
-def kept_by(
-    folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config: Config
-) -> KeptPaths:
-    """Returns the paths that a kernel's process keeps.
+def served_by(broker: Broker, handlers: Handlers, confinement: Confinement) -> Handlers:
+    """Returns the handlers of a worker's requests; a confined process has the broker's."""
+    return relayed(broker, handlers) if confinement.is_closing else handlers
 
-    They include the connection file, its folder if the kernel writes it, and ipc sockets' folders.
+
+def kept_by(file: Path, config: Config, read: tuple[Path, ...] = ()) -> KeptPaths:
+    """Returns the paths that a front end keeps; it has none of its session's folders.
+
+    They are the connection file, its folder if the kernel writes it, ipc sockets' folders, and the
+    folders that it has to `read`.
     """
-    kept = session_paths(folders, policy)
     made: tuple[Path, ...] = ()
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = (file.parent,)  # the file is written there, and removed at the end
-    notebook = folders.notebook.beneath if folders.notebook is not None else None
-    seen = () if notebook is None else (Path(f"/proc/self/fd/{notebook.folder.fd}"),)
-    return replace(
-        kept,
-        writable=(*kept.writable, *made),
-        readable=(*kept.readable, *seen),
+    return KeptPaths(
+        writable=made,
+        readable=read,
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=IMPORTED_WHEN_CONFINED,

@@ -1,12 +1,15 @@
-"""The forker: `-m wasm_kernel.frontends.jupyter.forker NAME LOCK`, from which kernels are forked.
+"""The forker: a process with everything loaded, from which kernels and their workers are forked.
 
-It has all imports, the compiled module and the base image, and serves the launchers of one user
-(`launcher.py`). No guest runs in it, and it has one thread: a process with a second one must not
-fork. It does not read a launcher's request: the forked process does.
+A kernel that Jupyter started itself starts it (`launcher.start`), and gets its first worker from
+it. Then the forker loads what kernels need, and serves the launchers of one user (`launcher.py`).
+It also forks the workers of the kernels that it forked: each has a line to it, see `WorkerForks`.
+No guest runs in it, and it has one thread: a process with a second one must not fork. It does not
+read a launcher's request: the forked process does.
 
-It tells each launcher how its kernel ended, and kills a kernel whose launcher is gone. When no
-kernel is left, it ends after some minutes without a request. Once a file of its installation has
-changed, it takes no more requests.
+It tells each launcher how its kernel ended, and kills a kernel whose launcher is gone. It ends some
+minutes after the last kernel. Once a file of its installation has changed, it takes no more
+launchers. If there is another forker of its name, it serves the kernel that started it, and ends
+with it.
 """
 
 from __future__ import annotations
@@ -21,33 +24,25 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import EPOCH
-from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.jupyter import confine, launcher, messages, startup
-from wasm_kernel.frontends.jupyter.kernel_launch import create
+from wasm_kernel.frontends.jupyter import launcher
 from wasm_kernel.frontends.jupyter.ports import CHANNELS, Ports
-from wasm_kernel.frontends.jupyter.settings import KernelSettings
-from wasm_kernel.guests.base import GuestLanguage, load
-from wasm_kernel.linux.broker import Broker, LateBroker, ProcessBroker, check_alone
+from wasm_kernel.linux.broker import check_alone
 from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service.fork_loop import WorkerForks
+from wasm_kernel.service.fork_process import ForkProcess
 
 if TYPE_CHECKING:
     import asyncio
 
-    from wasm_kernel.execution.sandbox import LocalSandbox
-    from wasm_kernel.folders.locks import Resume
-    from wasm_kernel.policy import ExecutionPolicy
-    from wasm_kernel.sessions.session import Session
-
 IDLE_SECONDS = 300.0
-"""Seconds after the last request when a forker without kernels ends."""
+"""Seconds after which a forker without kernels ends."""
 
 _NEEDED = (
     *("wasm_kernel.frontends.jupyter.app", "wasm_kernel.frontends.jupyter.connection"),
@@ -61,6 +56,8 @@ _NEEDED = (
 )
 """The modules that kernels need at their start or later; forked kernels share one copy."""
 
+_FIRST_SECONDS = 5.0  # for the first request for a worker, before what kernels need is loaded
+_QUIET_SECONDS = 1.0  # after it, for the first guest's start: that has the processors' time
 _WAITING = 64  # launchers with a pending request
 _HANDSHAKE_SECONDS = 10.0
 _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for arguments and variables
@@ -69,18 +66,12 @@ _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for argumen
 class ForkedLaunch:
     """A `KernelLaunch`: this process was forked for a launcher, to be its kernel.
 
-    Its languages are loaded, and share `broker`.
+    `line` is a line to the `forker`, a process, for this kernel's workers.
     """
 
-    def __init__(
-        self,
-        link: socket.socket,
-        languages: Mapping[RuntimeType, GuestLanguage],
-        broker: LateBroker,
-    ) -> None:
+    def __init__(self, link: socket.socket, line: socket.socket, forker: int) -> None:
         self._link = link
-        self._languages = languages
-        self._broker = broker
+        self.nursery: ForkProcess | None = ForkProcess(forker, line, os.getpid(), is_shared=True)
         self.ports = Ports()
 
     def take_over(self) -> bool:
@@ -121,27 +112,6 @@ class ForkedLaunch:
             os.close(own)
             self._link.settimeout(None)
 
-    def create(
-        self,
-        runtime: RuntimeType,
-        session: Session,
-        policy: ExecutionPolicy,
-        resume: Resume,
-        broker: Broker,
-    ) -> LocalSandbox:
-        """Makes the sandbox of this kernel."""
-        if not isinstance(broker, ProcessBroker):  # unconfined: its language has its own broker
-            return create(runtime, session, policy, resume, broker)
-        self._broker.broker = broker
-        language = self._languages.get(runtime)
-        return create(runtime, session, policy, resume, broker, language=language)
-
-    def begin(self) -> None:
-        """Does nothing: there is a forker already."""
-
-    def end(self) -> None:
-        """Does nothing."""
-
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Ends this process with its launcher, even if the forker, which does so, is gone."""
         loop.add_reader(self._link.fileno(), lambda: os._exit(1))
@@ -156,21 +126,30 @@ class _Kernel(Struct, frozen=True):
 
 
 class Forker:
-    """The forker's loop; its socket is `name` in `folder`. Its process has no other thread."""
+    """The forker's loop; its socket is called `name`. Its process has no other thread."""
 
-    def __init__(self, folder: int, name: str) -> None:
-        self._path = f"/proc/self/fd/{folder}/{name}"
-        self._folder = folder
+    def __init__(self, name: str) -> None:
+        self.forks = WorkerForks(self._close, is_shared=True)
+        self._name = name
         self._files = frozenset(_files())
         self._circumstances = launcher.circumstances()
-        self._poll = select.poll()
+        self._poll = self.forks.poll
         self._asking: dict[int, socket.socket] = {}
         self._kernels: dict[int, _Kernel] = {}  # by their links, and by their descriptors
         self._listening: socket.socket | None = None
+        self._folder = -1
 
     def listen(self) -> bool:
-        """Begins to listen; False if another forker of that name already does."""
-        fcntl.flock(self._folder, fcntl.LOCK_EX)
+        """Begins to listen; False if another forker of that name does, or this user can't have one.
+
+        Launchers wait until it runs.
+        """
+        try:
+            self._folder = _opened_place()
+            fcntl.flock(self._folder, fcntl.LOCK_EX)
+        except OSError:
+            return False
+        self._path = f"/proc/self/fd/{self._folder}/{self._name}"
         try:
             _remove_dead_sockets(self._folder)
             if Path(self._path).exists():
@@ -181,30 +160,40 @@ class Forker:
             self._mark = Path(self._path).stat()
         finally:
             fcntl.flock(self._folder, fcntl.LOCK_UN)
-        self._poll.register(self._listening, select.POLLIN)
         return True
 
-    def run(self) -> socket.socket | None:
-        """Forks kernels until it was idle for `IDLE_SECONDS`.
+    def run(self) -> ForkedLaunch | None:
+        """Forks kernels and workers until there was neither, nor a line, for `IDLE_SECONDS`.
 
-        Returns the connection to its launcher in a forked process, None at the end of the forker.
+        Returns the launch in a forked kernel, None at the end of the forker.
         """
+        assert self._listening is not None
+        self._poll.register(self._listening, select.POLLIN)
         until = time.monotonic() + IDLE_SECONDS
-        while self._kernels or (self._listening and time.monotonic() < until):
-            # one event at a time: handling it may close a descriptor whose number is then reused
-            for descriptor, event in self._poll.poll(IDLE_SECONDS * 1000)[:1]:
-                if descriptor in self._kernels:
-                    self._attend(self._kernels[descriptor], descriptor)
-                elif descriptor not in self._asking:
-                    self._accept()
-                else:
-                    until = time.monotonic() + IDLE_SECONDS
-                    link = self._asking.pop(descriptor)
-                    if event & select.POLLHUP or not self._serves(link):
-                        self._refuse(link)
-                    elif self._fork(link):
-                        return link
+        while True:
+            if self._kernels or self.forks.is_needed:
+                until = time.monotonic() + IDLE_SECONDS
+            elif self._listening is None or time.monotonic() >= until:
+                break
+            event = self.forks.next_event(IDLE_SECONDS)
+            if event is None or self.forks.attend(event[0]):
+                continue
+            if (forked := self._attend(*event)) is not None:
+                return forked
         self._leave()
+        return None
+
+    def _attend(self, descriptor: int, event: int) -> ForkedLaunch | None:
+        """Handles an event of a launcher or a kernel; returns the launch in a forked kernel."""
+        if descriptor in self._kernels:
+            self._end(self._kernels[descriptor], descriptor)
+        elif descriptor not in self._asking:
+            self._accept()
+        else:
+            link = self._asking.pop(descriptor)
+            if not event & select.POLLHUP and self._serves(link):
+                return self._fork(link)
+            self._refuse(link)
         return None
 
     def _accept(self) -> None:
@@ -233,36 +222,54 @@ class Forker:
             return False
         return user == os.geteuid() and circumstances == self._circumstances
 
-    def _fork(self, link: socket.socket) -> bool:
-        """Forks a kernel; returns whether this process is the forked one."""
+    def _fork(self, link: socket.socket) -> ForkedLaunch | None:
+        """Forks a kernel; returns its launch in the forked process."""
         check_alone()
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:  # too many kernels
+            self._refuse(link)
+            return None
+        own = os.getpid()
         try:
             process = os.fork()
         except OSError:  # too many processes: the launcher becomes the kernel itself
+            ours.close()
+            theirs.close()
             self._refuse(link)
-            return False
+            return None
         if not process:
-            self._close_all(link)
-            return True
+            ours.close()
+            self.forks.close()
+            self._close()
+            return ForkedLaunch(link, theirs, own)
+        theirs.close()
+        self._forked(process, link, ours)
+        return None
+
+    def _forked(self, process: int, link: socket.socket, line: socket.socket) -> None:
+        """Notes a kernel; ends it if it can't be watched."""
         try:
-            kernel = _Kernel(link, process, os.pidfd_open(process))
-        except OSError:  # the kernel could not be watched
+            descriptor = os.pidfd_open(process)
+            self.forks.add(line, process)
+        except OSError:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
+            line.close()
             self._refuse(link)
-            return False
-        self._kernels |= {link.fileno(): kernel, kernel.descriptor: kernel}
+            return
+        kernel = _Kernel(link, process, descriptor)
+        self._kernels |= {link.fileno(): kernel, descriptor: kernel}
         self._poll.modify(link, 0)  # errors and hang-ups are reported in any case
-        self._poll.register(kernel.descriptor, select.POLLIN)
-        return False
+        self._poll.register(descriptor, select.POLLIN)
 
     def _refuse(self, link: socket.socket) -> None:
         """Refuses a launcher, which then becomes the kernel itself."""
         self._poll.unregister(link)
         link.close()
 
-    def _close_all(self, link: socket.socket) -> None:
-        """Closes the forker's descriptors in a kernel, above all those of other kernels."""
+    def _close(self) -> None:
+        """Closes the descriptors of other launchers and kernels in a forked process."""
         for kernel in {*self._kernels.values()}:
             kernel.link.close()
             os.close(kernel.descriptor)
@@ -270,9 +277,10 @@ class Forker:
             other.close()
         if self._listening is not None:
             self._listening.close()
-        os.close(self._folder)
+        if self._folder >= 0:
+            os.close(self._folder)
 
-    def _attend(self, kernel: _Kernel, descriptor: int) -> None:
+    def _end(self, kernel: _Kernel, descriptor: int) -> None:
         """Kills a kernel whose launcher is gone, or tells the launcher how its kernel ended."""
         self._poll.unregister(descriptor)
         del self._kernels[descriptor]
@@ -331,13 +339,10 @@ def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
             yield from _files(entry.path)
 
 
-def _load() -> tuple[dict[RuntimeType, GuestLanguage], LateBroker]:
-    """Loads the languages and modules that kernels need, without starting a thread.
+def _load(forks: WorkerForks) -> None:
+    """Loads the modules that kernels need, without starting a thread; serves lines in between."""
+    from wasm_kernel.frontends.jupyter import startup
 
-    The base image is not mapped for them: its page tables would make each fork, of the kernel and
-    of its broker, take 3 ms longer, and the kernel would gain less. Raises `WasmKernelError` if no
-    guest is in the cache.
-    """
     with startup.without("ssl"):
         importlib.import_module("asyncio")
     for package in ("ipykernel", "jupyter_client", "IPython"):
@@ -345,36 +350,29 @@ def _load() -> tuple[dict[RuntimeType, GuestLanguage], LateBroker]:
     with startup.without("curses"):
         for name in _NEEDED:
             importlib.import_module(name)
-    broker = LateBroker()
-    languages = {}
-    for runtime in RuntimeType:
-        with contextlib.suppress(WasmKernelError):
-            language = load(runtime, broker)
-            language.prepare(EPOCH, lambda text: None)
-            language.define_early(EPOCH)
-            languages[runtime] = language
-    if not languages:
-        raise WasmKernelError("no guest is in the cache")
-    import_places(confine.IMPORTED_WHEN_CONFINED)  # the result is cached
-    _practise(languages)
+            forks.serve(0.0)
+    _practise()
+    check_alone()
     gc.collect()
     gc.freeze()
-    return languages, broker
 
 
-def _practise(languages: Iterable[RuntimeType]) -> None:
+def _practise() -> None:
     """Does the first steps of each kernel, so that their results are cached.
 
     It reads a command line and makes the description of each language. It reads no files of the
     user.
     """
+    from wasm_kernel.frontends.jupyter import confine, messages
     from wasm_kernel.frontends.jupyter.app import WasmKernelApp
+    from wasm_kernel.frontends.jupyter.settings import KernelSettings
 
+    import_places(confine.IMPORTED_WHEN_CONFINED)
     app = WasmKernelApp()
     app.parse_command_line(["-f", "kernel.json"])
     KernelSettings(parent=app)
-    for language in languages:
-        messages.kernel_info(language)
+    for runtime in RuntimeType:
+        messages.kernel_info(runtime)
 
 
 def _opened_place() -> int:
@@ -385,34 +383,27 @@ def _opened_place() -> int:
     return launcher.open_place()
 
 
-def main(name: str, lock: int) -> None:
+def main(name: str, line: int, owner: int) -> None:
     """Runs the forker, and in forked processes the kernels.
 
-    It ends if its name is not the one that launchers expect. `lock` is a descriptor; its lock keeps
-    others from starting another forker while this one loads.
+    `line` is the descriptor of the line to its owner, a process. Launchers are only served if its
+    name is the one that they expect.
     """
-    if launcher.forker_name() != name or os.fork():
-        os._exit(0)  # so that its starter need not wait
-    gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    forker = Forker(_opened_place(), name)
-    try:
-        loaded = _load()
-    except WasmKernelError:
+    is_expected = launcher.forker_name() == name  # before its variables change
+    forker = Forker(name)
+    with contextlib.suppress(ProcessLookupError):  # the owner has ended
+        forker.forks.add(socket.socket(fileno=line), owner)
+    forker.forks.prepare()
+    forker.forks.serve(_QUIET_SECONDS, _FIRST_SECONDS)
+    if not (is_expected and forker.listen()):
+        forker.forks.run()
         os._exit(0)
-    os.chdir("/")
-    check_alone()
-    is_first = forker.listen()
-    os.close(lock)
-    if not is_first or (link := forker.run()) is None:
-        os._exit(0)
-    kernel = ForkedLaunch(link, *loaded)
-    if not kernel.take_over():
+    _load(forker.forks)
+    forker.forks.get_ready()
+    os.chdir("/")  # only now: packages that lie in a kernel's own folder are treated differently
+    if (kernel := forker.run()) is None or not kernel.take_over():
         os._exit(0)
     from wasm_kernel.frontends.jupyter.app import main as run
 
-    run(factory=kernel.create, launch=kernel)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    run(launch=kernel)

@@ -10,7 +10,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -40,7 +39,6 @@ from wasm_kernel.policy import RuntimeType
 EXIT_SECONDS = 0.1  # for the reply to `exit` to leave before the kernel ends, as in ipykernel
 CLOSE_POLL = 0.01
 UNHEARD_SECONDS = 0.5  # then a client is answered even if none has subscribed
-REST_SECONDS = 60.0  # without a message, before memory that the guest does not need is given back
 CLOSE_SECONDS = 1.0  # for a running cell to end at a shutdown
 
 STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
@@ -87,8 +85,7 @@ class WasmKernel(Kernel):
         self.runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._narrated: set[str | None] = set()  # clients that were shown the progress of the start
-        self._usage = Usage(sandbox.policy)
-        self._resting: asyncio.TimerHandle | None = None
+        self._usage = Usage(sandbox)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         stdin = StdinChannel(self.stdin_socket, session)
         self._page = Page(
@@ -243,20 +240,6 @@ class WasmKernel(Kernel):
                 await self.dispatch_shell(msg)
             else:
                 self._page.parse(msg)  # notes its signature, so that it can't be sent again
-        self._rest_later()
-
-    def _rest_later(self) -> None:
-        """Lets the guest rest after a while without a message."""
-        if self._resting is not None:
-            self._resting.cancel()
-        self._resting = self.loop.call_later(
-            REST_SECONDS, lambda: self._keep(self.loop.create_task(self._rest()))
-        )
-
-    async def _rest(self) -> None:
-        with suppress(WasmKernelError):  # it is closed
-            if not await asyncio.to_thread(self.sandbox.rest):
-                self._rest_later()
 
     async def _answer_question(self, msg: Any) -> None:
         """Answers a question that came after a cell: in its turn, or during a long start."""

@@ -2,8 +2,8 @@
 
 That process is the forker (`forker.py`). The launcher passes it the connection file, arguments,
 folder, environment and standard streams, and stays while the kernel runs: Jupyter watches, signals
-and kills the launcher as if it were the kernel. If there is no forker, this process becomes the
-kernel itself.
+and kills the launcher as if it were the kernel. If there is no forker, this process starts one,
+and becomes the kernel itself.
 
 A forked kernel must not differ from a started one. So a forker only serves launchers with the same
 user, limits, namespaces, control groups, interpreter, search path, and variables that are read
@@ -30,18 +30,26 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from wasm_kernel.frontends.jupyter.ports import Ports
+    from wasm_kernel.service.fork_process import ForkProcess
+
+FORKER = "wasm_kernel.frontends.jupyter.forker"
+"""The program of the process that kernels are forked from."""
 
 SETTING = "WASM_KERNEL_FORKER"
 """The environment variable that, set to `0`, forbids forking kernels from a loaded process."""
 
 VARIABLES = (
-    *("GLIBC_TUNABLES", "HOME", "LANG", "LC_", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON"),
-    *("JUPYTER_ALLOW_INSECURE_WRITES", "JUPYTER_PLATFORM_DIRS", "JUPYTER_USE_PROGRAMDATA"),
-    *("PYZMQ_", "TMPDIR", "TORNADO_", "TRAITLETS_", "TZ", "USER", "WASM_KERNEL_BASELINE"),
-    *("WASM_KERNEL_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR"),
-    *("XDG_STATE_HOME", "MSGPACK_"),
+    *("GLIBC_TUNABLES=", "HOME=", "LANG=", "LANGUAGE=", "LC_", "LD_AUDIT=", "LD_BIND_"),
+    *("LD_LIBRARY_PATH=", "LD_PRELOAD=", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON"),
+    *("JUPYTER_ALLOW_INSECURE_WRITES=", "JUPYTER_PLATFORM_DIRS=", "JUPYTER_USE_PROGRAMDATA="),
+    *("PYZMQ_", "TMPDIR=", "TORNADO_", "TRAITLETS_", "TZ=", "TZDIR=", "USER=", "MSGPACK_"),
+    *("WASM_KERNEL_BASELINE=", "WASM_KERNEL_CACHE=", "XDG_CACHE_HOME=", "XDG_CONFIG_DIRS="),
+    *("XDG_DATA_DIRS=", "XDG_RUNTIME_DIR=", "XDG_STATE_HOME="),
 )
-"""The prefixes of variables that take effect before a kernel is forked."""
+"""How the variables begin, up to a whole name with its `=`, that act before a kernel is forked.
+
+A forker has no others: they may hold keys, and workers, which may be taken over, inherit all.
+"""
 
 GO = b"g"
 """A launcher's answer once it has the kernel: from then on, it never becomes the kernel itself."""
@@ -137,12 +145,17 @@ def circumstances(process: int | str = "self") -> bytes:
 
 
 def options() -> list[str] | None:
-    """The interpreter's options on the command line; None if it was not started with `-m`.
+    """The interpreter's options on the command line; None if neither `-m` nor `-c` follows them.
 
     `-P` is left out: the search path shows its effect.
     """
-    words = sys.orig_argv[1:]
-    return [word for word in words[: words.index("-m")] if word != "-P"] if "-m" in words else None
+    found: list[str] = []
+    for word in sys.orig_argv[1:]:
+        if word in ("-m", "-c"):
+            return found
+        if word != "-P":
+            found.append(word)
+    return None
 
 
 def forker_name() -> str:
@@ -162,7 +175,8 @@ def forker_name() -> str:
 
 def variables() -> dict[str, str]:
     """The variables for starting a forker: those that take effect before it forks."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    given = os.environ.items()
+    found = {name: value for name, value in given if f"{name}=".startswith(VARIABLES)}
     if found.get("XDG_RUNTIME_DIR", "").startswith("/"):
         found.pop("XDG_STATE_HOME", None)  # it is only used for the sockets' folder
     return found
@@ -180,23 +194,34 @@ def _integer(raw: bytes) -> int:
 # -- a kernel
 
 
-def launch(ports: Ports) -> str:
+def launch(ports: Ports) -> ForkProcess | None:
     """Gets the kernel forked, and ends as the kernel does.
 
-    Returns only if this process must become the kernel: the name of the forker to start; empty if
-    there must be none.
+    Returns only if this process must become the kernel: the forker that it has started, which is
+    loading, and forks this kernel's workers; None if there can't be one.
     """
     if os.environ.get(SETTING) == "0":
-        return ""
+        return None
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # as a kernel does until it is up
     try:
         name = forker_name()
     except OSError:  # no /proc, say
-        return ""
+        return None
     if name and (forked := _forked(name, ports)) is not None:
         ports.close()
         _stay(*forked)
-    return name
+    is_kernel = any(word == "-f" or word.startswith("--f=") for word in sys.argv[1:])
+    return start(name) if name and is_kernel else None  # and not just a question for help
+
+
+def start(name: str) -> ForkProcess | None:
+    """Starts a forker; None if there is no room for one."""
+    from wasm_kernel.service.fork_process import start_shared
+
+    try:
+        return start_shared(FORKER, name, options() or (), variables())
+    except OSError:
+        return None
 
 
 def _forked(name: str, ports: Ports) -> tuple[_socket.socket, int] | None:

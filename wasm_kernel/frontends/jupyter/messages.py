@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -18,7 +17,6 @@ from msgspec.structs import asdict, replace
 from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.guests import base
-from wasm_kernel.guests.base import LanguageInfo
 from wasm_kernel.guests.protocol import (
     ClearOutput,
     Display,
@@ -318,14 +316,9 @@ PROTOCOL = "5.3"  # of Jupyter's messages, as in ipykernel's base class
 _LINKS = (("wasm-kernel", "https://pypi.org/project/wasm-kernel/"),)
 
 
-@cache
-def _language(runtime: RuntimeType) -> LanguageInfo:
-    return base.load(runtime).info
-
-
 def kernel_info(runtime: RuntimeType) -> dict[str, Any]:
     """The content of `kernel_info_reply`, without its status; needs no running guest."""
-    language = _language(runtime)
+    language = base.info_of(runtime)
     return {
         "protocol_version": PROTOCOL,
         "implementation": "wasm-kernel",

@@ -20,6 +20,7 @@ from traitlets import TraitError
 from traitlets.config import Application
 
 from wasm_kernel.errors import PolicyError, WasmKernelError, describe
+from wasm_kernel.execution.interfaces import ProcessUsage
 from wasm_kernel.frontends.jupyter import config_files
 from wasm_kernel.frontends.jupyter.settings import (
     ROOT_ENVIRONMENT,
@@ -126,9 +127,9 @@ class RefusingSandbox:
         """Returns False: no cell runs."""
         return False
 
-    def rest(self) -> bool:
-        """Returns True: there is no guest."""
-        return True
+    def process_usage(self) -> ProcessUsage:
+        """Returns zeros: there is no guest."""
+        return ProcessUsage()
 
     def close(self, *, anew: bool = False) -> None:
         """Does nothing."""

@@ -74,7 +74,7 @@ _TRAITS: dict[str, Any] = {
 }
 
 
-class _Session(Configurable):
+class SessionSettings(Configurable):
     """The session that a kernel opens, and what its cells may use."""
 
     language = Enum(
@@ -153,10 +153,11 @@ class _Session(Configurable):
         [OFF, AUTO, REQUIRED],
         AUTO,
         config=True,
-        help="Whether the kernel's process, once it runs, gives up access to all files except "
-        "Python's and its session's, and to new connections and programs. A flaw in the sandbox "
-        "would then reach nothing else. off; auto, if Linux offers Landlock and seccomp; or "
-        "required: no kernel starts without it.",
+        help="Whether the kernel's processes give up access to files, new connections and "
+        "programs. The one with the guest keeps Python's files, the cache, its session's, the "
+        "mounts and the shown folder; the one with Jupyter's keys none of the session's. A flaw "
+        "in the sandbox would then reach nothing else. off; auto, if Linux offers Landlock and "
+        "seccomp; or required: no kernel starts without it.",
     )
     outputs = Enum(
         [mode.value for mode in Mode],
@@ -257,6 +258,7 @@ class _Session(Configurable):
 
     @property
     def runtime(self) -> RuntimeType:
+        """The language of the cells."""
         return RuntimeType(self.language)
 
     @property
@@ -307,6 +309,7 @@ class _Session(Configurable):
 
     @property
     def event_file(self) -> Path | None:
+        """The file that gets every event; None if there is none."""
         return _absolute("event_log", self.event_log) if self.event_log else None
 
     def check(self) -> None:
@@ -323,6 +326,7 @@ class _Session(Configurable):
         return opening(self.root, session, notebook)
 
     def policy(self) -> ExecutionPolicy:
+        """Returns the limits. Raises `PolicyError`, which names the wrong setting."""
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()
@@ -391,8 +395,8 @@ def _policy_traits() -> dict[str, TraitType[Any, Any]]:
 
 # Named WasmKernel, as traitlets names a section of the configuration by its class. It is not a part
 # of the kernel class itself, whose import takes long, so that the guest can start before it.
-_settings: Any = type(_Session)
-KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits())
+_settings: Any = type(SessionSettings)
+KernelSettings: type[SessionSettings] = _settings(SECTION, (SessionSettings,), _policy_traits())
 
 
 def check_names(config: Config) -> None:

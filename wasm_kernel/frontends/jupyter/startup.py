@@ -1,4 +1,4 @@
-"""The speed of a start: imports that a kernel skips, and bytecode for the others; and the progress
+"""The speed of a start: imports that a kernel skips; and the progress
 of a slow start.
 
 The kernel needs a few modules of ipykernel and jupyter_client, and `ipykernel.kernelbase` needs one
@@ -10,7 +10,6 @@ and ssl, for an asyncio that makes no connections, a fiftieth.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -18,18 +17,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
-from importlib.util import cache_from_source, module_from_spec
-from pathlib import Path
+from importlib.util import module_from_spec
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.guests.protocol import ClearOutput, Stream
-from wasm_kernel.policy import RuntimeType
 
 # -- imports that a start skips
 
 if TYPE_CHECKING:
     import asyncio
-    import subprocess
 
     from wasm_kernel.execution.interfaces import Listener
 
@@ -75,43 +71,6 @@ def without(name: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
-
-
-# -- bytecode
-
-_IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.connection"
-_IMPORTS += ", wasm_kernel.execution.sandbox"
-_IMPORTS += "".join(f", wasm_kernel.guests.{runtime.value}.language" for runtime in RuntimeType)
-
-
-def needs_bytecode() -> bool:
-    """Returns whether bytecode is missing and can be written, judged by the last module of a start.
-
-    Python compiles a module when it is first imported, and keeps the bytecode beside it. Some
-    installers do that themselves (pip), others leave it to Python (uv, an editable install). A
-    confined kernel can't write there, so each start would compile everything anew, which takes a
-    third of its time. So an unconfined process does it once, while the first kernel starts.
-    """
-    last = Path(__file__).with_name("kernel.py")
-    kept = cache_from_source(str(last))
-    return not (
-        sys.dont_write_bytecode or Path(kept).exists() or not os.access(last.parent, os.W_OK)
-    )
-
-
-def write_bytecode() -> subprocess.Popen[bytes]:
-    """Starts another interpreter that imports a kernel's modules; does not wait for it.
-
-    It ends with this process; the next start then compiles the rest.
-    """
-    import subprocess
-
-    from wasm_kernel.linux.broker import tied_command
-
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen(  # noqa: S603 - the command is fixed
-        tied_command(_IMPORTS), stdin=quiet, stdout=quiet, stderr=quiet
-    )
 
 
 # -- a slow start

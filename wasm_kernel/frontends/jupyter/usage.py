@@ -1,29 +1,33 @@
 """The kernel's use of resources, for monitors: the fields of ipykernel, and the guest's.
 
-Unlike ipykernel it does not search the machine for child processes: a confined process can't see
-them, and this kernel has none.
+Unlike ipykernel it does not search the machine for child processes, as a confined process can't see
+them. It knows its only one that matters, the guest's.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import Any
 
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.execution.interfaces import Sandbox
 from wasm_kernel.result import SandboxResult
 
 
 class Usage:
     """The resources that the last cell used. The main thread notes them, the control thread asks.
 
-    In the reply to `usage_request`, `kernel_memory` is the process's own memory in bytes, with the
-    guest's; `guest_memory` is the size of the guest's memory after the last cell, which only grows;
+    In the reply to `usage_request`, `kernel_memory` is the memory in bytes of this process and the
+    guest's, and `kernel_cpu` their use of one processor in percent since the last reply.
+    `guest_memory` is the size of the guest's memory after the last cell, which only grows;
     `fuel_consumed` is the fuel of that cell, or null if fuel is not counted.
     """
 
-    def __init__(self, policy: ExecutionPolicy) -> None:
-        self._policy = policy
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._policy = sandbox.policy
+        self._before = (time.monotonic(), 0.0)
         self._process: Any = None
         self._memory = 0
         self._fuel: int | None = None
@@ -49,12 +53,18 @@ class Usage:
 
         if self._process is None:
             self._process = psutil.Process()
-        memory = self._process.memory_full_info()
+        memory, guests = self._process.memory_full_info(), self._sandbox.process_usage()
         found = {
-            "kernel_cpu": self._process.cpu_percent(),
-            "kernel_memory": getattr(memory, "pss", memory.rss),
+            "kernel_cpu": self._process.cpu_percent() + self._percent(guests.cpu_seconds),
+            "kernel_memory": getattr(memory, "pss", memory.rss) + guests.memory_bytes,
             "host_virtual_memory": dict(psutil.virtual_memory()._asdict()),
         }
         percent = psutil.cpu_percent()
         # the first value is meaningless, and ipykernel leaves it out as well
         return found | ({"host_cpu_percent": percent} if percent else {})
+
+    def _percent(self, seconds: float) -> float:
+        """Returns the guest's use of one processor since the last call."""
+        now, (before, used) = time.monotonic(), self._before
+        self._before = (now, seconds)
+        return 100 * max(0.0, seconds - used) / max(now - before, 1e-3)

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.broker_handlers import Fetched, FetchedPackages, FetchPackages
 from wasm_kernel.guests.fetcher import plain, run_fetcher
@@ -41,7 +40,7 @@ _NPM = "import os, sys; os.execvp('npm', ['npm', *sys.argv[1:]])\n"
 _QUIET = {"NO_COLOR": "1", "npm_config_progress": "false"}
 
 
-def compile_in_background(flavour: FlavourName) -> None:
+def compile_in_background() -> None:
     """Does nothing: this guest has no slower code to begin with."""
 
 

@@ -6,12 +6,15 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from wasm_kernel.engine.compiler import GuestBinary
 from wasm_kernel.errors import BundleError
 from wasm_kernel.guests.base import runtimes_folder
+
+if TYPE_CHECKING:
+    from wasm_kernel.engine.compiler import GuestBinary
 
 FOLDER = "_guest_javascript"
 AGENT = "wasm-kernel:"
@@ -74,6 +77,8 @@ def guest_folder() -> Path:
 def _binary(path: Path, sums: Mapping[str, str], title: str) -> GuestBinary:
     if path.name not in sums:
         raise BundleError(f"the JavaScript guest's description is incomplete. {_REINSTALL}")
+    from wasm_kernel.engine.compiler import GuestBinary  # imports wasmtime
+
     return GuestBinary(path, sums[path.name], title, _STACK_BYTES, _REINSTALL)
 
 

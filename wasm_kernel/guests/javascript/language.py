@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
-from wasm_kernel.engine.flavours import FLAVOURS, Flavour
-from wasm_kernel.errors import BundleError, CompileError
+from wasm_kernel.engine.flavours import Flavour
+from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SandboxFolders
 from wasm_kernel.guests.base import (
     CommandHandler,
@@ -21,9 +21,11 @@ from wasm_kernel.guests.base import (
     Finding,
     GuestSetup,
     LanguageInfo,
+    examine_code,
 )
 from wasm_kernel.guests.broker_handlers import PrepareGuest
 from wasm_kernel.guests.javascript import files as guest_files
+from wasm_kernel.guests.javascript import info
 from wasm_kernel.guests.javascript.files import GuestFiles
 from wasm_kernel.guests.javascript.guest import (
     Addresses,
@@ -47,10 +49,6 @@ from wasm_kernel.wasi_files.access import FileAccess
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
-_HELP_LINKS = (
-    ("JavaScript Reference", "https://developer.mozilla.org/docs/Web/JavaScript/Reference"),
-    ("TypeScript Handbook", "https://www.typescriptlang.org/docs/handbook/intro.html"),
-)
 _COMMAND = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
 _LINE = re.compile(r"[^\r\n]+")
 
@@ -87,16 +85,7 @@ class JavaScriptLanguage:
     @property
     def info(self) -> LanguageInfo:
         """Facts about the language that are known without a running guest."""
-        language = {
-            "name": "javascript",
-            "version": f"ES2025, QuickJS-NG {guest_files.VERSION}",
-            "mimetype": "application/typescript",
-            "codemirror_mode": "typescript",
-            "pygments_lexer": "typescript",
-            "nbconvert_exporter": "script",
-            "file_extension": ".ts",
-        }
-        return LanguageInfo("JavaScript and TypeScript", language, _HELP_LINKS)
+        return info.info()
 
     def examine(self) -> Iterator[Finding]:
         """Yields findings about its files and its cache; changes nothing."""
@@ -109,16 +98,8 @@ class JavaScriptLanguage:
         yield Finding(
             "ok", f"the guest is JavaScript, by QuickJS-NG {guest_files.VERSION} ({build})"
         )
-        for flavour in FLAVOURS.values():
-            state = self._state_of_code(flavour)
-            what = f"the JavaScript guest for {flavour.purpose}"
-            yield Finding(state.mark, f"{what} is {state.text}")
-
-    def _state_of_code(self, flavour: Flavour) -> Finding:
-        try:
-            return Finding("ok", self.prepared.place(self.files.interpreter, flavour))
-        except CompileError as problem:
-            return Finding("note", f"{problem}: the first sandbox waits some seconds")
+        late = "the first session waits some seconds"
+        yield from examine_code(self.prepared, "the JavaScript guest", late)
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""

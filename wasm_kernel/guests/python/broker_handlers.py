@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.guests.broker_handlers import (
     Fetched,
     FetchedPackages,
@@ -15,13 +14,12 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
 
 
-def compile_in_background(flavour: FlavourName) -> None:
-    """Begins to compile code of a flavour, in a process of its own."""
+def compile_in_background() -> None:
+    """Begins to compile the guest with the optimizing compiler, in a process of its own."""
     from wasm_kernel.engine.cache import Cache
-    from wasm_kernel.engine.flavours import named
     from wasm_kernel.guests.python import background
 
-    background.begin(Cache(), named(flavour))
+    background.begin(Cache())
 
 
 def fetch_packages(

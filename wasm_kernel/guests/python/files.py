@@ -22,14 +22,17 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import GuestBinary
 from wasm_kernel.errors import BundleError
 from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.wasi_files.preopens import NULL_DEVICE
+
+if TYPE_CHECKING:
+    from wasm_kernel.engine.compiler import GuestBinary
 
 STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
 BUNDLE_NAME = "wasm-kernel.zip"
@@ -89,6 +92,8 @@ class GuestFiles(msgspec.Struct, frozen=True):
     @property
     def wasm(self) -> GuestBinary:
         """The wasm file, as the compiler takes it."""
+        from wasm_kernel.engine.compiler import GuestBinary  # imports wasmtime
+
         return GuestBinary(
             Path(self.binary),
             self.binary_digest,
@@ -119,7 +124,7 @@ def guest_files(cache: Cache) -> GuestFiles:
         return known
     found = find(cache)
     note = msgspec.json.encode(_Note(stamp, found))
-    with contextlib.suppress(PermissionError):  # a confined kernel may only read the cache
+    with contextlib.suppress(PermissionError):  # a confined worker may only read the cache
         cache.prepare()
         cache.write(_note_name(), lambda path: _write(path, note))
     return found

@@ -12,8 +12,8 @@ import msgspec
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
-from wasm_kernel.engine.flavours import BASELINES, FLAVOURS, Flavour, may_run_baseline
-from wasm_kernel.errors import BundleError, CompileError
+from wasm_kernel.engine.flavours import BASELINE, UNCHECKED, Flavour, may_run_baseline
+from wasm_kernel.errors import BundleError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.guests.base import (
     CommandContext,
@@ -22,10 +22,12 @@ from wasm_kernel.guests.base import (
     Finding,
     GuestSetup,
     LanguageInfo,
+    examine_code,
 )
 from wasm_kernel.guests.broker_handlers import CompileInBackground, PrepareGuest
 from wasm_kernel.guests.prepared import PreparedFiles
 from wasm_kernel.guests.python import files as guest_files
+from wasm_kernel.guests.python import info
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
 from wasm_kernel.guests.python.guest import (
@@ -47,13 +49,6 @@ from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
-_HELP_LINKS = (
-    ("Python Reference", "https://docs.python.org/3.15"),
-    ("IPython Reference", "https://ipython.readthedocs.io/en/stable/"),
-    ("NumPy Reference", "https://numpy.org/doc/stable/reference/"),
-    ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
-    ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
-)
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
 
@@ -115,30 +110,19 @@ class PythonLanguage:
         The first sessions of a machine run slow code, and have the small image until the whole one
         is there.
         """
-        is_whole = flavour.until is None or self.prepared.image_at_hand() is not None
+        is_whole = not flavour.is_baseline or self.prepared.image_at_hand() is not None
         return self.prepared if is_whole else self.small
 
     @property
     def info(self) -> LanguageInfo:
         """Facts about the language that are known without a running guest."""
-        try:
-            version = self.files.python_version
-        except (BundleError, OSError):
-            version = "unknown"  # the first cell says which file is missing
-        language = {
-            "name": "python",
-            "version": version,
-            "mimetype": "text/x-python",
-            "codemirror_mode": {"name": "ipython", "version": 3},
-            "pygments_lexer": "ipython3",
-            "nbconvert_exporter": "python",
-            "file_extension": ".py",
-        }
-        return LanguageInfo(f"Python {version}", language, _HELP_LINKS)
+        return info.info(self.cache)
 
     def examine(self) -> Iterator[Finding]:
         """Yields findings about its files and its cache; changes nothing."""
         from importlib.metadata import PathDistribution
+
+        from wasm_kernel.guests.python import background
 
         try:
             files, upstream = self.files, PathDistribution(guest_files.guest_folder()).version
@@ -158,30 +142,12 @@ class PythonLanguage:
             yield Finding("ok", f"{place} private to you")
         else:
             yield Finding("note", f"{place} not there yet; `wasm-kernel warm` fills it")
-        for flavour in FLAVOURS.values():
-            state = self._state_of_code(flavour)
-            yield Finding(state.mark, f"the guest for {flavour.purpose} is {state.text}")
+        late = "the first session takes slower code, or waits a minute or more (`wasm-kernel warm`)"
+        if process := background.running(self.cache):
+            late = f"process {process} compiles it at low priority; until then slower code is used"
+        yield from examine_code(self.prepared, "the guest", late)
         state = self._state_of_image()
         yield Finding(state.mark, f"the base image with pandas and matplotlib is {state.text}")
-
-    def _state_of_code(self, flavour: Flavour) -> Finding:
-        from wasm_kernel.guests.python import background
-
-        try:
-            return Finding("ok", self.prepared.place(self.files.wasm, flavour))
-        except CompileError as problem:
-            late = "waits a minute or more"
-            if flavour.name in BASELINES:
-                if process := background.running(self.cache, flavour):
-                    doing = (
-                        f"being compiled in the background, by process {process} at low priority"
-                    )
-                    return Finding(
-                        "note", f"{doing}; the baseline compiler's code is used until then"
-                    )
-                late = "takes slower code, or waits"
-            how = f"`wasm-kernel warm --flavour {flavour.name}`"
-            return Finding("note", f"{problem}: the first that needs it {late} ({how})")
 
     def _state_of_image(self) -> Finding:
         if self.cache.path(self.prepared.image_name).is_file():
@@ -208,8 +174,8 @@ class PythonLanguage:
                 base = needed.image_at_hand() or needed.build_image(
                     lambda: self._build(needed, compiled, progress), "Python", progress
                 )
-            if flavour.until is not None:
-                self._improve(flavour.until)
+            if flavour.is_baseline:
+                self._improve()
             return base
 
     @property
@@ -230,33 +196,33 @@ class PythonLanguage:
         compiled = self.compiler.module(self.files.wasm, flavour, lambda text: None)
         define_early(compiled, (WasiFiles.imports, HostChannel.imports))
 
-    def _improve(self, flavour: Flavour) -> None:
+    def _improve(self) -> None:
         """Starts compiling the code that the baseline compiler's code stands in for."""
         if self._broker is None:
             from wasm_kernel.guests.python import background
 
-            background.begin(self.cache, flavour)
+            background.begin(self.cache)
         else:
             with suppress(NoBroker):  # the owner of this process has seen to it
-                self._broker.call(CompileInBackground(flavour.name), Done)
+                self._broker.call(CompileInBackground(), Done)
 
     def code_for(self, flavour: Flavour) -> Flavour:
         """Returns the flavour that a guest is started with now; as `GuestLanguage` has it."""
-        baseline = BASELINES.get(flavour.name)
-        if baseline is not None and self._begins_with_baseline:
+        if flavour is UNCHECKED and self._begins_with_baseline:
             try:
-                if not self._is_made(flavour, baseline):
-                    return baseline
+                if not self._is_made:
+                    return BASELINE
             except PermissionError:
                 pass  # the code can't be trusted; the broker replaces it, as this process may not
         return flavour
 
-    def _is_made(self, flavour: Flavour, baseline: Flavour) -> bool:
-        """Returns whether the background process has made everything, or was never needed."""
-        if not self.prepared.is_compiled(flavour):
+    @property
+    def _is_made(self) -> bool:
+        """True if the background process has made everything, or was never needed."""
+        if not self.prepared.is_compiled(UNCHECKED):
             return False
         is_there = self.prepared.image_at_hand() is not None
-        return is_there or not self.prepared.is_compiled(baseline)
+        return is_there or not self.prepared.is_compiled(BASELINE)
 
     @cached_property
     def _begins_with_baseline(self) -> bool:

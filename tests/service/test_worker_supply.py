@@ -1,0 +1,102 @@
+"""Workers for a confined process, which may not choose what they open."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from tests.faces import PATIENCE, happens
+from wasm_kernel.engine.flavours import Flavour
+from wasm_kernel.linux.channel import Channel
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.fork_server import ForkServer, Worker
+from wasm_kernel.service.messages import read_request
+from wasm_kernel.service.open_message import Open, plain_policy
+from wasm_kernel.service.worker_supply import WorkerDesk, WorkerSupply
+
+SESSION = Open("python", "s", "/nowhere", None, plain_policy(ExecutionPolicy()), False, "required")
+
+
+class Forks:
+    """Makes workers that are processes which do nothing."""
+
+    is_alive = False
+
+    def __init__(self) -> None:
+        self.lines: list[socket.socket] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def spawn(
+        self, language: str, flavours: Sequence[Flavour], progress: Callable[[str], None]
+    ) -> Worker:
+        progress("compiling")
+        ours, theirs = socket.socketpair()
+        self.lines.append(theirs)
+        self.processes.append(subprocess.Popen(["sleep", "600"]))
+        process = self.processes[-1].pid
+        return Worker.of(ours, process, os.pidfd_open(process))
+
+
+@pytest.fixture
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+    for line in made.lines:
+        line.close()
+
+
+@pytest.fixture
+def supply(forks: Forks) -> Iterator[WorkerSupply]:
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    desk = WorkerDesk(theirs, cast("ForkServer", forks))
+    running = threading.Thread(target=desk.run)
+    running.start()
+    with closing(WorkerSupply(own)) as made:
+        made.tell(SESSION)
+        yield made
+    running.join(PATIENCE)
+    assert not running.is_alive()
+
+
+def opened_in(forks: Forks) -> Any:
+    """What the last worker was told to open."""
+    return read_request(Channel(forks.lines[-1]).receive())
+
+
+def test_a_front_end_that_was_taken_over_gets_workers_of_its_own_session_alone(
+    forks: Forks, supply: WorkerSupply
+) -> None:
+    said: list[str] = []
+    other = replace(SESSION, workspace="/home", confinement="off", private_root="/", quiet=False)
+    worker = supply.spawn(replace(other, notices=("told",)), said.append)
+    assert opened_in(forks) == replace(SESSION, notices=("told",), quiet=False)
+    assert said == ["compiling"]
+    worker.open(other)  # sends nothing
+    assert Channel(forks.lines[-1]).is_quiet(0.1)
+    assert worker.resident_bytes > 0
+    worker.close()
+
+
+def test_a_worker_is_ended_by_its_own_number_and_by_the_next_one(
+    forks: Forks, supply: WorkerSupply
+) -> None:
+    first = supply.spawn(SESSION, print)
+    second = supply.spawn(SESSION, print)
+    assert happens(lambda: forks.processes[0].poll() is not None)
+    first.channel.close()
+    supply.end(first.process)  # comes late
+    assert not second._ends(0.2)
+    second.kill()
+    assert second._ends(PATIENCE)
+    second.channel.close()

@@ -1,0 +1,24 @@
+"""`Leaving`: a session that is falling asleep."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec import Struct
+
+
+class Leaving(Struct, frozen=True):
+    """A session that is falling asleep, since a monotonic time, for at most `seconds`.
+
+    Calls later than `last_call` wait for the next worker, which begins without variables if `anew`.
+    """
+
+    since: float
+    seconds: float
+    last_call: int
+    anew: bool
+
+    @property
+    def passed(self) -> float:
+        """The seconds since it began."""
+        return time.monotonic() - self.since

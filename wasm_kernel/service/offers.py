@@ -1,0 +1,71 @@
+"""`Offers`: the page's messages that a running cell may take, in a worker.
+
+A comm message that comes while a cell runs waits for its turn in the front end, which alone knows
+the order. The cell may take it earlier, while it awaits something: then the front end is asked
+first, so that only one of the two serves the message.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from wasm_kernel.execution.interfaces import Listener, OfferedMessage
+from wasm_kernel.execution.sandbox import LocalSandbox
+from wasm_kernel.service.messages import Claim, Claimed, Offer, Served
+
+
+class Offers:
+    """The offered messages of one worker. The main thread adds them; the guest's takes them."""
+
+    def __init__(self, sandbox: LocalSandbox, send: Callable[[Struct], None]) -> None:
+        self._sandbox = sandbox
+        self._send = send
+        self._answers: queue.SimpleQueue[Claimed | None] = queue.SimpleQueue()
+
+    def add(self, offer: Offer, page: Listener) -> None:
+        """Offers a message to the running cell; `page` gets the output of its callbacks."""
+        self._sandbox.offer(_Offered(offer, page, self))
+
+    def answered(self, answer: Claimed) -> None:
+        """Takes the front end's answer to a claim."""
+        self._answers.put(answer)
+
+    def close(self) -> None:
+        """Ends a wait for the front end, which is gone."""
+        self._answers.put(None)
+
+    def claim(self, call: int) -> bool:
+        """Asks the front end for a message; False if its own turn has come."""
+        self._send(Claim(call))
+        answer = self._answers.get()
+        if answer is None:
+            self.close()  # a later claim must not wait either
+            return False
+        return answer.granted
+
+    def served(self, call: int) -> None:
+        """Tells the front end that the cell has served a message."""
+        self._send(Served(call))
+
+
+class _Offered(OfferedMessage):
+    """One offered message, and its sender beyond the walls."""
+
+    def __init__(self, offer: Offer, page: Listener, offers: Offers) -> None:
+        super().__init__(offer.message, offer.parent, page, self)
+        self._offers = offers
+        self._call = offer.call
+
+    def claim(self) -> bool:
+        """Takes the message, if the front end has not begun to deliver it."""
+        return self._offers.claim(self._call)
+
+    def began(self) -> None:
+        """Does nothing: the front end knows from the claim."""
+
+    def ended(self) -> None:
+        """Tells the front end that the message was served."""
+        self._offers.served(self._call)

@@ -1,0 +1,151 @@
+"""`Open`: the first message to a worker, with its session and the options of the sandbox."""
+
+# No `from __future__ import annotations`: msgspec would compile each annotation at every start.
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
+
+from wasm_kernel.errors import Door
+from wasm_kernel.folders.folders import OpenedFolders
+from wasm_kernel.linux.folders import real_path
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+
+Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
+Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
+Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
+
+
+class NotebookFolder(Struct, frozen=True):
+    """The folder that a kernel was started in, for its cells to see.
+
+    Attributes:
+        path: Its real path.
+        identity: Its device and inode number: another folder at that path is not shown.
+        secret: The connection file, which is hidden.
+        kept: The front end's own folders, which are hidden.
+        writes: Whether files that cells write there land in it.
+    """
+
+    path: str
+    identity: tuple[int, int]
+    secret: str
+    kept: tuple[str, ...]
+    writes: bool
+
+
+class KernelSession(Struct, frozen=True):
+    """The part of `Open` that only kernels have: what their cells may ask of the host.
+
+    Attributes:
+        workspace: The workspace's path that the user knows.
+        tomorrow: A phrase about what the next kernel will find.
+        of_notebook: Whether the session belongs to a notebook whose file is known.
+        reopened: Whether a notebook's new kernel has reopened the session.
+        fork: Whether cells may fork the session.
+        prune: Whether cells may prune sessions.
+        suffixes: The suffixes of files that may be published.
+        results: The names that lead from the notebook to the folder for results; none if unknown.
+        collects: Whether a batch collects the results, so that cells publish nothing.
+        publishes_at_end: Whether the front end publishes all results when it ends.
+        notebook: The notebook's folder; None if cells do not see it.
+        logs: Whether there is a log for events.
+    """
+
+    workspace: str
+    tomorrow: str
+    of_notebook: bool
+    reopened: bool
+    fork: bool
+    prune: bool
+    suffixes: tuple[str, ...]
+    results: tuple[str, ...]
+    collects: bool
+    publishes_at_end: bool
+    notebook: NotebookFolder | None
+    logs: bool
+
+
+class Progress(Struct, frozen=True):
+    """The part of `Open` that changes from one worker of a session to the next.
+
+    A process that was taken over may send any: nothing in it reaches beyond the session.
+    """
+
+    resume: Literal["never", "crash", "always"]
+    quiet: bool
+    verified: Stamps
+    notices: tuple[str, ...]
+    count: Number
+    told: bool
+
+
+class Open(Struct, frozen=True, tag_field="kind", tag="open"):
+    """The session to serve; it comes first, and once.
+
+    Attributes:
+        session_id: The session's id; empty outside of sessions.
+        workspace: The real path of the folder that the guest sees as `/app`.
+        private_root: The folder that holds private folders, if one is named.
+        policy: The limits, as `plain_policy` returns them.
+        confinement: `off`, `auto` or `required`.
+        state_home: The parent of the user's state folder, as the service finds it.
+        resume: When it goes on with the variables that are there, as a `Resume`.
+        quiet: Whether the first cell says nothing of variables that are there.
+        folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
+            only the program makes forks. None for a service's; its worker looks for the folders.
+        verified: The stamps of the session's last worker, from `Closed`.
+        notices: Sentences for the first cell.
+        door: The way in that the sandbox is used through.
+        count: The least number of its next cell. A cell that was lost with its worker may have the
+            number before, and only the service knows of it.
+        told: Whether the user knows what is kept, although the last worker was ended.
+        kernel: What a kernel's cells may ask of the host; None for other sandboxes.
+    """
+
+    language: str
+    session_id: str
+    workspace: str
+    private_root: str | None
+    policy: dict[str, Any]
+    pip: bool
+    confinement: str
+    state_home: str | None = None
+    resume: str = "always"
+    quiet: bool = True
+    folders: OpenedFolders | None = None
+    verified: Stamps = {}
+    notices: tuple[str, ...] = ()
+    door: Door = Door.PROGRAM
+    count: Number = 1
+    told: bool = False
+    kernel: KernelSession | None = None
+
+    @property
+    def progress(self) -> "Progress":
+        """The part that changes from one worker of a session to the next."""
+        return Progress(*(getattr(self, name) for name in Progress.__struct_fields__))
+
+    @property
+    def again(self) -> "Open":
+        """The message for the next worker, which goes on where the first one ended."""
+        return replace(self, resume="always", quiet=True, notices=(), count=1, told=False)
+
+    @property
+    def root(self) -> str:
+        """The folder that the session lies in."""
+        return str(Path(self.workspace).parent)
+
+
+def gone_on(opened: Open, progress: Progress) -> Open:
+    """Returns the message for a session's next worker."""
+    return replace(opened, **asdict(progress))
+
+
+def plain_policy(policy: ExecutionPolicy) -> dict[str, Any]:
+    """Returns the fields of a policy as `ExecutionPolicy.from_values` takes them."""
+    mounts = [{**vars(mount), "host": str(real_path(mount.host))} for mount in policy.mounts]
+    fields = {name: getattr(policy, name) for name in POLICY_FIELDS}
+    return {**fields, "mounts": mounts, "env": dict(policy.env)}

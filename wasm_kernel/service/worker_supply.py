@@ -1,0 +1,226 @@
+"""Workers for a confined process: its broker gets them forked, and hands them over.
+
+The confined process may not make processes or sockets. So it asks on a line that it has had since
+before it was confined, and gets open descriptors of a worker: the line to it, its process, and the
+system's files about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.linux.broker import BrokerError, log_failure
+from wasm_kernel.linux.channel import Channel
+from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker, flavours_of
+from wasm_kernel.service.messages import PACKET
+from wasm_kernel.service.open_message import Open, Progress, gone_on
+
+_LEAVE_SECONDS = 0.3  # for the worker to close its session; then the broker ends, too
+_GONE = "The kernel's helper process has ended, so no cell can run. Restart the kernel."
+_DESCRIPTORS = 2 + len(FILES)
+
+
+class WorkerRequest(Struct, frozen=True, tag=True):
+    """Asks for a worker of the session, which goes on from this `progress`."""
+
+    progress: Progress
+
+
+class WorkerEnd(Struct, frozen=True, tag=True):
+    """Asks for the end of a worker, if it is the last one."""
+
+    process: int
+
+
+class WorkerReply(Struct, frozen=True):
+    """The worker's process, whose descriptors come with it; or progress; or why there is none."""
+
+    process: int = 0
+    progress: str = ""
+    why: str = ""
+
+
+class WorkerSource(Protocol):
+    """Makes the workers of one session. Any thread may call it."""
+
+    def tell(self, opened: Open) -> None:
+        """Names the session, once, before this process is confined."""
+
+    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker; `opened` may only differ from the session's in its progress."""
+
+    def close(self) -> None:
+        """Ends the workers. Safe to call twice."""
+
+
+class OwnSupply:
+    """A `WorkerSource` in a process that is not confined."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+
+    def tell(self, opened: Open) -> None:
+        """Does nothing."""
+
+    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker."""
+        return self._server.spawn(opened.language, flavours_of(opened), progress)
+
+    def close(self) -> None:
+        """Ends the process that workers are forked from, if it is this one's own."""
+        self._server.close()
+
+
+class WorkerSupply:
+    """The confined process's end of the line: a `WorkerSource`.
+
+    The broker opens the session in each worker, as it was told before this process was confined.
+    Otherwise code that has taken over this process could get a worker with other folders.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._guard = threading.Lock()
+
+    def tell(self, opened: Open) -> None:
+        """Names the session to the broker."""
+        file = os.memfd_create("session")
+        try:
+            os.write(file, msgspec.json.encode(opened))
+            socket.send_fds(self._line, [b"{}"], [file])
+        finally:
+            os.close(file)
+
+    def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker. The one before it is killed, if it still runs."""
+        with self._guard:
+            try:
+                self._line.send(msgspec.json.encode(WorkerRequest(opened.progress)))
+                while True:
+                    reply, descriptors = self._receive()
+                    if not reply.progress:
+                        break
+                    progress(reply.progress)
+            except OSError as problem:
+                raise BrokerError(_GONE) from problem
+        if reply.why:
+            raise BrokerError(reply.why)
+        line, process, *files = descriptors
+        channel = Channel(socket.socket(fileno=line))
+        return _SuppliedWorker(channel, reply.process, process, files, self.end)
+
+    def end(self, process: int) -> None:
+        """Has a worker killed."""
+        with contextlib.suppress(OSError):  # the broker is gone, and its workers with it
+            self._line.send(msgspec.json.encode(WorkerEnd(process)))
+
+    def _receive(self) -> tuple[WorkerReply, list[int]]:
+        flags = socket.MSG_CMSG_CLOEXEC
+        packet, descriptors, _, _ = socket.recv_fds(self._line, PACKET, _DESCRIPTORS, flags)
+        if not packet:
+            raise ConnectionError
+        return msgspec.json.decode(packet, type=WorkerReply), descriptors
+
+    def close(self) -> None:
+        """Closes the line. Safe to call twice."""
+        self._line.close()
+
+
+class _SuppliedWorker(Worker):
+    """A worker that this process may not signal; `end` has it killed."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        process: int,
+        descriptor: int,
+        files: Sequence[int],
+        end: Callable[[int], None],
+    ) -> None:
+        super().__init__(channel, process, descriptor, files)
+        self._end = end
+
+    def open(self, opened: Open) -> None:
+        """Does nothing: the broker has opened the session in it."""
+
+    def kill(self) -> None:
+        """Kills it. Safe to call at any time."""
+        if not self.has_ended:
+            self._end(self.process)
+
+
+class WorkerDesk:
+    """The broker's end of the line: gets one worker after the other forked for a kernel.
+
+    A process that was taken over may ask for any number of workers. So only one of them lives.
+    """
+
+    def __init__(self, line: socket.socket, server: ForkServer) -> None:
+        self._line = line
+        self._server = server
+        self._last: Process | None = None
+
+    def run(self) -> None:
+        """Serves requests until the other process is gone; then ends the workers."""
+        try:
+            opened = self._told()
+            while opened is not None and (packet := self._line.recv(PACKET)):
+                request = msgspec.json.decode(packet, type=WorkerRequest | WorkerEnd)
+                if isinstance(request, WorkerRequest):
+                    self._end_last()
+                    self._serve(gone_on(opened, request.progress))
+                elif self._last is not None and self._last.process == request.process:
+                    self._end_last()
+        except Exception as problem:
+            log_failure("the supply of workers", problem)
+        self._line.close()
+        if not self._server.is_alive:  # otherwise that process ends the worker, after longer
+            time.sleep(_LEAVE_SECONDS)
+            self._end_last()
+
+    def _told(self) -> Open | None:
+        """Receives the session, from a process that is not confined yet; None if it has ended."""
+        _, files, _, _ = socket.recv_fds(self._line, PACKET, 1)
+        if not files:
+            return None
+        with open(files[0], "rb") as words:  # noqa: PTH123 - a descriptor
+            words.seek(0)
+            return msgspec.json.decode(words.read(), type=Open)
+
+    def _end_last(self) -> None:
+        if self._last is not None:
+            self._last.close()
+            self._last = None
+
+    def _serve(self, opened: Open) -> None:
+        try:
+            worker = self._server.spawn(opened.language, flavours_of(opened), self._report)
+            worker.open(opened)
+        except (WasmKernelError, OSError) as problem:
+            why = describe(problem) if isinstance(problem, OSError) else str(problem)
+            self._say(WorkerReply(why=why))
+            return
+        self._last, descriptors = worker.handed_over()
+        try:
+            socket.send_fds(
+                self._line, [msgspec.json.encode(WorkerReply(worker.process))], descriptors
+            )
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _report(self, text: str) -> None:
+        self._say(WorkerReply(progress=text or " "))
+
+    def _say(self, reply: WorkerReply) -> None:
+        self._line.send(msgspec.json.encode(reply))
