@@ -263,8 +263,9 @@ class LocalSandbox(BaseSandbox):
 
     def interrupt(self) -> bool:
         """As `BaseSandbox`."""
-        if self._jobs.is_starting:
-            return self._jobs.cancel_cells()
+        if self._jobs.is_starting and self._jobs.cancel_cells():
+            return True
+        # also if the start has ended just now: the first cell may have begun
         return self._runner.clock.interrupt() or self._jobs.interrupt_first()
 
     @property
@@ -280,7 +281,7 @@ class LocalSandbox(BaseSandbox):
     @property
     def history_states(self) -> int:
         """The number of states that memory can be brought back to; any thread."""
-        return self._runner.state.tree.states + self._runner.unkept
+        return self._runner.state.states + self._runner.unkept
 
     @property
     def interrupted(self) -> bool:

@@ -291,20 +291,21 @@ class _Worker:
     def _when_done(self, call: int, future: Future[Any]) -> None:
         def tell(ended: Future[Any]) -> None:
             self._cells.pop(call, None)
-            problem = ended.exception()
-            if problem is not None:
-                self.send(messages.failure(call, problem))
-                return
-            value, fuel = ended.result(), 0
-            if isinstance(value, SandboxResult):
-                value, fuel = _as_message(value), value.fuel_consumed or 0
             try:
-                raw = Raw(msgspec.json.encode(value))
-                self.send(messages.Ended(call, raw, self._figures(fuel)))
+                self.send(self._answer(call, ended.result()))
             except FrameError:
                 self.send(messages.failure(call, HostFailed(_TOO_LARGE, _SHOW_LESS)))
+            except Exception as problem:  # without an answer the caller would wait for ever
+                self.send(messages.failure(call, problem))
 
         future.add_done_callback(tell)
+
+    def _answer(self, call: int, value: Any) -> messages.Ended:
+        """Returns the message that ends a call with a value."""
+        fuel = 0
+        if isinstance(value, SandboxResult):
+            value, fuel = _as_message(value), value.fuel_consumed or 0
+        return messages.Ended(call, Raw(msgspec.json.encode(value)), self._figures(fuel))
 
     def _figures(self, fuel: int) -> messages.Figures:
         used, states = self._sandbox.memory_bytes, self._sandbox.history_states

@@ -216,6 +216,11 @@ class SessionState:
         return self._recorder
 
     @property
+    def states(self) -> int:
+        """The number of states that memory can be brought back to; 0 before it is open."""
+        return 0 if (recorder := self._recorder) is None else recorder.history.tree.states
+
+    @property
     def saved(self) -> bool:
         """True if variables outlive a crash, as commits are written to disk."""
         return self._live().saves
