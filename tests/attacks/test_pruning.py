@@ -118,20 +118,27 @@ def ends_of(using: list[subprocess.Popen[str]]) -> list[tuple[int, int]]:
     return ends
 
 
-def against_living_sessions(root: Path, seconds: float) -> None:
-    with begun(users(root, seconds, 2)) as using:
-        results = prune_while(using, root)
-        ends = ends_of(using)
-    assert sum(pruned for _, pruned in ends) > 0
-    assert any(result.deleted_sessions for result in results)
-    assert any("another_process" in result.in_use.values() for result in results)
-    assert [result.errors for result in results if result.errors] == []
-    prune_sessions(0, root)
-    assert list(root.iterdir()) == []
+def against_living_sessions(root: Path, seconds: float, rounds: int = 1) -> None:
+    """Prunes beside two programs, again if too little happened because the machine is busy."""
+    pruned, deleted, were_in_use = 0, False, False
+    while rounds and not (pruned and deleted and were_in_use):
+        rounds -= 1
+        with begun(users(root, seconds, 2)) as using:
+            results = prune_while(using, root)
+            pruned += sum(pruned for _, pruned in ends_of(using))
+        deleted = deleted or any(result.deleted_sessions for result in results)
+        in_use = (result.in_use.values() for result in results)
+        were_in_use = were_in_use or any("another_process" in reasons for reasons in in_use)
+        assert [result.errors for result in results if result.errors] == []
+        prune_sessions(0, root)
+        assert list(root.iterdir()) == []
+    assert pruned > 0
+    assert deleted
+    assert were_in_use
 
 
 def test_pruning_in_a_loop_against_living_sessions(warm: None, root: Path) -> None:
-    against_living_sessions(root, 1.2)
+    against_living_sessions(root, 1.2, rounds=10)
 
 
 @pytest.mark.soak
