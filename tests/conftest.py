@@ -166,8 +166,8 @@ def warm_metered() -> None:
 
 @pytest.fixture(scope="module")
 def isolation() -> Isolation:
-    """Where the guests of a file live. A file whose tests reach inside has its own fixture, and a
-    test a parameter.
+    """The process in which the guests of a file live. A file whose tests reach inside has its own
+    fixture, and a test a parameter.
     """
     return "worker"
 

@@ -1,4 +1,4 @@
-"""What tests need of the cache: compiled guests and their base images.
+"""The parts of the cache that tests need: compiled guests and their base images.
 
 `python -m tests.prepare` makes all of it, before the first test; `conftest.py` makes what a single
 file needs. Once a machine it takes some minutes. Most tests' guests run in the tests' own process,

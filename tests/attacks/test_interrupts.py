@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.attacks.interrupting import interrupt_many
 from tests.faces import PATIENCE
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.guests.protocol import Output
+from wasm_kernel.service.worker_sandbox import WorkerSandbox
 
 BEGUN = "print('begun')\n"
 
@@ -186,11 +188,16 @@ def test_case_07_a_queued_cell_is_interrupted_before_it_runs(victim: Victim) -> 
     assert victim.says("print(ran)") == "[2]"
 
 
+@pytest.mark.parametrize("has_worker", [False, True])
 def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
-    warm: None, tmp_path: Path
+    warm: None, tmp_path: Path, has_worker: bool
 ) -> None:
+    """Before, the worker's answer to a cell that it interrupted before it was open was lost."""
     with create_sandbox(workspace=tmp_path, policy=SMALL) as starting:
+        assert isinstance(starting, WorkerSandbox)
         future = starting.submit("while True: pass")
+        while has_worker and starting.worker.worker is None:
+            time.sleep(0.001)
         assert starting.interrupt()
         result = future.result(PATIENCE)
         assert result.error is not None

@@ -121,6 +121,16 @@ def test_a_lost_worker_costs_the_running_cell_alone(make: Making) -> None:
     assert make(resume="always").execute("1").reply["execution_count"] == number + 2
 
 
+def test_a_cell_that_was_stopped_says_once_what_is_kept(make: Making) -> None:
+    sandbox = make(policy=ExecutionPolicy(cell_timeout=0.3, grace_seconds=0.1))
+    sandbox.execute("x = 1")
+    error = sandbox.execute("sum(range(10**13))").error
+    assert error is not None
+    assert "The variables are as they were before this cell" in error.evalue
+    after = sandbox.execute("print(x)")
+    assert (after.stdout, after.stderr) == ("1\n", "")
+
+
 def test_a_cell_that_is_the_first_of_its_process_and_is_lost_has_its_number(make: Making) -> None:
     first = make()
     says(first, "x = 1; print(x)")

@@ -419,7 +419,8 @@ def test_a_workers_requests_are_handled_and_counted_for_each_call(homes: Making)
         while not isinstance(call := request(channel), messages.Close):
             for _ in range(20):
                 number += 1
-                channel.send(BrokerRequest(number, "Done", msgspec.Raw(b"{}")))
+                names = msgspec.json.encode({"unread": "x" * MIB})  # in all, more than of strays
+                channel.send(BrokerRequest(number, "Done", msgspec.Raw(names)))
                 assert request(channel).number == number
             channel.send(ended(call))
 
@@ -578,6 +579,27 @@ def test_no_caller_waits_for_a_worker_that_reads_nothing(homes: Making) -> None:
     sent.join(PATIENCE / 2)
     assert not sent.is_alive()
     is_over.set()
+
+
+def test_an_interrupt_ends_a_cell_whose_worker_is_long_in_coming(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first guest of a machine is compiled for a minute."""
+    home, is_there = homes(serves), threading.Event()
+
+    def spawn(session: SessionWorker, progress: Callable[[str], None]) -> Worker:
+        is_there.wait(PATIENCE)
+        return Traitor(serves)
+
+    monkeypatch.setattr(home, "spawn", spawn)
+    sandbox = home.session()
+    cell = sandbox.submit("x")
+    assert sandbox.interrupt()
+    error = cell.result(PATIENCE / 2).error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
+    is_there.set()
+    assert sandbox.execute("x").success
 
 
 def test_a_question_of_a_worker_that_has_ended_ends(homes: Making) -> None:

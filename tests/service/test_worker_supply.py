@@ -70,7 +70,7 @@ def supply(forks: Forks) -> Iterator[WorkerSupply]:
 
 
 def opened_in(forks: Forks) -> Any:
-    """What the last worker was told to open."""
+    """The message that the last worker was opened with."""
     return read_request(Channel(forks.lines[-1]).receive())
 
 
@@ -100,3 +100,12 @@ def test_a_worker_is_ended_by_its_own_number_and_by_the_next_one(
     second.kill()
     assert second._ends(PATIENCE)
     second.channel.close()
+
+
+def test_a_worker_ends_with_its_front_end_if_no_nursery_is_left_to_end_it(
+    forks: Forks, supply: WorkerSupply
+) -> None:
+    worker = supply.spawn(SESSION, print)
+    supply.close()
+    assert worker._ends(PATIENCE)
+    worker.channel.close()

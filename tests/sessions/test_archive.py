@@ -40,7 +40,7 @@ ID = "abc-123"
 
 
 def session_in(root: Path) -> BaseSandbox:
-    """A session that will be exported. What is imported is opened in a worker."""
+    """A session that will be exported. The imported one is opened in a worker."""
     return get_session_sandbox(ID, workspace_root=root, isolation="in-process")
 
 

@@ -95,7 +95,8 @@ class LocalSandbox(BaseSandbox):
     def go_on(self, count: int, *, told: bool) -> None:
         """Goes on for a process that has ended: sets the lowest number of the next cell.
 
-        `told` is true if the user knows what is kept. Call it before `start`.
+        `told` is true if an error has named the variables that are kept, so that no notice needs to
+        repeat it. Call it before `start`.
         """
         self._runner.next_count = count
         self._notices.crash_is_told = told

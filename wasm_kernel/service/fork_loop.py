@@ -117,7 +117,7 @@ class WorkerForks:
                 self.attend(event[0])
 
     def next_event(self, seconds: float | None = None) -> tuple[int, int] | None:
-        """Waits for the next event of `poll`; None if there is none, or a worker must be ended.
+        """Waits for the next event of `poll`; None after `seconds`, or if a worker must be ended.
 
         It returns one at a time: handling it may close a descriptor whose number is then reused.
         """

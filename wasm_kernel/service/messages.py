@@ -221,11 +221,11 @@ class InputRequest(_Call, frozen=True, tag="input"):
 
 
 class Claim(_Call, frozen=True, tag="claim"):
-    """The running cell wants an offered message. What it shows then belongs to this call."""
+    """Asks for an offered message. Outputs of the cell then belong to this call until `Served`."""
 
 
 class Served(_Call, frozen=True, tag="served"):
-    """The running cell has served a message that it had claimed."""
+    """Tells that the running cell has served the message that it had claimed."""
 
 
 class Noted(_Message, frozen=True, tag="noted"):

@@ -68,7 +68,7 @@ class KernelSession(Struct, frozen=True):
     logs: bool
 
 
-class Progress(Struct, frozen=True):
+class OpenChanges(Struct, frozen=True):
     """The part of `Open` that changes from one worker of a session to the next.
 
     A process that was taken over may send any: nothing in it reaches beyond the session.
@@ -101,7 +101,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         door: The way in that the sandbox is used through.
         count: The least number of its next cell. A cell that was lost with its worker may have the
             number before, and only the service knows of it.
-        told: Whether the user knows what is kept, although the last worker was ended.
+        told: Whether an error has named the variables that are kept, after the last worker's end.
         kernel: What a kernel's cells may ask of the host; None for other sandboxes.
     """
 
@@ -124,9 +124,9 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     kernel: KernelSession | None = None
 
     @property
-    def progress(self) -> "Progress":
+    def changes(self) -> "OpenChanges":
         """The part that changes from one worker of a session to the next."""
-        return Progress(*(getattr(self, name) for name in Progress.__struct_fields__))
+        return OpenChanges(*(getattr(self, name) for name in OpenChanges.__struct_fields__))
 
     @property
     def again(self) -> "Open":
@@ -139,9 +139,9 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         return str(Path(self.workspace).parent)
 
 
-def gone_on(opened: Open, progress: Progress) -> Open:
+def changed(opened: Open, changes: OpenChanges) -> Open:
     """Returns the message for a session's next worker."""
-    return replace(opened, **asdict(progress))
+    return replace(opened, **asdict(changes))
 
 
 def plain_policy(policy: ExecutionPolicy) -> dict[str, Any]:

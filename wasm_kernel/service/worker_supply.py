@@ -23,7 +23,7 @@ from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.service.fork_server import FILES, ForkServer, Process, Worker, flavours_of
 from wasm_kernel.service.messages import PACKET
-from wasm_kernel.service.open_message import Open, Progress, gone_on
+from wasm_kernel.service.open_message import Open, OpenChanges, changed
 
 _LEAVE_SECONDS = 0.3  # for the worker to close its session; then the broker ends, too
 _GONE = "The kernel's helper process has ended, so no cell can run. Restart the kernel."
@@ -31,9 +31,9 @@ _DESCRIPTORS = 2 + len(FILES)
 
 
 class WorkerRequest(Struct, frozen=True, tag=True):
-    """Asks for a worker of the session, which goes on from this `progress`."""
+    """Asks for a worker of the session that the broker was told, with these changes."""
 
-    progress: Progress
+    changes: OpenChanges
 
 
 class WorkerEnd(Struct, frozen=True, tag=True):
@@ -57,7 +57,7 @@ class WorkerSource(Protocol):
         """Names the session, once, before this process is confined."""
 
     def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker; `opened` may only differ from the session's in its progress."""
+        """Returns a new worker; `opened` may only differ from the session's in its changes."""
 
     def close(self) -> None:
         """Ends the workers. Safe to call twice."""
@@ -105,7 +105,7 @@ class WorkerSupply:
         """Returns a new worker. The one before it is killed, if it still runs."""
         with self._guard:
             try:
-                self._line.send(msgspec.json.encode(WorkerRequest(opened.progress)))
+                self._line.send(msgspec.json.encode(WorkerRequest(opened.changes)))
                 while True:
                     reply, descriptors = self._receive()
                     if not reply.progress:
@@ -178,7 +178,7 @@ class WorkerDesk:
                 request = msgspec.json.decode(packet, type=WorkerRequest | WorkerEnd)
                 if isinstance(request, WorkerRequest):
                     self._end_last()
-                    self._serve(gone_on(opened, request.progress))
+                    self._serve(changed(opened, request.changes))
                 elif self._last is not None and self._last.process == request.process:
                     self._end_last()
         except Exception as problem:
@@ -205,11 +205,12 @@ class WorkerDesk:
     def _serve(self, opened: Open) -> None:
         try:
             worker = self._server.spawn(opened.language, flavours_of(opened), self._report)
-            worker.open(opened)
         except (WasmKernelError, OSError) as problem:
             why = describe(problem) if isinstance(problem, OSError) else str(problem)
             self._say(WorkerReply(why=why))
             return
+        with contextlib.suppress(OSError):  # it has ended; its user will notice
+            worker.open(opened)
         self._last, descriptors = worker.handed_over()
         try:
             socket.send_fds(

@@ -39,7 +39,7 @@ from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_b
 from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
 from wasm_kernel.frontends.jupyter.kernel_sandbox import (
     KernelHome,
-    SandboxFactory,
+    KernelSandboxFactory,
     create,
     kernel_session,
     notebook_folder,
@@ -153,7 +153,7 @@ class WasmKernelApp(JupyterApp):
         self.aliases = {k: v for k, v in self.aliases.items() if v.split(".")[0] in named}
         super().print_help(classes)
 
-    def run(self, factory: SandboxFactory) -> None:
+    def run(self, factory: KernelSandboxFactory) -> None:
         """Runs the kernel until it is shut down."""
         path = connection_path(self.connection_file)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a cell gets one core
@@ -169,7 +169,7 @@ class WasmKernelApp(JupyterApp):
         self._serve(RefusingSandbox(why), path, Confinement(OFF))
 
     def _open(
-        self, factory: SandboxFactory, path: Path, ending: ExitStack
+        self, factory: KernelSandboxFactory, path: Path, ending: ExitStack
     ) -> tuple[Sandbox, Confinement]:
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
@@ -423,7 +423,7 @@ def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
 
 def main(
     argv: Sequence[str] | None = None,
-    factory: SandboxFactory = create,
+    factory: KernelSandboxFactory = create,
     launch: KernelLaunch | None = None,
 ) -> None:
     """Runs a kernel in this process, with the options of the command line.

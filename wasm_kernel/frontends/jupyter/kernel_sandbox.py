@@ -29,7 +29,7 @@ from wasm_kernel.sessions.session import Session
 Note = Callable[[str], None]
 
 
-class SandboxFactory(Protocol):
+class KernelSandboxFactory(Protocol):
     """Makes the sandbox of a kernel; tests have one without a guest."""
 
     def __call__(
@@ -74,9 +74,9 @@ class KernelHome(OwnHome):
 
 
 def relayed(broker: Broker, handlers: Handlers) -> Handlers:
-    """Returns handlers that pass requests on to a broker, which has the given ones.
+    """Returns handlers with which a confined front end passes requests on to its broker.
 
-    The process between the two is confined. Both check what they get.
+    The broker has the given handlers, and checks each request as untrusted input.
     """
 
     def relay(request: Struct, task: Task) -> Any:
