@@ -58,7 +58,7 @@ def keeping(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
 
 
 def file(fd: int, **fields: object) -> OpenFile:
-    plain = OpenFile(fd, "/app", "f", 0, 0, READ_WRITE, READ_WRITE, 0)
+    plain = OpenFile(fd, "/app", "f", 0, 0, READ_WRITE, 0)
     return replace(plain, **fields)
 
 

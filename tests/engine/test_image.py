@@ -99,7 +99,7 @@ def test_zeros_are_holes(saved: image.BaseImage) -> None:
 
 
 def test_a_record_comes_back_as_they_were() -> None:
-    file = OpenFile(15, "/app", "a/b", 7, 0, 2, 0, 1)
+    file = OpenFile(15, "/app", "a/b", 7, 0, 2, 1)
     record = image.ImageRecord(65_536, "build", (file,), {"its": ["own"]})
     assert image.ImageRecord.load(record.dump()) == record
 

@@ -172,7 +172,7 @@ def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
 def opened(identities: Sequence[tuple[str, str, str]]) -> list[OpenFile]:
     """Open files, by identity, guest's folder, and path there."""
     numbered = enumerate(identities, start=9)
-    return [OpenFile(fd, guest, path, 0, 0, 0, 0, 0, one) for fd, (one, guest, path) in numbered]
+    return [OpenFile(fd, guest, path, 0, 0, 0, 0, one) for fd, (one, guest, path) in numbered]
 
 
 def test_open_files_are_called_as_their_copies(parent: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_full_disk_is_told(
 
 
 def opened(identity: str) -> OpenFile:
-    return OpenFile(9, "/app", "x", 0, 0, 0, 0, 0, identity)
+    return OpenFile(9, "/app", "x", 0, 0, 0, 0, identity)
 
 
 def commit(one: int, *identities: str) -> Commit:

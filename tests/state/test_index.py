@@ -35,7 +35,7 @@ from wasm_kernel.state.index import (
 from wasm_kernel.state.pages import PAGE
 from wasm_kernel.wasi_files.open_files import OpenFile
 
-FILE = OpenFile(9, "/app", "data/ä.txt", 17, 0, 3, 5, 1)
+FILE = OpenFile(9, "/app", "data/ä.txt", 17, 0, 3, 1)
 COMMIT = Commit(
     id=7,
     parent=6,

@@ -24,9 +24,9 @@ from wasm_kernel.wasi_files.open_files import OpenFile
 
 PAGES = 12
 KINDS = st.integers(0, 3)  # the content of a page; 0 is a page of zeros
-FILE = OpenFile(5, "/usr/local/lib", "x.ttf", 7, 0, 1, 1, 0, "")
+FILE = OpenFile(5, "/usr/local/lib", "x.ttf", 7, 0, 1, 0, "")
 
-READ = replace(FILE, rights=2, inheriting=0x3824E0B7, flags=2)
+READ = replace(FILE, rights=2, flags=2)
 
 
 def memory(kinds: list[int]) -> bytes:
@@ -167,7 +167,7 @@ def test_pages_without_a_content_are_refused(tmp_path: Path) -> None:
             replace(FILE, guest="/app", path="notes", identity="1:2", rights=-1 % (1 << 64)),
             replace(FILE, guest="/app", path="notes", identity="1:2", rights=0x3FFFFFFF),
         ),
-        (replace(FILE, flags=15, rights=66, inheriting=-1 % (1 << 64), fdflags=31), READ),
+        (replace(FILE, flags=15, rights=66, fdflags=31), READ),
         (replace(FILE, path="x" * 5000), None),
         (replace(FILE, path=None), None),
     ],

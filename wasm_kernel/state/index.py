@@ -220,7 +220,7 @@ def _is_possible(commit: Commit) -> bool:
 
 
 def _is_file(file: OpenFile) -> bool:
-    flags = (file.flags, file.rights, file.inheriting, file.fdflags)
+    flags = (file.flags, file.rights, file.fdflags)
     return (
         _DESCRIPTOR_LEAST <= file.fd < _DESCRIPTOR_MOST
         and 0 <= file.offset < _OFFSET_MOST

@@ -116,15 +116,13 @@ def _file(file: OpenFile, images: ImagePair) -> OpenFile:
         file,
         flags=file.flags & abi.O_DIRECTORY,
         rights=file.rights & abi.FILE_RIGHTS,
-        inheriting=file.inheriting & abi.FILE_RIGHTS,
         fdflags=file.fdflags & (abi.FD_APPEND | abi.FD_NONBLOCK),
     )
     if images.open_files.get(file.identity) == (file.guest, path):
         return fitted
     if file.guest not in images.readable or not known:
-        return OpenFile(file.fd, "/", None, 0, 0, 0, 0, 0)
-    rights, inheriting = fitted.rights & ~_CHANGING, fitted.inheriting & ~_CHANGING
-    return replace(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
+        return OpenFile(file.fd, "/", None, 0, 0, 0, 0)
+    return replace(fitted, rights=fitted.rights & ~_CHANGING, fdflags=0, identity="")
 
 
 def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]:

@@ -411,4 +411,4 @@ def _writable(file: OpenFile) -> OpenFile:
     """Returns an open file's record; a path that UTF-8 can't encode counts as lost."""
     if file.path is None or _plain(file.path) == file.path:
         return file
-    return OpenFile(file.fd, file.guest, None, 0, 0, 0, 0, 0)
+    return OpenFile(file.fd, file.guest, None, 0, 0, 0, 0)

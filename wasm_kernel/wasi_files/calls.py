@@ -227,12 +227,11 @@ class WasiFiles:
     # -- paths
 
     def _path_open(self, fd: int, flags: int, path: int, length: int, how: int, *more: int) -> None:
-        rights, inheriting, fdflags, out = more
+        rights, _, fdflags, out = more
         opened = self._files.open(
             self._path(fd, path, length),
             how,
             rights,
-            inheriting=inheriting,
             fdflags=fdflags,
             follow=bool(flags & abi.LOOKUP_FOLLOW),
         )

@@ -39,14 +39,13 @@ class OpenFile(Struct, frozen=True):
     offset: int
     flags: int
     rights: int
-    inheriting: int
     fdflags: int
     identity: str = ""
 
 
 class OpenDescriptor(Struct, eq=False, weakref=True):
     """A descriptor of the guest: its file, and the arguments of `path_open` that opened it
-    (`flags`, `rights`, `inheriting` and `fdflags`).
+    (`flags`, `rights` and `fdflags`).
 
     Attributes:
         preopen: The guest's folder that the file lies in.
@@ -66,7 +65,6 @@ class OpenDescriptor(Struct, eq=False, weakref=True):
     fd: int
     flags: int = 0
     rights: int = 0
-    inheriting: int = 0
     fdflags: int = 0
     identity: str = ""
     key: Key | None = None

@@ -40,13 +40,13 @@ class OpeningOperations(FileContext):
         how: int,
         rights: int,
         *,
-        inheriting: int = abi.FILE_RIGHTS,
         fdflags: int = 0,
         follow: bool = True,
     ) -> int:
         """Opens or makes a file, or opens a folder; returns the guest's descriptor.
 
-        The arguments are those of WASI's `path_open`; `how` are its `oflags`.
+        The arguments are those of WASI's `path_open`; `how` are its `oflags`. Its inheriting rights
+        are not among them: no descriptor passes rights on.
         """
         if self.open_files.is_full:
             raise Refused(errno.EMFILE)
@@ -60,9 +60,7 @@ class OpeningOperations(FileContext):
             at, Follow.ALWAYS if follows else Follow.BEFORE_SLASH, looks=not creates
         ) as place:
             place.lift_to_open(self, how, rights)
-            opened = OpenDescriptor(
-                place.preopen, place.parts, -1, how, rights, inheriting, fdflags
-            )
+            opened = OpenDescriptor(place.preopen, place.parts, -1, how, rights, fdflags)
             self._open_at(place, opened)
         return self.open_files.add(opened)
 
@@ -219,14 +217,14 @@ class ReopeningOperations(FileContext):
     def _saved(self, fd: int, opened: OpenDescriptor) -> OpenFile:
         guest, path, name = opened.preopen.guest, "/".join(opened.parts), opened.identify()
         if opened.fd < 0:
-            return OpenFile(fd, guest, None, 0, 0, 0, 0, 0)
+            return OpenFile(fd, guest, None, 0, 0, 0, 0)
         workspace = next(preopen for preopen in self.preopens.all if preopen.tracked)
         if opened.preopen.tracked and not opened.is_folder:
             guest = workspace.guest  # also of a file that was opened through an overlay
         if opened.unlinked:
             guest, path, name = workspace.guest, opened.unlinked, open_file_identity(opened.fd)
         offset = 0 if opened.is_folder else os.lseek(opened.fd, 0, os.SEEK_CUR)
-        how = (opened.flags, opened.rights, opened.inheriting, opened.fdflags)
+        how = (opened.flags, opened.rights, opened.fdflags)
         return OpenFile(fd, guest, path, offset, *how, name)
 
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
@@ -275,7 +273,7 @@ class ReopeningOperations(FileContext):
         may_write = preopen.writable or (preopen.guest, wanted.path) == ("/", NULL_DEVICE)
         rights = wanted.rights if may_write else wanted.rights & ~abi.RIGHT_WRITE
         flags = wanted.flags & ~_ONCE
-        how = (flags, rights, wanted.inheriting, wanted.fdflags)
+        how = (flags, rights, wanted.fdflags)
         if preopen.tracked and is_unlinked_name(wanted.path):
             fd = self.history.open_unlinked(wanted.path, open_flags(rights, wanted.fdflags))
             return OpenDescriptor(preopen, (), fd, *how, unlinked=wanted.path)
