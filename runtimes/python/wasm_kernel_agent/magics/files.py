@@ -123,10 +123,10 @@ class Workspace:
         """Returns a file's content.
 
         Raises:
-            ValueError: The path is absolute, or escapes the workspace.
-            OSError: There is no such file, or it can't be read.
+            UsageError: The path is absolute, or escapes the workspace; there is no such file, or
+                it can't be read.
         """
-        with _errors_name(path):
+        with _in_words(path):
             place = Path(self._inside(path))
             if not (place.is_file() or place.is_dir()) and place.exists():
                 raise OSError(errno.ENOTSUP, "It is a pipe, a socket or a device")
@@ -136,11 +136,10 @@ class Workspace:
         """Writes a file as a whole. Makes missing folders.
 
         Raises:
-            ValueError: The path is absolute, or escapes the workspace.
-            FileExistsError: The file exists, and `overwrite` is False.
-            OSError: The file can't be written.
+            UsageError: The path is absolute, or escapes the workspace; the file exists, and
+                `overwrite` is False; or the file can't be written.
         """
-        with _errors_name(path):
+        with _in_words(path):
             place = Path(self._inside(path))
             if place.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "Is a directory")
@@ -158,11 +157,10 @@ class Workspace:
         """Deletes a file, a folder, or a link itself.
 
         Raises:
-            ValueError: The path is absolute, escapes the workspace, or is the workspace itself.
-            OSError: The path does not exist, or is a folder with something in it and `recursive`
-                is False.
+            UsageError: The path is absolute, escapes the workspace, is the workspace itself, does
+                not exist, or is a folder with something in it and `recursive` is False.
         """
-        with _errors_name(path):
+        with _in_words(path):
             place = Path(self._inside(path))
             above, _, name = _plain(path).rstrip("/").rpartition("/")
             if name not in ("", ".", ".."):
@@ -196,7 +194,7 @@ def _plain(path: str) -> str:
 def _pattern_regex(pattern: str) -> re.Pattern[str]:
     plain = _plain(pattern)
     if not plain or plain.startswith("/") or ".." in plain.split("/"):
-        raise ValueError(f"A pattern stays inside the session workspace: {pattern!r}")
+        raise UsageError(f"A pattern stays inside the session workspace: {pattern!r}")
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     text = _glob.translate("/".join(parts), recursive=True, include_hidden=True, seps="/")
     return re.compile(text)
@@ -212,13 +210,20 @@ def _move(draft: Path, place: Path) -> None:
 
 
 @contextmanager
-def _errors_name(path: str) -> Iterator[None]:
-    """Makes errors name the path as it was given."""
+def _in_words(path: str) -> Iterator[None]:
+    """Makes errors sentences that name the path as it was given."""
     try:
         yield
+    except FileNotFoundError:
+        why = f"There is no file {path!r} in the session. %session_files lists the files."
+        raise UsageError(why) from None
     except OSError as problem:
-        number = problem.errno or errno.EIO
-        raise OSError(number, problem.strerror or os.strerror(number), path) from None
+        why = f"{problem.strerror or os.strerror(problem.errno or errno.EIO)}: {path!r}"
+        if problem.errno == errno.ENOTEMPTY:
+            why += ". --recursive deletes a folder with everything in it."
+        raise UsageError(why) from None
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
 
 
 class SessionFiles(ShownAsTable, list[str]):
@@ -320,12 +325,7 @@ class SessionFileMagics(Magics):
         and not what it leads to. `%undo --files` brings back what was deleted.
         """
         path, flags = one_path("%session_delete", line, "delete")
-        try:
-            self._workspace.delete(path, recursive=bool(flags))
-        except OSError as problem:
-            if problem.errno == errno.ENOTEMPTY:
-                problem.add_note("--recursive deletes a folder with everything in it.")
-            raise
+        self._workspace.delete(path, recursive=bool(flags))
         print(f"Deleted {path}")
 
     @no_var_expand
