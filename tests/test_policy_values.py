@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
+from wasm_kernel.frontends.cli.main import main
+from wasm_kernel.policy import MIB, POLICY_FIELDS, ExecutionPolicy, Mount, size_of
 
 WHOLE = """
 fuel_budget = 500_000_000
@@ -133,3 +134,24 @@ def test_keywords_are_checked_the_same_way(values: dict[str, Any]) -> None:
     assert caught.value.field == field
     with pytest.raises(PolicyError):
         ExecutionPolicy.from_values(values)
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    told = ("512M", "1.5 GiB", "10", "2kb", "10 B")
+    sizes = [size_of(each) for each in told]
+    assert sizes == [512 * MIB, 3 * 512 * MIB, 10, 2048, 10]
+    assert [size_of(each, plain=MIB) for each in told] == [*sizes[:2], 10 * MIB, *sizes[3:]]
+    with pytest.raises(ValueError, match="not a size"):
+        size_of("much")
+
+
+@pytest.mark.parametrize("option", ["--memory", "--disk"])
+def test_a_server_for_agents_takes_sizes_in_the_same_forms(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["mcp", option, "much"])
+    assert "'much' is not a size such as 512M" in capsys.readouterr().err
+    for good in ("2G", "2048"):
+        assert main(["mcp", option, good, "--token-file", "x"]) == 1
+        assert "--token-file is for --http alone" in capsys.readouterr().err

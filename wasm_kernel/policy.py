@@ -18,6 +18,8 @@ MIB = 1024 * 1024
 WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
 MAX_MOUNTS = 8  # the number of descriptors that the guest has set aside for them
 MEMORY_MIN = 512 * MIB  # the booted guest with pandas and matplotlib fits, and little else
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt]|)", re.IGNORECASE)
+_POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MOUNT_KEYS = {"host": str, "guest": str, "writable": bool}
 RESERVED_MOUNTS = ("/app", "/notebook", "/tmp", "/usr")  # noqa: S108 - the guest's paths
 
@@ -316,6 +318,21 @@ class ExecutionPolicy:
 
 POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy) if f.name != "door")
 OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in str(f.type))
+
+
+def size_of(text: str, *, plain: int = 1) -> int:
+    """Returns the bytes that a text such as `512M` or `1.5 GiB` means.
+
+    A `plain` number counts so many bytes.
+
+    Raises:
+        ValueError: The text is not of that form.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a size such as 512M")
+    unit = found[2][:1].lower()
+    return int(float(found[1]) * (1024 ** _POWERS[unit] if unit else plain))
 
 
 def field_meanings() -> dict[str, str]:

@@ -27,7 +27,7 @@ from wasm_kernel.frontends.batch.notebooks import (
     source_of,
     write_notebook,
 )
-from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, size_of
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
 from wasm_kernel.frontends.batch.parameters import check_parameters, read_parameters, value_of
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.sessions.root import SessionsRoot
@@ -188,14 +188,3 @@ def test_values_of_parameters_are_papermills(tmp_path: Path) -> None:
     file.write_text("- 1")
     with pytest.raises(BatchError, match="no names with values"):
         read_parameters([file], [])
-
-
-def test_sizes_are_read_as_people_write_them() -> None:
-    assert [size_of(each) for each in ("512M", "1.5 GiB", "10", "2kb")] == [
-        512 * 1024**2,
-        3 * 512 * 1024**2,
-        10,
-        2048,
-    ]
-    with pytest.raises(ValueError, match="not a size"):
-        size_of("much")

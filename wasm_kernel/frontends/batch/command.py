@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import PolicyError, WasmKernelError
+from wasm_kernel.policy import size_of
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.outcome import Budgets
@@ -156,8 +157,6 @@ def seconds(text: str) -> float:
 
 def size(text: str) -> int:
     """Returns a number of bytes."""
-    from wasm_kernel.frontends.batch.outcome import size_of
-
     try:
         return size_of(text)
     except ValueError as problem:

@@ -28,7 +28,6 @@ REASON_CHARACTERS, HINT_CHARACTERS = 300, 600
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _NOWHERE = re.compile(r"[\ud800-\udfff\ufffe\uffff]")  # not allowed in XML, some not even in UTF-8
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _LIMITS = {
     "cell_seconds": "cell_timeout",
     "memory_bytes": "memory_bytes",
@@ -36,9 +35,6 @@ _LIMITS = {
     "output_bytes": "session_output_bytes",
     "disk_bytes": "workspace_bytes",
 }
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
 _EXTRAS = {"distributed": "distributed", "cryptography": "distributed"}
 """The extra of this package that brings a module, if it is not `batch`."""
 
@@ -153,14 +149,6 @@ class Budgets(Struct, frozen=True, kw_only=True):
         """Returns the budgets as fields of `ExecutionPolicy`."""
         fields = {limit: getattr(self, name) for name, limit in _LIMITS.items()}
         return {limit: value for limit, value in fields.items() if value is not None}
-
-
-def size_of(text: str) -> int:
-    """Returns the bytes that a text such as `512M` or `1.5 GiB` means; or raises `ValueError`."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is not a size such as 512M")
-    return int(float(found[1]) * 1024 ** _POWERS[found[2].lower()])
 
 
 def plain(text: str, most: int = REASON_CHARACTERS) -> str:

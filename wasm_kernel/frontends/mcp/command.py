@@ -9,13 +9,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel.errors import Door, PolicyError, WasmKernelError
-from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml
+from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of
 from wasm_kernel.service import fork_process
 
 if TYPE_CHECKING:
@@ -37,15 +38,28 @@ _NUMBERS: dict[str, tuple[float | None, str, str]] = {
         "sessions of one owner, or of one connection where tokens name no owners",
     ),
     "memory": (
-        *(None, "MIB"),
-        "the memory of all sessions together; by default what is free when the server starts",
+        *(None, "SIZE"),
+        "the memory of all sessions together, as 2G or a number of MiB; by default what is free",
     ),
-    "disk": (None, "MIB", "what all sessions together may take on disk"),
+    "disk": (
+        *(None, "SIZE"),
+        "what all sessions together may take on disk, as 20G or a number of MiB",
+    ),
     "idle_seconds": (600, "S", "after so long without a call a session sleeps on disk"),
     "expire_seconds": (86_400, "S", "after so long without a call a session is deleted"),
     "output_characters": (20_000, "N", "the most of one output, value or file that a reply has"),
 }
 """The default, unit and meaning of each numeric option."""
+
+
+def _size(text: str) -> int:
+    try:
+        return size_of(text, plain=MIB)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+_KINDS: dict[str, Callable[[str], float]] = {"N": int, "S": float, "SIZE": _size}
 _NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
 _BY_HAND = (
     "wasm-kernel: this speaks the Model Context Protocol over stdin and stdout, to a client that "
@@ -94,9 +108,10 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="let cells see this folder, read-only unless it ends in :rw; may be repeated",
     )
     for name, (default, metavar, meaning) in _NUMBERS.items():
-        kind = float if metavar == "S" else int
         shown = f"{meaning} ({default:g})" if default is not None else meaning
-        mcp.add_argument(_option(name), type=kind, default=default, metavar=metavar, help=shown)
+        mcp.add_argument(
+            _option(name), type=_KINDS[metavar], default=default, metavar=metavar, help=shown
+        )
     mcp.set_defaults(run=run)
 
 
@@ -171,8 +186,8 @@ def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimi
     return ServiceLimits(
         sessions=options.sessions,
         owner_sessions=options.owner_sessions,
-        memory_bytes=memory if options.memory is None else options.memory * MIB,
-        disk_bytes=None if options.disk is None else options.disk * MIB,
+        memory_bytes=memory if options.memory is None else options.memory,
+        disk_bytes=options.disk,
         idle_seconds=options.idle_seconds,
         expire_seconds=options.expire_seconds,
     )
