@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.linux.channel import check_size
@@ -279,15 +280,21 @@ def _check_name(field: str, name: str) -> None:
 
 def check_depth(frame: Struct) -> None:
     """Raises `FrameError` if objects and arrays are nested too deep; the frame is one level."""
-    containers: list[Any] = [msgspec.structs.asdict(frame)]
+    containers: list[Any] = [frame]
     for _ in range(FRAME_DEPTH):
         if not containers:
             return
         containers = [
             inner
             for value in containers
-            for inner in (value.values() if isinstance(value, dict) else value)
-            if isinstance(inner, dict | list | tuple)
+            for inner in (
+                value.values()
+                if isinstance(value, dict)
+                else astuple(value)
+                if isinstance(value, Struct)
+                else value
+            )
+            if isinstance(inner, dict | list | tuple | Struct)
         ]
     if containers:
         raise FrameError("it is nested too deeply")

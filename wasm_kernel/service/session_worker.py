@@ -30,6 +30,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.guests.broker_handlers import Fetched
+from wasm_kernel.guests.protocol import check_depth
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Handlers, log_failure
 from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
@@ -215,6 +216,7 @@ class SessionWorker:
     def _send(self, worker: Worker, message: Struct, *, waits: bool) -> bool:
         """Sends a message, or refuses it; returns False if that needs a wait that is not wanted."""
         try:
+            check_depth(message)  # the worker would be lost
             if not waits:
                 return worker.channel.send_at_once(message)
             worker.channel.send(message)
