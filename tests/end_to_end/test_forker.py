@@ -107,6 +107,7 @@ def spec(installed_kernelspec: Path) -> dict[str, str]:
 def _on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        patch.chdir(tmp_path_factory.mktemp("here"))  # a forker is not shared by folders of modules
         yield
 
 
@@ -301,6 +302,22 @@ def test_a_launcher_that_passes_other_settings_gets_no_kernel_of_the_forker(fork
     done = subprocess.run(command, env=forker.env, capture_output=True, text=True, check=False)
     last = done.stderr.splitlines()[-1]  # the forker hangs up, before or after everything is sent
     assert last.startswith(("Connection", "BrokenPipe")), last
+
+
+def test_a_kernel_in_a_folder_of_modules_gets_no_forker_of_kernels_elsewhere(
+    forker: Forker, tmp_path: Path
+) -> None:
+    """That forker's kernels and workers may read all files below the folder."""
+    (tmp_path / "modules" / "notebooks").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "modules")
+    env = forker.env | {"PYTHONPATH": f"{forker.env['PYTHONPATH']}{os.pathsep}{tmp_path / 'link'}"}
+    asked = "from wasm_kernel.frontends.jupyter import launcher; print(launcher.forker_name())"
+    folders = (tmp_path, tmp_path.parent, tmp_path / "modules" / "notebooks")
+    elsewhere, also_elsewhere, inside = (
+        subprocess.check_output([sys.executable, "-P", "-c", asked], env=env, cwd=folder)
+        for folder in folders
+    )
+    assert elsewhere == also_elsewhere != inside
 
 
 def test_it_serves_no_launcher_after_the_installation_has_changed(

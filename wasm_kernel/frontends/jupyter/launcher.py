@@ -6,13 +6,14 @@ and kills the launcher as if it were the kernel. If there is no forker, this pro
 and becomes the kernel itself.
 
 A forked kernel must not differ from a started one. So a forker only serves launchers with the same
-user, limits, namespaces, control groups, interpreter, search path, and variables that are read
-while modules are imported. The forker's name depends on all of these.
+user, limits, namespaces, control groups, interpreter, search path (and places on it that contain
+the kernel's folder), and variables that are read while modules are imported. The forker's name
+depends on all of these.
 
 Imports here must take less than a millisecond; even `socket` and `signal` take more.
 """
 
-# ruff: noqa: PTH111, PTH115, PTH116, PTH120, PTH123, PTH208
+# ruff: noqa: PTH109, PTH111, PTH115, PTH116, PTH120, PTH123, PTH208
 # (`pathlib` would take longer than this whole module)
 
 from __future__ import annotations
@@ -167,10 +168,27 @@ def forker_name() -> str:
     told = [
         *(f"{mark.st_dev} {mark.st_ino} {mark.st_mtime_ns}" for mark in marks),
         *(*os.uname(), sys.version, sys.executable, package, *given, "", *sys.path, ""),
+        *_places_around(),
+        "",
         *sorted(f"{name}={value}" for name, value in variables().items()),
     ]
     text = "\0".join(told).encode(errors="surrogateescape")
     return blake2b(text + circumstances(), digest_size=16).hexdigest()
+
+
+def _places_around() -> list[str]:
+    """The places of modules that contain this process's folder.
+
+    A confined kernel reads none of them as a whole, and a forker finds the readable places once,
+    for all of its kernels (`import_places`).
+    """
+    above = [os.stat("./" + "../" * up) for up in range(os.getcwd().count("/") + 1)]
+    places = []
+    for place in (*sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix):
+        with suppress(OSError):  # it does not exist
+            mark = os.stat(place)
+            places += [place for each in above if os.path.samestat(each, mark)]
+    return places
 
 
 def variables() -> dict[str, str]:
