@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
-from tests.local import LocalSandbox, get_session_sandbox
+from tests.local import get_session_sandbox
 from wasm_kernel.folders.private import PrivateFolders
 
 
-def over(folder: Path, aside: Path) -> LocalSandbox:
+def over(folder: Path, aside: Path) -> Any:
     """A session whose guest sees a folder as /notebook; the caller closes it.
 
     Args:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from wasm_kernel import BaseSandbox, SandboxResult, TravelError
-from wasm_kernel.service.worker_sandbox import WorkerSandbox
+from wasm_kernel import Sandbox, SandboxResult, TravelError
 
 A_UUID = "8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11"
 """The name of a session; it is the same in every run, so that names of tests are."""
@@ -20,13 +19,21 @@ PATIENCE = 60.0
 """Seconds that a busy machine may take for something that an idle one does at once."""
 
 
-AnySandbox = TypeVar("AnySandbox", bound=BaseSandbox)
+AnySandbox = TypeVar("AnySandbox", bound="Remembers")
 
 
 class Executes(Protocol):
     """A sandbox, or an object with its `execute`."""
 
     def execute(self, code: str, **options: Any) -> SandboxResult: ...
+
+
+class Remembers(Executes, Protocol):
+    """A sandbox whose memory can be brought back."""
+
+    def checkpoint(self, name: str) -> None: ...
+
+    def restore(self, where: str | int, *, files: bool = False) -> object: ...
 
 
 def says(sandbox: Executes, code: str) -> str:
@@ -36,9 +43,9 @@ def says(sandbox: Executes, code: str) -> str:
     return result.stdout.strip()
 
 
-def process_of(sandbox: BaseSandbox) -> int:
+def process_of(sandbox: object) -> int:
     """The process that a sandbox's guest lives in."""
-    if not isinstance(sandbox, WorkerSandbox):
+    if not isinstance(sandbox, Sandbox):
         return os.getpid()
     assert sandbox.worker.worker is not None
     return sandbox.worker.worker.process

@@ -1,4 +1,4 @@
-"""`FakeSandbox`: the interface of a sandbox without isolation, for tests of front ends.
+"""`FakeSandbox`: a `KernelSandbox` without any wall, for tests of front ends.
 
 It runs code with `exec` in this very process, on a thread. NOTHING IS ISOLATED: never give it code
 that you would not run yourself.
@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
-from tests.local import LocalSandbox
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.commands import HostCommands
@@ -30,20 +29,21 @@ from wasm_kernel.execution.interfaces import (
     NoListener,
     OfferedMessage,
     ProcessUsage,
-    Sandbox,
     SessionFacts,
 )
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
+from wasm_kernel.service.sandbox import Sandbox
 
 Gate = Callable[[Callable[[str], None]], None]
 
 
 class FakeSandbox:
-    """Looks like a `Sandbox`; see the module's warning.
+    """Looks like a `Sandbox` to a kernel; see the module's warning.
 
     Args:
         workspace: A folder; the code is not kept in it.
@@ -287,6 +287,6 @@ class _Writer(io.TextIOBase):
         return len(text)
 
 
-def sandboxes(fake: FakeSandbox, real: LocalSandbox) -> tuple[Sandbox, Sandbox]:
+def sandboxes(fake: FakeSandbox, real: Sandbox) -> tuple[KernelSandbox, KernelSandbox]:
     """Lets mypy check that both have the same interface."""
     return fake, real

@@ -63,7 +63,7 @@ def create_session_sandbox(
     private_root: Path | str | None = None,
     pip: bool = False,
 ) -> tuple[str, LocalSandbox]:
-    session_id, made = wasm_kernel.create_session_sandbox(
+    made: tuple[str, object] = wasm_kernel.create_session_sandbox(
         runtime,
         policy,
         workspace_root,
@@ -72,8 +72,9 @@ def create_session_sandbox(
         pip=pip,
         isolation="in-process",
     )
-    assert isinstance(made, LocalSandbox)
-    return session_id, made
+    session_id, sandbox = made
+    assert isinstance(sandbox, LocalSandbox)
+    return session_id, sandbox
 
 
 def get_session_sandbox(
@@ -86,7 +87,7 @@ def get_session_sandbox(
     private_root: Path | str | None = None,
     pip: bool = False,
 ) -> LocalSandbox:
-    made = wasm_kernel.get_session_sandbox(
+    made: object = wasm_kernel.get_session_sandbox(
         session_id,
         runtime,
         policy,

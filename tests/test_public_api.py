@@ -19,7 +19,7 @@ from wasm_kernel.service.sandbox_factory import Isolation
 NAMES = {
     *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume", "Listener", "NoListener", "Stream"),
     *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
-    *("offer_pip", "prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
+    *("prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
     *("export_session", "import_session", "Exported", "Imported", "ArchiveError", "SessionExists"),
     *("list_session_files", "read_session_file", "write_session_file", "delete_session_path"),
     *("SessionIdError", "SessionInUse", "SessionPathError", "WorkspaceError"),
@@ -42,7 +42,7 @@ NAMES = {
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
     *("AsyncService", "AsyncSession"),
-    *("Service", "ServiceLimits", "SessionInfo", "RemoteSandbox", "LimitReached", "WorkerLost"),
+    *("Service", "ServiceLimits", "SessionInfo", "Sandbox", "LimitReached", "WorkerLost"),
     *("run_notebooks", "Outcome", "Budgets", "BatchError", "BatchStopped"),
     *("grade_notebooks", "Grade", "TestGrade"),
     *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
@@ -50,11 +50,8 @@ NAMES = {
 HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
 HEAVY |= {"structlog", "asyncio", "tornado"}
 
-UNNEEDED = {"asyncio", "html", "hmac", "random", "secrets", "shutil", "socket", "subprocess"}
-UNNEEDED |= {"tempfile", "wasm_kernel.guests.python.cell_reader", "wasm_kernel.state.tables"}
-
-UNNEEDED_OUTSIDE = {"asyncio", "html", "wasmtime", "wasm_kernel.execution.runner"}
-"""Modules that a program with its guest in a worker need not load."""
+UNNEEDED = {"asyncio", "html", "wasmtime", "wasm_kernel.execution.runner"}
+"""Modules that a program need not load, as its guest is in a worker."""
 
 SHOW = "; print(*{name.partition('.')[0] for name in sys.modules})"
 STEPS = ["import sys, wasm_kernel; print(*dir(wasm_kernel))", "pass"]
@@ -99,24 +96,18 @@ def test_a_sandbox_needs_no_jupyter(steps: list[set[str]]) -> None:
     assert not steps[4] & {"zmq", "IPython", "ipykernel", "jupyter_client", "traitlets", "tornado"}
 
 
-@pytest.mark.parametrize(
-    ("isolation", "unneeded", "most"),
-    [("in-process", UNNEEDED, 102), ("worker", UNNEEDED_OUTSIDE, 70)],
-)
-def test_a_first_cell_loads_nothing_that_it_does_not_need(
-    warm: None, tmp_path: Path, isolation: str, unneeded: set[str], most: int
-) -> None:
+def test_a_first_cell_loads_nothing_that_it_does_not_need(warm: None, tmp_path: Path) -> None:
     code = (
         "import sys, wasm_kernel\n"
-        f"with wasm_kernel.create_sandbox(workspace='work', isolation={isolation!r}) as sandbox:\n"
+        "with wasm_kernel.create_sandbox(workspace='work') as sandbox:\n"
         "    sandbox.execute('1')\n"
         "print(*sys.modules)"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     loaded = set(done.stdout.split())
-    assert sorted(loaded & unneeded) == []
-    assert sum(name.startswith("wasm_kernel") for name in loaded) <= most
+    assert sorted(loaded & UNNEEDED) == []
+    assert sum(name.startswith("wasm_kernel") for name in loaded) <= 70
 
 
 def test_the_type_checker_sees_the_same_names() -> None:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import WasmKernelError as WasmKernelError
     from wasm_kernel.errors import WorkerLost as WorkerLost
     from wasm_kernel.events import SandboxLogger as SandboxLogger
-    from wasm_kernel.execution.base_sandbox import BaseSandbox as BaseSandbox
-    from wasm_kernel.execution.create import offer_pip as offer_pip
     from wasm_kernel.execution.interfaces import Listener as Listener
     from wasm_kernel.execution.interfaces import NoListener as NoListener
     from wasm_kernel.folders.hiding import OverlapError as OverlapError
@@ -67,7 +65,8 @@ if TYPE_CHECKING:
     from wasm_kernel.service.create_session import create_session_sandbox as create_session_sandbox
     from wasm_kernel.service.create_session import get_session_sandbox as get_session_sandbox
     from wasm_kernel.service.limits import ServiceLimits as ServiceLimits
-    from wasm_kernel.service.remote_sandbox import RemoteSandbox as RemoteSandbox
+    from wasm_kernel.service.sandbox import BaseSandbox as BaseSandbox
+    from wasm_kernel.service.sandbox import Sandbox as Sandbox
     from wasm_kernel.service.service import AsyncService as AsyncService
     from wasm_kernel.service.service import Service as Service
     from wasm_kernel.service.session_info import SessionInfo as SessionInfo
@@ -101,9 +100,7 @@ _NAMES = {  # the public names by module
         "TravelError WasmKernelError WorkerLost"
     ),
     "events": "SandboxLogger",
-    "execution.create": "offer_pip",
     "execution.interfaces": "Listener NoListener",
-    "execution.base_sandbox": "BaseSandbox",
     "folders.locks": "Resume",
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
@@ -115,7 +112,7 @@ _NAMES = {  # the public names by module
     "policy": "ExecutionPolicy Mount RuntimeType",
     "result": "CellError Checkpoint SandboxResult Travelled",
     "service.async_session": "AsyncSession",
-    "service.remote_sandbox": "RemoteSandbox",
+    "service.sandbox": "BaseSandbox Sandbox",
     "service.session_info": "SessionInfo",
     "service.limits": "ServiceLimits",
     "service.service": "AsyncService Service",

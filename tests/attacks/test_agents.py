@@ -405,11 +405,11 @@ def test_unread_replies_hold_no_more_than_a_share() -> None:
 
 
 def test_a_file_for_which_there_is_no_room_is_refused_in_words() -> None:
-    def read_file(path: str, *, max_bytes: int) -> bytes:
+    def read(path: str, *, max_bytes: int) -> bytes:
         return b"x" * MIB
 
     async def attack() -> None:
-        sandbox = SimpleNamespace(sync=SimpleNamespace(read_file=read_file))
+        sandbox = SimpleNamespace(files=SimpleNamespace(read=read))
         session: Any = SimpleNamespace(sandbox=sandbox, caller=NO_CALLER)
         tools = FileTools(Sender().sessions, lambda: NO_CALLER, MountedFiles(()), 1)
         held = Counter({"one": HELD_BYTES - MIB})

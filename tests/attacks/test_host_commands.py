@@ -32,8 +32,9 @@ def isolation() -> Isolation:
 
 
 def commands_of(victim: Victim) -> HostCommands:
-    assert isinstance(victim.sandbox, LocalSandbox)
-    return victim.sandbox.commands
+    sandbox: object = victim.sandbox
+    assert isinstance(sandbox, LocalSandbox)
+    return sandbox.commands
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.attacks.interrupting import interrupt_many
 from tests.faces import PATIENCE
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.guests.protocol import Output
-from wasm_kernel.service.worker_sandbox import WorkerSandbox
+from wasm_kernel.service.sandbox import Sandbox
 
 BEGUN = "print('begun')\n"
 
@@ -194,7 +194,7 @@ def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
 ) -> None:
     """Before, the worker's answer to a cell that it interrupted before it was open was lost."""
     with create_sandbox(workspace=tmp_path, policy=SMALL) as starting:
-        assert isinstance(starting, WorkerSandbox)
+        assert isinstance(starting, Sandbox)
         future = starting.submit("while True: pass")
         while has_worker and starting.worker.worker is None:
             time.sleep(0.001)

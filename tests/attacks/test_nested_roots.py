@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def _mount(folder: Path) -> BaseSandbox:
     return create_sandbox(workspace=folder.parent.parent / "own", policy=policy)
 
 
-def _notebook(folder: Path) -> BaseSandbox:
+def _notebook(folder: Path) -> Any:
     return over(folder, folder.parent.parent / "own")
 
 

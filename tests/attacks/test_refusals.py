@@ -27,7 +27,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.service.own_sandbox import own_workers
+from wasm_kernel.service.program_home import own_workers
 
 NEW, OLD = "new-session", "old-session"
 BAD_IDS = ("../up", "", ".", "a/b", "a\\b", "/abs", "x" * 65, "nul\0", "ü", None, 5)

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from tests.benchmarks.memory import page_table_bytes, pss_bytes
 from tests.benchmarks.service import FRAME, QUIET_SECONDS
 from tests.benchmarks.sides import Side
-from wasm_kernel import RemoteSandbox, Service, ServiceLimits
+from wasm_kernel import Sandbox, Service, ServiceLimits
 
 LIVE, ASLEEP, AT_ONCE = 400, 5_000, 20
 WOKEN, SOME_SECONDS = 30, 5
@@ -77,7 +77,7 @@ def many(_sides: tuple[Side, Side], _rounds: int) -> Iterator[Figure]:
         yield from asleep(service)
 
 
-def _with_frame(service: Service) -> RemoteSandbox:
+def _with_frame(service: Service) -> Sandbox:
     sandbox = service.create()
     assert "text/html" in sandbox.execute(FRAME).outputs[-1].data
     return sandbox
@@ -109,7 +109,7 @@ def asleep(service: Service) -> Iterator[Figure]:
     yield Figure(f"the slowest of {WOKEN}", max(woken), "ms")
 
 
-def cells_a_second(sandboxes: Sequence[RemoteSandbox]) -> float:
+def cells_a_second(sandboxes: Sequence[Sandbox]) -> float:
     """The number of tiny cells that end in a second; a round begins when all sessions have
     answered.
     """

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tests.benchmarks.cloudpickled import measured
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Row
-from wasm_kernel import RemoteSandbox, Service, ServiceLimits
+from wasm_kernel import Sandbox, Service, ServiceLimits
 
 FRAME = "import pandas as pd; pd.DataFrame({'a': [1, 2]})"
 ARRAY = "import numpy as np; a = np.random.default_rng(1).random(13_107_200)"
@@ -38,7 +38,7 @@ def sessions(native: Side, rounds: int) -> Iterator[Row]:
     started: list[float] = []
     imported: list[float] = []
     with loaded() as service:
-        kept: list[RemoteSandbox] = []
+        kept: list[Sandbox] = []
         for _ in range(max(rounds, SESSIONS)):
             begun = time.perf_counter()
             kept.append(service.create())
@@ -65,7 +65,7 @@ def sessions(native: Side, rounds: int) -> Iterator[Row]:
         yield Row("waking a session with 100 MB, cloudpickle", woken, restored, "ms", 0.3)
 
 
-def _milliseconds(sandbox: RemoteSandbox, code: str) -> float:
+def _milliseconds(sandbox: Sandbox, code: str) -> float:
     begun = time.perf_counter()
     assert sandbox.execute(code).success
     return (time.perf_counter() - begun) * MILLISECONDS

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.fake_sandbox import FakeSandbox
-from wasm_kernel.execution.interfaces import Sandbox
 from wasm_kernel.frontends.jupyter.app import main
-from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, Note
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, KernelSandbox, Note
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.sessions.session import Session
@@ -57,7 +56,7 @@ def _watch_kernels() -> None:
 
 def fake(
     opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-) -> Sandbox:
+) -> KernelSandbox:
     _watch_kernels()
     made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)

@@ -11,9 +11,8 @@ import pytest
 from tests.faces import PATIENCE, says, wait_for
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_server import ForkServer, Worker
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
-from wasm_kernel.service.worker_sandbox import WorkerSandbox
 
 Starting = Callable[..., Service]
 
@@ -53,20 +52,20 @@ def one_fork_server(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def remote(service: Service) -> Iterator[RemoteSandbox]:
+def remote(service: Service) -> Iterator[Sandbox]:
     """A session for one test in the file's service."""
     with service.create() as sandbox:
         yield sandbox
 
 
-def worker_of(sandbox: WorkerSandbox) -> Worker:
+def worker_of(sandbox: Sandbox) -> Worker:
     """The worker that a session is awake in."""
     worker = sandbox.worker.worker
     assert worker is not None
     return worker
 
 
-def keep(sandbox: WorkerSandbox, code: str) -> None:
+def keep(sandbox: Sandbox, code: str) -> None:
     """Runs a cell whose effects are on disk afterwards; the session is awake."""
     says(sandbox, code)
     sandbox.worker.sleep()

@@ -41,7 +41,7 @@ def test_a_service_makes_sessions_whose_calls_are_awaited(starting: Starting) ->
             with pytest.raises(LimitReached, match="An owner may have 1 session"):
                 await service.create(owner="ada")
             (listed,) = await service.list("ada")
-            assert (listed.cells, (await session.info()).cells) == (1, 1)
+            assert (listed.cells, (await service.info(session.session_id)).cells) == (1, 1)
             again = await service.get(session.session_id, owner="ada")
             assert (await again.execute("print(x)")).stdout == "1\n"
             await service.delete(session.session_id)

@@ -25,9 +25,9 @@ from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer
-from wasm_kernel.service.own_sandbox import OwnSandbox
+from wasm_kernel.service.sandbox import Sandbox
 
-Making = Callable[..., OwnSandbox]
+Making = Callable[..., Sandbox]
 ID = "abc-123"
 
 
@@ -38,21 +38,21 @@ def make(warm: None, tmp_path: Path) -> Iterator[Making]:
     """
     with ExitStack() as made:
 
-        def one(session_id: str = "", **options: Any) -> OwnSandbox:
+        def one(session_id: str = "", **options: Any) -> Sandbox:
             if session_id:
                 get = wasm_kernel.get_session_sandbox
                 sandbox = get(session_id, workspace_root=tmp_path / "root", **options)
             else:
                 options.setdefault("workspace", tmp_path / "work")
                 sandbox = wasm_kernel.create_sandbox(**options)
-            assert isinstance(sandbox, OwnSandbox)
+            assert isinstance(sandbox, Sandbox)
             made.callback(sandbox.close)
             return sandbox
 
         yield one
 
 
-def process_of(sandbox: OwnSandbox) -> int:
+def process_of(sandbox: Sandbox) -> int:
     worker = sandbox.worker.worker
     assert worker is not None
     return worker.process

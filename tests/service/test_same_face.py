@@ -11,30 +11,26 @@ import pytest
 
 from tests.faces import put_back, says
 from wasm_kernel.errors import FrameError, SandboxClosed, TravelError
-from wasm_kernel.execution.base_sandbox import BaseSandbox
 from wasm_kernel.execution.interfaces import (
     InputInterrupted,
     NoListener,
     OfferedMessage,
-    Sandbox,
 )
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.guests.protocol import Output, Result, Stream
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.create_session import create_session_sandbox
-from wasm_kernel.service.own_sandbox import OwnSandbox
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
-
-InWorker = RemoteSandbox | OwnSandbox
 
 
 @pytest.fixture(scope="module", params=["service", "program"])
 def module_sandbox(
     service: Service, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[BaseSandbox]:
+) -> Iterator[Sandbox]:
     """A session of a service, and a sandbox that a program makes itself."""
     if request.param == "service":
-        made: BaseSandbox = service.create()
+        made: Sandbox = service.create()
     else:
         made = create_session_sandbox(workspace_root=tmp_path_factory.mktemp("own"))[1]
     with made as sandbox:
@@ -68,7 +64,7 @@ class Page(NoListener):
         return self.lines.pop(0)
 
 
-def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: InWorker) -> None:
+def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: Sandbox) -> None:
     page = Page()
     code = "import sys\nprint('a', flush=True)\nprint('e', file=sys.stderr)\n"
     code += "open('f', 'w').close()\n6 * 7"
@@ -84,14 +80,14 @@ def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: InWorker) -> N
     assert (sandbox.workspace / "f").read_bytes() == b""
 
 
-def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: InWorker) -> None:
+def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: Sandbox) -> None:
     assert sandbox.execute("print('\ud800')").stdout == "?\n"
     with pytest.raises(FrameError, match="surrogates"):
         sandbox.query({"op": "complete", "code": "\ud800", "cursor_pos": 1}).result(30)
     assert not sandbox.busy
 
 
-def test_input_is_answered_refused_and_interrupted(sandbox: InWorker) -> None:
+def test_input_is_answered_refused_and_interrupted(sandbox: Sandbox) -> None:
     ask = "from getpass import getpass\nprint(input('name '), getpass('word '))"
     page = Page("me", "secret")
     assert sandbox.execute(ask, allow_stdin=True, listener=page).stdout == "me secret\n"
@@ -109,7 +105,7 @@ def test_input_is_answered_refused_and_interrupted(sandbox: InWorker) -> None:
     assert "there is none here" in refused.evalue
 
 
-def test_a_late_answer_does_not_answer_the_next_question(sandbox: InWorker) -> None:
+def test_a_late_answer_does_not_answer_the_next_question(sandbox: Sandbox) -> None:
     class Late(Page):
         def ask(self, prompt: str, password: bool) -> str:
             if prompt == "late ":
@@ -124,7 +120,7 @@ def test_a_late_answer_does_not_answer_the_next_question(sandbox: InWorker) -> N
     assert sandbox.execute("print(input())", allow_stdin=True, listener=page).stdout == "new\n"
 
 
-def test_memory_and_files_go_back_and_forth(sandbox: InWorker) -> None:
+def test_memory_and_files_go_back_and_forth(sandbox: Sandbox) -> None:
     says(sandbox, "x = 1; open('kept', 'w').write('1')")
     sandbox.checkpoint("one")
     says(sandbox, "x = 2; open('kept', 'w').write('2')")
@@ -138,7 +134,7 @@ def test_memory_and_files_go_back_and_forth(sandbox: InWorker) -> None:
         sandbox.restore("two")
 
 
-def test_a_fork_goes_its_own_way(sandbox: InWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_goes_its_own_way(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     says(sandbox, "x = [1]; open('both', 'w').write('kept')")
     with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX) as server:
         patch.chdir(sandbox.workspace)
@@ -157,7 +153,7 @@ def test_a_fork_goes_its_own_way(sandbox: InWorker, monkeypatch: pytest.MonkeyPa
         fork.execute("1")
 
 
-def test_comms_reach_the_guest_and_the_page(sandbox: InWorker) -> None:
+def test_comms_reach_the_guest_and_the_page(sandbox: Sandbox) -> None:
     says(
         sandbox,
         "from comm import get_comm_manager\n"
@@ -172,8 +168,8 @@ def test_comms_reach_the_guest_and_the_page(sandbox: InWorker) -> None:
     assert sandbox.comms().result(30) == {"c1": "echo"}
 
 
-def test_a_front_end_may_take_it_for_any_sandbox(sandbox: InWorker) -> None:
-    face: Sandbox = sandbox
+def test_a_front_end_may_take_it_for_any_sandbox(sandbox: Sandbox) -> None:
+    face: KernelSandbox = sandbox
     assert face.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
     face.start().result(30)
     face.offer(OfferedMessage(CommMessage("msg", "c"), {}, Page(), Waiting()))

@@ -27,7 +27,7 @@ from wasm_kernel.folders.locks import is_served
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service import expiry
 from wasm_kernel.service.limits import ServiceLimits
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import ids, removal, root
 from wasm_kernel.sessions.disk_use import DiskUse
@@ -81,7 +81,7 @@ def test_an_idle_session_sleeps_and_the_next_call_wakes_it(starting: Starting) -
 
 
 def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
-    service: Service, remote: RemoteSandbox
+    service: Service, remote: Sandbox
 ) -> None:
     says(remote, "x = bytearray(b'x') * 64_000_000; f = open('log', 'w'); _ = f.write('a')")
     process = worker_of(remote).process
@@ -91,7 +91,7 @@ def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
 
 
 def test_a_woken_session_reads_only_changed_contents_again(
-    service: Service, remote: RemoteSandbox
+    service: Service, remote: Sandbox
 ) -> None:
     says(remote, "x = bytearray(range(256)) * 4000")
     remote.worker.sleep()
@@ -108,7 +108,7 @@ def test_a_woken_session_reads_only_changed_contents_again(
 
 @pytest.mark.parametrize("what", ["workspace", "private folder", "state"])
 def test_a_session_whose_state_went_while_it_slept_says_so(
-    service: Service, remote: RemoteSandbox, what: str
+    service: Service, remote: Sandbox, what: str
 ) -> None:
     """Before, it woke without its variables, and without a notice."""
     says(remote, "x = 1")
@@ -271,7 +271,7 @@ def test_forks_that_cells_and_agents_ask_for_have_the_limits_of_one_session(
 def test_many_at_once_get_no_more_than_the_limits_allow(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RemoteSandbox, "start", lambda sandbox: None)  # none of them is woken
+    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # none of them is woken
     service = starting(limits=ServiceLimits(sessions=3))
     wide = threading.Barrier(12)
 
@@ -339,7 +339,7 @@ def _record_of(service: Service, session_id: str) -> Path:
 def test_a_later_service_deletes_what_expired_and_nothing_else(
     starting: Starting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RemoteSandbox, "start", lambda sandbox: None)  # none of them is woken
+    monkeypatch.setattr(Sandbox, "start", lambda sandbox: None)  # none of them is woken
     monkeypatch.setattr("wasm_kernel.service.expiry._SCAN_SECONDS", 0.1)
     first = starting()
     left, kernels = first.create().workspace, first.create()
@@ -391,9 +391,7 @@ def test_a_closed_service_keeps_its_sessions_for_the_next_one(warm: None, tmp_pa
         assert says(second.get(sandbox.session_id), "print(x)") == "41"
 
 
-def test_a_session_that_begins_again_has_its_files_alone(
-    service: Service, remote: RemoteSandbox
-) -> None:
+def test_a_session_that_begins_again_has_its_files_alone(service: Service, remote: Sandbox) -> None:
     says(remote, "x = 1; open('kept', 'w').close()")
     remote.worker.sleep()
     remote.close(anew=True)

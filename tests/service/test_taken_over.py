@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +37,8 @@ from wasm_kernel.service import awake, calls, messages, session_worker
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.open_message import Open, plain_policy
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
 
 A_QUERY = {"op": "is_complete", "code": ""}
@@ -76,33 +78,30 @@ class Traitor(Worker):
         self.channel.close()
 
 
-class Home:
+class Home(SandboxHome[Sandbox]):
     """The service of some sessions, whose workers are traitors."""
 
     def __init__(self, script: Script, most: int | None = None) -> None:
         self.script = script
         self.awake = AwakeSessions(most)
-        self.sessions: list[SessionWorker] = []
+        self.sandboxes: list[Sandbox] = []
         self.asked: list[object] = []
         self._ending = threading.Event()
         self._looking = threading.Thread(target=self._look, daemon=True)
         self._looking.start()
 
-    def session(self, policy: ExecutionPolicy = PATIENT) -> RemoteSandbox:
+    def session(self, policy: ExecutionPolicy = PATIENT) -> Sandbox:
         opened = Open("python", "s", "/nowhere", None, plain_policy(policy), False, "off")
         worker = SessionWorker(
             opened, self, SandboxLogger.of(None), queue=9, answer_seconds=PATIENCE
         )
-        self.sessions.append(worker)
-        return RemoteSandbox(worker, policy, self)
+        self.sandboxes.append(Sandbox(worker, self, Path(opened.workspace), policy))
+        return self.sandboxes[-1]
 
-    def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> list[RemoteSandbox]:
+    def fork(self, sandbox: Sandbox, n: int, *, reseed: bool) -> list[Sandbox]:
         return []
 
-    def info(self, session_id: str) -> NoReturn:
-        raise FileNotFoundError(session_id)
-
-    def closed(self, sandbox: RemoteSandbox) -> None:
+    def closed(self, sandbox: Sandbox) -> None:
         pass
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
@@ -121,11 +120,12 @@ class Home:
 
     def _look(self) -> None:
         while not self._ending.wait(0.02):
-            for session in [*self.sessions]:
-                session.look_after()
+            for sandbox in [*self.sandboxes]:
+                sandbox.worker.look_after()
 
     def close(self) -> None:
-        for session in self.sessions:
+        for sandbox in self.sandboxes:
+            session = sandbox.worker
             session.sleep("the test is over")
             session.wait_asleep()
         self._ending.set()
@@ -209,7 +209,7 @@ def lost(outcome: Callable[[], Any]) -> str:
     ids=["start", "query", "comms", "checkpoint", "checkpoints", "undo", "fork"],
 )
 def test_a_call_that_its_worker_never_answers_has_an_end(
-    homes: Making, call: Callable[[RemoteSandbox], object], monkeypatch: pytest.MonkeyPatch
+    homes: Making, call: Callable[[Sandbox], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, only cells had a limit: a worker that answered `Ping` kept its caller for ever."""
     monkeypatch.setattr(calls, "_CALL_SECONDS", 0.2)

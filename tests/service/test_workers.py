@@ -33,11 +33,10 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox
 from wasm_kernel.service.open_message import Open, plain_policy
-from wasm_kernel.service.own_sandbox import OwnSandbox, own_workers
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.program_home import own_workers
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
 from wasm_kernel.service.worker import _Worker
-from wasm_kernel.service.worker_sandbox import WorkerSandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = "print('begun', flush=True)\nwhile True: pass"
@@ -91,7 +90,7 @@ owners[1].kill()
 """
 
 
-def lose(sandbox: WorkerSandbox, how: signal.Signals = signal.SIGKILL) -> Any:
+def lose(sandbox: Sandbox, how: signal.Signals = signal.SIGKILL) -> Any:
     """Runs a cell whose worker gets a signal in between; returns its error."""
     mark = sandbox.workspace / "begun"
     mark.unlink(missing_ok=True)
@@ -156,7 +155,7 @@ def test_a_sandbox_of_ones_own_keeps_its_variables_when_its_worker_is_lost(
     """Before, each worker began like the first one: without variables."""
     monkeypatch.setattr(own_workers(), "fork_server", service.fork_server)
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
-        assert isinstance(sandbox, OwnSandbox)
+        assert isinstance(sandbox, Sandbox)
         keep(sandbox, "x = 41")
         assert lose(sandbox).ename == "WorkerLost"
         assert says(sandbox, "print(x)") == "41"
@@ -220,7 +219,7 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         naming.result(PATIENCE)
 
 
-def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> None:
+def test_cells_that_waited_say_that_they_did_not_run(remote: Sandbox) -> None:
     keep(remote, "ran = 0")
     first = remote.submit(f"{BEGIN}; import time; time.sleep(3600)")
     second, question = remote.submit("ran += 1"), remote.query({"op": "is_complete", "code": ""})
@@ -543,7 +542,7 @@ def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
 
 @pytest.mark.parametrize("what", ["{}", '{"kind":"logged","level":30,"text":"much"}'])
 def test_a_worker_that_sends_rubbish_or_logs_too_much_is_ended(
-    remote: RemoteSandbox, monkeypatch: pytest.MonkeyPatch, what: str
+    remote: Sandbox, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     keep(remote, "x = 41")
     process = worker_of(remote).process

@@ -25,7 +25,7 @@ import pytest
 
 from tests.faces import PATIENCE, wait_for
 from tests.service.conftest import ends
-from wasm_kernel import RemoteSandbox, SandboxResult, Service, ServiceLimits
+from wasm_kernel import Sandbox, SandboxResult, Service, ServiceLimits
 from wasm_kernel.errors import WorkerLost
 from wasm_kernel.sessions import ids
 
@@ -48,7 +48,7 @@ class Model:
 
     def __init__(self, service: Service, number: int) -> None:
         self.service = service
-        self.sandbox: RemoteSandbox = service.create(owner=str(number))
+        self.sandbox: Sandbox = service.create(owner=str(number))
         self.chance = random.Random(SEED * 100 + number)
         self.ran: list[int] = []
         self.names: dict[str, list[int]] = {}

@@ -1,5 +1,5 @@
 """`BaseSandbox`: the methods of every sandbox, with its guest in this process (`LocalSandbox`) or
-in a worker (`WorkerSandbox`).
+in a worker.
 """
 
 from __future__ import annotations
@@ -8,26 +8,15 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, Self
-
-from msgspec import Struct
+from typing import Any, Self
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
-from wasm_kernel.execution.interfaces import Cell, Listener, Sandbox, SessionHooks
+from wasm_kernel.execution.interfaces import Cell, Listener, SessionHooks, TravelRequest
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, SandboxResult, Travelled
 
 CLOSED = "this sandbox is closed; make another one"
-
-
-class TravelRequest(Struct, frozen=True):
-    """A request to go back or forth in the history; `undo` and its like explain the fields."""
-
-    how: Literal["undo", "redo", "restore", "rollback"]
-    cells: int = 1
-    where: str = ""
-    files: bool = False
 
 
 def at_least_one(n: int) -> int:
@@ -37,7 +26,7 @@ def at_least_one(n: int) -> int:
     return n
 
 
-class BaseSandbox(Sandbox):
+class BaseSandbox:
     """A guest with a workspace. Make one with `create_sandbox`. Any thread may call it.
 
     Cells and questions are served one after another; `interrupt` and `close` act at once.
@@ -252,7 +241,7 @@ class BaseSandbox(Sandbox):
 
     @abstractmethod
     def offer_pip(self) -> None:
-        """Lets the sandbox's cells install packages; see the function `offer_pip`."""
+        """Lets the sandbox's cells install packages; see `Sandbox.offer_pip`."""
 
     @property
     @abstractmethod
@@ -260,7 +249,7 @@ class BaseSandbox(Sandbox):
         """True if `close` was called."""
 
     @abstractmethod
-    def retire(self, why: str) -> bool:
+    def close_if_idle(self, why: str) -> bool:
         """Closes the sandbox, unless it is busy; returns whether it is closed.
 
         Args:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.base_sandbox import BaseSandbox
 from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening
@@ -78,7 +77,7 @@ def create_local_sandbox(
         broker: Does the work of host commands beyond this process's confinement; by default, this
             process does it.
         quiet: Whether the first cell gives no notice if the session goes on as it was left.
-        pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
+        pip: Whether cells may install pure-Python packages with `%pip`.
 
     Raises:
         ValueError: there is no guest for `runtime`.
@@ -120,16 +119,6 @@ def create_local_sandbox(
 def _say_not_allowed(sandbox: LocalSandbox) -> None:
     for name in sandbox.language_commands:
         sandbox.commands.add(name, switched_off(_NOT_ALLOWED.format(name=name)))
-
-
-def offer_pip(sandbox: BaseSandbox) -> None:
-    """Lets the cells of a sandbox install pure-Python packages with `%pip`.
-
-    Packages are kept in the sandbox's private folder, which the guest can read but not change.
-    Their code runs only in the guest. The pip that is installed beside this package fetches them,
-    with the configuration of the user it runs as. Forks of the sandbox may install packages, too.
-    """
-    sandbox.offer_pip()
 
 
 def check(

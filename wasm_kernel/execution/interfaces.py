@@ -1,15 +1,13 @@
-"""The interfaces around a sandbox: `Sandbox` for front ends, `Listener` and `Sender` for its
-events, and `SessionHooks` for its session.
+"""The interfaces around a sandbox: `Listener` and `Sender` for its events, and `SessionHooks` for
+its session.
 """
 
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -17,8 +15,7 @@ from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests.protocol import Output
-from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import CommMessage, SandboxResult
+from wasm_kernel.result import CommMessage
 
 NO_INPUT = "This needs a front end that takes input; there is none here."
 """The reason why a cell's request for input is refused."""
@@ -152,7 +149,7 @@ NUMBERS_MOST = (1 << 31) - 1
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """A cell to run; `BaseSandbox.submit` explains the fields."""
+    """A cell to run; `Sandbox.submit` explains the fields."""
 
     code: str
     silent: bool = False
@@ -168,6 +165,15 @@ NO_CELL = Cell(code="", silent=True, store_history=False)
 """The cell of a turn that runs none."""
 
 
+class TravelRequest(Struct, frozen=True):
+    """A request to go back or forth in the history; `Sandbox.undo` and its like explain it."""
+
+    how: Literal["undo", "redo", "restore", "rollback"]
+    cells: int = 1
+    where: str = ""
+    files: bool = False
+
+
 class ProcessUsage(Struct, frozen=True):
     """The use of resources by the process that a guest lives in; zeros if there is none.
 
@@ -180,108 +186,11 @@ class ProcessUsage(Struct, frozen=True):
     cpu_seconds: float = 0.0
 
 
-class Sandbox(Protocol):
-    """A sandbox as a front end sees it. Any thread may call it.
-
-    Tests of front ends have their own implementation, without a guest.
-    """
-
-    policy: ExecutionPolicy
-
-    @abstractmethod
-    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
-        """Gets the guest ready: compiles it and builds its image, if missing.
-
-        Args:
-            progress: Gets plain sentences about slow steps, from any thread.
-
-        Returns:
-            A future that ends when the guest is ready, or with a `WasmKernelError`. After a
-            failure, a later call tries again.
-
-        Raises:
-            SandboxClosed: the sandbox is closed.
-        """
-
-    @abstractmethod
-    def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
-        """Queues a cell; its future ends with a result, whatever the code does.
-
-        Raises:
-            SandboxClosed: the sandbox is closed.
-        """
-
-    @abstractmethod
-    def interrupt(self) -> bool:
-        """Interrupts the running cell, or the cells that wait for the guest's start. Any thread.
-
-        The cell ends with `KeyboardInterrupt`; if it does not within `policy.grace_seconds`, its
-        guest is stopped. Returns False if there was no cell to interrupt.
-        """
-
-    @property
-    @abstractmethod
-    def interrupted(self) -> bool:
-        """True if a wait of the running cell in the host should end now."""
-
-    @property
-    @abstractmethod
-    def next_count(self) -> int:
-        """The execution count that the next cell will have."""
-
-    @abstractmethod
-    def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
-        """Asks the guest a question: `complete`, `inspect`, `is_complete` or `history`.
-
-        The request and the reply are those of `runtimes/PROTOCOL.md`. After `policy.query_seconds`
-        a query is interrupted, and stopped if it goes on. A query leaves nothing behind.
-        """
-
-    @abstractmethod
-    def comm(
-        self,
-        message: CommMessage,
-        *,
-        parent: Mapping[str, str] | None = None,
-        listener: Listener | None = None,
-    ) -> Future[None]:
-        """Hands a message of the front end to the guest; the future ends when it was served.
-
-        A message to an unknown comm is dropped; an `open` to an unknown target is answered with a
-        `close`. Changes by the guest's callbacks are kept like a cell's effects, and an undo of the
-        cell before takes them back, too. After `policy.comm_seconds` callbacks are interrupted.
-        `parent` has the fields of the carrying message that the guest may know: `msg_id`,
-        `msg_type`.
-        """
-
-    @abstractmethod
-    def offer(self, offered: OfferedMessage) -> None:
-        """Lets the running cell take a message while it awaits something.
-
-        When the message's turn comes, the caller claims it, and calls `comm` if that succeeds.
-        """
-
-    @abstractmethod
-    def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
-        """Returns the target of each open comm, by the comm's id."""
-
-    @abstractmethod
-    def process_usage(self) -> ProcessUsage:
-        """Returns what the guest's own process uses."""
-
-    @abstractmethod
-    def close(self, *, anew: bool = False) -> None:
-        """Stops running code and frees the sandbox's resources. Safe to call twice.
-
-        With `anew`, the session always begins without its variables when it is opened next.
-        """
-
-
 class NewSession(Struct, frozen=True):
-    """The place of a new fork: open folders, and a session's id if the fork is a session."""
+    """The place of a new sandbox: open folders, and a session's id; empty outside of sessions."""
 
     folders: SandboxFolders
-    session_id: str | None
+    session_id: str
     hooks: SessionHooks
 
 
@@ -344,4 +253,4 @@ class NoSession(SessionHooks):
             with suppress(OSError):
                 folder.rmdir()
             raise
-        return NewSession(folders, None, NoSession(folders))
+        return NewSession(folders, "", NoSession(folders))

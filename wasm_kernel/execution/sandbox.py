@@ -16,7 +16,7 @@ from msgspec import structs
 
 from wasm_kernel.errors import ForkError, HistoryError
 from wasm_kernel.events import Notices, SandboxLogger
-from wasm_kernel.execution.base_sandbox import CLOSED, BaseSandbox, TravelRequest, at_least_one
+from wasm_kernel.execution.base_sandbox import CLOSED, BaseSandbox, at_least_one
 from wasm_kernel.execution.cell_future import CellFuture, never_ran
 from wasm_kernel.execution.descriptors import OF_ONE, make_room
 from wasm_kernel.execution.facts import offer_facts
@@ -28,6 +28,7 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
     ProcessUsage,
     SessionHooks,
+    TravelRequest,
 )
 from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 from wasm_kernel.execution.runner import GuestRunner
@@ -237,11 +238,11 @@ class LocalSandbox(BaseSandbox):
         """Makes one fork, on the guest's thread; after a failure, nothing is left of it."""
         new = self._hooks.new_session()
         own = (self._language, new.folders, self.policy)
-        logger = self._logger.bind(session_id=new.session_id)
+        logger = self._logger.bind(session_id=new.session_id or None)
         try:
             history = self._runner.wait_saved(copies).history
             past = fork_history(history, self.folders, new.folders, reseed=reseed)
-            fork = type(self)(*own, logger, new.session_id, hooks=new.hooks, inherited=past)
+            fork = type(self)(*own, logger, new.session_id or None, hooks=new.hooks, inherited=past)
             if self.commands.offered(self.language_commands):
                 fork.offer_pip()
             return fork
@@ -336,7 +337,7 @@ class LocalSandbox(BaseSandbox):
         """Waits for the state before the running cell to be on disk; returns whether it is."""
         return self._runner.state.wait_written(seconds)
 
-    def retire(self, why: str) -> bool:
+    def close_if_idle(self, why: str) -> bool:
         """As `BaseSandbox`."""
         if not self._jobs.refuse_further(why, unless_busy=True):
             return False

@@ -12,7 +12,8 @@ from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.result import SandboxResult
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.sessions.files import READ_BYTES, SessionFiles
 
 if TYPE_CHECKING:
     import asyncio  # slow to import; a program that awaits something has imported it
@@ -67,24 +68,27 @@ def on_thread(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> async
     return asyncio.wrap_future(future)
 
 
-class AsyncSession(Async[RemoteSandbox]):
+class AsyncSession(Async[Sandbox]):
     """A session of a service. `AsyncService` makes it; its event loop uses it.
 
-    Its methods are those of `RemoteSandbox`, awaited. Cancelling the await of a cell interrupts the
-    cell. Any other call is completed, even if its await is cancelled.
+    Its methods are those of `Sandbox`, awaited, and those for its files. Cancelling the await of a
+    cell interrupts the cell. Any other call is completed, even if its await is cancelled.
 
     Attributes:
         session_id: The session's id.
         workspace: The host folder that the guest sees as `/app`.
+        files: The files from outside, for threads; other callers await `read_file` and its like.
     """
 
-    def __init__(self, sync: RemoteSandbox) -> None:
+    def __init__(self, sync: Sandbox) -> None:
         from asyncio import Lock
 
         super().__init__(sync)
         self._submitting = Lock()  # cells run in the order in which they are called
         self.session_id = sync.session_id
         self.workspace = sync.workspace
+        opened = sync.worker.opened
+        self.files = SessionFiles(sync.session_id, opened.root, opened.private_root)
 
     async def execute(
         self, code: str, *, on_output: Callable[[Output], object] | None = None, **options: Any
@@ -96,10 +100,10 @@ class AsyncSession(Async[RemoteSandbox]):
         Args:
             code: The cell's source, with its magics.
             on_output: Called in the event loop with each output of the cell, as it happens.
-            options: Those of `RemoteSandbox.submit`, such as `timeout_seconds`.
+            options: Those of `Sandbox.submit`, such as `timeout_seconds`.
 
         Raises:
-            SandboxClosed, LimitReached, TypeError, ValueError: as `RemoteSandbox.submit`.
+            SandboxClosed, LimitReached, TypeError, ValueError: as `Sandbox.submit`.
             WasmKernelError: the guest could not be started.
         """
         import asyncio
@@ -122,7 +126,7 @@ class AsyncSession(Async[RemoteSandbox]):
             progress: Called in the event loop with sentences about steps that take long.
 
         Raises:
-            SandboxClosed, LimitReached: as `RemoteSandbox.start`.
+            SandboxClosed, LimitReached: as `Sandbox.start`.
             WasmKernelError: the guest could not be started.
         """
         import asyncio
@@ -135,21 +139,32 @@ class AsyncSession(Async[RemoteSandbox]):
 
         await asyncio.wrap_future(await on_thread(self.sync.start, tell))
 
-    fork = awaited_as(lambda made: [AsyncSession(each) for each in made], RemoteSandbox.fork)
-    interrupt = awaited(RemoteSandbox.interrupt)
-    checkpoint = awaited(RemoteSandbox.checkpoint)
-    checkpoints = awaited(RemoteSandbox.checkpoints)
-    undo = awaited(RemoteSandbox.undo)
-    redo = awaited(RemoteSandbox.redo)
-    restore = awaited(RemoteSandbox.restore)
-    rollback = awaited(RemoteSandbox.rollback)
-    info = awaited(RemoteSandbox.info)
-    reset = awaited(RemoteSandbox.reset)
-    list_files = awaited(RemoteSandbox.list_files)
-    read_file = awaited(RemoteSandbox.read_file)
-    write_file = awaited(RemoteSandbox.write_file)
-    delete_file = awaited(RemoteSandbox.delete_file)
-    close = awaited(RemoteSandbox.close)
+    fork = awaited_as(lambda made: [AsyncSession(each) for each in made], Sandbox.fork)
+    interrupt = awaited(Sandbox.interrupt)
+    checkpoint = awaited(Sandbox.checkpoint)
+    checkpoints = awaited(Sandbox.checkpoints)
+    undo = awaited(Sandbox.undo)
+    redo = awaited(Sandbox.redo)
+    restore = awaited(Sandbox.restore)
+    rollback = awaited(Sandbox.rollback)
+    reset = awaited(Sandbox.reset)
+    close = awaited(Sandbox.close)
+
+    async def list_files(self, pattern: str | None = None) -> list[str]:
+        """Returns the paths of its files, as `list_session_files`."""
+        return await on_thread(self.files.list, pattern)
+
+    async def read_file(self, path: str, *, max_bytes: int = READ_BYTES) -> bytes:
+        """Returns the content of one of its files, as `read_session_file`."""
+        return await on_thread(self.files.read, path, max_bytes=max_bytes)
+
+    async def write_file(self, path: str, data: bytes | str, *, overwrite: bool = True) -> None:
+        """Writes one of its files, as `write_session_file`."""
+        await on_thread(self.files.write, path, data, overwrite=overwrite)
+
+    async def delete_file(self, path: str, *, recursive: bool = False) -> None:
+        """Deletes one of its files or folders, as `delete_session_path`."""
+        await on_thread(self.files.delete, path, recursive=recursive)
 
     async def __aenter__(self) -> Self:
         return self

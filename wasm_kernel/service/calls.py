@@ -236,6 +236,19 @@ class PendingCall:
             self.future.set_result(value)
 
 
+class RemoteCell(CellFuture):
+    """A cell that runs in a worker; `interrupt` interrupts a call of it, by its number."""
+
+    def __init__(self, interrupt: Callable[[int], bool]) -> None:
+        super().__init__()
+        self._interrupt = interrupt
+        self.call = 0
+
+    def interrupt(self) -> bool:
+        """As `CellFuture`."""
+        return self.call > 0 and self._interrupt(self.call)
+
+
 class PendingCell(PendingCall):
     """A cell; its result holds its outputs, if its listener wants that.
 

@@ -7,9 +7,9 @@ if TYPE_CHECKING:  # `create_sandbox` imports the rest once the fork server's pr
     from pathlib import Path
 
     from wasm_kernel.events import SandboxLogger
-    from wasm_kernel.execution.base_sandbox import BaseSandbox
     from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+    from wasm_kernel.service.sandbox import Sandbox
     from wasm_kernel.service.sandbox_factory import Isolation
 
 
@@ -23,7 +23,7 @@ def create_sandbox(
     resume: Resume | str = "never",
     pip: bool = False,
     isolation: Isolation = "worker",
-) -> BaseSandbox:
+) -> Sandbox:
     """Makes a sandbox on a workspace folder, and the folder if it is not there.
 
     Its guest lives in a process of its own, a worker, behind both walls. With `in-process` it lives
@@ -39,7 +39,8 @@ def create_sandbox(
             default. It lies outside of every workspace.
         resume: Whether to go on with the variables that an earlier process left there; also as
             text: `never`, `crash` or `always`. Named checkpoints are there in any case.
-        pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
+        pip: Whether cells may install pure-Python packages with `%pip`; `Sandbox.offer_pip` says
+            how.
         isolation: Where the guest lives: `worker` or `in-process`.
 
     No cell is waited for yet: the guest starts with the first one, or with `start`.
@@ -67,4 +68,4 @@ def create_sandbox(
     factory = SandboxFactory(runtime, policy, logger, pip, isolation)
     resumes = Resume.checked(resume)
     folders = open_workspace(workspace, factory.policy, private_root)
-    return factory.sandbox_in(NewSession(folders, None, NoSession(folders)), resumes)
+    return factory.sandbox_in(NewSession(folders, "", NoSession(folders)), resumes)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.base_sandbox import BaseSandbox
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.sandbox_factory import Isolation, SandboxFactory
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
@@ -33,7 +33,7 @@ def create_session_sandbox(
     private_root: Path | str | None = None,
     pip: bool = False,
     isolation: Isolation = "worker",
-) -> tuple[str, BaseSandbox]:
+) -> tuple[str, Sandbox]:
     """Makes a new session and its sandbox.
 
     Args:
@@ -42,7 +42,7 @@ def create_session_sandbox(
         workspace_root: The folder that holds the sessions' folders, made if it is not there.
         logger: Gets the events, each with the session's id; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
-        pip: Whether cells may install packages, as `offer_pip` says.
+        pip: Whether cells may install packages, as `Sandbox.offer_pip` says.
         isolation: Where the guest lives, as `create_sandbox`.
 
     Returns:
@@ -74,7 +74,7 @@ def get_session_sandbox(
     private_root: Path | str | None = None,
     pip: bool = False,
     isolation: Isolation = "worker",
-) -> BaseSandbox:
+) -> Sandbox:
     """Returns the sandbox of a session, with the session's files and variables.
 
     If the session is open in this process, its open sandbox is returned. `policy` and `logger` then
@@ -93,8 +93,8 @@ def get_session_sandbox(
         logger: Gets the events, each with the session's id; by default that of the open sandbox, or
             none.
         private_root: The folder that holds private folders; one of the user's by default.
-        pip: Whether cells may install packages, as `offer_pip` says. An open sandbox that allows it
-            goes on allowing it.
+        pip: Whether cells may install packages, as `Sandbox.offer_pip` says. An open sandbox that
+            allows it goes on allowing it.
         isolation: Where the guest lives, as `create_sandbox`. An open sandbox stays where it is.
 
     Raises:
@@ -108,11 +108,11 @@ def get_session_sandbox(
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)
 
-    def make() -> BaseSandbox:
+    def make() -> Sandbox:
         session = Session(root, name, factory.logger, mounts=factory.policy.mounts)
         return _sandbox_of(session, factory)
 
-    def found(sandbox: BaseSandbox) -> None:
+    def found(sandbox: Sandbox) -> None:
         sandbox.adopt(policy, None if logger is None else factory.logger)
         if pip:
             sandbox.offer_pip()
@@ -122,7 +122,7 @@ def get_session_sandbox(
     return OPEN_SANDBOXES.get(root.path / name, make, found)
 
 
-def _sandbox_of(session: Session, factory: SandboxFactory) -> BaseSandbox:
+def _sandbox_of(session: Session, factory: SandboxFactory) -> Sandbox:
     """Returns the sandbox of a session; closes the session if the sandbox can't be made."""
     try:
         new = NewSession(session.folders, session.id, session)

@@ -128,7 +128,7 @@ _started: list[ForkProcess] = []  # for the first sandbox of this process, until
 def start_early() -> None:
     """Starts the process for this program's first sandbox, unless there was such a sandbox."""
     with _guard:
-        if "wasm_kernel.service.own_sandbox" not in sys.modules and not _started:
+        if "wasm_kernel.service.program_home" not in sys.modules and not _started:
             _started.append(start())
 
 

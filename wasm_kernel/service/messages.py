@@ -15,8 +15,7 @@ from msgspec import Meta, Raw, Struct
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import FrameError, HostFailed, LimitReached, WasmKernelError
-from wasm_kernel.execution.base_sandbox import TravelRequest
-from wasm_kernel.execution.interfaces import Cell
+from wasm_kernel.execution.interfaces import Cell, TravelRequest
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.protocol import Count
 from wasm_kernel.linux.broker import (

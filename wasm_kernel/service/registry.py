@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.service.limits import ServiceLimits
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.metadata import Lineage
@@ -35,7 +35,7 @@ class Entry(Struct):
     the parent's. The registry counts a session until its sandbox is closed.
     """
 
-    sandbox: RemoteSandbox
+    sandbox: Sandbox
     owner: str
     created: float
     lineage: Lineage
@@ -52,7 +52,7 @@ class Entry(Struct):
         with root.visit(name) as (folder, private):
             return self.disk_bytes if private is None else DiskUse.measured(folder, private).total
 
-    def sandbox_of(self, owner: str) -> RemoteSandbox:
+    def sandbox_of(self, owner: str) -> Sandbox:
         """Returns the sandbox; `SessionInUse` if it belongs to another owner."""
         check_owner(self.owner, owner)
         return self.sandbox
@@ -143,7 +143,7 @@ class Registry:
         if entry is not None and entry.is_counted:
             self._count_one(entry, -1)
 
-    def closed(self, sandbox: RemoteSandbox) -> None:
+    def closed(self, sandbox: Sandbox) -> None:
         """Notes that a sandbox was closed: its session no longer counts."""
         with self._guard:
             entry = self._entries.get(sandbox.session_id)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.base_sandbox import BaseSandbox
 from wasm_kernel.execution.create import check, create_local_sandbox
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.program_home import OF_WORKER, ProgramHome, opened_in, own_workers
+from wasm_kernel.service.sandbox import Sandbox
 
 Isolation = Literal["worker", "in-process"]
 _UNWALLED = "none: the guest lives in its program's own process (isolation='in-process')"
@@ -38,32 +39,35 @@ class SandboxFactory:
         if self._is_local:
             make_room(self.policy)
         else:
-            from wasm_kernel.service.own_sandbox import OF_WORKER, own_workers
-
             make_room(None, OF_WORKER)
             own_workers().fork_server.start()  # the process loads while the folders are opened
 
-    def sandbox_in(self, new: NewSession, resume: Resume) -> BaseSandbox:
+    def sandbox_in(self, new: NewSession, resume: Resume) -> Sandbox:
         """Returns a sandbox in the folders of `new`, which are open."""
         logger = self.logger
-        if new.session_id is not None:
+        if new.session_id:
             logger = logger.bind(session_id=new.session_id)
         if not self._is_local:
-            from wasm_kernel.service.own_sandbox import OwnSandbox
-
-            return OwnSandbox.made(
-                new, self._runtime, self.policy, logger, resume=resume, pip=self._pip
+            opened = opened_in(
+                new,
+                self._runtime,
+                self.policy,
+                resume=resume,
+                pip=self._pip,
+                quiet=bool(new.session_id),
             )
-        sandbox = create_local_sandbox(
+            return ProgramHome(new).sandbox(opened, self.policy, logger)
+        sandbox: Any = create_local_sandbox(
             new.folders,
             self._runtime,
             self.policy,
             logger,
-            session_id=new.session_id,
+            session_id=new.session_id or None,
             resume=resume,
             hooks=new.hooks,
-            quiet=new.session_id is not None,
+            quiet=bool(new.session_id),
             pip=self._pip,
         )
         sandbox.facts.add(lambda: {"confinement": _UNWALLED})
-        return sandbox
+        local: Sandbox = sandbox
+        return local

@@ -34,7 +34,8 @@ from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
 from wasm_kernel.service.registry import Entry, Registry, check_owner
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
+from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_info import SessionInfo
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids
@@ -49,7 +50,7 @@ _MEASURE_SECONDS = 0.1  # of each round, to measure sessions on disk
 _DESCRIPTORS = 8  # of this process that a worker needs, if only for a moment
 
 
-class Service:
+class Service(SandboxHome[Sandbox]):
     """Many sessions, each in a process of its own, behind both walls. Any thread may use it.
 
     One process has everything loaded, and forks a worker for each session that is called. It and
@@ -117,14 +118,14 @@ class Service:
         owner: str = "",
         policy: ExecutionPolicy | None = None,
         pip: bool = False,
-    ) -> RemoteSandbox:
+    ) -> Sandbox:
         """Makes a new session, and begins to start its guest; does not wait for that.
 
         Args:
             language: The guest's language, or its name.
             owner: Its owner, for `ServiceLimits.owner_sessions` and `list`.
             policy: Its policy; the service's by default.
-            pip: Whether its cells may install packages, as `offer_pip` says.
+            pip: Whether its cells may install packages, as `Sandbox.offer_pip` says.
 
         Raises:
             LimitReached: the service takes no more sessions; none was made.
@@ -152,7 +153,7 @@ class Service:
         owner: str = "",
         policy: ExecutionPolicy | None = None,
         pip: bool = False,
-    ) -> RemoteSandbox:
+    ) -> Sandbox:
         """Returns the sandbox of a session, asleep or awake.
 
         A session that an earlier service, a kernel or a program made in the same folder is opened;
@@ -260,7 +261,7 @@ class Service:
         pip: bool,
         made: bool = False,
         disk_bytes: int = 0,
-    ) -> RemoteSandbox:
+    ) -> Sandbox:
         """Adds a session to those that the service knows, or raises `LimitReached`.
 
         A session that was `made` just now is deleted if there is no room for it. It counts as
@@ -284,7 +285,7 @@ class Service:
             queue=self.limits.queue,
             answer_seconds=self.limits.answer_seconds,
         )
-        sandbox = RemoteSandbox(worker, policy, self)
+        sandbox = Sandbox(worker, self, Path(opened.workspace), policy)
         try:
             lineage = self._sessions_root.lineage_below(name)
             entry = Entry(sandbox, owner, time.time(), lineage, disk_bytes)
@@ -318,16 +319,18 @@ class Service:
         self._check_open()
         self._registry.check_room(self.limits, owner, more, more_bytes)
 
-    def fork(self, parent: RemoteSandbox, n: int, *, reseed: bool) -> Sequence[RemoteSandbox]:
-        """Makes forks of a session, for `RemoteSandbox.fork`."""
-        if (entry := self._registry.find(parent.session_id)) is None:
-            raise SandboxClosed(parent.worker.why_closed)
+    # -- the service as its sandboxes use it
+
+    def fork(self, sandbox: Sandbox, n: int, *, reseed: bool) -> Sequence[Sandbox]:
+        """Makes forks of a session; they sleep until they are called."""
+        if (entry := self._registry.find(sandbox.session_id)) is None:
+            raise SandboxClosed(sandbox.worker.why_closed)
         owner = entry.owner
         self._check_room(owner, n, n * self._size_of(entry))
         names = tuple(ids.new() for _ in range(n))
         self._asked_for.update(names)
         try:
-            notices = parent.fork_into(names, reseed=reseed)
+            notices = sandbox.fork_into(names, reseed=reseed)
         except BaseException:
             for name in names:
                 self.delete(name)
@@ -340,9 +343,7 @@ class Service:
                 fork.worker.tell(notice)
         return forks
 
-    # -- the service as its sessions use it
-
-    def closed(self, sandbox: RemoteSandbox) -> None:
+    def closed(self, sandbox: Sandbox) -> None:
         """Notes that a session's sandbox was closed."""
         self._registry.closed(sandbox)
 

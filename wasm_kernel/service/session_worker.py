@@ -77,7 +77,7 @@ _FAILED = "was ended, as its service failed; the log says more"
 _RESET = "this session was put away before the call began; try again"
 
 
-class SandboxHome(Protocol):
+class WorkerHome(Protocol):
     """The methods that a session's worker calls. Any thread may call them."""
 
     def release(self, session: SessionWorker) -> None:
@@ -102,7 +102,7 @@ class SessionWorker:
     def __init__(
         self,
         opened: Open,
-        home: SandboxHome,
+        home: WorkerHome,
         logger: SandboxLogger,
         *,
         queue: int,

@@ -17,16 +17,34 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar, cast
 
 from wasm_kernel.errors import SessionInUse
-
-if TYPE_CHECKING:
-    from wasm_kernel.execution.base_sandbox import BaseSandbox
 
 
 class CellRuns(SessionInUse):
     """The error of a session that is not closed because a cell runs in it."""
+
+
+class OpenSandbox(Protocol):
+    """The part of a sandbox that the registry uses."""
+
+    @property
+    def closed(self) -> bool:
+        """True if it is closed."""
+
+    @property
+    def busy(self) -> bool:
+        """True if a cell runs or waits."""
+
+    def close_if_idle(self, why: str) -> bool:
+        """Closes it, unless it is busy; returns whether it is closed."""
+
+    def close(self, *, why: str = ...) -> None:
+        """Closes it; later calls raise `why`."""
+
+
+AnySandbox = TypeVar("AnySandbox", bound=OpenSandbox)
 
 
 class _Open:
@@ -36,7 +54,7 @@ class _Open:
     inside another one uses up none.
     """
 
-    def __init__(self, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
+    def __init__(self, sandbox: OpenSandbox, is_only: Callable[[], bool]) -> None:
         self.sandbox = sandbox
         self.is_only = is_only
         self.handles, self.blocks = 1, 0
@@ -61,7 +79,7 @@ class OpenSandboxes:
         self._parents.append(self._open)
         self._guard, self._open = threading.RLock(), {}
 
-    def add(self, workspace: Path, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
+    def add(self, workspace: Path, sandbox: OpenSandbox, is_only: Callable[[], bool]) -> None:
         """Registers a new sandbox by its workspace's real path.
 
         `is_only` returns whether no other process or sandbox has the session open.
@@ -72,9 +90,9 @@ class OpenSandboxes:
     def get(
         self,
         workspace: Path,
-        make: Callable[[], BaseSandbox],
-        found: Callable[[BaseSandbox], None],
-    ) -> BaseSandbox:
+        make: Callable[[], AnySandbox],
+        found: Callable[[AnySandbox], None],
+    ) -> AnySandbox:
         """Returns the open sandbox of a workspace, or makes one, which adds itself here.
 
         Waits for a sandbox that is being closed, so that the new one finds its saved state. `found`
@@ -86,9 +104,10 @@ class OpenSandboxes:
                 if entry is None:
                     return make()
                 if not entry.closing:
-                    found(entry.sandbox)
+                    sandbox = cast("AnySandbox", entry.sandbox)  # one class in a process
+                    found(sandbox)
                     entry.handles += 1
-                    return entry.sandbox
+                    return sandbox
             entry.gone.wait()
 
     def entered(self, workspace: Path) -> None:
@@ -143,7 +162,7 @@ class OpenSandboxes:
         if found is not None:
             if stop_cell:
                 found.sandbox.close(why=why)
-            elif not found.sandbox.retire(why):
+            elif not found.sandbox.close_if_idle(why):
                 raise CellRuns
             found.gone.wait()
 

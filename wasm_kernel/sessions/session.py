@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wasm_kernel import events
 from wasm_kernel.engine.cache import INSTALLED, default_folder
@@ -34,12 +33,9 @@ from wasm_kernel.linux.folders import Folder, making_folder, open_named
 from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.sessions import entries, ids, metadata
 from wasm_kernel.sessions.last_use import LastUse
-from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
+from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES, OpenSandbox
 from wasm_kernel.sessions.root import SessionsRoot, WorkspaceError
 from wasm_kernel.sessions.staging import SessionExists, staged, write_metadata
-
-if TYPE_CHECKING:
-    from wasm_kernel.execution.base_sandbox import BaseSandbox
 
 _OWNER_ONLY = 0o700
 _IN_WORKSPACE = (
@@ -179,7 +175,7 @@ class Session(LastUse):
 
     # -- the hooks of its sandbox
 
-    def opened(self, sandbox: BaseSandbox) -> None:
+    def opened(self, sandbox: OpenSandbox) -> None:
         """Registers the session's sandbox."""
         self._lived_in = True
         OPEN_SANDBOXES.add(self.folders.real, sandbox, self.folders.is_only)

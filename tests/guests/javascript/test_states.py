@@ -10,7 +10,7 @@ import wasm_kernel
 from tests.faces import wait_for
 from tests.guests.javascript.conftest import Opening, shown, value
 from wasm_kernel import BaseSandbox
-from wasm_kernel.service.own_sandbox import OwnSandbox
+from wasm_kernel.service.sandbox import Sandbox
 
 STATE = """
 function counter() { let n = 0; return () => ++n }
@@ -51,7 +51,7 @@ def test_a_state_is_found_again_by_another_guest(opened: Opening) -> None:
 
 def test_a_state_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
     with wasm_kernel.create_sandbox("javascript", tmp_path / "app") as sandbox:  # in a worker
-        assert isinstance(sandbox, OwnSandbox)
+        assert isinstance(sandbox, Sandbox)
         assert sandbox.execute(STATE).success
         wait_for(lambda: not sandbox.busy)
         sandbox.worker.sleep()

@@ -20,7 +20,7 @@ from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFi
 from wasm_kernel.frontends.batch.outcome import BatchError, plain
 from wasm_kernel.frontends.batch.wasm_kernel_grading import NoVerdict, points_of
 from wasm_kernel.result import SandboxResult
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
 
 _GUEST_SIDE = Path(__file__).with_name("wasm_kernel_grading.py")
 _MODULE = _GUEST_SIDE.stem
@@ -93,7 +93,7 @@ class SubmissionCopy:
     The whole test may take `seconds`, from when the copy is awake.
     """
 
-    def __init__(self, sandbox: RemoteSandbox, seconds: float) -> None:
+    def __init__(self, sandbox: Sandbox, seconds: float) -> None:
         self._sandbox = sandbox
         sandbox.start().result()
         self._end = time.monotonic() + seconds
@@ -186,7 +186,7 @@ class CleanGuest:
     Judging one test may take `seconds`. Raises `BatchError` if the tests can't be loaded.
     """
 
-    def __init__(self, sandbox: RemoteSandbox, files: TestFiles, seconds: float) -> None:
+    def __init__(self, sandbox: Sandbox, files: TestFiles, seconds: float) -> None:
         self._sandbox = sandbox
         self._seconds = seconds
         source = _GUEST_SIDE.read_text(encoding="utf-8")

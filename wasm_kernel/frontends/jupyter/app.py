@@ -39,6 +39,7 @@ from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_b
 from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
 from wasm_kernel.frontends.jupyter.kernel_sandbox import (
     KernelHome,
+    KernelSandbox,
     KernelSandboxFactory,
     create,
     kernel_session,
@@ -62,12 +63,11 @@ from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
 from wasm_kernel.publishing.publish import PublishCommand, Results
 from wasm_kernel.service.open_message import Open
-from wasm_kernel.service.own_sandbox import opened_in
+from wasm_kernel.service.program_home import opened_in
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.interfaces import Sandbox
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.startup import StartProgress
@@ -170,7 +170,7 @@ class WasmKernelApp(JupyterApp):
 
     def _open(
         self, factory: KernelSandboxFactory, path: Path, ending: ExitStack
-    ) -> tuple[Sandbox, Confinement]:
+    ) -> tuple[KernelSandbox, Confinement]:
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
         opening = self.settings.opening(path)
@@ -326,7 +326,7 @@ class WasmKernelApp(JupyterApp):
         ending.callback(file.close)
         return SandboxLogger(file.logger())
 
-    def _serve(self, sandbox: Sandbox, path: Path, confinement: Confinement) -> None:
+    def _serve(self, sandbox: KernelSandbox, path: Path, confinement: Confinement) -> None:
         self.serves = True
         starting = startup.StartProgress()
         sandbox.start(starting.tell)
@@ -348,7 +348,7 @@ class WasmKernelApp(JupyterApp):
 
     def _kernel(
         self,
-        sandbox: Sandbox,
+        sandbox: KernelSandbox,
         starting: StartProgress,
         connection: Connection,
         sockets: KernelSockets,

@@ -20,9 +20,10 @@ from jupyter_client.session import Session
 from traitlets import Any as AnyTrait
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.interfaces import Cell, Sandbox
+from wasm_kernel.execution.interfaces import Cell
 from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.frontends.jupyter.page import (
     COMM_MESSAGES,
     KernelListener,
@@ -67,7 +68,7 @@ class WasmKernel(Kernel):
     def __init__(
         self,
         *,
-        sandbox: Sandbox,
+        sandbox: KernelSandbox,
         starting: StartProgress,
         session: Session,
         notes: deque[str] | None = None,

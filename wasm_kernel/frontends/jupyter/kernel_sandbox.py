@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
 
-from wasm_kernel.execution.interfaces import NewSession, Sandbox
+from wasm_kernel.execution.interfaces import (
+    Cell,
+    Listener,
+    NewSession,
+    OfferedMessage,
+    ProcessUsage,
+)
 from wasm_kernel.frontends.jupyter.settings import SessionSettings
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.task import Task
@@ -17,9 +24,11 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
 from wasm_kernel.publishing.publish import log_published
+from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open
-from wasm_kernel.service.own_sandbox import OwnHome, OwnSandbox
+from wasm_kernel.service.program_home import ProgramHome
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_supply import WorkerSource
 from wasm_kernel.sessions.forking import ForkSession, log_fork
@@ -29,17 +38,64 @@ from wasm_kernel.sessions.session import Session
 Note = Callable[[str], None]
 
 
+class KernelSandbox(Protocol):
+    """The part of `Sandbox` that a kernel uses. A kernel that refuses and tests have others."""
+
+    policy: ExecutionPolicy
+
+    @property
+    def next_count(self) -> int:
+        """As `Sandbox.next_count`."""
+
+    @property
+    def interrupted(self) -> bool:
+        """As `Sandbox.interrupted`."""
+
+    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
+        """As `Sandbox.start`."""
+
+    def queue(self, cell: Cell, listener: Listener | None = None) -> Future[SandboxResult]:
+        """As `Sandbox.queue`."""
+
+    def interrupt(self) -> bool:
+        """As `Sandbox.interrupt`."""
+
+    def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
+        """As `Sandbox.query`."""
+
+    def comm(
+        self,
+        message: CommMessage,
+        *,
+        parent: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+    ) -> Future[None]:
+        """As `Sandbox.comm`."""
+
+    def offer(self, offered: OfferedMessage) -> None:
+        """As `Sandbox.offer`."""
+
+    def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
+        """As `Sandbox.comms`."""
+
+    def process_usage(self) -> ProcessUsage:
+        """As `Sandbox.process_usage`."""
+
+    def close(self, *, anew: bool = False) -> None:
+        """As `Sandbox.close`."""
+
+
 class KernelSandboxFactory(Protocol):
     """Makes the sandbox of a kernel; tests have one without a guest."""
 
     def __call__(
         self, opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
-    ) -> Sandbox:
+    ) -> KernelSandbox:
         """Returns the sandbox, which closes the session's folders. `note` gets quiet notices."""
 
 
-class KernelHome(OwnHome):
-    """The `SandboxHome` of a kernel, whose broker handles the requests of its worker."""
+class KernelHome(ProgramHome):
+    """The home of a kernel's sandbox, whose broker handles the requests of its worker."""
 
     def __init__(self, session: Session, source: WorkerSource, handlers: Handlers) -> None:
         super().__init__(NewSession(session.folders, session.id, session))
@@ -89,7 +145,7 @@ def create(
     opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
 ) -> Sandbox:
     """Makes the sandbox of a real kernel."""
-    return OwnSandbox(home.new, opened, policy, session.logger, home=home, noted=note)
+    return home.sandbox(opened, policy, session.logger, noted=note)
 
 
 def kernel_session(

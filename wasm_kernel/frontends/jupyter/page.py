@@ -13,9 +13,10 @@ import zmq
 from jupyter_client.session import Session
 
 from wasm_kernel.errors import SandboxClosed, WasmKernelError
-from wasm_kernel.execution.interfaces import InputRefused, OfferedMessage, Sandbox
+from wasm_kernel.execution.interfaces import InputRefused, OfferedMessage
 from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
@@ -49,7 +50,7 @@ class Page:
 
     def __init__(
         self,
-        sandbox: Sandbox,
+        sandbox: KernelSandbox,
         session: Session,
         iopub: Any,
         stdin: StdinChannel,

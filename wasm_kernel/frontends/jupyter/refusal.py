@@ -100,7 +100,7 @@ def waiting_for(arguments: Sequence[str]) -> Path | None:
 
 
 class RefusingSandbox:
-    """A `Sandbox` in place of one that was not made: each cell's error says why."""
+    """A `KernelSandbox` in place of one that was not made: each cell's error says why."""
 
     interrupted = False
     next_count = 1

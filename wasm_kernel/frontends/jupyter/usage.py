@@ -11,7 +11,7 @@ import socket
 import time
 from typing import Any
 
-from wasm_kernel.execution.interfaces import Sandbox
+from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.result import SandboxResult
 
 
@@ -24,7 +24,7 @@ class Usage:
     `fuel_consumed` is the fuel of that cell, or null if fuel is not counted.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: KernelSandbox) -> None:
         self._sandbox = sandbox
         self._policy = sandbox.policy
         self._before = (time.monotonic(), 0.0)

@@ -179,7 +179,7 @@ class FileTools:
         name = self._writable(path)
         found = self._sessions.existing(self._caller(), session, guest_of(language))
         with _missing_there(found, name):
-            await found.work(partial(found.sandbox.sync.delete_file, name, recursive=recursive))
+            await found.work(partial(found.sandbox.files.delete, name, recursive=recursive))
         return said(found, f"Deleted /app/{name} in {found.name}.")
 
     def _writable(self, path: str) -> str:
@@ -202,7 +202,7 @@ class FileTools:
         caller, read = self._caller(), partial(self._mounts.read, path, most)
         if session is not None:
             caller = session.caller
-            read = partial(session.sandbox.sync.read_file, path, max_bytes=most)
+            read = partial(session.sandbox.files.read, path, max_bytes=most)
         data = await self._sessions.host.work(caller, read)
         lease = LEASE.get()
         if lease is not None and not lease.take(len(data)):
@@ -261,9 +261,9 @@ def _missing_there(session: AgentSession, path: str) -> Iterator[None]:
 
 def _paths(session: AgentSession, pattern: str | None) -> list[str]:
     """Returns the files that match a glob or lie in a folder of that name; all files for None."""
-    sandbox = session.sandbox.sync
-    found = sandbox.list_files(pattern)
-    return found if found or pattern is None else sandbox.list_files(f"{pattern}/**")
+    files = session.sandbox.files
+    found = files.list(pattern)
+    return found if found or pattern is None else files.list(f"{pattern}/**")
 
 
 def _listing(paths: Sequence[str]) -> str:

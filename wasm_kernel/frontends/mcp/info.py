@@ -63,7 +63,7 @@ async def workspace_info(session: AgentSession, service: Service) -> str:
     if session.seen.is_stale and not session.running:
         await _look_again(session)
     info = await session.work(partial(service.info, session.handle))
-    files = await session.work(session.sandbox.sync.list_files)
+    files = await session.work(session.sandbox.files.list)
     kind = "automatic" if session.is_automatic else "explicit"
     as_of = " (as of the last cell that ended)" if session.running or session.seen.is_stale else ""
     rows = [

@@ -30,7 +30,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import readable
 from wasm_kernel.service.async_session import AsyncSession, on_thread
-from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import AsyncService, Service
 from wasm_kernel.sessions.paths import locate, split_path
 from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen
@@ -198,11 +198,10 @@ class AgentSession:
         return path
 
     def _write(self, path: str, data: bytes | str, *, overwrite: bool = True) -> None:
-        sandbox = self.sandbox.sync
         if isinstance(data, str):
             data = data.encode("utf-8", "replace")
-        _check_room(sandbox, path, len(data))
-        sandbox.write_file(path, data, overwrite=overwrite)
+        _check_room(self.sandbox.sync, path, len(data))
+        self.sandbox.files.write(path, data, overwrite=overwrite)
 
     def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
         """Adds a cell to its history."""
@@ -440,7 +439,7 @@ class AgentSessions:
         await on_thread(_close, service, keep=self._keep)
 
 
-def _check_room(sandbox: RemoteSandbox, path: str, size: int) -> None:
+def _check_room(sandbox: Sandbox, path: str, size: int) -> None:
     """Raises `LimitReached` unless a file of `size` bytes fits, in place of the one at `path`."""
     policy = sandbox.policy
     with Folder.open(sandbox.workspace.parent) as root, root.enter(sandbox.session_id) as folder:

@@ -18,7 +18,6 @@ from wasm_kernel import (
     create_session_sandbox,
     get_session_sandbox,
 )
-from wasm_kernel.execution.create import offer_pip
 from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.guests.base import switched_off
 from wasm_kernel.guests.python.packages import command
@@ -29,7 +28,7 @@ Make = Callable[..., Path]
 @pytest.fixture
 def guest(sandbox: BaseSandbox, index: Make) -> BaseSandbox:
     """A sandbox whose cells may use %pip, on the test's index."""
-    offer_pip(sandbox)
+    sandbox.offer_pip()
     return sandbox
 
 
@@ -46,7 +45,7 @@ def installed(
         source = "version = '1.5'\ndef fail():\n    return 1 / 0\n"
         index("one", "1.5", files={"one.py": source}, needs=("two>=1",))
         index("two")
-        offer_pip(sandbox)
+        sandbox.offer_pip()
         code = "%pip install one\nimport one, two\none.version, two.version"
         yield sandbox, sandbox.execute(code)
 
@@ -165,7 +164,7 @@ def test_packages_are_there_after_a_restart_and_an_undo(
 ) -> None:
     index("one")
     with create_sandbox(workspace=tmp_path / "app") as first:
-        offer_pip(first)
+        first.offer_pip()
         first.execute("x = 1")
         first.execute("%pip install one")
         first.execute("%undo")
@@ -304,8 +303,7 @@ def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, i
 
 
 @pytest.mark.parametrize("isolation", ["in-process"])
-def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: BaseSandbox) -> None:
-    assert isinstance(sandbox, LocalSandbox)
+def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: LocalSandbox) -> None:
     assert "with pip=True" in sandbox.execute("%pip install one").stderr
     sandbox.commands.add("pip", switched_off("%pip is switched off. Nothing was installed."))
     assert "switched off. Nothing was" in sandbox.execute("%pip install one").stderr
@@ -313,7 +311,7 @@ def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: BaseSa
 
 
 def test_a_real_package_of_the_configured_index(sandbox: BaseSandbox) -> None:
-    offer_pip(sandbox)
+    sandbox.offer_pip()
     result = sandbox.execute("%pip install 'humanize>=4'")
     if "can't be reached" in result.stderr or "finds no" in result.stderr:
         pytest.skip("no package index answers here")

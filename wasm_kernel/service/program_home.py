@@ -1,4 +1,4 @@
-"""`OwnSandbox`: a sandbox that a program makes for itself, with its guest in a worker.
+"""`ProgramHome`: the home of a sandbox that a program makes for itself, without a service.
 
 This process has its folders open, which tells other processes that they are in use; the worker
 opens them again. One fork server makes the workers of all such sandboxes of a process.
@@ -11,18 +11,15 @@ import os
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from wasm_kernel.errors import ForkError, WasmKernelError
+from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.base_sandbox import at_least_one
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.interfaces import NewSession
-from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.folders import OpenedFolders, SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
 from wasm_kernel.guests.broker_handlers import broker_handlers
@@ -33,8 +30,9 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
 from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
+from wasm_kernel.service.sandbox import CLOSED, Sandbox
+from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
-from wasm_kernel.service.worker_sandbox import CLOSED, WorkerSandbox
 from wasm_kernel.sessions.forking import Forked, ForkSession
 
 _ROUND_SECONDS = 1.0
@@ -102,13 +100,33 @@ os.register_at_fork(after_in_child=lambda: _OF_PROCESS.append(WorkerPool()))
 atexit.register(lambda: own_workers().close())
 
 
-class OwnHome:
-    """The `SandboxHome` of a sandbox of this process. Any thread may use it."""
+class ProgramHome(SandboxHome[Sandbox]):
+    """The home of one sandbox of this process, whose folders it closes with the sandbox."""
 
     def __init__(self, new: NewSession) -> None:
         self.new = new
         self._workers = own_workers()
         self._forks: dict[str, SandboxFolders] = {}
+
+    def sandbox(
+        self,
+        opened: Open,
+        policy: ExecutionPolicy,
+        logger: SandboxLogger,
+        noted: Callable[[str], None] = lambda text: None,
+    ) -> Sandbox:
+        """Makes the sandbox, which `opened` opens in its worker.
+
+        `noted` takes sentences to show beside the output of cells.
+        """
+        worker = SessionWorker(
+            opened, self, logger, queue=sys.maxsize, answer_seconds=_ANSWER_SECONDS, noted=noted
+        )
+        made = Sandbox(worker, self, self.new.folders.path, policy)
+        self.new.hooks.opened(made)
+        return made
+
+    # -- as the sandbox uses it
 
     def release(self, session: SessionWorker) -> None:
         """Notes that the session is asleep."""
@@ -129,17 +147,45 @@ class OwnHome:
             handlers = {**handlers, **own}
         return handlers
 
-    def expecting(self, forks: Sequence[NewSession]) -> list[str]:
-        """Lets the worker ask for forks into these folders; returns the folders' names."""
-        named = {fork.folders.real.name: fork.folders for fork in forks}
-        self._forks.update(named)
-        return [*named]
+    def mounted(self, policy: ExecutionPolicy) -> OpenedFolders:
+        """Opens the policy's mounts; returns the folders for the worker."""
+        self.new.folders.mounted(policy.mounts)
+        return self.new.folders.opened
 
-    def forget(self, fork: NewSession) -> None:
-        """Gives up a fork, and deletes its folders."""
-        self._forks.pop(fork.folders.real.name, None)
-        fork.hooks.closed()
-        fork.folders.discard()
+    def logger_changed(self, logger: SandboxLogger) -> None:
+        """Sends the events of the session to another logger from now on."""
+        self.new.hooks.logger_changed(logger)
+
+    def entered(self) -> None:
+        """Notes that a `with` block of the sandbox begins."""
+        self.new.hooks.entered()
+
+    def left(self) -> bool:
+        """Notes the end of a `with` block; returns whether the sandbox must be closed now."""
+        return self.new.hooks.left()
+
+    def closed(self, sandbox: Sandbox) -> None:
+        """Closes the session and its folders."""
+        self.new.hooks.closed()
+        self.new.folders.close()
+
+    def fork(self, sandbox: Sandbox, n: int, *, reseed: bool) -> list[Sandbox]:
+        """Makes forks, each beside this one."""
+        make_room(None, n * OF_WORKER)
+        made: list[NewSession] = []
+        try:
+            while len(made) < n:
+                made.append(self.new.hooks.new_session())
+            names = {fork.folders.real.name: fork.folders for fork in made}
+            self._forks.update(names)
+            notices = [*sandbox.fork_into([*names], reseed=reseed), *[""] * n]
+        except BaseException:
+            for new in made:
+                self._forks.pop(new.folders.real.name, None)
+                new.hooks.closed()
+                new.folders.discard()
+            raise
+        return [_forked(sandbox, new, notice) for new, notice in zip(made, notices, strict=False)]
 
     def _fork(self, request: ForkSession, task: Task) -> Forked:
         from wasm_kernel.state import texts
@@ -150,6 +196,25 @@ class OwnHome:
             raise ForkError(_NOT_ASKED)
         left_out = fork_stored(self.new.folders, target, reseed=request.reseed, task=task)
         return Forked(texts.left_out(left_out) if left_out else "")
+
+
+def _forked(parent: Sandbox, new: NewSession, notice: str) -> Sandbox:
+    own = parent.worker.opened.folders
+    assert own is not None, "only a service's worker looks for its folders"
+    opened = replace(
+        parent.worker.opened,
+        session_id=new.session_id,
+        workspace=str(new.folders.real),
+        folders=replace(new.folders.opened, mounts=own.mounts),  # a fork's are the same folders
+        resume=Resume.ALWAYS.value,
+        quiet=True,
+        verified={},
+        notices=(*new.folders.notices, *([notice] if notice else [])),
+    )
+    logger = parent.worker.logger
+    if new.session_id:
+        logger = logger.bind(session_id=new.session_id)
+    return ProgramHome(new).sandbox(opened, parent.policy, logger)
 
 
 def opened_in(
@@ -171,7 +236,7 @@ def opened_in(
     folders.mounted(policy.mounts)
     return Open(
         language=RuntimeType.checked(runtime).value,
-        session_id=new.session_id or "",
+        session_id=new.session_id,
         workspace=str(folders.real),
         private_root=None,
         policy=plain_policy(policy),
@@ -185,114 +250,3 @@ def opened_in(
         door=policy.door,
         kernel=kernel,
     )
-
-
-class OwnSandbox(WorkerSandbox):
-    """A sandbox of a program's own, with its guest in a worker. `create_sandbox` makes it.
-
-    The folders of `new` are closed with it; `opened` is the message that opens it in its worker.
-    The `home` gets it workers; `noted` takes sentences to show beside the output of cells.
-    """
-
-    def __init__(
-        self,
-        new: NewSession,
-        opened: Open,
-        policy: ExecutionPolicy,
-        logger: SandboxLogger,
-        *,
-        home: OwnHome | None = None,
-        noted: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._home = home or OwnHome(new)
-        worker = SessionWorker(
-            opened,
-            self._home,
-            logger,
-            queue=sys.maxsize,
-            answer_seconds=_ANSWER_SECONDS,
-            noted=noted,
-        )
-        super().__init__(worker, new.folders.path, policy, new.hooks)
-        self._folders = new.folders
-        new.hooks.opened(self)
-
-    @classmethod
-    def made(
-        cls,
-        new: NewSession,
-        runtime: RuntimeType | str,
-        policy: ExecutionPolicy,
-        logger: SandboxLogger,
-        *,
-        resume: Resume,
-        pip: bool,
-    ) -> OwnSandbox:
-        """Returns the sandbox in the open folders of `new`; the options are `create_sandbox`'s."""
-        quiet = new.session_id is not None
-        opened = opened_in(new, runtime, policy, resume=resume, pip=pip, quiet=quiet)
-        return cls(new, opened, policy, logger)
-
-    def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
-        """As `BaseSandbox`."""
-        with self._sending:
-            if policy is not None:
-                self._folders.mounted(policy.mounts)
-                self._changes["folders"] = self._folders.opened
-            super().adopt(policy, logger)
-        if logger is not None:
-            self._hooks.logger_changed(logger)
-
-    def fork(self, n: int = 1, *, deterministic: bool = False) -> list[OwnSandbox]:
-        """As `BaseSandbox`; a fork's guest starts with its first call."""
-        make_room(None, at_least_one(n) * OF_WORKER)
-        made: list[NewSession] = []
-        try:
-            while len(made) < n:
-                made.append(self._hooks.new_session())
-            notices = [
-                *self.fork_into(self._home.expecting(made), reseed=not deterministic),
-                *[""] * n,
-            ]
-        except BaseException:
-            for new in made:
-                self._home.forget(new)
-            raise
-        return [self._forked(new, notice) for new, notice in zip(made, notices, strict=False)]
-
-    def _forked(self, new: NewSession, notice: str) -> OwnSandbox:
-        own = self.worker.opened.folders
-        assert own is not None, "only a service's worker looks for its folders"
-        opened = replace(
-            self.worker.opened,
-            session_id=new.session_id or "",
-            workspace=str(new.folders.real),
-            folders=replace(new.folders.opened, mounts=own.mounts),  # a fork's are the same folders
-            resume=Resume.ALWAYS.value,
-            quiet=True,
-            verified={},
-            notices=(*new.folders.notices, *([notice] if notice else [])),
-        )
-        logger = self.worker.logger
-        if new.session_id is not None:
-            logger = logger.bind(session_id=new.session_id)
-        return type(self)(new, opened, self.policy, logger)
-
-    def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
-        """As `BaseSandbox`."""
-        try:
-            super().close(anew=anew, why=why)
-        finally:
-            self._folders.close()
-
-    def __del__(self) -> None:
-        worker = getattr(self, "worker", None)
-        if (
-            worker is not None
-            and not self._is_copy
-            and not worker.why_closed
-            and worker.state != "asleep"
-        ):
-            warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
-            with suppress(WasmKernelError, RuntimeError):  # the interpreter may be shutting down
-                worker.sleep(CLOSED)

@@ -1,0 +1,491 @@
+"""`Sandbox`: a guest with a workspace, as programs, services and front ends use it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from wasm_kernel.errors import SandboxClosed, WasmKernelError, WorkerLost
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.cell_future import CellFuture, never_ran
+from wasm_kernel.execution.interfaces import (
+    Cell,
+    Listener,
+    OfferedMessage,
+    ProcessUsage,
+    TravelRequest,
+)
+from wasm_kernel.guests.protocol import without_surrogates
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
+from wasm_kernel.service import messages
+from wasm_kernel.service.calls import PendingCall, PendingCell, RemoteCell
+from wasm_kernel.service.open_message import plain_policy
+from wasm_kernel.service.page_offers import PendingOffer
+from wasm_kernel.service.sandbox_home import SandboxHome
+from wasm_kernel.service.session_worker import SessionWorker
+
+CLOSED = "this sandbox is closed; its session can be opened again"
+_COPY = "this process was forked from the one whose sandbox it is; make another one"
+_LOST = "ended each time before it could put its variables away"
+_AS_IT_WAS = "The session may be as it was. Try again, or delete it."
+_POLL_SECONDS, _TRIES = 0.01, 3
+
+
+class Sandbox:
+    """A guest with a workspace. Make one with `create_sandbox`. Any thread may call it.
+
+    Its guest lives in a process of its own, a worker, behind both walls. The first call forks the
+    worker, and so does a call that finds the session asleep. If the worker is lost, the cell that
+    ran says so (`WorkerLost`), and the next call goes on with the variables of the last cell that
+    was kept.
+
+    Cells and questions are served one after another; `interrupt` and `close` act at once. Listeners
+    are called on a thread of the session. A `with` block closes it at its end, unless another
+    caller in this process uses the same session.
+
+    Attributes:
+        workspace: The host folder that the guest sees as `/app`, by the path that the caller gave.
+        policy: The limits.
+        session_id: The session's id; empty outside of sessions.
+    """
+
+    def __init__(
+        self,
+        worker: SessionWorker,
+        home: SandboxHome[Sandbox],
+        workspace: Path,
+        policy: ExecutionPolicy,
+    ) -> None:
+        self.workspace = workspace
+        self.policy = policy
+        self.session_id = worker.opened.session_id
+        self.worker = worker
+        self._home = home
+        self._process = os.getpid()
+        self._sending = threading.RLock()
+        self._changes: dict[str, Any] = {}
+
+    # -- cells
+
+    def submit(
+        self,
+        code: str,
+        *,
+        silent: bool = False,
+        store_history: bool = True,
+        allow_stdin: bool = False,
+        user_expressions: Mapping[str, str] | None = None,
+        cell_id: str | None = None,
+        parent: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+        timeout_seconds: float | None = None,
+    ) -> CellFuture:
+        """Queues a cell; its future ends with a result, whatever the code does.
+
+        Cancelling the future, as `asyncio.wait_for` does, interrupts this cell and no other.
+
+        Args:
+            code: The cell's source, with its magics.
+            silent: Run it without history, counting or results.
+            store_history: Count it and keep it in `In`.
+            allow_stdin: Whether `input()` may ask the listener.
+            user_expressions: Expressions to evaluate afterwards, by name.
+            cell_id: The front end's id of the cell, for tracebacks.
+            parent: The fields of the carrying message that the guest may know: `msg_id`,
+                `msg_type`.
+            listener: Gets its output while it runs.
+            timeout_seconds: How long it may run, if `policy.cell_timeout` does not allow less.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+            LimitReached: too many cells of a service's session wait.
+            TypeError: `code` is not a string.
+            ValueError: `timeout_seconds` is not above 0.
+        """
+        if not isinstance(code, str):
+            raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
+        if timeout_seconds is not None and not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds is above 0, not {timeout_seconds!r}")
+        cell = Cell(
+            code=code,
+            silent=silent,
+            store_history=store_history and not silent,
+            allow_stdin=allow_stdin,
+            user_expressions=dict(user_expressions or {}),
+            cell_id=cell_id,
+            parent=dict(parent or {}),
+            timeout_seconds=timeout_seconds,
+        )
+        return self.queue(cell, listener)
+
+    def queue(self, cell: Cell, listener: Listener | None = None) -> CellFuture:
+        """Queues a cell that was checked already, like `submit`."""
+        sent = replace(cell, code=without_surrogates(cell.code))
+        future = RemoteCell(self.worker.interrupt)
+        nothing = never_ran(Path(self.worker.opened.workspace), self.session_id)
+        future.call = self._send(PendingCell(sent, future, self.policy, listener, nothing))
+        return future
+
+    def execute(self, code: str, **options: Any) -> SandboxResult:
+        """Runs a cell and waits for it; the options are those of `submit`.
+
+        Ctrl-C interrupts the cell, whose result then says so.
+
+        Raises:
+            SandboxClosed, LimitReached, TypeError, ValueError: as for `submit`.
+            WasmKernelError: the guest could not be started.
+        """
+        return self.submit(code, **options).wait()
+
+    async def aexecute(self, code: str, **options: Any) -> SandboxResult:
+        """Runs a cell and awaits it; the options and errors are those of `execute`.
+
+        Cancelling it interrupts the cell and waits for its end, which may take `grace_seconds`.
+        """
+        return await self.submit(code, **options).ended()
+
+    def interrupt(self) -> bool:
+        """Interrupts the running cell, or the cells that wait for the guest's start.
+
+        The cell ends with `KeyboardInterrupt`; if it does not within `policy.grace_seconds`, its
+        guest is stopped. Returns False if there was no cell to interrupt.
+        """
+        return not self._is_copy and self.worker.interrupt()
+
+    @property
+    def interrupted(self) -> bool:
+        """True if a wait of the running cell in the host should end now."""
+        return self.worker.is_interrupted
+
+    @property
+    def busy(self) -> bool:
+        """True if a cell or another call runs or waits, or the guest is still starting."""
+        return self.worker.state in ("busy", "starting")
+
+    @property
+    def next_count(self) -> int:
+        """The execution count that the next cell will have."""
+        return self.worker.usage.figures.next_count
+
+    # -- calls of a front end
+
+    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
+        """Gets the guest ready: compiles it and builds its image, if missing. Wakes a session.
+
+        Args:
+            progress: Gets plain sentences about slow steps, from any thread.
+
+        Returns:
+            A future that ends when the guest is ready, or with a `WasmKernelError`, such as
+            `LimitReached` if a service has no room. After a failure, a later call tries again.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+        """
+        if self.worker.is_up and not self._changes:
+            started: Future[None] = Future()
+            started.set_result(None)
+            return started
+        return self._call(messages.Start(), progress=progress)
+
+    def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
+        """Asks the guest a question: `complete`, `inspect`, `is_complete` or `history`.
+
+        The request and the reply are those of `runtimes/PROTOCOL.md`. After `policy.query_seconds`
+        a query is interrupted, and stopped if it goes on. A query leaves nothing behind.
+        """
+        return self._call(messages.Query(dict(request)))
+
+    def comm(
+        self,
+        message: CommMessage,
+        *,
+        parent: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+    ) -> Future[None]:
+        """Hands a message of the front end to the guest; the future ends when it was served.
+
+        A message to an unknown comm is dropped; an `open` to an unknown target is answered with a
+        `close`. Changes by the guest's callbacks are kept like a cell's effects, and an undo of the
+        cell before takes them back, too. After `policy.comm_seconds` callbacks are interrupted.
+        `parent` has the fields of the carrying message that the guest may know: `msg_id`,
+        `msg_type`.
+        """
+        return self._call(messages.Comm(message, dict(parent or {})), listener)
+
+    def offer(self, offered: OfferedMessage) -> None:
+        """Lets the running cell take a message while it awaits something.
+
+        When the message's turn comes, the caller claims it, and calls `comm` if that succeeds.
+        """
+        self.worker.offer(PendingOffer(offered, self.policy))
+
+    def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
+        """Returns the target of each open comm, by the comm's id."""
+        return self._call(messages.Comms(), listener)
+
+    def process_usage(self) -> ProcessUsage:
+        """Returns the resources that its workers use, and have used."""
+        worker, seconds = self.worker.worker, self.worker.usage.ended_seconds
+        if worker is None:
+            return ProcessUsage(0, seconds)
+        return ProcessUsage(worker.shared_bytes, seconds + worker.cpu_seconds)
+
+    # -- its history
+
+    def checkpoint(self, name: str) -> None:
+        """Names the current state of memory, which is kept as long as the session.
+
+        Returns when the state is on disk; a kill right after that does not lose the name. This
+        method and those that go back wait until the running cell is over.
+
+        Raises:
+            TravelError: the name can't be used.
+        """
+        self._call(messages.Name(name)).result()
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Returns the states that memory can be brought back to, oldest first."""
+        found: list[Checkpoint] = self._call(messages.Checkpoints()).result()
+        return found
+
+    def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
+        """Takes back the changes of the last cells to variables.
+
+        Args:
+            cells: The number of cells.
+            files: Whether to bring the files in the workspace back, too.
+
+        Raises:
+            TravelError: there are fewer cells to undo; nothing was changed.
+        """
+        return self._travel(TravelRequest("undo", cells, files=files))
+
+    def redo(self, *, files: bool = False) -> Travelled:
+        """Takes back the last undo or restore, as long as no cell ran since.
+
+        Args:
+            files: Whether to bring the files in the workspace back, too.
+
+        Raises:
+            TravelError: there is nothing to redo.
+        """
+        return self._travel(TravelRequest("redo", files=files))
+
+    def restore(self, where: str | int, *, files: bool = False) -> Travelled:
+        """Brings variables back as they were at a named checkpoint, or after a cell.
+
+        Args:
+            where: The checkpoint's name or the cell's number.
+            files: Whether to bring the files in the workspace back, too.
+
+        Raises:
+            TravelError: there is no such state; nothing was changed.
+        """
+        return self._travel(TravelRequest("restore", where=str(where), files=files))
+
+    def rollback(self, *, files: bool = False) -> Travelled:
+        """Brings variables back as they were after the last cell, in a new guest.
+
+        Args:
+            files: Whether to bring the files in the workspace back, too, if a cell that failed or
+                another program has changed them since.
+        """
+        return self._travel(TravelRequest("rollback", files=files))
+
+    def _travel(self, request: TravelRequest) -> Travelled:
+        done: Travelled = self._call(messages.Travel(request)).result()
+        return done
+
+    def fork(self, n: int = 1, *, deterministic: bool = False) -> Sequence[Sandbox]:
+        """Makes further sandboxes with the same variables and copies of the files.
+
+        Each fork of a session is a session with an id of its own, in a service one of the same
+        owner. A fork of a sandbox outside of sessions lives in a folder beside this one's:
+        `NAME-fork-1` and so on. Sandbox and fork are independent from here on: neither sees the
+        other's variables or files, except in mounted folders. A fork has its parent's past, too:
+        `undo`, `redo` and named checkpoints lead to the same states. Waits until the running cell
+        is over; a fork's guest starts with its first call.
+
+        Args:
+            n: The number of forks.
+            deterministic: Keep the state of every random generator. Otherwise all generators,
+                seeded or not, and the sources of UUIDs and temporary names begin anew in a fork,
+                even if it goes back to a state from before it was forked.
+
+        Returns:
+            The forks; close each. The stderr of a fork's first cell names the files that could not
+            be copied (a file without permission to read, a socket).
+
+        Raises:
+            ForkError: a fork can't be made, such as for lack of disk space; none was made.
+            LimitReached: the service takes no more sessions; none was made.
+            ValueError: `n` is less than 1.
+            WasmKernelError: a session can't be made, or a guest can't be started.
+        """
+        if n < 1:
+            raise ValueError(f"fork makes one sandbox or more, not {n}")
+        return self._home.fork(self, n, reseed=not deterministic)
+
+    def fork_into(self, names: Sequence[str], *, reseed: bool) -> list[str]:
+        """Forks this session into new sessions of these ids. For its home.
+
+        Returns the notice for the first cell of each, such as which files were left out. Raises
+        `ForkError`.
+        """
+        notices: list[str] = self._call(messages.Fork(tuple(names), reseed)).result()
+        return notices
+
+    # -- options
+
+    def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
+        """Replaces the limits and the logger, from the next cell on, which gets another worker.
+
+        The variables stay. None leaves the current one.
+
+        Raises:
+            PolicyError: a folder can't be mounted; nothing was changed.
+        """
+        with self._sending:
+            if policy is not None:
+                self._changes["folders"] = self._home.mounted(policy)
+                self._changes |= {"policy": plain_policy(policy), "door": policy.door}
+                self.policy = policy
+            if logger is not None:
+                name = self.session_id
+                self.worker.logger = logger.bind(session_id=name) if name else logger
+                self._home.logger_changed(logger)
+
+    def offer_pip(self) -> None:
+        """Lets cells install pure-Python packages with `%pip`, from the next one on.
+
+        Packages are kept in the sandbox's private folder, which the guest can read but not change.
+        Their code runs only in the guest. The pip that is installed beside this package fetches
+        them, with the configuration of the user it runs as. Forks may install packages, too.
+        """
+        with self._sending:
+            if not self.worker.opened.pip:
+                self._changes["pip"] = True
+
+    # -- its life
+
+    @property
+    def closed(self) -> bool:
+        """True if `close` was called, also by the service."""
+        return bool(self.worker.why_closed)
+
+    def close_if_idle(self, why: str) -> bool:
+        """Closes the sandbox, unless it is busy; returns whether it is closed.
+
+        Args:
+            why: The error text of later calls.
+        """
+        with self._sending:
+            if self.busy:
+                return False
+            self.close(why=why)
+            return True
+
+    def close(self, *, anew: bool = False, why: str = CLOSED) -> None:
+        """Stops running code and frees the sandbox's resources. Safe to call twice.
+
+        Files and variables stay; a service no longer counts the session.
+
+        Args:
+            anew: Whether the session always begins without its variables when it is opened next.
+            why: The error text of later calls.
+
+        Raises:
+            WasmKernelError: with `anew`, the session can't be woken for that; nothing has changed.
+        """
+        if anew and not (self.closed or self._is_copy):
+            self._put_away_anew(why)
+        try:
+            if not self._is_copy and self.worker.sleep(why):
+                self.worker.wait_asleep()
+        finally:  # Ctrl-C may cut the waiting short
+            self._home.closed(self)
+
+    def reset(self) -> None:
+        """Discards the variables; files and named checkpoints stay. Running and waiting calls end.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+            WasmKernelError: the session can't be woken for that; nothing has changed.
+        """
+        self._put_away_anew()
+
+    def _put_away_anew(self, why: str = "") -> None:
+        """Closes the worker so that the next one begins without variables.
+
+        Tries again if the worker falls asleep or dies before it has noted that. With `why`, no
+        further call is taken; otherwise the next one wakes the session.
+        """
+        resets = self.worker.resets
+        for _ in range(_TRIES):
+            self.start().result()
+            self.worker.sleep(why, anew=True)
+            self.worker.wait_asleep()
+            if self.worker.resets > resets or self.closed:
+                return
+        raise WorkerLost(_LOST, _AS_IT_WAS)
+
+    def __enter__(self) -> Self:
+        self._home.entered()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._home.left():
+            self.close()
+
+    def __del__(self) -> None:
+        if not (self._is_copy or self.closed or self.worker.state == "asleep"):
+            warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
+            with suppress(WasmKernelError, RuntimeError):  # the interpreter may be shutting down
+                self.worker.sleep(CLOSED)
+
+    # -- messages
+
+    @property
+    def _is_copy(self) -> bool:
+        """True in a process that was forked from the sandbox's own."""
+        return os.getpid() != self._process
+
+    def _call(
+        self,
+        request: messages.Asked,
+        listener: Listener | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Future[Any]:
+        pending = PendingCall(request, self.policy, listener, progress)
+        self._send(pending)
+        return pending.future
+
+    def _send(self, pending: PendingCall) -> int:
+        """Sends a call to the worker; if options have changed, to a new worker.
+
+        Returns the call's number.
+        """
+        if self._is_copy:
+            raise SandboxClosed(_COPY)
+        with self._sending:
+            if self._changes:
+                while self.worker.sleep() or self.worker.state != "asleep":
+                    time.sleep(_POLL_SECONDS)
+                self.worker.opened = replace(self.worker.opened, verified={}, **self._changes)
+                self._changes = {}
+            return self.worker.call(pending)
+
+
+BaseSandbox = Sandbox
+"""The name that the requirements have for `Sandbox`."""

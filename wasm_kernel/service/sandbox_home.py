@@ -1,0 +1,45 @@
+"""`SandboxHome`: what differs between the sandboxes of programs, of services and of kernels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.folders.folders import OpenedFolders
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.session_worker import WorkerHome
+
+AnySandbox = TypeVar("AnySandbox")
+"""`Sandbox`, whose file imports this one."""
+
+
+class SandboxHome(WorkerHome, Generic[AnySandbox]):
+    """The maker of a sandbox, which also makes its forks. Any thread may call it."""
+
+    @abstractmethod
+    def fork(self, sandbox: AnySandbox, n: int, *, reseed: bool) -> Sequence[AnySandbox]:
+        """Makes forks, as `Sandbox.fork` says."""
+
+    @abstractmethod
+    def closed(self, sandbox: AnySandbox) -> None:
+        """Notes that a sandbox was closed. Safe to call twice."""
+
+    def mounted(self, policy: ExecutionPolicy) -> OpenedFolders | None:
+        """Opens the mounts of a sandbox's next policy.
+
+        Returns the folders for its worker, or None if the worker opens them by itself. Raises
+        `PolicyError` if one can't be mounted.
+        """
+        return None
+
+    def logger_changed(self, logger: SandboxLogger) -> None:
+        """Sends the events of the session to another logger from now on."""
+
+    def entered(self) -> None:
+        """Notes that a `with` block of the sandbox begins."""
+
+    def left(self) -> bool:
+        """Notes the end of a `with` block; returns whether the sandbox must be closed now."""
+        return True
