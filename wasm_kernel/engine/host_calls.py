@@ -18,7 +18,11 @@ import wasmtime
 from wasm_kernel.engine import abi, wasmtime_api
 
 _LOG = logging.getLogger("wasm_kernel.engine")
-_TYPES = {"i": wasmtime.ValType.i32(), "I": wasmtime.ValType.i64()}
+_TYPES = {
+    "i": wasmtime.ValType.i32(),
+    "I": wasmtime.ValType.i64(),
+    "e": wasmtime.ValType.externref(),
+}
 _BUFFERS_MOST = 1024
 
 Import = tuple[str, str]
@@ -101,13 +105,24 @@ class BoundGuest(Protocol):
         returned.
         """
 
+    @property
+    def fuel_left(self) -> int | None:
+        """The fuel that is left of this turn, or None if code is unmetered."""
+
+    def lower_fuel(self, most: int) -> int:
+        """Lowers the running turn's fuel to `most`; returns how much was taken away."""
+
 
 class HostFunctions(Protocol):
     """A part of the host that answers some of a guest's imports."""
 
     @property
     def imports(self) -> Mapping[Import, str]:
-        """The imports that it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one."""
+        """The imports that it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one.
+
+        The result is an error number, unless the shape names another behind `>`: nothing, or `e`,
+        a reference to an object of the host, which is always null.
+        """
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for one guest, which was just instantiated.
@@ -164,8 +179,11 @@ class Dispatcher:
             _unused.append(self)
 
     def _define(self, linker: wasmtime.Linker, key: Import, shape: str) -> object:
-        handlers, size = self._handlers, wasmtime_api.SLOT * len(shape)
-        unpack = struct.Struct("<" + "".join("I12x" if c == "i" else "Q8x" for c in shape)).unpack
+        arguments, other, result = shape.partition(">")
+        result = result if other else "i"
+        handlers, size = self._handlers, wasmtime_api.SLOT * len(arguments)
+        kinds = "".join("I12x" if each == "i" else "Q8x" for each in arguments)
+        unpack = struct.Struct(f"<{kinds}").unpack
 
         def function(slots: int, _count: int) -> None:
             self.is_in_host = True
@@ -176,14 +194,16 @@ class Dispatcher:
             except BaseException:
                 _LOG.exception("the host's %s failed", key[1])
                 answer = abi.EIO
-            ctypes.c_uint32.from_address(slots).value = answer
+            if result:
+                ctypes.c_uint32.from_address(slots).value = answer if result == "i" else 0
             self.is_in_host = False
             if self.after_call is not None:
                 after, self.after_call = self.after_call, None
                 after()
 
         if shape not in self._kinds:
-            self._kinds[shape] = wasmtime.FuncType([_TYPES[c] for c in shape], [_TYPES["i"]])
+            types = ([_TYPES[each] for each in part] for part in (arguments, result))
+            self._kinds[shape] = wasmtime.FuncType(*types)
         return wasmtime_api.define(linker, *key, self._kinds[shape], function)
 
 

@@ -50,7 +50,7 @@ class InstanceOptions(Struct, frozen=True):
     `memory_bytes` is the most that its memory may grow to. `clock_before` is the monotonic time at
     which the earlier instance ended, in nanoseconds. With `own_code` it runs only our own code,
     which always returns. With `deterministic`, its clock and random numbers are those of every such
-    instance.
+    instance. With `refuses_others` it may have imports that no host answers; a call of one ends it.
     """
 
     memory_bytes: int
@@ -59,6 +59,7 @@ class InstanceOptions(Struct, frozen=True):
     clock_before: int = 0
     own_code: bool = False
     deterministic: bool = False
+    refuses_others: bool = False
 
 
 def define_early(compiled: Compiled, hosts: Sequence[Mapping[Import, str]]) -> None:
@@ -110,6 +111,8 @@ class Instance:
         hosts = (self._time, *hosts)
         self._dispatcher = Dispatcher.of(self._engine, hosts)
         try:
+            if options.refuses_others:
+                self._dispatcher.linker.define_unknown_imports_as_traps(compiled.module)
             self._instantiate(compiled, hosts)
         except BaseException as problem:
             self.close()
@@ -221,13 +224,17 @@ class Instance:
 
         A host function may call, too. After `GuestStopped` the instance is unusable.
         """
+        return self.call_for(1, export, *args)[0]
+
+    def call_for(self, results: int, export: str, *args: int) -> tuple[int, ...]:
+        """Calls a function like `call`; returns its first `results` results."""
         if threading.get_ident() != self._owner:
             raise RuntimeError("an instance was called from a thread that does not own it")
         function = self._functions.get(export)
         if function is None:
             function = wasmtime_api.WasmFunction(self._context, self._exports[export])
             self._functions[export] = function
-        slots = (ctypes.c_uint64 * (2 * max(1, len(args))))()
+        slots = (ctypes.c_uint64 * (2 * max(results, len(args))))()
         slots[: 2 * len(args) : 2] = list(args)
         from_host, self._dispatcher.is_in_host = self._dispatcher.is_in_host, False
         end = function(ctypes.addressof(slots), len(slots) // 2)
@@ -237,7 +244,7 @@ class Instance:
             end = CallEnd()  # it took the interrupt, which came because its time was over
         if end is not None:
             raise stop_error(end, self._clock.reason, fuel=self._fuel)
-        return slots[0] & 0xFFFFFFFF
+        return tuple(slot & 0xFFFFFFFF for slot in slots[: 2 * results : 2])
 
     @property
     def fuel_left(self) -> int | None:

@@ -470,6 +470,7 @@ class GuestRunner:
             clock=self.clock,
             streams=self.streams,
             answer=self._answer,
+            broker=self.commands.broker,
             image=self.state.image,
             memory_bytes=self.policy.memory_bytes,
             flavour=self._flavour,

@@ -144,6 +144,7 @@ class GuestSetup(Struct, frozen=True):
         image: The base image whose memory it begins with; one of its language's.
         memory_bytes: The most that its memory may grow to.
         clock_before: Its monotonic clock when its memory was saved, in nanoseconds.
+        broker: Does the work that this process may not do, such as compiling a codec.
         deterministic: Whether its clock and its random numbers are those of every such guest.
     """
 
@@ -151,6 +152,7 @@ class GuestSetup(Struct, frozen=True):
     clock: Clock
     streams: OutputStreams
     answer: Callable[[bytes], bytes]
+    broker: Broker
     image: BaseImage
     memory_bytes: int
     flavour: Flavour

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from wasm_kernel.engine.flavours import FlavourName
-from wasm_kernel.errors import HostFailed, PackageError, WasmKernelError, describe
+from wasm_kernel.errors import CompileError, HostFailed, PackageError, WasmKernelError, describe
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import load, prepare_on_own_thread
 from wasm_kernel.linux.broker import Done, Handlers
@@ -40,6 +40,13 @@ class CompileInBackground(Struct, frozen=True):
 
     The baseline compiler's code is used until then.
     """
+
+
+class PrepareCodec(Struct, frozen=True):
+    """A request to compile a codec into the cache."""
+
+    name: str
+    flavour: FlavourName
 
 
 class FetchPackages(Struct, frozen=True):
@@ -117,9 +124,37 @@ def broker_handlers(
 
     handlers: Handlers = {
         PrepareGuest: preparing(kind),
+        PrepareCodec: prepare_codec,
         CompileInBackground: compile_in_background,
     }
     return {**handlers, FetchPackages: fetch} if pip else handlers
+
+
+def prepare_codec(request: PrepareCodec, task: Task) -> Done:
+    """Compiles a codec, if the cache lacks it."""
+    from wasm_kernel.codecs.table import CODECS
+    from wasm_kernel.engine.cache import Cache
+    from wasm_kernel.engine.compiler import Compiler
+    from wasm_kernel.engine.flavours import FLAVOURS
+
+    if request.name not in CODECS:
+        raise CompileError("there is no such codec.")
+    with _told():
+        Compiler(Cache()).module(
+            CODECS[request.name].binary, FLAVOURS[request.flavour], task.report
+        )
+    return Done()
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Lets a failure of the system, such as a full disk, be told in words."""
+    try:
+        yield
+    except OSError as problem:
+        if isinstance(problem, WasmKernelError):
+            raise
+        raise HostFailed(describe(problem)) from problem
 
 
 def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
@@ -129,12 +164,8 @@ def preparing(runtime: RuntimeType) -> Callable[[PrepareGuest, Task], Done]:
         """Compiles the guest and builds its base image, if either is missing."""
         from wasm_kernel.engine.flavours import FLAVOURS
 
-        try:
+        with _told():
             prepare_on_own_thread(load(runtime), FLAVOURS[request.flavour], task.report)
-        except OSError as problem:
-            if isinstance(problem, WasmKernelError):
-                raise
-            raise HostFailed(describe(problem)) from problem  # such as a full disk
         return Done()
 
     return prepare_guest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -25,7 +25,8 @@ _Addresses = TypeVar("_Addresses")
 class PreparedFiles(Generic[_Addresses]):
     """The compiled code and the base image of a language's guest. Its language locks it.
 
-    `binaries` are all binaries to compile. `made_of` names the image's sources, without the
+    `binaries` are the binaries that each guest needs, `codecs` returns those that a cell may need
+    later. `made_of` names the image's sources, without the
     compiled code: a new wasmtime keeps the image, and so the histories that stand on it.
     `addresses` is the type of the addresses that the language notes in the image's record.
     """
@@ -36,11 +37,12 @@ class PreparedFiles(Generic[_Addresses]):
         binaries: Sequence[GuestBinary],
         made_of: str,
         addresses: type[_Addresses],
+        codecs: Callable[[], Iterable[GuestBinary]] = tuple,
     ) -> None:
         self.image_name = f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.image"
         self.record_name = f"{self.image_name}.facts"
         self._compiler, self._cache = compiler, compiler.cache
-        self._binaries, self._type = binaries, addresses
+        self._binaries, self._type, self._codecs = binaries, addresses, codecs
         self._image: BaseImage | None = None
 
     def is_compiled(self, flavour: Flavour) -> bool:
@@ -50,6 +52,11 @@ class PreparedFiles(Generic[_Addresses]):
         it.
         """
         return all(self._compiler.load(binary, flavour) for binary in self._binaries)
+
+    def compile_codecs(self, flavour: Flavour, progress: Progress) -> None:
+        """Compiles what cells may need later. Raises `CompileError`."""
+        for binary in self._codecs():
+            self._compiler.module(binary, flavour, progress)
 
     def place(self, flavour: Flavour) -> str:
         """Returns "compiled" if the code is in the cache, or "installed"; else `CompileError`."""
@@ -105,7 +112,8 @@ class PreparedFiles(Generic[_Addresses]):
 
     def paths(self, flavour: Flavour) -> Iterator[Path]:
         """Yields the paths of those files that exist."""
-        names = [self._compiler.name(binary, flavour) for binary in self._binaries]
+        binaries = (*self._binaries, *self._codecs())
+        names = [self._compiler.name(binary, flavour) for binary in binaries]
         for name in (*names, self.image_name, self.record_name):
             path = self._cache.trusted(name) or self._cache.installed(name)
             if path is not None:
@@ -120,7 +128,7 @@ class PreparedFiles(Generic[_Addresses]):
         self._cache.prepare()
         known: dict[str, Check | None] = {}
         for flavour in (UNCHECKED, FUEL):
-            for binary in self._binaries:
+            for binary in (*self._binaries, *self._codecs()):
                 check = partial(self._compiler.check, binary=binary, flavour=flavour)
                 is_there = self._compiler.load(binary, flavour)
                 known[self._compiler.name(binary, flavour)] = None if is_there else check

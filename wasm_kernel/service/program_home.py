@@ -140,12 +140,9 @@ class ProgramHome(SandboxHome[Sandbox]):
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the session's requests beyond its worker's walls."""
-        handlers: Handlers = {ForkSession: self._fork}
-        if session.opened.pip:
-            private = self.new.folders.open_private
-            own = broker_handlers(session.opened.language, private, fetched=session.fetched)
-            handlers = {**handlers, **own}
-        return handlers
+        opened, private = session.opened, self.new.folders.open_private
+        own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
+        return {**own, ForkSession: self._fork}
 
     def mounted(self, policy: ExecutionPolicy) -> OpenedFolders:
         """Opens the policy's mounts; returns the folders for the worker."""

@@ -361,14 +361,9 @@ class Service(SandboxHome[Sandbox]):
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of a session's requests beyond its worker's walls."""
         opened = session.opened
-        handlers: Handlers = {ForkSession: self._forking(opened.session_id)}
-        if opened.pip:
-            private = self._sessions_root.private_of(opened.session_id)
-            handlers = {
-                **handlers,
-                **broker_handlers(opened.language, private, fetched=session.fetched),
-            }
-        return handlers
+        private = self._sessions_root.private_of(opened.session_id)
+        own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
+        return {**own, ForkSession: self._forking(opened.session_id)}
 
     def _size_of(self, entry: Entry) -> int:
         """The bytes of a session on disk; 0 without a limit that they count for."""

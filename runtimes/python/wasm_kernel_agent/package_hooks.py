@@ -303,7 +303,36 @@ def tell_positions_from_int32(module: ModuleType) -> None:
     types._upcast_memo = _NoMemo()
 
 
+def decode_jpeg(_: ModuleType) -> None:
+    """Lets Pillow read and write JPEG by a codec."""
+    image: Any = importlib.import_module("PIL.Image")
+
+    def by_codec(name: str) -> Callable[..., Any]:
+        def make(*args: Any) -> Any:
+            pictures: Any = importlib.import_module("wasm_kernel_agent.codecs.pictures")
+            return getattr(pictures, name)(*args)
+
+        return make
+
+    image.register_decoder("jpeg", by_codec("JpegDecoder"))
+    image.register_encoder("jpeg", by_codec("JpegEncoder"))
+
+
+def decode_webp(plugin: Any) -> None:
+    """Lets Pillow read and write WebP by a codec."""
+    image: Any = importlib.import_module("PIL.Image")
+    plugin._webp = pictures = importlib.import_module("wasm_kernel_agent.codecs.pictures")
+    plugin._save = pictures.save_webp
+    plugin.SUPPORTED = True
+    image.register_save("WEBP", pictures.save_webp)
+    image.register_save_all("WEBP", plugin._save_all)
+    image.register_extension("WEBP", ".webp")
+    image.register_mime("WEBP", "image/webp")
+
+
 CHANGES: dict[str, Change] = {
+    "PIL.JpegImagePlugin": decode_jpeg,
+    "PIL.WebPImagePlugin": decode_webp,
     "altair": show_vegalite,
     "matplotlib": return_to_inline_figures,
     "matplotlib.animation": keep_a_picture,

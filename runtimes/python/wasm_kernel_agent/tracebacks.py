@@ -66,13 +66,12 @@ _NO_MOVIE = (
     "shows the animation moving, and animation.save('a.gif', writer='pillow') writes it to a file."
 )
 _CODEC = re.compile(
-    r"(en|de)coder jpe?g\w* not available|unknown file extension: \.(webp|avif)"
-    r"|cannot identify image file '.*\.(webp|avif)'"
+    r"(en|de)coder (jpeg2k|libtiff)\w* not available|unknown file extension: \.avif"
+    r"|cannot identify image file '.*\.avif'"
 )
 _NO_CODEC = (
-    "Pillow and matplotlib neither read nor write JPEG, WebP and AVIF here. Write a PNG, such as "
-    "savefig('figure.png'), and make a PNG of a picture that is to be read. IPython.display.Image("
-    "'photo.jpg') shows a JPEG or WebP as it is."
+    "Pillow and matplotlib neither read nor write AVIF and JPEG 2000 here, nor compressed TIFF. "
+    "They do read and write PNG, JPEG, WebP and GIF, such as savefig('figure.png')."
 )
 _INTEGERS = {
     **dict.fromkeys(

@@ -19,7 +19,7 @@ _THROTTLE = 5.0  # seconds between two lines about the same topic
 
 
 def warm(say: Callable[[str], None], *, fuel: bool) -> None:
-    """Compiles each guest and builds its base image, if they are missing.
+    """Compiles each guest and its codecs, and builds its base image, if they are missing.
 
     With `fuel` it is the code that counts fuel, for sessions with a fuel budget. `say` gets one
     line at a time. Raises `WasmKernelError`, which says what to do.
@@ -33,8 +33,10 @@ def warm(say: Callable[[str], None], *, fuel: bool) -> None:
             said[topic] = now
             say(sentence)
 
+    flavour = FUEL if fuel else UNCHECKED
     for language in languages():
-        prepare_on_own_thread(language, FUEL if fuel else UNCHECKED, tell)
+        prepare_on_own_thread(language, flavour, tell)
+        language.prepared.compile_codecs(flavour, tell)
     ready = f"done in {time.monotonic() - begun:.0f} s" if said else "ready"
     which = "sessions with a fuel budget" if fuel else "sessions"
     say(f"{ready}: {which} {'now ' if said else ''}start at once")

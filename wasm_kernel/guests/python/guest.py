@@ -61,6 +61,7 @@ from wasm_kernel.wasi_files.preopens import Preopens
 from wasm_kernel.wasi_files.quota import Quota
 
 if TYPE_CHECKING:
+    from wasm_kernel.codecs.calls import CodecCalls
     from wasm_kernel.guests.python.host_numpy import HostNumpy
 
 ARGV = ("python",)
@@ -75,6 +76,7 @@ _REQUEST_BYTES = 80 * 1024 * 1024
 # Only the end of a guest's stack lies below this address. A call with an answer's address below it
 # comes from numpy, and that address is the number of the request.
 _LEAST_ADDRESS = 1024
+_FOR_CODECS = b"\0"  # the first byte of a request for a codec, which no frame begins with
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
 
 
@@ -141,21 +143,28 @@ def reseed_sqlite(
 class HostChannel:
     """The guest's `host.call`: it hands over bytes and gets bytes back. It never raises across.
 
-    Requests of the guest's numpy come the same way, as the module can't be given more imports.
+    Requests of the guest's numpy, and those for codecs, come the same way, as the module can't be
+    given more imports. `open_codecs` returns the codecs of a guest, once it asks for one.
     """
 
     imports: Mapping[Import, str] = {("host", "call"): "iiii"}
 
-    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self,
+        answer: Callable[[bytes], bytes],
+        open_codecs: Callable[[BoundGuest], CodecCalls] | None = None,
+    ) -> None:
         self._answer = answer
+        self._open_codecs = open_codecs
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handler for a guest."""
         memory = guest.memory
         numpy: HostNumpy | None = None
+        codecs: CodecCalls | None = None
 
         def call(at: int, length: int, answer_at: int, answer_length_at: int) -> int:
-            nonlocal numpy
+            nonlocal numpy, codecs
             if answer_at < _LEAST_ADDRESS:
                 if numpy is None:
                     from wasm_kernel.guests.python.host_numpy import HostNumpy  # few cells need it
@@ -164,19 +173,30 @@ class HostChannel:
                 return numpy.answer(answer_at, at, length, answer_length_at)
             if length > _REQUEST_BYTES:
                 return _REFUSED
-            answer = self._answer(memory.read(at, length))
-            try:
-                place = guest.call("host_alloc", max(1, len(answer)))
-            except GuestStopped:
-                place = 0  # the outer call ends for the same reason
+            request = memory.read(at, length)
+            if request[:1] == _FOR_CODECS and self._open_codecs is not None:
+                codecs = codecs or self._open_codecs(guest)
+                place, size = codecs.answer(request[1:])
+            else:
+                place, size = _handed_over(guest, self._answer(request))
             if place == 0:
                 return _REFUSED
-            memory.write(place, answer)
             memory.write_word(answer_at, place)
-            memory.write_word(answer_length_at, len(answer))
+            memory.write_word(answer_length_at, size)
             return abi.SUCCESS
 
         return {("host", "call"): call}
+
+
+def _handed_over(guest: BoundGuest, answer: bytes) -> tuple[int, int]:
+    """Writes an answer into the guest's memory; returns its address, or 0, and its length."""
+    try:
+        place = guest.call("host_alloc", max(1, len(answer)))
+    except GuestStopped:
+        place = 0  # the outer call ends for the same reason
+    if place:
+        guest.memory.write(place, answer)
+    return place, len(answer)
 
 
 class PythonGuest:

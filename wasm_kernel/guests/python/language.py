@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property
-from typing import Any
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -48,6 +48,12 @@ from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
+
+if TYPE_CHECKING:
+    from wasm_kernel.codecs.calls import CodecCalls
+    from wasm_kernel.codecs.table import Codec
+    from wasm_kernel.engine.compiler import GuestBinary
+    from wasm_kernel.engine.host_calls import BoundGuest
 
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
@@ -91,7 +97,8 @@ class PythonLanguage:
     @cached_property
     def prepared(self) -> PreparedFiles[Addresses]:
         """Its code and its base image in the cache."""
-        return PreparedFiles(self.compiler, (self.files.wasm,), self._made_of, Addresses)
+        binaries = (self.files.wasm,)
+        return PreparedFiles(self.compiler, binaries, self._made_of, Addresses, _codec_binaries)
 
     @cached_property
     def small(self) -> PreparedFiles[Addresses]:
@@ -288,8 +295,19 @@ class PythonLanguage:
         """Returns a booted guest."""
         addresses = msgspec.convert(setup.image.record.extra, Addresses, str_keys=True)
         compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
-        instance = setup.instance(compiled, HostChannel(setup.answer), ARGV)
+        channel = HostChannel(setup.answer, partial(self._codecs, setup))
+        instance = setup.instance(compiled, channel, ARGV)
         return PythonGuest(instance, setup.files, addresses, setup.flavour)
+
+    def _codecs(self, setup: GuestSetup, guest: BoundGuest) -> CodecCalls:
+        """Returns the codecs of a guest, of which few have any use."""
+        from wasm_kernel.codecs.calls import CodecCalls
+        from wasm_kernel.guests.codecs import compiled_codec
+
+        def compiled(codec: Codec) -> Compiled:
+            return compiled_codec(codec, setup.flavour, self.compiler, setup.broker)
+
+        return CodecCalls(guest, compiled, setup.clock, setup.memory_bytes)
 
     def parse_cell(self, code: str) -> PythonCell:
         """Reads a cell's text."""
@@ -309,6 +327,12 @@ class PythonLanguage:
             return made[0](line, context)
 
         return {"pip": pip}
+
+
+def _codec_binaries() -> Iterator[GuestBinary]:
+    from wasm_kernel.codecs.table import CODECS
+
+    return (codec.binary for codec in CODECS.values())
 
 
 @cache

@@ -1,0 +1,41 @@
+"""Calls of codecs: modules of WebAssembly that the host runs beside this interpreter."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import _host
+import numpy
+
+_MARK = b"\0"  # no frame begins with it
+_HEAD = struct.Struct("<4I")
+_call: Any = _host.call
+
+
+class CodecError(ValueError):
+    """A codec can't read or write the data; `str()` says why."""
+
+
+def call(
+    codec: str, function: str, data: Any, *numbers: int
+) -> tuple[memoryview, tuple[int, int, int]]:
+    """Has a function of a codec read `data`, which is not copied; returns bytes and numbers.
+
+    Raises:
+        CodecError: The codec can't read it.
+        MemoryError: There is no room for the result.
+    """
+    held = numpy.frombuffer(data, numpy.uint8)
+    at, _ = held.__array_interface__["data"]
+    asked = {"codec": codec, "function": function, "at": at, "length": held.size}
+    try:
+        answer = memoryview(_call(_MARK + json.dumps({**asked, "numbers": numbers}).encode()))
+    except OSError:
+        raise MemoryError("there is no room for what a codec has read or written") from None
+    failed, *found = _HEAD.unpack_from(answer)
+    rest = answer[_HEAD.size :]
+    if failed:
+        raise CodecError(bytes(rest).decode("utf-8", "replace"))
+    return rest, (found[0], found[1], found[2])

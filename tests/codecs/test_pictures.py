@@ -1,0 +1,181 @@
+"""JPEG and WebP in the sandbox, beside what Pillow with libjpeg and libwebp does (`pictures/`)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
+
+PICTURES = Path(__file__).parent / "pictures"
+SETUP = """
+import io, warnings
+import numpy as np
+from PIL import Image
+
+def difference(one, other):
+    one, other = (np.asarray(each).astype(int) for each in (one, other))
+    return np.abs(one - other).max() if one.shape == other.shape else (one.shape, other.shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
+    begun = module_sandbox.execute(SETUP)
+    for path in PICTURES.iterdir():
+        shutil.copy(path, begun.workspace_path)
+    return module_sandbox
+
+
+def said(sandbox: BaseSandbox, code: str) -> str:
+    """What a cell prints, or its error."""
+    result = sandbox.execute(code)
+    return result.stdout.strip() if result.error is None else str(result.error.evalue)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "most"),
+    [
+        ("baseline.jpg", "RGB", 3),
+        ("progressive.jpg", "RGB", 3),
+        ("grey.jpg", "L", 1),
+        ("lossless.webp", "RGB", 0),
+        ("lossy.webp", "RGB", 12),
+        ("transparent.webp", "RGBA", 12),
+    ],
+)
+def test_a_picture_has_the_pixels_that_it_has_elsewhere(
+    sandbox: BaseSandbox, name: str, mode: str, most: int
+) -> None:
+    code = f"p = Image.open({name!r}); print(p.mode, difference(p, Image.open({name + '.png'!r})))"
+    found, difference = said(sandbox, code).split(" ", 1)
+    assert found == mode
+    assert int(difference) <= most
+
+
+def test_a_picture_for_print_is_read_in_its_colours(sandbox: BaseSandbox) -> None:
+    code = "p = Image.open('cmyk.jpg'); print(p.mode)\n"
+    code += "print(difference(p.convert('RGB'), Image.open('cmyk.jpg.png')))"
+    mode, difference = said(sandbox, code).split()
+    assert mode == "CMYK"
+    assert int(difference) <= 3
+
+
+def test_an_animation_is_read_frame_by_frame(sandbox: BaseSandbox) -> None:
+    code = "p = Image.open('animated.webp'); p.seek(2); p.load()\n"
+    code += "print(p.n_frames, p.info['loop'], p.info['duration'], p.info['timestamp'])\n"
+    code += "print(difference(p, Image.open('animated.webp.png').convert(p.mode)))"
+    assert said(sandbox, code).split() == ["3", "2", "100", "200", "0"]
+
+
+def test_exif_profile_and_resolution_are_read_and_written(sandbox: BaseSandbox) -> None:
+    code = """
+p = Image.open("baseline.jpg")
+p.save("copy.jpg", quality=95, exif=p.getexif(), icc_profile=p.info["icc_profile"], dpi=(72, 72))
+p.save("copy.webp", exif=p.getexif(), icc_profile=p.info["icc_profile"])
+for name in ("baseline.jpg", "copy.jpg", "copy.webp"):
+    o = Image.open(name)
+    print(o.getexif()[274], o.info["icc_profile"], o.info.get("comment"), o.info.get("dpi"))
+print(difference(p, Image.open("copy.jpg")) < 8, difference(p, Image.open("copy.webp")))
+"""
+    assert said(sandbox, code).splitlines() == [
+        "6 b'a profile' b'a comment' (300, 300)",
+        "6 b'a profile' b'a comment' (72, 72)",
+        "6 b'a profile' None None",
+        "True 0",
+    ]
+
+
+def test_matplotlib_writes_and_reads_both(sandbox: BaseSandbox) -> None:
+    code = """
+import matplotlib.pyplot as plt
+figure = plt.figure(figsize=(2, 1)); plt.plot([1, 2])
+for name in ("figure.jpg", "figure.webp"):
+    figure.savefig(name)
+    print(plt.imread(name).shape[:2])
+plt.close(figure)
+"""
+    assert said(sandbox, code) == "(100, 200)\n(100, 200)"
+
+
+def test_a_small_version_is_decoded_for_a_thumbnail(sandbox: BaseSandbox) -> None:
+    code = "p = Image.open('baseline.jpg'); p.thumbnail((8, 8)); print(p.size, p.mode)"
+    assert said(sandbox, code) == "(8, 6) RGB"
+
+
+def test_a_grey_jpeg_is_written_in_colour_and_the_cell_is_told(sandbox: BaseSandbox) -> None:
+    result = sandbox.execute("Image.open('grey.jpg').save('grey2.jpg')")
+    assert "mode L is converted" in result.stderr
+
+
+HOSTILE = {
+    "cut": ("jpeg[:-30]", "image file is truncated"),
+    "junk in the pixels": ("jpeg[:scan] + b'\\xff\\xc4' * 40 + jpeg[-2:]", "can't be decoded"),
+    "a size beyond all memory": (
+        "jpeg[:size] + b'\\xff\\xf0\\xff\\xf0' + jpeg[size + 4 :]",
+        "decompression bomb",
+    ),
+    "a WebP of lies": ("b'RIFF\\xff\\xff\\xff\\xffWEBPVP8L' + b'\\x7f' * 40", ""),
+    "a WebP without pixels": ("webp[:20]", ""),
+    "an animation of lies": ("anim[:200] + b'\\xff' * 300", ""),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_picture_is_an_error_in_words(sandbox: BaseSandbox, name: str) -> None:
+    data, words = HOSTILE[name]
+    code = f"""
+names = "baseline.jpg", "lossy.webp", "animated.webp"
+jpeg, webp, anim = (open(each, "rb").read() for each in names)
+size, scan = jpeg.index(b"\\xff\\xc0") + 5, jpeg.rindex(b"\\xff\\xda") + 14
+with Image.open(io.BytesIO({data})) as p:
+    p.seek(getattr(p, "n_frames", 1) - 1)
+    p.load()
+"""
+    result = sandbox.execute(code)
+    assert result.error is not None
+    assert words in result.error.evalue
+    assert said(sandbox, "print(Image.open('baseline.jpg').convert('L').size)") == "(32, 24)"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        '{"codec": "pictures", "function": "decode", "at": 4294967295, "length": 4294967295}',
+        '{"codec": "pictures", "function": "close", "at": 0, "length": 1}',
+        '{"codec": "os", "function": "decode", "at": 0, "length": 1}',
+        '{"codec": "pictures", "function": "decode", "at": 0, "length": 8, "numbers": [1, 2, 3]}',
+        '{"codec": "pictures", "function": "encode_webp", "at": 0, "length": 8, "numbers": [9, 9]}',
+        '{"codec": "pictures", "function": "decode", "at": 0, "length": 0}',
+        "[" * 100_000,
+    ],
+)
+def test_a_forged_request_is_answered_with_a_refusal(sandbox: BaseSandbox, request_: str) -> None:
+    code = f"import _host; print(_host.call(b'\\0' + {request_.encode()!r})[0])"
+    assert said(sandbox, code) == "1"
+
+
+def test_a_codec_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path) -> None:
+    budget = 20_000_000_000
+    policy = ExecutionPolicy(fuel_budget=budget)
+    with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
+        sandbox.execute(SETUP + "p = Image.new('RGB', (2000, 2000)); p.save('once.jpg')")
+        burnt = sandbox.execute("p.save('twice.jpg')").fuel_consumed
+        assert burnt is not None
+        assert burnt > 50_000_000
+        result = sandbox.execute("for _ in range(1000): p.save('often.jpg')")
+        assert result.error is not None
+        assert "fuel" in result.error.evalue
+
+
+def test_a_codec_has_no_more_memory_than_the_guest(warm: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(memory_bytes=512 * 1024 * 1024)
+    with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
+        code = SETUP + "from wasm_kernel_agent.codecs.calls import call\n"
+        code += "call('pictures', 'encode_webp', np.zeros(7000 * 6000 * 4, 'u1'), 7000, 6000)"
+        result = sandbox.execute(code)
+        assert result.error is not None
+        assert "more memory" in result.error.evalue
+        assert said(sandbox, "print(1)") == "1"

@@ -1,0 +1,1 @@
+"""Codecs: WebAssembly modules of their own that read and write file formats for a guest."""

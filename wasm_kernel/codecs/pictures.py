@@ -1,0 +1,43 @@
+"""JPEG and WebP, by the crate `image` in npm's `@cf-wasm/photon`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wasm_kernel.codecs.module import CodecModule, Function, Result
+from wasm_kernel.engine.host_calls import Import
+
+REPORTS: Mapping[Import, str] = {
+    ("./photon_rs_bg.js", "__wbg___wbindgen_throw_344f42d3211c4765"): "ii>",
+}
+
+
+def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> Result:
+    """Reads a picture; returns its pixels as RGBA, row by row, its width and its height."""
+    picture = codec.call("photonimage_new_from_byteslice", at, length)
+    width, height = (codec.call(f"photonimage_get_{side}", picture) for side in ("width", "height"))
+    place, size = codec.call_for(2, "photonimage_get_raw_pixels", picture)
+    return Result(place, size, (width, height))
+
+
+def encode_jpeg(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+    """Writes RGBA pixels as JPEG, without the transparency; numbers: width, height, quality."""
+    width, height, quality = numbers
+    picture = codec.call("photonimage_new", at, length, width, height)
+    place, size = codec.call_for(2, "photonimage_get_bytes_jpeg", picture, quality)
+    return Result(place, size)
+
+
+def encode_webp(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+    """Writes RGBA pixels as lossless WebP; numbers: width, height."""
+    width, height = numbers
+    picture = codec.call("photonimage_new", at, length, width, height)
+    place, size = codec.call_for(2, "photonimage_get_bytes_webp", picture)
+    return Result(place, size)
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "decode": decode,
+    "encode_jpeg": encode_jpeg,
+    "encode_webp": encode_webp,
+}

@@ -1,0 +1,89 @@
+"""The table of codecs.
+
+A codec is a pinned file of WebAssembly, which `guest/codecs.py` takes from npm when the wheel is
+built; it is compiled and cached like a guest's. A new codec is a row here, a file of functions
+beside this one, and its pins in `pyproject.toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from wasm_kernel.codecs.module import Function
+from wasm_kernel.engine.compiler import GuestBinary
+from wasm_kernel.engine.host_calls import Import
+
+FOLDER = "_codecs"
+_STACK_BYTES = 8 * 1024 * 1024
+_REINSTALL = "Reinstall wasm-kernel."
+_PACKAGE = Path(__file__).parents[1]
+
+
+class Codec(Struct, frozen=True):
+    """One codec.
+
+    Attributes:
+        name: Its name, which is that of its file of functions in this folder.
+        module: The name of its file of WebAssembly.
+        sha256: That file's digest, which is checked before compiling.
+        title: Its name for people.
+    """
+
+    name: str
+    module: str
+    sha256: str
+    title: str
+
+    @property
+    def binary(self) -> GuestBinary:
+        """The file of WebAssembly, as the compiler takes it."""
+        path = codecs_folder() / self.module
+        return GuestBinary(path, self.sha256, self.title, _STACK_BYTES, _REINSTALL)
+
+    @property
+    def functions(self) -> Mapping[str, Function]:
+        """Its functions, by name."""
+        functions: Mapping[str, Function] = self._file.FUNCTIONS
+        return functions
+
+    @property
+    def reports(self) -> Mapping[Import, str]:
+        """Those of its imports that get an error's text."""
+        reports: Mapping[Import, str] = self._file.REPORTS
+        return reports
+
+    @property
+    def _file(self) -> Any:
+        return import_module(f"wasm_kernel.codecs.{self.name}")
+
+
+_ROWS = (
+    Codec(
+        "pictures",
+        "photon_rs_bg.wasm",
+        "f477b87cbea0445c65fc7e580e89050190600379fcd44821cec67403483872b1",
+        "the codec of JPEG and WebP",
+    ),
+)
+CODECS = {codec.name: codec for codec in _ROWS}
+"""All codecs, by name."""
+
+
+@cache
+def codecs_folder() -> Path:
+    """Returns the folder of the files: in the package, or where an editable install has them."""
+    packaged = _PACKAGE / FOLDER
+    if packaged.is_dir():
+        return packaged
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return Path(str(distribution("wasm-kernel").locate_file(f"wasm_kernel/{FOLDER}")))
+    except PackageNotFoundError:
+        return packaged
