@@ -24,8 +24,8 @@ class KernelLaunch(Protocol):
 
     Attributes:
         ports: The ports on which it already listens.
-        nursery: The forker, from which this kernel's workers are forked, too; None if this kernel
-            has none, and needs a process of its own for its workers.
+        nursery: The process that this kernel's workers are forked from, which the forker is, too;
+            None if there was no room for one.
     """
 
     ports: Ports
@@ -36,7 +36,7 @@ class KernelLaunch(Protocol):
 
 
 class StandaloneLaunch:
-    """A `KernelLaunch`: Jupyter or a person started this process, which has started a forker."""
+    """A `KernelLaunch`: Jupyter or a person started this process, which has started its nursery."""
 
     def __init__(self, nursery: ForkProcess | None = None, ports: Ports | None = None) -> None:
         self.nursery = nursery

@@ -215,29 +215,32 @@ def _integer(raw: bytes) -> int:
 def launch(ports: Ports) -> ForkProcess | None:
     """Gets the kernel forked, and ends as the kernel does.
 
-    Returns only if this process must become the kernel: the forker that it has started, which is
-    loading, and forks this kernel's workers; None if there can't be one.
+    Returns only if this process must become the kernel: the process that it has started, which is
+    loading, and forks this kernel's workers; None if there is no room for one.
     """
-    if os.environ.get(SETTING) == "0":
-        return None
-    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # as a kernel does until it is up
-    try:
-        name = forker_name()
-    except OSError:  # no /proc, say
-        return None
+    name = ""
+    if os.environ.get(SETTING) != "0":
+        _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # as a kernel does until it is up
+        with suppress(OSError):  # no /proc, say
+            name = forker_name()
     if name and (forked := _forked(name, ports)) is not None:
         ports.close()
         _stay(*forked)
     is_kernel = any(word == "-f" or word.startswith("--f=") for word in sys.argv[1:])
-    return start(name) if name and is_kernel else None  # and not just a question for help
+    return start(name) if is_kernel else None  # and not just a question for help
 
 
 def start(name: str) -> ForkProcess | None:
-    """Starts a forker; None if there is no room for one."""
-    from wasm_kernel.service.fork_process import start_shared
+    """Starts a forker, or, without a name, a process for this kernel's workers alone.
+
+    None if there is no room for one.
+    """
+    from wasm_kernel.service import fork_process
 
     try:
-        return start_shared(FORKER, name, options() or (), variables())
+        if not name:
+            return fork_process.start()
+        return fork_process.start_shared(FORKER, name, options() or (), variables())
     except OSError:
         return None
 
