@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import tempfile
@@ -136,7 +137,6 @@ def test_vs_code_takes_the_kernelspec(installed_kernelspec: Path) -> None:
     assert spec["argv"][1] == "-m"
     assert "{connection_file}" in spec["argv"]
     assert spec["language"] == "python"
-    assert "kernel_provisioner" not in spec["metadata"]
     assert spec["metadata"]["supported_encryption"] == ["curve"]
 
 
@@ -145,6 +145,17 @@ def test_a_cell_runs_over_ipc() -> None:
         file = str(Path(folder, "kernel.json"))
         manager = KernelManager(kernel_name=KERNEL, transport="ipc", connection_file=file)
         assert answers(manager) == "ok"
+
+
+def test_a_client_that_connects_at_once_is_not_refused() -> None:
+    manager = KernelManager(kernel_name=KERNEL)
+    manager.start_kernel()
+    try:
+        for name in ("shell", "iopub", "stdin", "hb", "control"):
+            port = getattr(manager, f"{name}_port")
+            socket.create_connection((manager.ip, port), timeout=SECONDS).close()
+    finally:
+        manager.shutdown_kernel(now=True)
 
 
 def answers(manager: KernelManager) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_install_names_this_interpreter(tmp_path: Path) -> None:
     assert spec["argv"][0] == sys.executable
     assert spec["display_name"] == "Mine"
     assert spec["env"] == {"PYTHONSAFEPATH": "1", "A": "1"}
+
+
+def test_install_names_our_provisioner_where_jupyter_has_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jupyter hides a kernel whose provisioner it does not know."""
+    shared = kernelspecs.install(kernelspecs.Place(prefix=str(tmp_path)), name="shared")
+    assert "kernel_provisioner" not in str(spec_of(shared))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert cli.main(["install", "--sys-prefix"]) == 0
+    metadata = spec_of(shared.parent / "wasm-python")["metadata"]
+    assert isinstance(metadata, dict)
+    name = metadata["kernel_provisioner"]["provisioner_name"]
+    assert entry_points(group="jupyter_client.kernel_provisioners", name=name)
 
 
 def test_install_names_a_cache_that_no_other_user_can_write_to(

@@ -90,6 +90,8 @@ def install(
 ) -> Path:
     """Installs a language's kernelspec that starts this interpreter; returns its folder.
 
+    It names our provisioner in this interpreter's own environment alone.
+
     Raises `KernelspecError` if the place can't be written, or the name is not valid.
     """
     with tempfile.TemporaryDirectory() as staging:
@@ -98,6 +100,8 @@ def install(
         file = staged / "kernel.json"
         spec = json.loads(file.read_text(encoding="utf-8"))
         spec["argv"][0] = sys.executable
+        if place.prefix != sys.prefix:  # Jupyter hides it if its own environment is without us
+            spec["metadata"].pop("kernel_provisioner")
         spec["env"] |= env
         if display_name is not None:
             spec["display_name"] = display_name

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 CHANNELS = ("shell", "iopub", "stdin", "hb", "control")
+"""The channels that have a port, in the order in which they are opened."""
+
 _BACKLOG = 100  # connections that wait, as in ZMQ
 
 
