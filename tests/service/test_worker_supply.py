@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.faces import PATIENCE, happens
-from wasm_kernel.engine.flavours import Flavour
+from wasm_kernel.engine.flavours import UNCHECKED, Flavour
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.fork_server import ForkServer, Worker
@@ -59,11 +59,11 @@ def forks() -> Iterator[Forks]:
 @pytest.fixture
 def supply(forks: Forks) -> Iterator[WorkerSupply]:
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    desk = WorkerDesk(theirs, cast("ForkServer", forks))
+    desk = WorkerDesk(theirs, cast("ForkServer", forks), "python", [UNCHECKED])
     running = threading.Thread(target=desk.run)
     running.start()
     with closing(WorkerSupply(own)) as made:
-        made.tell(SESSION)
+        made.begin(SESSION)
         yield made
     running.join(PATIENCE)
     assert not running.is_alive()
@@ -78,6 +78,7 @@ def test_a_front_end_that_was_taken_over_gets_workers_of_its_own_session_alone(
     forks: Forks, supply: WorkerSupply
 ) -> None:
     said: list[str] = []
+    supply.spawn(SESSION, print).close()
     other = replace(SESSION, workspace="/home", confinement="off", private_root="/", quiet=False)
     worker = supply.spawn(replace(other, notices=("told",)), said.append)
     assert opened_in(forks) == replace(SESSION, notices=("told",), quiet=False)

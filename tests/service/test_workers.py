@@ -32,7 +32,7 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process, fork_server, messages
 from wasm_kernel.service.create import create_sandbox
-from wasm_kernel.service.open_message import Open, plain_policy
+from wasm_kernel.service.open_message import plain_policy
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import Service
@@ -392,9 +392,9 @@ def test_a_worker_begins_with_the_baseline_when_better_code_is_on_its_way(
 
     monkeypatch.setattr(server, "_first", nothing)
     policy = plain_policy(ExecutionPolicy(deterministic=deterministic))
-    opened = Open("python", "", "", None, policy, False, confinement, None)
+    flavours = fork_server.flavours_of(policy, confinement)
     with pytest.raises(HostFailed):
-        server.spawn("python", fork_server.flavours_of(opened), lambda text: None)
+        server.spawn("python", flavours, lambda text: None)
     assert prepared
     assert asked[0] == ["unchecked"]  # without this, no process would compile it
     assert asked[1] == [*asked[0], *["unchecked-baseline"] * begins]

@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -414,12 +414,12 @@ class ForkServer:
             self._drop()
 
 
-def flavours_of(opened: Open) -> Sequence[Flavour]:
-    """Returns the flavours that a session's guest may have, the best one first."""
-    if opened.policy["fuel_budget"] is not None:
+def flavours_of(policy: Mapping[str, Any], confinement: str) -> Sequence[Flavour]:
+    """Returns the flavours that a guest may have, the best one first; by fields of `Open`."""
+    if policy["fuel_budget"] is not None:
         return (FUEL,)
-    walled = opened.confinement != OFF and possible().is_complete
-    if may_run_baseline(walled=walled) and not opened.policy["deterministic"]:
+    walled = confinement != OFF and possible().is_complete
+    if may_run_baseline(walled=walled) and not policy["deterministic"]:
         return UNCHECKED, BASELINE
     return (UNCHECKED,)
 

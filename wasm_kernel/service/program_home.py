@@ -136,7 +136,8 @@ class ProgramHome(SandboxHome[Sandbox]):
         """Returns a new worker for the session."""
         opened = session.opened
         self._workers.add(session)
-        return self._workers.fork_server.spawn(opened.language, flavours_of(opened), progress)
+        flavours = flavours_of(opened.policy, opened.confinement)
+        return self._workers.fork_server.spawn(opened.language, flavours, progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the session's requests beyond its worker's walls."""

@@ -356,7 +356,8 @@ class Service(SandboxHome[Sandbox]):
         self._awake.admit(session)
         opened = session.opened
         make_room(None, _DESCRIPTORS)
-        return self.fork_server.spawn(opened.language, flavours_of(opened), progress)
+        flavours = flavours_of(opened.policy, opened.confinement)
+        return self.fork_server.spawn(opened.language, flavours, progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of a session's requests beyond its worker's walls."""

@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.linux.broker import BrokerError, log_failure
 from wasm_kernel.linux.channel import Channel
@@ -31,7 +32,7 @@ _DESCRIPTORS = 2 + len(FILES)
 
 
 class WorkerRequest(Struct, frozen=True, tag=True):
-    """Asks for a worker of the session that the broker was told, with these changes."""
+    """Asks for a further worker of the session that the broker was told, with these changes."""
 
     changes: OpenChanges
 
@@ -53,8 +54,8 @@ class WorkerReply(Struct, frozen=True):
 class WorkerSource(Protocol):
     """Makes the workers of one session. Any thread may call it."""
 
-    def tell(self, opened: Open) -> None:
-        """Names the session, once, before this process is confined."""
+    def begin(self, opened: Open) -> None:
+        """Names the session, once, before this process is confined; its first worker opens it."""
 
     def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker; `opened` may only differ from the session's in its changes."""
@@ -69,12 +70,13 @@ class OwnSupply:
     def __init__(self, server: ForkServer) -> None:
         self._server = server
 
-    def tell(self, opened: Open) -> None:
+    def begin(self, opened: Open) -> None:
         """Does nothing."""
 
     def spawn(self, opened: Open, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker."""
-        return self._server.spawn(opened.language, flavours_of(opened), progress)
+        flavours = flavours_of(opened.policy, opened.confinement)
+        return self._server.spawn(opened.language, flavours, progress)
 
     def close(self) -> None:
         """Ends the process that workers are forked from, if it is this one's own."""
@@ -91,13 +93,15 @@ class WorkerSupply:
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._guard = threading.Lock()
+        self._is_coming = False
 
-    def tell(self, opened: Open) -> None:
-        """Names the session to the broker."""
+    def begin(self, opened: Open) -> None:
+        """Names the session to the broker, which answers with its first worker."""
         file = os.memfd_create("session")
         try:
             os.write(file, msgspec.json.encode(opened))
             socket.send_fds(self._line, [b"{}"], [file])
+            self._is_coming = True
         finally:
             os.close(file)
 
@@ -105,7 +109,9 @@ class WorkerSupply:
         """Returns a new worker. The one before it is killed, if it still runs."""
         with self._guard:
             try:
-                self._line.send(msgspec.json.encode(WorkerRequest(opened.changes)))
+                if not self._is_coming:
+                    self._line.send(msgspec.json.encode(WorkerRequest(opened.changes)))
+                self._is_coming = False
                 while True:
                     reply, descriptors = self._receive()
                     if not reply.progress:
@@ -162,25 +168,34 @@ class _SuppliedWorker(Worker):
 class WorkerDesk:
     """The broker's end of the line: gets one worker after the other forked for a kernel.
 
-    A process that was taken over may ask for any number of workers. So only one of them lives.
+    A process that was taken over may ask for any number of workers. So only one of them lives. The
+    first one is forked before the session is known. Workers have a guest of a `language`, of the
+    first of the `flavours` that there is.
     """
 
-    def __init__(self, line: socket.socket, server: ForkServer) -> None:
+    def __init__(
+        self, line: socket.socket, server: ForkServer, language: str, flavours: Sequence[Flavour]
+    ) -> None:
         self._line = line
         self._server = server
+        self._language, self._flavours = language, flavours
         self._last: Process | None = None
 
     def run(self) -> None:
         """Serves requests until the other process is gone; then ends the workers."""
         try:
-            opened = self._told()
+            first = self._forked()
+            if (opened := self._told()) is not None:
+                self._hand_over(first, opened)
             while opened is not None and (packet := self._line.recv(PACKET)):
                 request = msgspec.json.decode(packet, type=WorkerRequest | WorkerEnd)
                 if isinstance(request, WorkerRequest):
                     self._end_last()
-                    self._serve(changed(opened, request.changes))
+                    self._hand_over(self._forked(), changed(opened, request.changes))
                 elif self._last is not None and self._last.process == request.process:
                     self._end_last()
+        except ConnectionError:
+            pass  # the other process has ended, and took no worker
         except Exception as problem:
             log_failure("the supply of workers", problem)
         self._line.close()
@@ -202,12 +217,18 @@ class WorkerDesk:
             self._last.close()
             self._last = None
 
-    def _serve(self, opened: Open) -> None:
+    def _forked(self) -> Worker | WorkerReply:
+        """Returns a new worker, or the reason why there is none."""
         try:
-            worker = self._server.spawn(opened.language, flavours_of(opened), self._report)
+            return self._server.spawn(self._language, self._flavours, self._report)
         except (WasmKernelError, OSError) as problem:
             why = describe(problem) if isinstance(problem, OSError) else str(problem)
-            self._say(WorkerReply(why=why))
+            return WorkerReply(why=why)
+
+    def _hand_over(self, worker: Worker | WorkerReply, opened: Open) -> None:
+        """Opens the session in a worker, and gives it to the other process."""
+        if isinstance(worker, WorkerReply):
+            self._say(worker)
             return
         with contextlib.suppress(OSError):  # it has ended; its user will notice
             worker.open(opened)

@@ -62,7 +62,8 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
 from wasm_kernel.publishing.publish import PublishCommand, Results
-from wasm_kernel.service.open_message import Open
+from wasm_kernel.service.fork_server import flavours_of
+from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.program_home import opened_in
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.session import Session
@@ -78,6 +79,7 @@ _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
 _NOTES_MOST = 20
+_BESIDE_SECONDS = 2.0
 # Launchers pass these to every Python kernel. They name IPython's files on the host, which no guest
 # sees. So they are accepted, without effect.
 _IPYTHON = {
@@ -175,7 +177,6 @@ class WasmKernelApp(JupyterApp):
         confinement = Confinement(self.settings.confinement)
         opening = self.settings.opening(path)
         ending.callback(opening.close)
-        session_id = opening.session_id
         place = self._place_beside(opening, path, policy)
         handlers = self._handlers(place, policy)
 
@@ -189,18 +190,20 @@ class WasmKernelApp(JupyterApp):
             self.launch.nursery,
             confinement,
             ending,
+            language=self.settings.runtime.value,
+            flavours=flavours_of(plain_policy(policy), self.settings.confinement),
             begin=begin,
             at_end=opening.ended,
         )
         logger = self._logger(ending)
-        session = Session(place.root, session_id, logger, mounts=policy.mounts)
+        session = Session(place.root, opening.session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
         opening.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(broker, handlers, confinement))
         opened = self._opened(home.new, session, opening, place, policy)
-        source.tell(opened)
+        source.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
         confinement.close_files(kept_by(path, self.config, published))
@@ -266,9 +269,11 @@ class WasmKernelApp(JupyterApp):
         return Upkeep(self.settings.root, most_bytes=most_bytes, days=days)
 
     def _begin_beside(self) -> None:
-        """Begins the work beside the kernel, on threads of the calling process."""
+        """Begins the work beside the kernel, on threads of the calling process, after the start."""
         if self.settings.sessions_bytes or self.settings.sessions_days:
-            threading.Thread(target=lambda: self._upkeep().run(), daemon=True).start()
+            later = threading.Timer(_BESIDE_SECONDS, lambda: self._upkeep().run())
+            later.daemon = True
+            later.start()
 
     def _place_beside(self, opening: Opening, secret: Path, policy: ExecutionPolicy) -> PlaceBeside:
         return PlaceBeside(

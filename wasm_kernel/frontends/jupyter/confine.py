@@ -13,11 +13,12 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from traitlets.config import Config
 
+from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.frontends.jupyter.kernel_sandbox import relayed
 from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
@@ -40,6 +41,8 @@ def open_broker(
     confinement: Confinement,
     ending: contextlib.ExitStack,
     *,
+    language: str,
+    flavours: Sequence[Flavour],
     begin: Callable[[], None],
     at_end: Callable[[], None],
 ) -> tuple[Broker, WorkerSource]:
@@ -47,7 +50,8 @@ def open_broker(
 
     Must come first: the broker should not have the files that the process opens later. Its process
     calls `begin` first, and `at_end` when the kernel has ended; `ending` closes it. Workers are
-    forked from the `nursery`, or from a process of the kernel's own.
+    forked from the `nursery`, or from a process of the kernel's own, with a guest of a `language`
+    and the first of the `flavours` that there is.
     """
     if not confinement.is_closing:
         begin()
@@ -59,9 +63,8 @@ def open_broker(
 
     def serve_workers() -> None:
         own.close()
-        server = ForkServer(nursery)
-        server.start()
-        desk.append(threading.Thread(target=WorkerDesk(theirs, server).run, daemon=True))
+        serving = WorkerDesk(theirs, ForkServer(nursery), language, flavours)
+        desk.append(threading.Thread(target=serving.run, daemon=True))
         desk[0].start()
         begin()
 
