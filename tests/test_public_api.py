@@ -6,7 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,6 +14,7 @@ import pytest
 
 import wasm_kernel
 from wasm_kernel import errors
+from wasm_kernel.service.host_function import Function
 from wasm_kernel.service.sandbox_factory import Isolation
 
 NAMES = {
@@ -42,7 +43,15 @@ NAMES = {
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
     *("AsyncService", "AsyncSession"),
-    *("Service", "ServiceLimits", "SessionInfo", "Sandbox", "LimitReached", "WorkerLost"),
+    *(
+        "Service",
+        "ServiceLimits",
+        "SessionInfo",
+        "Sandbox",
+        "HostFunction",
+        "LimitReached",
+        "WorkerLost",
+    ),
     *("run_notebooks", "Outcome", "Budgets", "BatchError", "BatchStopped"),
     *("grade_notebooks", "Grade", "TestGrade"),
     *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
@@ -135,7 +144,7 @@ def test_every_name_is_documented() -> None:
 
 def test_every_name_is_fully_annotated() -> None:
     known = {name: getattr(wasm_kernel, name) for name in NAMES}  # some are imported lazily
-    known |= {"Path": Path, "Isolation": Isolation}
+    known |= {"Path": Path, "Isolation": Isolation, "Iterable": Iterable, "Function": Function}
     for name in NAMES:
         value = getattr(wasm_kernel, name)
         functions = [value] if inspect.isfunction(value) else [m for _, m in public_methods(value)]

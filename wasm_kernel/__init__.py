@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from wasm_kernel.service.create import create_sandbox as create_sandbox
     from wasm_kernel.service.create_session import create_session_sandbox as create_session_sandbox
     from wasm_kernel.service.create_session import get_session_sandbox as get_session_sandbox
+    from wasm_kernel.service.host_function import HostFunction as HostFunction
     from wasm_kernel.service.limits import ServiceLimits as ServiceLimits
     from wasm_kernel.service.sandbox import BaseSandbox as BaseSandbox
     from wasm_kernel.service.sandbox import Sandbox as Sandbox
@@ -114,6 +115,7 @@ _NAMES = {  # the public names by module
     "service.async_session": "AsyncSession",
     "service.sandbox": "BaseSandbox Sandbox",
     "service.session_info": "SessionInfo",
+    "service.host_function": "HostFunction",
     "service.limits": "ServiceLimits",
     "service.service": "AsyncService Service",
     "sessions.archives": "export_session import_session",

@@ -49,6 +49,9 @@ FILE_WRITE = "session.file.write"  # session_id, path, size_bytes
 FILE_DELETE = "session.file.delete"  # session_id, path
 FILE_PUBLISHED = "session.file.published"  # session_id, path: copied beside the notebook
 
+FUNCTION_CALLED = "function.called"  # function, outcome, duration, argument_bytes, result_bytes,
+#                                      session_id: a cell called a function of its program
+
 METADATA_FAILED = "session.metadata.failed"  # session_id, error
 METADATA_CORRUPTED = "session.metadata.corrupted"  # session_id, error
 

@@ -8,6 +8,7 @@
 import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
+import { hasCalls, offerFunctions, waitForCalls } from "wasm-kernel:functions";
 import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
 import { answerQuery, remember } from "wasm-kernel:queries";
@@ -83,6 +84,7 @@ function begin() {
 
 function begun(request) {
   process.begin(request.env, request.folder, request.fresh);
+  offerFunctions(request.functions ?? [], Interrupted);
   return { status: "ok" };
 }
 
@@ -200,7 +202,11 @@ function afterJobs(count) {
   if (cell.finishing) return cell.shown ? finished() : failed(cell.problem ?? new Error(WAITS));
   if (cell.failed) return failed(cell.problem);
   const due = nextDue();
-  if (cell.settled && !hasTimeouts()) return finish();
+  if (cell.settled && !hasTimeouts() && !hasCalls()) return finish();
+  if (due !== 0 && hasCalls()) {
+    waitForCalls(due ?? Infinity, Interrupted);
+    return "j";
+  }
   if (due === undefined) return failed(new Error(WAITS));
   return due > 0 ? `w${due}` : runTimer();
 }

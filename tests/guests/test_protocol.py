@@ -49,6 +49,13 @@ GOOD: list[tuple[dict[str, Any], protocol.Frame]] = [
     ({"op": "command", "name": "undo"}, protocol.Command("undo")),
     ({"op": "command", "name": "pip", "line": "x"}, protocol.Command("pip", "x")),
     ({"op": "command", "name": "a", "line": "", "cell": "b"}, protocol.Command("a", "", "b")),
+    (
+        {"op": "call", "function": "f", "args": [1], "kwargs": {"a": None}, "later": True},
+        protocol.CallFunction("f", [1], {"a": None}, later=True),
+    ),
+    ({"op": "item", "function": "f", "stream": 1}, protocol.NextItem("f", 1)),
+    ({"op": "finished", "seconds": 0.5}, protocol.FinishedCalls(0.5)),
+    ({"op": "drop", "number": 3}, protocol.DropCall(3)),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +17,7 @@ from IPython.core.error import StdinNotImplementedError
 from wasm_kernel_agent.comms import CommServer, GuestComm, GuestCommManager
 from wasm_kernel_agent.display import Outbox
 from wasm_kernel_agent.host import Channel, run_host_command
+from wasm_kernel_agent.host_functions import HostFunctions, _AwaitedCalls
 from wasm_kernel_agent.magics.basics import parse_limits
 from wasm_kernel_agent.notebook_face import KernelFace
 from wasm_kernel_agent.signals import Signals, Stdin
@@ -64,6 +67,48 @@ def talk(kind: str, **fields: Any) -> Callable[[Channel], None]:
         one.publish_msg(kind, **fields)
 
     return say
+
+
+def function(channel: Channel, **kind: bool) -> Callable[..., Any]:
+    """Makes a function of the host, in place of all earlier ones."""
+    either, by_name = {"name": "args", "kind": 2}, {"name": "kwargs", "kind": 4}
+    HostFunctions(channel).offer([{"name": "look_up", "parameters": [either, by_name], **kind}])
+    made: Callable[..., Any] = vars(builtins).pop("look_up")
+    return made
+
+
+def call_later(channel: Channel) -> None:
+    """Begins to await a function of the host."""
+    made = function(channel, is_async=True)
+    with contextlib.suppress(KeyError):  # the answer has no number
+        made(1, b"\x89PNG"[:4], high=float("inf"), big=2**70).send(None)
+
+
+def read_stream(channel: Channel) -> None:
+    """Reads a stream of the host that has no items."""
+
+    def call(data: bytes) -> bytes:
+        return b'{"stream":7}' if json.loads(data)["op"] == "call" else channel._call(data)
+
+    assert [*function(Channel(call), is_stream=True)()] == []
+
+
+def leave_stream(channel: Channel) -> None:
+    """Takes one item of a stream of the host."""
+
+    def call(data: bytes) -> bytes:
+        answers = {"call": b'{"stream":7}', "item": b'{"value":1}'}
+        op = json.loads(data)["op"]
+        return answers[op] if op in answers else channel._call(data)
+
+    stream = function(Channel(call), is_stream=True)()
+    assert next(stream) == 1
+    stream.close()
+
+
+def await_calls(channel: Channel) -> None:
+    """Waits for the awaited calls of the host."""
+    _AwaitedCalls(channel).wait(0.05)
 
 
 class Shell:
@@ -130,6 +175,10 @@ WRITES: dict[str, Callable[[Channel], Any]] = {
     ),
     "frame_terminate": clean_exit,
     "frame_command": command,
+    "frame_call": call_later,
+    "frame_item": read_stream,
+    "frame_drop": leave_stream,
+    "frame_finished": await_calls,
     "frame_done": lambda channel: channel.send({"op": "done", "reply": REPLY}),
 }
 

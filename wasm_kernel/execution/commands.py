@@ -17,13 +17,14 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
+from wasm_kernel.execution.functions import FunctionReply, Offered, TurnFunctions
 from wasm_kernel.guests.base import (
     ActionContext,
     AfterCellAction,
@@ -34,7 +35,7 @@ from wasm_kernel.guests.base import (
     Json,
     ParsedCell,
 )
-from wasm_kernel.guests.protocol import Display, Output
+from wasm_kernel.guests.protocol import Display, FunctionFrame, Output
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.state.index import place_of
@@ -97,7 +98,7 @@ class HostCommands:
 
     Any thread may add a command, best before the first cell. All else runs on the guest's thread.
     The broker does work beyond this process's confinement; the listener gets the files that turns
-    changed.
+    changed. `functions` are those that the sandbox's owner offers to cells.
     """
 
     def __init__(self, state: SessionState, language: GuestLanguage, broker: Broker) -> None:
@@ -105,6 +106,7 @@ class HostCommands:
         self.language = language
         self.travel = PendingTravel(state)
         self.listener: ChangedFiles | None = None
+        self.functions: Offered = ()
         self._handlers: dict[str, CommandHandler] = {}
         self._from_anywhere: frozenset[str] = frozenset()
         self._actions: list[AfterCellAction] = []
@@ -251,21 +253,38 @@ class TurnCommands:
         self._clock = clock
         self._left_to_say = max_text
         self._left: Counter[CommandLine] | None = None
+        self._functions = TurnFunctions(commands.functions, is_cell=turn.text is not None)
 
     def answer(self, line: CommandLine) -> Mapping[str, Json]:
         """Returns the answer to a command of the guest: a value, or the reason of a refusal."""
-        try:
+
+        def run() -> Mapping[str, Json]:
             value = self._run(line)
             json.dumps(value, allow_nan=False)
+            return {"value": value}
+
+        return self._answer(run, f"%{line.name}")
+
+    def call(self, asked: FunctionFrame, size: int) -> Mapping[str, Json]:
+        """Returns the answer to a call of the owner's function; its frame has `size` bytes."""
+
+        def run() -> Mapping[str, Json]:
+            self._functions.check(asked, size)
+            return self.broker.call(asked, FunctionReply, self).answer
+
+        return self._answer(run, "a function of the host")
+
+    def _answer(self, run: Callable[[], Mapping[str, Json]], what: str) -> Mapping[str, Json]:
+        try:
+            return run()
         except Cancelled:
             self._clock.interrupt_delivered()
             return {"interrupted": True}
         except WasmKernelError as refusal:
             return {"refused": str(refusal)}
         except Exception as problem:  # no exception may pass through the guest's stack
-            log_failure(f"%{line.name}", problem)
-            return {"refused": f"%{line.name}: {INTERNAL_ERROR}."}
-        return {"value": value}
+            log_failure(what, problem)
+            return {"refused": f"{what}: {INTERNAL_ERROR}."}
 
     def _run(self, line: CommandLine) -> Json:
         if line.name in TRAVELS:

@@ -161,6 +161,39 @@ class Cell(Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
 
 
+def checked_cell(
+    *,
+    code: str,
+    silent: bool,
+    store_history: bool,
+    allow_stdin: bool,
+    user_expressions: Mapping[str, str] | None,
+    cell_id: str | None,
+    parent: Mapping[str, str] | None,
+    timeout_seconds: float | None,
+) -> Cell:
+    """Returns the cell that a caller describes.
+
+    Raises:
+        TypeError: `code` is not a string.
+        ValueError: `timeout_seconds` is not above 0.
+    """
+    if not isinstance(code, str):
+        raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
+    if timeout_seconds is not None and not timeout_seconds > 0:
+        raise ValueError(f"timeout_seconds is above 0, not {timeout_seconds!r}")
+    return Cell(
+        code=code,
+        silent=silent,
+        store_history=store_history and not silent,
+        allow_stdin=allow_stdin,
+        user_expressions=dict(user_expressions or {}),
+        cell_id=cell_id,
+        parent=dict(parent or {}),
+        timeout_seconds=timeout_seconds,
+    )
+
+
 NO_CELL = Cell(code="", silent=True, store_history=False)
 """The cell of a turn that runs none."""
 

@@ -29,6 +29,7 @@ from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.descriptors import TO_START, make_room
+from wasm_kernel.execution.functions import as_request
 from wasm_kernel.execution.interfaces import NO_CELL, NUMBERS_MOST, Cell, Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn
@@ -415,7 +416,7 @@ class GuestRunner:
         """Tells an instance at a commit the facts that are not in its memory."""
         self.comms.out_of_sync = True
         reseed = self.state.tree.has_parents_seeds
-        if reseed or self.policy.env or self.state.is_untried:
+        if reseed or self.policy.env or self.commands.functions or self.state.is_untried:
             self._send_start(self.guest, fresh=False, reseed=reseed)
         self.state.is_untried = False
         if reseed:
@@ -450,6 +451,7 @@ class GuestRunner:
         request = {
             "op": "start",
             "env": dict(self.policy.env),
+            "functions": as_request(self.commands.functions),
             "execution_count": self.next_count,
             "fresh": fresh,
             "reseed": reseed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
@@ -43,7 +43,12 @@ from wasm_kernel.state import texts
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 _LOGGED_BYTES = 400  # of each frame and answer, at level DEBUG
-_FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Command)
+_FOR_RUNNING_CODE = (
+    protocol.Input,
+    protocol.Limit,
+    protocol.Command,
+    *get_args(protocol.FunctionFrame),
+)
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
 _BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
 _NOT_COUNTED = (
@@ -192,8 +197,13 @@ class Turn:
         if self.reply is not None:
             raise FrameError("the turn is over")
 
-    def _talk(self, frame: protocol.CommFrame, size: int) -> Mapping[str, Any]:
+    def _talk(
+        self, frame: protocol.CommFrame | protocol.FunctionFrame, size: int
+    ) -> Mapping[str, Any]:
+        """Passes on a message to the page, or a call of the owner's function."""
         self._check_running()
+        if isinstance(frame, protocol.FunctionFrame):
+            return self._commands.call(frame, size)
         try:
             return self.comms.answer(frame, size)
         except CommsOverLimit as over:

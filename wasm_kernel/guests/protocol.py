@@ -141,6 +141,41 @@ class Done(_Frame, frozen=True, tag="done"):
     reply: Object = {}
 
 
+class CallFunction(_Frame, frozen=True, tag="call"):
+    """The cell calls a function of the host; the arguments are plain data.
+
+    With `later`, the answer of an `async` function comes with `FinishedCalls`.
+    """
+
+    function: Name
+    args: list[Json] = []
+    kwargs: Object = {}
+    later: bool = False
+
+
+class NextItem(_Frame, frozen=True, tag="item"):
+    """The cell wants the next item of a stream that a function of the host returned."""
+
+    function: Name
+    stream: Count
+    later: bool = False
+
+
+class FinishedCalls(_Frame, frozen=True, tag="finished"):
+    """The cell waits for one of the calls that it awaits, up to `seconds`."""
+
+    seconds: Annotated[float, Meta(ge=0, le=60)]
+
+
+class DropCall(_Frame, frozen=True, tag="drop"):
+    """The cell needs a call's answer, or a stream's items, no more."""
+
+    number: Count
+
+
+FunctionFrame = CallFunction | NextItem | FinishedCalls | DropCall
+
+
 class CommTarget(_Frame, frozen=True, tag="comm_target"):
     """From now on front ends may open comms to the target of this name."""
 
@@ -188,7 +223,7 @@ Output = Stream | Display | ClearOutput | Result | Error
 CommFrame = CommMessage | CommTarget | CommNext | CommDone
 _CommWords = _CommOpen | _CommMsg | _CommClose | CommTarget | CommNext | CommDone
 _Shown = Display | UpdateDisplay | ClearOutput | Result | Error
-_Asked = Next | Input | Limit | Command | Terminate | Immortal | Done
+_Asked = Next | Input | Limit | Command | FunctionFrame | Terminate | Immortal | Done
 Frame = _Shown | _Asked | CommFrame
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shown | _Asked | _CommWords)

@@ -72,6 +72,11 @@ class CallQueue:
         return self._calls.get(self._first)
 
     @property
+    def running_cell(self) -> int:
+        """The number of the first call, if it is a cell; otherwise 0."""
+        return self._first if (running := self.running) is not None and running.is_cell else 0
+
+    @property
     def is_interrupted(self) -> bool:
         """True if a wait on behalf of the first call should end now, or if there is none."""
         return self._first in (0, self._interrupted)

@@ -84,6 +84,13 @@ def most_memory(policy: Mapping[str, Any]) -> int:
     return int(3 * policy["memory_bytes"] + policy["display_bytes"] + 4 * text + _OWN_BYTES)
 
 
+def done() -> Future[None]:
+    """Returns the future of a call that has nothing to do."""
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
 def stuck(report: messages.Stuck) -> GuestStopped:
     """Returns the error of a guest that only the end of its worker could stop."""
     from wasm_kernel.state import texts

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `create_sandbox` imports the rest once the fork server's process is starting
+    from collections.abc import Iterable
     from pathlib import Path
 
     from wasm_kernel.events import SandboxLogger
     from wasm_kernel.folders.locks import Resume
     from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+    from wasm_kernel.service.host_function import Function, HostFunction
     from wasm_kernel.service.sandbox import Sandbox
     from wasm_kernel.service.sandbox_factory import Isolation
 
@@ -22,6 +24,7 @@ def create_sandbox(
     private_root: Path | str | None = None,
     resume: Resume | str = "never",
     pip: bool = False,
+    functions: Iterable[Function | HostFunction] = (),
     isolation: Isolation = "worker",
 ) -> Sandbox:
     """Makes a sandbox on a workspace folder, and the folder if it is not there.
@@ -41,6 +44,7 @@ def create_sandbox(
             text: `never`, `crash` or `always`. Named checkpoints are there in any case.
         pip: Whether cells may install pure-Python packages with `%pip`; `Sandbox.offer_pip` says
             how.
+        functions: Functions of the program that cells may call, as `Sandbox.offer_functions` says.
         isolation: Where the guest lives: `worker` or `in-process`.
 
     No cell is waited for yet: the guest starts with the first one, or with `start`.
@@ -65,7 +69,7 @@ def create_sandbox(
     from wasm_kernel.folders.locks import Resume
     from wasm_kernel.service.sandbox_factory import SandboxFactory
 
-    factory = SandboxFactory(runtime, policy, logger, pip, isolation)
+    factory = SandboxFactory(runtime, policy, logger, pip, isolation, functions=functions)
     resumes = Resume.checked(resume)
     folders = open_workspace(workspace, factory.policy, private_root)
     return factory.sandbox_in(NewSession(folders, "", NoSession(folders)), resumes)

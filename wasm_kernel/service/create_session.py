@@ -7,7 +7,9 @@ one sandbox (`sessions/open_sandboxes.py` says when it is closed).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
@@ -23,6 +25,9 @@ from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
+if TYPE_CHECKING:
+    from wasm_kernel.service.host_function import Function, HostFunction
+
 
 def create_session_sandbox(
     runtime: RuntimeType | str = RuntimeType.PYTHON,
@@ -32,6 +37,7 @@ def create_session_sandbox(
     *,
     private_root: Path | str | None = None,
     pip: bool = False,
+    functions: Iterable[Function | HostFunction] = (),
     isolation: Isolation = "worker",
 ) -> tuple[str, Sandbox]:
     """Makes a new session and its sandbox.
@@ -43,6 +49,7 @@ def create_session_sandbox(
         logger: Gets the events, each with the session's id; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
         pip: Whether cells may install packages, as `Sandbox.offer_pip` says.
+        functions: Functions that cells may call, as `Sandbox.offer_functions` says.
         isolation: Where the guest lives, as `create_sandbox`.
 
     Returns:
@@ -53,7 +60,7 @@ def create_session_sandbox(
         WorkspaceError: the session's folder can't be made.
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
-    factory = SandboxFactory(runtime, policy, logger, pip, isolation)
+    factory = SandboxFactory(runtime, policy, logger, pip, isolation, functions=functions)
     root = SessionsRoot(workspace_root, private_root)
     session = Session(root, ids.new(), factory.logger, new=True, mounts=factory.policy.mounts)
     orphans.remove_due_daily()
@@ -73,6 +80,7 @@ def get_session_sandbox(
     *,
     private_root: Path | str | None = None,
     pip: bool = False,
+    functions: Iterable[Function | HostFunction] = (),
     isolation: Isolation = "worker",
 ) -> Sandbox:
     """Returns the sandbox of a session, with the session's files and variables.
@@ -95,6 +103,8 @@ def get_session_sandbox(
         private_root: The folder that holds private folders; one of the user's by default.
         pip: Whether cells may install packages, as `Sandbox.offer_pip` says. An open sandbox that
             allows it goes on allowing it.
+        functions: Functions that cells may call, as `Sandbox.offer_functions` says. An open sandbox
+            keeps its own if there are none.
         isolation: Where the guest lives, as `create_sandbox`. An open sandbox stays where it is.
 
     Raises:
@@ -104,7 +114,7 @@ def get_session_sandbox(
         WorkspaceError: the session's folder can't be made or opened.
     """
     asked = ids.checked(session_id)
-    factory = SandboxFactory(runtime, policy, logger, pip, isolation)
+    factory = SandboxFactory(runtime, policy, logger, pip, isolation, functions=functions)
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)
 
@@ -116,6 +126,8 @@ def get_session_sandbox(
         sandbox.adopt(policy, None if logger is None else factory.logger)
         if pip:
             sandbox.offer_pip()
+        if factory.functions.offered:
+            sandbox.take_functions(factory.functions)
         path = root.path / name
         factory.logger.log_event(events.SESSION_RETRIEVED, session_id=name, workspace_path=path)
 

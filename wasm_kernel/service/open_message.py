@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from wasm_kernel.errors import Door
+from wasm_kernel.execution.functions import Offered
 from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
@@ -103,6 +104,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
             number before, and only the service knows of it.
         told: Whether an error has named the variables that are kept, after the last worker's end.
         kernel: What a kernel's cells may ask of the host; None for other sandboxes.
+        functions: The functions of the sandbox's owner that cells may call.
     """
 
     language: str
@@ -122,6 +124,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     count: Number = 1
     told: bool = False
     kernel: KernelSession | None = None
+    functions: Offered = ()
 
     @property
     def changes(self) -> "OpenChanges":

@@ -6,11 +6,11 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
@@ -23,16 +23,21 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
     ProcessUsage,
     TravelRequest,
+    checked_cell,
 )
 from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall, PendingCell, RemoteCell
+from wasm_kernel.service.calls import PendingCall, PendingCell, RemoteCell, done
+from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.open_message import plain_policy
 from wasm_kernel.service.page_offers import PendingOffer
 from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_worker import SessionWorker
+
+if TYPE_CHECKING:  # few programs offer functions
+    from wasm_kernel.service.host_function import Function, HostFunction
 
 CLOSED = "this sandbox is closed; its session can be opened again"
 _COPY = "this process was forked from the one whose sandbox it is; make another one"
@@ -74,6 +79,7 @@ class Sandbox:
         self._process = os.getpid()
         self._sending = threading.RLock()
         self._changes: dict[str, Any] = {}
+        self._functions = Functions()
 
     # -- cells
 
@@ -112,18 +118,14 @@ class Sandbox:
             TypeError: `code` is not a string.
             ValueError: `timeout_seconds` is not above 0.
         """
-        if not isinstance(code, str):
-            raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
-        if timeout_seconds is not None and not timeout_seconds > 0:
-            raise ValueError(f"timeout_seconds is above 0, not {timeout_seconds!r}")
-        cell = Cell(
+        cell = checked_cell(
             code=code,
             silent=silent,
-            store_history=store_history and not silent,
+            store_history=store_history,
             allow_stdin=allow_stdin,
-            user_expressions=dict(user_expressions or {}),
+            user_expressions=user_expressions,
             cell_id=cell_id,
-            parent=dict(parent or {}),
+            parent=parent,
             timeout_seconds=timeout_seconds,
         )
         return self.queue(cell, listener)
@@ -192,11 +194,8 @@ class Sandbox:
         Raises:
             SandboxClosed: the sandbox is closed.
         """
-        if self.worker.is_up and not self._changes:
-            started: Future[None] = Future()
-            started.set_result(None)
-            return started
-        return self._call(messages.Start(), progress=progress)
+        is_ready = self.worker.is_up and not self._changes
+        return done() if is_ready else self._call(messages.Start(), progress=progress)
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """Asks the guest a question: `complete`, `inspect`, `is_complete` or `history`.
@@ -236,12 +235,9 @@ class Sandbox:
 
     def process_usage(self) -> ProcessUsage:
         """Returns the resources that its workers use, and have used."""
-        worker, seconds = self.worker.worker, self.worker.usage.ended_seconds
-        if worker is None:
-            return ProcessUsage(0, seconds)
-        return ProcessUsage(worker.shared_bytes, seconds + worker.cpu_seconds)
+        return self.worker.usage.with_worker(self.worker.worker)
 
-    # -- its history
+    # -- its history and its options
 
     def checkpoint(self, name: str) -> None:
         """Names the current state of memory, which is kept as long as the session.
@@ -335,7 +331,10 @@ class Sandbox:
         """
         if n < 1:
             raise ValueError(f"fork makes one sandbox or more, not {n}")
-        return self._home.fork(self, n, reseed=not deterministic)
+        forks = self._home.fork(self, n, reseed=not deterministic)
+        for fork in forks:
+            fork.take_functions(self._functions)
+        return forks
 
     def fork_into(self, names: Sequence[str], *, reseed: bool) -> list[str]:
         """Forks this session into new sessions of these ids. For its home.
@@ -345,8 +344,6 @@ class Sandbox:
         """
         notices: list[str] = self._call(messages.Fork(tuple(names), reseed)).result()
         return notices
-
-    # -- options
 
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Replaces the limits and the logger, from the next cell on, which gets another worker.
@@ -377,6 +374,21 @@ class Sandbox:
             if not self.worker.opened.pip:
                 self._changes["pip"] = True
 
+    def offer_functions(self, functions: Iterable[Function | HostFunction]) -> None:
+        """Lets cells call functions of this program, in place of earlier ones, from the next on.
+
+        They are builtins in cells. Arguments and results are plain data; `HostFunction` sets limits
+        and another name. Forks that this program makes have the same functions. Raises `TypeError`
+        or `ValueError` as `HostFunction`, and changes nothing then.
+        """
+        self.take_functions(Functions(functions))
+
+    def take_functions(self, functions: Functions) -> None:
+        """Does the work of `offer_functions`, once the functions are checked."""
+        with self._sending:
+            self._changes |= functions.serve(self.worker)
+            self._functions = functions
+
     # -- its life
 
     @property
@@ -387,8 +399,7 @@ class Sandbox:
     def close_if_idle(self, why: str) -> bool:
         """Closes the sandbox, unless it is busy; returns whether it is closed.
 
-        Args:
-            why: The error text of later calls.
+        `why` is the error text of later calls.
         """
         with self._sending:
             if self.busy:
@@ -419,9 +430,8 @@ class Sandbox:
     def reset(self) -> None:
         """Discards the variables; files and named checkpoints stay. Running and waiting calls end.
 
-        Raises:
-            SandboxClosed: the sandbox is closed.
-            WasmKernelError: the session can't be woken for that; nothing has changed.
+        Raises `SandboxClosed`, or another `WasmKernelError` if the session can't be woken for that;
+        nothing has changed then.
         """
         self._put_away_anew()
 
@@ -453,8 +463,6 @@ class Sandbox:
             warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
             with suppress(WasmKernelError, RuntimeError):  # the interpreter may be shutting down
                 self.worker.sleep(CLOSED)
-
-    # -- messages
 
     @property
     def _is_copy(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.create import check, create_local_sandbox
@@ -10,8 +11,12 @@ from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.program_home import OF_WORKER, ProgramHome, opened_in, own_workers
 from wasm_kernel.service.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from wasm_kernel.service.host_function import Function, HostFunction
 
 Isolation = Literal["worker", "in-process"]
 _UNWALLED = "none: the guest lives in its program's own process (isolation='in-process')"
@@ -27,11 +32,14 @@ class SandboxFactory:
         logger: SandboxLogger | None,
         pip: bool,
         isolation: Isolation,
+        *,
+        functions: Iterable[Function | HostFunction],
     ) -> None:
         self.logger = check(runtime, policy, logger)
         self.policy = policy or ExecutionPolicy()
         self._runtime = runtime
         self._pip = pip
+        self.functions = Functions(functions)
         if isolation not in get_args(Isolation):
             names = " or ".join(map(repr, get_args(Isolation)))
             raise ValueError(f"isolation is {names}, not {isolation!r}")
@@ -56,7 +64,9 @@ class SandboxFactory:
                 pip=self._pip,
                 quiet=bool(new.session_id),
             )
-            return ProgramHome(new).sandbox(opened, self.policy, logger)
+            made = ProgramHome(new).sandbox(opened, self.policy, logger)
+            made.take_functions(self.functions)
+            return made
         sandbox: Any = create_local_sandbox(
             new.folders,
             self._runtime,

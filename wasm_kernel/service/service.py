@@ -6,9 +6,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
 
 from wasm_kernel.errors import (
     Door,
@@ -30,6 +32,7 @@ from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awai
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.expiry import Expiry, in_peace
 from wasm_kernel.service.fork_server import CLOSED, ForkServer, Worker, flavours_of
+from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
@@ -43,6 +46,9 @@ from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session, log_
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
+
+if TYPE_CHECKING:
+    from wasm_kernel.service.host_function import Function, HostFunction
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
@@ -63,6 +69,7 @@ class Service(SandboxHome[Sandbox]):
         policy: The policy of sandboxes whose creator names none.
         private_root: The folder that holds private folders; one of the user's by default.
         logger: Gets the events of all sessions, each with its id; silent by default.
+        functions: Functions that cells of all sessions may call, as `Sandbox.offer_functions` says.
         confinement: Whether workers close the second wall: `auto` as far as this machine can,
             `required`, or `off`.
 
@@ -70,7 +77,7 @@ class Service(SandboxHome[Sandbox]):
         PlantedLinkError: the root's path is relative, and leads through a link.
         HostFailed: the process can't be started.
         ValueError: `confinement` is none of these.
-        TypeError: `limits`, `policy` or `logger` is of another type.
+        TypeError: `limits`, `policy` or `logger` is of another type, or a function is none.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class Service(SandboxHome[Sandbox]):
         private_root: Path | str | None = None,
         logger: SandboxLogger | EventLogger | None = None,
         confinement: str = "auto",
+        functions: Iterable[Function | HostFunction] = (),
     ) -> None:
         if confinement not in (OFF, AUTO, REQUIRED):  # a typing error must not turn `required` off
             raise ValueError(f"confinement is 'auto', 'required' or 'off', not {confinement!r}")
@@ -96,6 +104,7 @@ class Service(SandboxHome[Sandbox]):
         self._lock = ServiceLock(self.root)
         self._logger = SandboxLogger.of(logger)
         self._confinement = confinement
+        self._functions = Functions(functions)
         self._awake = AwakeSessions(self.limits.memory_bytes)
         self._registry = Registry(self._sessions_root)
         self._why_closed = ""
@@ -286,6 +295,7 @@ class Service(SandboxHome[Sandbox]):
             answer_seconds=self.limits.answer_seconds,
         )
         sandbox = Sandbox(worker, self, Path(opened.workspace), policy)
+        sandbox.take_functions(self._functions)
         try:
             lineage = self._sessions_root.lineage_below(name)
             entry = Entry(sandbox, owner, time.time(), lineage, disk_bytes)
@@ -340,7 +350,7 @@ class Service(SandboxHome[Sandbox]):
         forks = [self.get(name, owner=owner) for name in names]
         for fork, notice in zip(forks, notices, strict=False):
             if notice:
-                fork.worker.tell(notice)
+                fork.worker.opened = replace(fork.worker.opened, notices=(notice,))
         return forks
 
     def closed(self, sandbox: Sandbox) -> None:

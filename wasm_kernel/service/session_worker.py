@@ -43,6 +43,7 @@ from wasm_kernel.service.calls import (
     stuck,
 )
 from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.service.functions import NO_CALLS, SessionCalls
 from wasm_kernel.service.leaving import Leaving
 from wasm_kernel.service.messages import FromCell, Report
 from wasm_kernel.service.open_message import Open
@@ -61,12 +62,7 @@ _DISK_SPEED = 16 * MIB  # bytes a second; the worker's own memory is the most th
 _LEAVE_SECONDS = 5.0  # for a killed worker to be gone
 _LOOK_SECONDS = 0.25
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
-_OF_NO_CALL = (
-    messages.Pong,
-    messages.Event,
-    messages.Logged,
-    messages.Noted,
-)  # may come before there is a guest
+_OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted
 _VERIFIED_MOST = 2_000  # verified contents that are remembered of a sleeping session
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
@@ -96,7 +92,7 @@ class SessionWorker:
     `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
     counts the resets that workers have acknowledged. No further call is taken for the reason
     `why_closed`; it is empty if they are. `noted` takes sentences to show beside the
-    output of cells.
+    output of cells. `function_calls` serve cells that call functions of the program.
     """
 
     def __init__(
@@ -110,9 +106,9 @@ class SessionWorker:
         noted: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.opened = opened
+        self.function_calls: SessionCalls = NO_CALLS
         self.noted = noted
-        self.usage = Usage()
-        self.fetched = Fetched()
+        self.usage, self.fetched = Usage(), Fetched()
         self.last_used = time.time()
         self.resets = 0
         self._home = home
@@ -128,9 +124,11 @@ class SessionWorker:
         self.why_closed = ""
         self._killed = 0  # workers in a row, before they had a guest
 
-    def tell(self, notice: str) -> None:
-        """Adds a notice to the first cell; for a session that no worker has opened yet."""
-        self.opened = replace(self.opened, notices=(notice,))
+    @property
+    def running_cell(self) -> int:
+        """The number of the call that is the running cell; 0 if none runs."""
+        with self._changed:
+            return self._calls.running_cell
 
     # -- calls
 
@@ -245,7 +243,9 @@ class SessionWorker:
                 log_failure("a session's start", failure)
                 is_called = self._asleep(HostFailed(describe(failure)))
             else:
-                line = WorkerLine(worker, lambda: self._home.handlers(self))
+                line = WorkerLine(
+                    worker, lambda: {**self._home.handlers(self), **self.function_calls.handlers}
+                )
                 problem = self._serve(line)
                 line.outside.cancel_all()
                 self._offers.end()
@@ -345,7 +345,7 @@ class SessionWorker:
             case BrokerRequest() | BrokerCancel():
                 with self._changed:
                     forks = self._calls.forks
-                line.serve(report, size, forks)
+                line.serve(report, size, forks + self.function_calls.requests_a_cell)
             case _:
                 pending = self._calls.find(report.call) or self._offers.find(report.call)
                 if pending is None:
@@ -378,6 +378,7 @@ class SessionWorker:
         `problem` is the reason why the worker is gone; None if it was closed.
         """
         self._home.release(self)
+        self.function_calls.close()
         with self._changed:
             leaving = None if self.why_closed else self._leaving
             left = self._calls.take_until(

@@ -132,6 +132,7 @@ class _Worker:
             quiet=opened.quiet,
             pip=opened.pip,
         )
+        self._sandbox.commands.functions = opened.functions
         self._sandbox.go_on(opened.count, told=opened.told)
         is_kernels = opened.kernel is not None
         self._quiet_seconds = _QUIET_SECONDS_OF_KERNELS if is_kernels else _QUIET_SECONDS

@@ -21,6 +21,7 @@ from wasm_kernel_agent.cells import CellRunner
 from wasm_kernel_agent.comms import CommServer
 from wasm_kernel_agent.display import jsonable
 from wasm_kernel_agent.host import FRAME_BYTES, Channel, StandardStreams, guest_channel
+from wasm_kernel_agent.host_functions import HostFunctions
 from wasm_kernel_agent.repair import ShellRepair
 from wasm_kernel_agent.shell import GuestShell
 from wasm_kernel_agent.signals import Signals, Stdin
@@ -47,6 +48,7 @@ class Agent:
         self._in_guest = in_guest
         self._signals = Signals(channel)
         self._streams = StandardStreams()
+        self._functions = HostFunctions(channel)
         self.shell: GuestShell | None = None
         self._answers: dict[object, Callable[[Reply], Reply]] = {}
         self._repair: ShellRepair | None = None
@@ -111,6 +113,7 @@ class Agent:
         if self.shell is not None and isinstance(count, int):
             self.shell.count_from(count)
         self._set_variables(request.get("env") or {})
+        self._functions.offer(request.get("functions") or [])
         if request.get("fresh", True):
             reseed.reseed()
         elif request.get("reseed", False):

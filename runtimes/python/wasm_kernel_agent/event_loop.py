@@ -63,10 +63,31 @@ class _NoMessages:
         return False
 
 
+class AwaitedCalls(Protocol):
+    """The calls of the host's functions that tasks await."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if a task awaits a call."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits for a call to finish, up to `seconds`; the tasks of finished calls are ready."""
+
+
+class _NoCalls:
+    """The host offers no functions."""
+
+    is_open = False
+
+    def wait(self, seconds: float) -> None:
+        """Does nothing: no call can finish."""
+
+
 class _SleepingSelector:
-    """A selector without descriptors: it waits for time to pass, and serves messages."""
+    """A selector without descriptors: it waits for time to pass, and serves messages and calls."""
 
     messages: ClassVar[MessageSource] = _NoMessages()
+    calls: ClassVar[AwaitedCalls] = _NoCalls()
 
     def __init__(self, loop: GuestLoop) -> None:
         self._loop = loop
@@ -77,17 +98,20 @@ class _SleepingSelector:
         __tracebackhide__ = True
         if take_postponed_interrupt():
             raise KeyboardInterrupt
-        if timeout is None and not self.messages.is_open:
+        if timeout is None and not (self.messages.is_open or self.calls.is_open):
             raise NothingToWaitFor
         if timeout == 0 and time.monotonic() - self.looked_at < _SLICE:
             return []
         end = None if timeout is None else time.monotonic() + timeout
         self._serve_messages()
+        if timeout == 0 and self.calls.is_open:
+            self.calls.wait(0.0)
         while not self._loop.has_ready_callback:
             left = _SLICE if end is None else end - time.monotonic()
             if left <= 0:
                 break
-            time.sleep(min(left, _SLICE))
+            pause = self.calls.wait if self.calls.is_open else time.sleep
+            pause(min(left, _SLICE))
             self._serve_messages()
         return []
 
@@ -235,6 +259,11 @@ def install() -> None:
 def serve_while_waiting(messages: MessageSource) -> None:
     """Serves messages of the front end while a cell awaits something."""
     _SleepingSelector.messages = messages
+
+
+def serve_calls(calls: AwaitedCalls) -> None:
+    """Looks for the finished ones of these calls while a cell awaits something."""
+    _SleepingSelector.calls = calls
 
 
 def allow_tasks(awaiter: Awaiter) -> None:

@@ -1,0 +1,132 @@
+// The functions of the host: cells call them, and the program that owns the sandbox runs them. A call sends
+// its arguments as plain data (PROTOCOL.md), and waits for the host's answer.
+
+import { send } from "wasm-kernel:host";
+
+const MARK = "$"; // the key of an object that stands for a value which JSON has not
+const PIECE = 8192; // bytes that become text at once
+const { isArray } = Array;
+const SLICE = 0.05; // seconds between two looks for what else can happen
+const made = new Map(); // the functions that are offered now, with the description of each
+const awaited = new Map(); // the calls that the host has begun, by number
+const lost = { refused: "a call ends with its cell, at the latest" };
+
+class HostFunctionError extends Error {}
+HostFunctionError.prototype.name = "HostFunctionError";
+
+/** Makes globals of the host's functions, in place of those made before. `Interrupted` is thrown at an interrupt. */
+export function offerFunctions(described, Interrupted) {
+  const texts = new Map(described.map((each) => [each.name, JSON.stringify(each)]));
+  for (const [name, { text, called }] of made) {
+    if (texts.get(name) === text) continue;
+    if (globalThis[name] === called) delete globalThis[name];
+    made.delete(name);
+  }
+  for (const each of described) {
+    if (made.has(each.name)) continue;
+    const called = functionOf(each, Interrupted);
+    Object.defineProperty(called, "name", { value: each.name });
+    Object.defineProperty(globalThis, each.name, { value: called, writable: true, configurable: true, enumerable: false });
+    made.set(each.name, { text: texts.get(each.name), called });
+  }
+}
+
+/** Returns whether a cell awaits a call. */
+export const hasCalls = () => awaited.size > 0;
+
+/** Waits for one of the awaited calls, up to this many milliseconds. */
+export function waitForCalls(milliseconds, Interrupted) {
+  const answer = send({ op: "finished", seconds: Math.min(milliseconds / 1000, SLICE) });
+  if (answer.interrupted) throw new Interrupted("interrupted");
+  let finished = answer.finished ?? [];
+  if (finished.length === 0 && !answer.left) finished = [...awaited.keys()].map((number) => [number, lost]);
+  for (const [number, found] of finished) {
+    const settle = awaited.get(number);
+    awaited.delete(number);
+    settle?.(found);
+  }
+}
+
+function functionOf({ name, is_async: isAsync, is_stream: isStream }, Interrupted) {
+  const ask = (frame) => answerOf(name, send({ ...frame, function: name }), Interrupted);
+  const call = (values) => ({ op: "call", args: values.map(encoded), kwargs: {} });
+  const later = async (frame) => {
+    const { call: number } = ask({ ...frame, later: true });
+    return answerOf(name, await new Promise((settle) => void awaited.set(number, settle)), Interrupted);
+  };
+  function* items(...values) {
+    const { stream } = ask(call(values));
+    let answer;
+    try {
+      while ((answer = ask({ op: "item", stream })).value !== undefined) yield decoded(answer.value);
+    } finally {
+      if (answer?.value !== undefined) send({ op: "drop", number: stream });
+    }
+  }
+  async function* awaitedItems(...values) {
+    const { stream } = ask(call(values));
+    let answer;
+    try {
+      while ((answer = await later({ op: "item", stream })).value !== undefined) yield decoded(answer.value);
+    } finally {
+      if (answer?.value !== undefined) send({ op: "drop", number: stream });
+    }
+  }
+  if (isStream) return isAsync ? awaitedItems : items;
+  if (isAsync) return async (...values) => decoded((await later(call(values))).value);
+  return (...values) => decoded(ask(call(values)).value);
+}
+
+function answerOf(name, answer, Interrupted) {
+  if (answer.interrupted) throw new Interrupted("interrupted");
+  if (answer.refused !== undefined) throw new HostFunctionError(`${name}: ${answer.refused}`);
+  if (answer.raised === undefined) return answer;
+  const problem = new Error(answer.raised.text);
+  Object.defineProperty(problem, "name", { value: answer.raised.type, writable: true, configurable: true });
+  throw problem;
+}
+
+// -- plain data
+
+function encoded(value) {
+  switch (typeof value) {
+    case "boolean":
+    case "string": return value;
+    case "undefined": return null;
+    case "bigint": return { [MARK]: "int", value: String(value) };
+    case "number": return Number.isFinite(value) ? value : { [MARK]: "float", value: floatText(value) };
+    case "object": return value === null ? null : objectOf(value);
+    default: throw new TypeError(`the host takes plain data, not a ${typeof value}`);
+  }
+}
+
+const floatText = (value) => (Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf");
+
+function objectOf(value) {
+  if (isArray(value)) return value.map(encoded);
+  if (value instanceof Set) return [...value].map(encoded);
+  if (value instanceof Date) return value.toISOString();
+  if (value instanceof ArrayBuffer) return bytesOf(new Uint8Array(value));
+  if (ArrayBuffer.isView(value)) return bytesOf(new Uint8Array(value.buffer, value.byteOffset, value.byteLength));
+  const pairs = (value instanceof Map ? [...value] : Object.entries(value)).map(([key, held]) => [String(key), encoded(held)]);
+  return pairs.some(([key]) => key === MARK) ? { [MARK]: "object", value: pairs } : Object.fromEntries(pairs);
+}
+
+function bytesOf(bytes) {
+  let text = "";
+  for (let start = 0; start < bytes.length; start += PIECE) text += String.fromCharCode(...bytes.subarray(start, start + PIECE));
+  return { [MARK]: "bytes", value: btoa(text) };
+}
+
+function decoded(value) {
+  if (isArray(value)) return value.map(decoded);
+  if (typeof value !== "object" || value === null) return value;
+  const kind = value[MARK], content = value.value;
+  switch (kind) {
+    case undefined: return Object.fromEntries(Object.entries(value).map(([key, held]) => [key, decoded(held)]));
+    case "object": return Object.fromEntries(content.map(([key, held]) => [key, decoded(held)]));
+    case "bytes": return Uint8Array.from(atob(content), (character) => character.charCodeAt(0));
+    case "int": return BigInt(content);
+    default: return { nan: NaN, inf: Infinity, "-inf": -Infinity }[content];
+  }
+}

@@ -1,0 +1,377 @@
+"""Functions of a program that cells can call: what they pass, what they may cost, who may call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faces import PATIENCE, says, wait_for
+from wasm_kernel import ExecutionPolicy, HostFunction, SandboxLogger, create_sandbox
+from wasm_kernel.guests.protocol import CallFunction, FinishedCalls
+from wasm_kernel.linux.task import QUIET
+from wasm_kernel.result import SandboxResult
+from wasm_kernel.service.function_calls import CallRefused, FunctionCalls
+from wasm_kernel.service.host_function import bound_by_name
+
+KEY = "the secret place"
+
+
+@dataclass
+class Order:
+    number: int
+    due: date
+    label: bytes = b""
+
+
+class UnknownOrder(LookupError):
+    pass
+
+
+def put_off(order: Order, days: int = 1, *, why: str = "rain") -> Order:
+    """Puts an order off."""
+    if order.number < 0:
+        raise UnknownOrder(f"there is no order {order.number}")
+    later = date.fromordinal(order.due.toordinal() + days)
+    return Order(order.number, later, order.label + why.encode())
+
+
+def echo(value: Any) -> Any:
+    """Returns the value."""
+    return value
+
+
+def open_secret() -> str:
+    """Fails as the system does."""
+    return Path(f"/{KEY}/file").read_text()
+
+
+def everything() -> object:
+    """Returns what no cell can have."""
+    return threading.current_thread()
+
+
+class Streams:
+    """Streams of numbers, which note their ends."""
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def numbers(self, n: int) -> Iterator[int]:
+        """Counts."""
+        try:
+            yield from range(n)
+        finally:
+            self.closed.append("numbers")
+
+    async def slow_numbers(self, n: int) -> AsyncIterator[int]:
+        """Counts, too."""
+        try:
+            for each in range(n):
+                yield each
+        finally:
+            self.closed.append("slow_numbers")
+
+
+class Meeting:
+    """An `async` function that returns when all of them have come."""
+
+    def __init__(self) -> None:
+        self._come = 0
+        self.cancelled = threading.Event()
+
+    async def meet(self, people: int) -> int:
+        """Waits for the other people."""
+        self._come += 1
+        try:
+            while self._come < people:
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return self._come
+
+
+class Door:
+    """A plain function that waits until the test opens the door."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.knocked = threading.Event()
+
+    def knock(self) -> str:
+        """Waits."""
+        self.knocked.set()
+        assert self.opened.wait(PATIENCE)
+        return "in"
+
+
+Sandboxes = Callable[..., Any]
+
+
+@pytest.fixture
+def offering(warm: None, tmp_path: Path) -> Iterator[Sandboxes]:
+    """Makes sandboxes whose cells may call functions."""
+    made: list[Any] = []
+
+    def make(*functions: Any, **options: Any) -> Any:
+        options.setdefault("workspace", tmp_path / f"app{len(made)}")
+        made.append(create_sandbox(functions=functions, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def fails(sandbox: Any, code: str) -> str:
+    """Runs a cell that ends with an error; returns the error in words."""
+    result: SandboxResult = sandbox.execute(code)
+    assert result.error is not None, result.stdout
+    return f"{result.error.ename}: {result.error.evalue}"
+
+
+def test_plain_data_passes_both_ways_and_takes_the_types_of_the_annotations(
+    offering: Sandboxes,
+) -> None:
+    sandbox = offering(put_off, echo)
+    said = says(
+        sandbox,
+        "from dataclasses import dataclass; from datetime import date\n"
+        "@dataclass\nclass Mine:\n    number: int; due: date; label: bytes\n"
+        "print(put_off(Mine(2**70, date(2026, 12, 31), bytes([255])), days=2))\n"
+        "odd = {'$': 1, 'n': float('inf'), 'b': bytearray(b'x'), 'deep': [{'a': (1, None)}]}\n"
+        "print(echo(odd) == odd | {'deep': [{'a': [1, None]}]})\n"
+        "import numpy as np; print(echo(np.float64(0.5)), echo(np.int32(3)))",
+    )
+    first, *others = said.splitlines()
+    assert first == str({"number": 2**70, "due": "2027-01-02", "label": b"\xffrain"})
+    assert others == ["True", "0.5 3"]
+
+
+def test_a_function_looks_like_its_own(offering: Sandboxes) -> None:
+    said = says(offering(put_off, Streams().numbers), "help(put_off); print(numbers)")
+    assert "put_off(order: Order, days: int = 1, *, why: str = 'rain') -> Order" in said
+    assert "Puts an order off." in said and "function numbers" in said
+
+
+def test_errors_are_of_the_same_class_and_name_no_place_of_the_host(offering: Sandboxes) -> None:
+    sandbox = offering(put_off, open_secret, everything)
+    says(sandbox, "order = {'number': -1, 'due': '2026-01-01'}")
+    assert fails(sandbox, "put_off(order)") == "UnknownOrder: there is no order -1"
+    assert says(sandbox, "try: put_off(order)\nexcept LookupError: print('caught')") == "caught"
+    assert "Expected `int`, got `str` - at `$.number`" in fails(
+        sandbox, "put_off(order | {'number': 'x'})"
+    )
+    assert "TypeError: put_off() missing a required argument: 'order'" in fails(
+        sandbox, "put_off()"
+    )
+    assert fails(sandbox, "open_secret()") == "FileNotFoundError: No such file or directory"
+    assert "Thread is no plain data" in fails(sandbox, "everything()")
+    assert "not object" in fails(sandbox, "put_off(object())")
+
+
+def test_awaited_calls_run_at_the_same_time_and_are_cancelled_with_their_task(
+    offering: Sandboxes,
+) -> None:
+    meeting = Meeting()
+    sandbox = offering(meeting.meet)
+    three = "import asyncio\nprint(await asyncio.gather(meet(3), meet(3), meet(3)))"
+    assert says(sandbox, three) == "[3, 3, 3]"
+    late = "try: await asyncio.wait_for(meet(9), 0.05)\nexcept TimeoutError: print('late')"
+    assert says(sandbox, late) == "late"
+    assert meeting.cancelled.wait(PATIENCE)
+
+
+def test_a_stream_ends_with_its_cell(offering: Sandboxes) -> None:
+    streams = Streams()
+    sandbox = offering(streams.numbers, streams.slow_numbers)
+    read = "print([*numbers(3)], [n async for n in slow_numbers(3)])"
+    assert says(sandbox, read) == "[0, 1, 2] [0, 1, 2]"
+    assert sorted(streams.closed) == ["numbers", "slow_numbers"]
+    says(sandbox, "kept = numbers(9); next(kept)")
+    assert "a stream ends with its cell" in fails(sandbox, "next(kept)")
+    wait_for(lambda: len(streams.closed) == 3, "the end of the stream")
+
+
+def test_every_limit_is_told_in_words_and_the_session_goes_on(offering: Sandboxes) -> None:
+    door = Door()
+    sandbox = offering(
+        HostFunction(echo, most_bytes=1000, calls_a_cell=3),
+        HostFunction(echo, name="seldom", calls_a_minute=2),
+        HostFunction(door.knock, seconds=0.05),
+    )
+    says(sandbox, "kept = 'here'")
+    assert "a cell may call it 3 times" in fails(sandbox, "for n in range(9): echo(n)")
+    assert "a session may call it 2 times a minute" in fails(sandbox, "for n in '123': seldom(n)")
+    assert "and 1,000 are allowed" in fails(sandbox, "echo('x' * 2000)")
+    assert fails(sandbox, "knock()") == "TimeoutError: knock took longer than 0.05 seconds"
+    assert says(sandbox, "print(kept, echo(1))") == "here 1"
+    door.opened.set()
+
+
+def test_calls_that_never_end_are_bounded(offering: Sandboxes) -> None:
+    door = Door()
+    sandbox = offering(HostFunction(door.knock, seconds=0.01), echo)
+    assert "earlier calls still run" in fails(
+        sandbox,
+        "for n in range(20):\n    try: knock()\n    except TimeoutError: pass",
+    )
+    door.opened.set()
+    wait_for(lambda: sandbox.execute("echo(1)").success, "the end of the earlier calls")
+
+
+def test_an_interrupt_ends_the_wait_and_keeps_the_variables(offering: Sandboxes) -> None:
+    door = Door()
+    sandbox = offering(door.knock, echo)
+    says(sandbox, "x = 7")
+    future: Future[SandboxResult] = sandbox.submit("knock()")
+    assert door.knocked.wait(PATIENCE)
+    sandbox.interrupt()
+    error = future.result(PATIENCE).error
+    assert error is not None and error.ename == "KeyboardInterrupt"
+    assert says(sandbox, "print(echo(x))") == "7"  # although the function still waits
+    door.opened.set()
+
+
+def test_functions_are_there_after_a_lost_guest_and_in_a_fork(offering: Sandboxes) -> None:
+    sandbox = offering(echo, policy=ExecutionPolicy(cell_timeout=PATIENCE))
+    says(sandbox, "x = 3")
+    assert not sandbox.execute("import os; os.abort()").success
+    assert says(sandbox, "print(echo(x))") == "3"
+    [fork] = sandbox.fork()
+    with fork:
+        assert says(fork, "print(echo(x + 1))") == "4"
+
+
+def test_another_program_offers_others_to_the_same_variables(
+    offering: Sandboxes, tmp_path: Path
+) -> None:
+    first = offering(echo, put_off, workspace=tmp_path)
+    says(first, "mine = echo; x = 1")
+    first.close()
+    again = offering(HostFunction(put_off, name="echo"), workspace=tmp_path, resume="always")
+    assert "put_off" not in says(again, "print(x, echo is mine, 'put_off' in dir(__builtins__))")
+    assert says(again, "print(echo({'number': 1, 'due': '2026-01-01'})['number'])") == "1"
+
+
+FORGED = """
+import _host, json
+def ask(**frame): return _host.call(json.dumps(frame).encode()).decode()
+"""
+
+
+def test_a_guest_reaches_nothing_but_what_is_offered(offering: Sandboxes) -> None:
+    sandbox = offering(echo)
+    says(sandbox, FORGED)
+    for name in ("put_off", "__class__", "CallFunction", "eval"):
+        asked = says(sandbox, f"print(ask(op='call', function={name!r}, args=['1']))")
+        assert "offers no such function" in asked
+    for value in ({"$": "pickle", "value": "gASV"}, {"$": "int", "value": "9" * 5000}, {"$": 1}):
+        asked = says(sandbox, f"print(ask(op='call', function='echo', args=[{value!r}]))")
+        assert "not in the form that cells send" in asked
+    assert says(sandbox, "print(ask(op='item', function='echo', stream=1))").count("ended") == 1
+
+
+def test_only_cells_call_functions(offering: Sandboxes) -> None:
+    called: list[Any] = []
+    sandbox = offering(HostFunction(called.append, name="note"))
+    says(
+        sandbox,
+        "class Spy:\n    def __dir__(self): note('query'); return ['a']\nspy = Spy()",
+    )
+    request = {"op": "complete", "code": "spy.", "cursor_pos": 4}
+    sandbox.query(request).result(PATIENCE)
+    assert called == []
+
+
+def test_a_worker_that_was_taken_over_gets_no_more_than_a_cell() -> None:
+    """It may ask at any time, and for anything."""
+    cell, called = [0], list[Any]()
+    note = HostFunction(called.append, name="note", calls_a_cell=2)
+    calls = FunctionCalls(bound_by_name([note]), lambda: cell[0], SandboxLogger)
+    ask = calls.handlers[CallFunction]
+    with pytest.raises(CallRefused, match="by a cell that runs"):
+        ask(CallFunction("note", ["between cells"]), QUIET)
+    with pytest.raises(CallRefused, match="by a cell that runs"):
+        calls.handlers[FinishedCalls](FinishedCalls(60), QUIET)
+    cell[0] = 1
+    for n in range(2):
+        ask(CallFunction("note", [n]), QUIET)
+    with pytest.raises(CallRefused, match="2 times"):
+        ask(CallFunction("note", [2]), QUIET)
+    assert called == [0, 1]
+    calls.close()
+
+
+def test_each_call_is_an_event_without_its_content(offering: Sandboxes) -> None:
+    heard: list[tuple[str, dict[str, Any]]] = []
+
+    class Log:
+        def info(self, event: str, /, **fields: Any) -> None:
+            heard.append((event, fields))
+
+        warning = info
+
+    sandbox = offering(echo, open_secret, logger=SandboxLogger(Log()))
+    says(sandbox, "echo('my content')")
+    fails(sandbox, "open_secret()")
+    told = [fields for event, fields in heard if event == "function.called"]
+    assert [(each["function"], each["outcome"]) for each in told] == [
+        ("echo", "returned"),
+        ("open_secret", "FileNotFoundError"),
+    ]
+    assert "my content" not in json.dumps(heard) and KEY not in json.dumps(heard)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (HostFunction(echo), "two functions"),
+        (lambda value: value, "Python identifier"),
+        (print, "would hide Python's own"),
+        (3, "is callable"),
+    ],
+)
+def test_a_function_that_can_not_be_offered_is_refused(function: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        create_sandbox(functions=[echo, function])
+
+
+def test_an_annotation_that_no_plain_data_fits_is_refused() -> None:
+    def lock(held: threading.Event) -> None: ...
+
+    with pytest.raises(TypeError, match="an annotation of lock: Event is no type of plain data"):
+        create_sandbox(functions=[lock])
+
+
+def test_cells_in_javascript_call_them_too(offering: Sandboxes) -> None:
+    streams, meeting = Streams(), Meeting()
+    offered = (echo, put_off, streams.numbers, streams.slow_numbers, meeting.meet)
+    sandbox = offering(*offered, runtime="javascript")
+    said = says(
+        sandbox,
+        """
+const odd = { $: 1, n: [NaN, 2n ** 70n], b: new Uint8Array([255]), none: undefined };
+const { n, b, $ } = echo(odd);
+console.log(n[1] === 2n ** 70n, Number.isNaN(n[0]), b[0], $);
+console.log([...numbers(3)].join(), (await Promise.all([meet(2), meet(2)])).join());
+for await (const n of slow_numbers(9)) { console.log(n); break; }
+try { put_off({ number: -1, due: "2026-01-01" }) } catch (problem) { console.log(`${problem}`); }
+""",
+    )
+    assert said.splitlines() == [
+        "true true 255 1",
+        "0,1,2 2,2",
+        "0",
+        "UnknownOrder: there is no order -1",
+    ]
+    wait_for(lambda: sorted(streams.closed) == ["numbers", "slow_numbers"], "the streams' ends")

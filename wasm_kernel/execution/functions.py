@@ -1,0 +1,101 @@
+"""The host's functions that cells can call, as a turn sees them: what is offered, and how often.
+
+The functions run in the process of the program that owns the sandbox
+(`wasm_kernel/service/function_calls.py`). That side checks each call again.
+"""
+
+# Annotations are values here, not texts, which msgspec would compile at every start.
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.guests.base import CommandRefused
+from wasm_kernel.guests.protocol import CallFunction, FunctionFrame, NextItem
+from wasm_kernel.policy import MIB
+
+CALL_BYTES = 16 * MIB - 4096
+"""The most bytes of one call's frame; the rest is for the message around it."""
+
+_NOT_A_CELL = "functions of the host are called by a cell that runs, not by a callback"
+_UNKNOWN = "the program that owns this sandbox offers no such function"
+_LARGE = f"the arguments take more than {CALL_BYTES // MIB} MiB"
+_OFTEN = "a cell may call it {most:,} times"
+
+
+class Parameter(Struct, frozen=True, omit_defaults=True):
+    """A parameter of an offered function, for its signature in the guest.
+
+    Attributes:
+        name: Its name.
+        kind: One of `inspect.Parameter`'s five kinds, as a number.
+        type: Its annotation as text; empty if it has none.
+        default: Its default value as text; None if it has none.
+    """
+
+    name: str
+    kind: int
+    type: str = ""
+    default: str | None = None
+
+
+class OfferedFunction(Struct, frozen=True):
+    """A function of the host, as cells see it.
+
+    Attributes:
+        name: Its name in cells.
+        doc: Its docstring.
+        parameters: Its parameters, in order.
+        returns: Its return annotation as text; empty if it has none.
+        is_async: Whether cells await it.
+        is_stream: Whether a call gives an iterator.
+        calls_a_cell: How many calls and items of streams one cell may have.
+    """
+
+    name: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    returns: str
+    is_async: bool
+    is_stream: bool
+    calls_a_cell: int
+
+
+Offered = tuple[OfferedFunction, ...]
+
+
+class FunctionReply(Struct, frozen=True):
+    """The owner's reply to a `FunctionFrame`: the answer for the guest."""
+
+    answer: dict[str, Any]
+
+
+def as_request(offered: Sequence[OfferedFunction]) -> Any:
+    """Returns the description of functions for the guest, as plain values."""
+    return msgspec.to_builtins([*offered])
+
+
+class TurnFunctions:
+    """The calls of the host's functions in one turn, counted."""
+
+    def __init__(self, offered: Sequence[OfferedFunction], *, is_cell: bool) -> None:
+        self._most = {each.name: each.calls_a_cell for each in offered}
+        self._is_cell = is_cell
+        self._made: Counter[str] = Counter()
+
+    def check(self, asked: FunctionFrame, size: int) -> None:
+        """Counts a call whose frame has `size` bytes; raises `CommandRefused` if it is refused."""
+        if not self._is_cell:
+            raise CommandRefused(_NOT_A_CELL)
+        if not isinstance(asked, CallFunction | NextItem):
+            return
+        if (most := self._most.get(asked.function)) is None:
+            raise CommandRefused(_UNKNOWN)
+        if size > CALL_BYTES:
+            raise CommandRefused(_LARGE)
+        if self._made[asked.function] >= most:
+            raise CommandRefused(_OFTEN.format(most=most))
+        self._made[asked.function] += 1

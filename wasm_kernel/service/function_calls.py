@@ -1,0 +1,237 @@
+"""`FunctionCalls`: the calls of a program's functions by the cells of one session, within limits.
+
+A worker that was taken over may ask for any call at any time. So each call is checked here: whether
+a cell runs, the function's name, the arguments, and every limit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from typing import Any
+
+import msgspec
+
+from wasm_kernel import events
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.functions import FunctionReply
+from wasm_kernel.guests.protocol import CallFunction, DropCall, FinishedCalls, NextItem
+from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.service.host_function import BoundFunction
+from wasm_kernel.service.running_call import (
+    UNHEARD_MOST,
+    Answer,
+    CallThread,
+    RunningCall,
+    Stream,
+    close_stream,
+)
+
+_POLL_SECONDS = 0.05
+_MINUTE = 60.0
+_OPEN_MOST = 100  # streams, and calls that a cell awaits, at a time
+_LOOKS_A_SECOND = 30  # a cell that awaits calls looks for them some 20 times
+_TOGETHER_BYTES = 1024 * 1024  # of results that are sent at once, beside the first one
+
+_NO_CELL = "functions of the host are called by a cell that runs"
+_UNKNOWN = "the program that owns this sandbox offers no such function"
+_LARGE = "the arguments take {size:,} bytes, and {most:,} are allowed"
+_OFTEN = "a cell may call it {most:,} times"
+_FAST = "a session may call it {most:,} times a minute; wait, and call it again"
+_OPEN = f"{_OPEN_MOST} calls and streams are open already; await some of them, or read them"
+_UNHEARD = f"{UNHEARD_MOST} earlier calls still run, although their cells gave them up; wait"
+_NO_STREAM = "this stream has ended; a stream ends with its cell"
+
+
+class CallRefused(WasmKernelError):
+    """A call was not made; `str()` says why to the cell's author."""
+
+
+class FunctionCalls:
+    """The calls by one session's cells, to functions by their names.
+
+    `running_cell` returns the number of the call that is the running cell, 0 if none runs; `logger`
+    returns the session's current logger.
+
+    The broker's threads use it, one at a time.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, BoundFunction],
+        running_cell: Callable[[], int],
+        logger: Callable[[], SandboxLogger],
+    ) -> None:
+        self._functions = functions
+        self._running_cell = running_cell
+        self._logger = logger
+        self._cell, self._cell_began = 0, time.monotonic()
+        self._made: Counter[str] = Counter()
+        self._times: dict[str, deque[float]] = {}
+        self._numbers = itertools.count(1)
+        self._streams: dict[int, Stream] = {}
+        self._awaited: dict[int, RunningCall] = {}
+        self._thread = CallThread()
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers of a worker's requests."""
+        return {
+            CallFunction: self._call,
+            NextItem: self._item,
+            FinishedCalls: self._finished,
+            DropCall: self._drop,
+        }
+
+    @property
+    def requests_a_cell(self) -> int:
+        """How many requests a worker may have made in this cell; some are to cancel others."""
+        seconds = time.monotonic() - self._cell_began
+        calls = sum(each.limits.calls_a_cell for each in self._functions.values())
+        return 2 * calls + int(seconds * _LOOKS_A_SECOND)
+
+    def close(self) -> None:
+        """Ends what the last cell has left open."""
+        for number in [*self._streams, *self._awaited]:
+            self._end(number)
+        self._thread.close()
+
+    # -- the worker's requests
+
+    def _call(self, asked: CallFunction, task: Task) -> FunctionReply:
+        bound = self._checked(asked.function)
+        self._check_rate(bound)
+        size = len(msgspec.json.encode(asked))
+        if size > bound.limits.most_bytes:
+            raise CallRefused(_LARGE.format(size=size, most=bound.limits.most_bytes))
+        if bound.is_stream or asked.later:
+            self._check_open()
+
+        def run() -> Any:
+            args, kwargs = bound.arguments(asked.args, asked.kwargs)
+            return bound.function(*args, **kwargs)
+
+        def keep(items: Any) -> int:
+            number = next(self._numbers)
+            self._streams[number] = Stream(bound, items)
+            return number
+
+        is_stream = bound.is_stream
+        is_async = bound.is_async and not is_stream  # an async generator is made at once
+        kept = keep if is_stream else None
+        call = RunningCall(bound, run, self._thread, is_async=is_async, size=size, kept=kept)
+        return self._replied(call, task, later=asked.later)
+
+    def _item(self, asked: NextItem, task: Task) -> FunctionReply:
+        bound, stream = self._checked(asked.function), self._streams.get(asked.stream)
+        if stream is None or stream.bound is not bound:
+            raise CallRefused(_NO_STREAM)
+        call = RunningCall(bound, stream.step, self._thread, is_async=bound.is_async)
+        return self._replied(call, task, later=asked.later)
+
+    def _finished(self, asked: FinishedCalls, task: Task) -> FunctionReply:
+        """Waits for one of the awaited calls; returns the answers of those that are over."""
+        self._begin_cell()
+        end = time.monotonic() + asked.seconds
+        while not (over := [n for n, call in self._awaited.items() if call.is_over]):
+            left = end - time.monotonic()
+            if not self._awaited or left <= 0:
+                break
+            if task.cancelled:
+                raise Cancelled
+            waiting = [call.future for call in self._awaited.values()]
+            soonest = min(call.left_seconds for call in self._awaited.values())
+            futures.wait(
+                waiting, max(0.0, min(left, _POLL_SECONDS, soonest)), futures.FIRST_COMPLETED
+            )
+        found: list[tuple[int, Answer]] = []
+        size = 0
+        for number in over:
+            if size > _TOGETHER_BYTES:
+                break
+            found.append((number, self._ended(self._awaited.pop(number))))
+            size += len(msgspec.json.encode(found[-1]))
+        return FunctionReply({"finished": found, "left": len(self._awaited)})
+
+    def _drop(self, asked: DropCall, task: Task) -> FunctionReply:
+        self._begin_cell()
+        self._end(asked.number)
+        return FunctionReply({})
+
+    # -- their parts
+
+    def _begin_cell(self) -> None:
+        """Ends what an earlier cell has left open; raises `CallRefused` if no cell runs."""
+        cell = self._running_cell()
+        if not cell:
+            raise CallRefused(_NO_CELL)
+        if cell != self._cell:
+            for number in [*self._streams, *self._awaited]:
+                self._end(number)
+            self._cell, self._cell_began = cell, time.monotonic()
+            self._made.clear()
+
+    def _checked(self, name: str) -> BoundFunction:
+        """Counts a call, and returns its function; raises `CallRefused`."""
+        self._begin_cell()
+        if (bound := self._functions.get(name)) is None:
+            raise CallRefused(_UNKNOWN)
+        if self._made[name] >= bound.limits.calls_a_cell:
+            raise CallRefused(_OFTEN.format(most=bound.limits.calls_a_cell))
+        self._made[name] += 1
+        if self._thread.is_overrun:
+            raise CallRefused(_UNHEARD)
+        return bound
+
+    def _check_rate(self, bound: BoundFunction) -> None:
+        now, most = time.monotonic(), bound.limits.calls_a_minute
+        times = self._times.setdefault(bound.limits.name, deque(maxlen=most))
+        if len(times) == most and now - times[0] < _MINUTE:
+            raise CallRefused(_FAST.format(most=most))
+        times.append(now)
+
+    def _check_open(self) -> None:
+        if len(self._streams) + len(self._awaited) >= _OPEN_MOST:
+            raise CallRefused(_OPEN)
+
+    def _replied(self, call: RunningCall, task: Task, *, later: bool) -> FunctionReply:
+        """Waits for a call, or keeps it for a cell that awaits several."""
+        if later and call.bound.is_async:
+            number = next(self._numbers)
+            self._awaited[number] = call
+            return FunctionReply({"call": number})
+        while not call.is_over and not task.cancelled:
+            futures.wait([call.future], max(0.0, min(_POLL_SECONDS, call.left_seconds)))
+        if not call.is_over:
+            call.give_up("interrupted")
+            self._log(call, 0)
+            raise Cancelled
+        return FunctionReply(self._ended(call))
+
+    def _ended(self, call: RunningCall) -> Answer:
+        answer = call.answer()
+        self._log(call, len(msgspec.json.encode(answer)))
+        return answer
+
+    def _log(self, call: RunningCall, result_bytes: int) -> None:
+        self._logger().log_event(
+            events.FUNCTION_CALLED,
+            function=call.bound.limits.name,
+            outcome=call.outcome,
+            duration=time.monotonic() - call.began,
+            argument_bytes=call.size,
+            result_bytes=result_bytes,
+        )
+
+    def _end(self, number: int) -> None:
+        """Closes a stream, or gives up a call that no cell awaits any more."""
+        if (call := self._awaited.pop(number, None)) is not None:
+            call.give_up("interrupted")
+            self._log(call, 0)
+        if (stream := self._streams.pop(number, None)) is not None:
+            close_stream(stream, self._thread)

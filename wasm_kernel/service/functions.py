@@ -1,0 +1,89 @@
+"""`Functions`: the functions of a program that cells may call; most programs offer none.
+
+The code that checks and runs them is loaded by programs that offer some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.functions import Offered
+from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.service.open_message import Open
+
+if TYPE_CHECKING:
+    from wasm_kernel.service.host_function import BoundFunction, Function, HostFunction
+
+
+class SessionCalls(Protocol):
+    """The calls of functions by the cells of one session."""
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers of the worker's requests."""
+
+    @property
+    def requests_a_cell(self) -> int:
+        """How many requests the worker may have made in the running cell."""
+
+    def close(self) -> None:
+        """Ends what a cell has left open. Call it when the session falls asleep."""
+
+
+class _NoCalls:
+    handlers: Handlers = MappingProxyType({})
+    requests_a_cell = 0
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+NO_CALLS: SessionCalls = _NoCalls()
+"""The calls of a session whose program offers no functions."""
+
+
+class ServedSession(Protocol):
+    """The session whose cells call functions: a `SessionWorker`."""
+
+    opened: Open
+    logger: SandboxLogger
+    function_calls: SessionCalls
+
+    @property
+    def running_cell(self) -> int:
+        """The number of the call that is the running cell; 0 if none runs."""
+
+
+class Functions:
+    """The functions that a program offers; `offered` describes them for cells.
+
+    Raises:
+        TypeError, ValueError: as `HostFunction`, or two functions have one name.
+    """
+
+    def __init__(self, functions: Iterable[Function | HostFunction] = ()) -> None:
+        self._bound: dict[str, BoundFunction] = {}
+        if found := [*functions]:
+            from wasm_kernel.service.host_function import bound_by_name
+
+            self._bound = bound_by_name(found)
+        self.offered: Offered = tuple(each.offered for each in self._bound.values())
+
+    def serve(self, session: ServedSession) -> Mapping[str, Any]:
+        """Serves the calls of a session's cells from now on.
+
+        Returns the fields of `Open` that change for its next worker.
+        """
+        session.function_calls.close()
+        session.function_calls = self._calls_of(session)
+        return {} if self.offered == session.opened.functions else {"functions": self.offered}
+
+    def _calls_of(self, session: ServedSession) -> SessionCalls:
+        if not self._bound:
+            return NO_CALLS
+        from wasm_kernel.service.function_calls import FunctionCalls
+
+        return FunctionCalls(self._bound, lambda: session.running_cell, lambda: session.logger)

@@ -1,0 +1,174 @@
+"""`HostFunction`: a function of a program that cells of its sandboxes can call.
+
+Arguments and results are plain data (`plain_data.py`). An argument is converted to its parameter's
+annotation before the function sees it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import keyword
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from wasm_kernel.execution.functions import CALL_BYTES, OfferedFunction, Parameter
+from wasm_kernel.policy import MIB
+from wasm_kernel.service import plain_data
+
+Function = Callable[..., Any]
+_KINDS = inspect.Parameter
+_NAME = "a function of the host needs a name that is a Python identifier without a first _, not "
+_BUILTIN = "would hide Python's own; give another: HostFunction(function, name=...)"
+
+
+@dataclass(frozen=True)
+class HostFunction:
+    """A function for cells, with its limits.
+
+    Attributes:
+        function: The function: plain, `async`, a generator or an `async` generator. Its docstring
+            and its signature are shown to cells; its annotations are types of plain data.
+        name: Its name in cells; by default its own.
+        seconds: How long a call, or an item of a stream, may take. After that the cell gets a
+            `TimeoutError`. An `async` function is cancelled; another one goes on, unheard.
+        most_bytes: The most bytes of a call's arguments, and of its result, as JSON; at most some
+            16 MiB.
+        calls_a_cell: How many calls and items of streams one cell may have.
+        calls_a_minute: How many calls a session may make in a minute.
+
+    Raises:
+        TypeError: it is not callable, or an annotation is no type of plain data.
+        ValueError: the name can't be used, or a limit is not above 0 or too high.
+    """
+
+    function: Function
+    name: str = ""
+    seconds: float = 60.0
+    most_bytes: int = 8 * MIB
+    calls_a_cell: int = 10_000
+    calls_a_minute: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"a function of the host is callable, not {self.function!r}")
+        if not self.name:
+            object.__setattr__(self, "name", getattr(self.function, "__name__", ""))
+        _check_name(self.name)
+        for limit in ("seconds", "most_bytes", "calls_a_cell", "calls_a_minute"):
+            if not getattr(self, limit) > 0:
+                raise ValueError(f"{limit} of {self.name} is above 0, not {getattr(self, limit)!r}")
+        if self.most_bytes > CALL_BYTES:
+            raise ValueError(f"most_bytes of {self.name} is at most {CALL_BYTES:,}")
+
+
+def _check_name(name: str) -> None:
+    is_name = name.isidentifier() and name.isascii() and not name.startswith("_")
+    if not is_name or keyword.iskeyword(name):
+        raise ValueError(f"{_NAME}{name!r}")
+    if hasattr(builtins, name):
+        raise ValueError(f"a function named {name!r} {_BUILTIN}")
+
+
+class BoundFunction:
+    """A function of the host with its signature, which checks the arguments of calls."""
+
+    def __init__(self, host: HostFunction) -> None:
+        self.limits = host
+        self.function = host.function
+        self._signature = inspect.signature(host.function)
+        self._types = _types_of(host.function)
+        for each in self._types.values():
+            try:
+                plain_data.check_type(each)
+            except (TypeError, RuntimeError) as problem:
+                raise TypeError(f"an annotation of {host.name}: {problem}") from None
+        called: Any = host.function
+        if not inspect.isroutine(called):
+            called = type(called).__call__
+        is_async_stream = inspect.isasyncgenfunction(called)
+        self.is_async = inspect.iscoroutinefunction(called) or is_async_stream
+        self.is_stream = inspect.isgeneratorfunction(called) or is_async_stream
+
+    @property
+    def offered(self) -> OfferedFunction:
+        """The function as cells see it."""
+        return OfferedFunction(
+            self.limits.name,
+            inspect.getdoc(self.function) or "",
+            tuple(map(_shown, self._signature.parameters.values())),
+            _annotation(self._signature.return_annotation),
+            self.is_async,
+            self.is_stream,
+            self.limits.calls_a_cell,
+        )
+
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of a guest's call, converted to the annotations' types.
+
+        Raises:
+            TypeError, ValueError: they do not fit the function; the text is for the cell.
+        """
+        bound = self._signature.bind(
+            *map(plain_data.decoded, args),
+            **{name: plain_data.decoded(each) for name, each in kwargs.items()},
+        )
+        for name, value in bound.arguments.items():
+            if (kind := self._types.get(name)) is None:
+                continue
+            try:
+                bound.arguments[name] = self._converted(name, value, kind)
+            except (TypeError, ValueError) as problem:
+                is_type = isinstance(problem, TypeError | msgspec.ValidationError)
+                kind_of_error = TypeError if is_type else ValueError
+                raise kind_of_error(f"{self.limits.name}(), {name}: {problem}") from None
+        return bound.args, bound.kwargs
+
+    def _converted(self, name: str, value: Any, kind: Any) -> Any:
+        match self._signature.parameters[name].kind:
+            case _KINDS.VAR_POSITIONAL:
+                return tuple(plain_data.converted(each, kind) for each in value)
+            case _KINDS.VAR_KEYWORD:
+                return {key: plain_data.converted(each, kind) for key, each in value.items()}
+        return plain_data.converted(value, kind)
+
+
+def bound_by_name(functions: Iterable[Function | HostFunction]) -> dict[str, BoundFunction]:
+    """Returns the functions by their names in cells.
+
+    Raises:
+        TypeError, ValueError: as `HostFunction`, or two functions have one name.
+    """
+    found: dict[str, BoundFunction] = {}
+    for each in functions:
+        host = each if isinstance(each, HostFunction) else HostFunction(each)
+        if host.name in found:
+            raise ValueError(f"two functions of the host are named {host.name!r}")
+        found[host.name] = BoundFunction(host)
+    return found
+
+
+def _types_of(function: Function) -> dict[str, Any]:
+    """Returns the types of a function's parameters; those without an annotation are left out."""
+    plain = function if inspect.isroutine(function) else type(function).__call__
+    hints = typing.get_type_hints(plain, include_extras=True)
+    return {name: kind for name, kind in hints.items() if name != "return"}
+
+
+def _shown(parameter: inspect.Parameter) -> Parameter:
+    default = None if parameter.default is _KINDS.empty else repr(parameter.default)
+    return Parameter(
+        parameter.name, int(parameter.kind), _annotation(parameter.annotation), default
+    )
+
+
+def _annotation(annotation: Any) -> str:
+    if annotation is inspect.Signature.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

@@ -1,0 +1,133 @@
+"""Plain data: the values that pass between a program's functions and its cells.
+
+They are the values of JSON and some more, which travel as objects with the key `$`, as
+`runtimes/PROTOCOL.md` describes. Nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import sys
+from typing import Any
+
+import msgspec
+
+Json = Any
+
+_MARK = "$"
+_EXACT_MOST = 2**53  # a larger number would lose digits in JavaScript
+_DIGITS_MOST = 4000  # of a whole number: reading one takes the square of their number
+
+
+class NotPlainError(TypeError):
+    """A value is no plain data; the text says which."""
+
+
+def encoded(value: Any) -> Json:
+    """Returns a value as JSON for the guest.
+
+    Dataclasses, structs and pydantic's models become objects; sets and tuples become arrays; times,
+    decimals and UUIDs become texts.
+
+    Raises:
+        NotPlainError: it holds something else.
+    """
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_converted)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise NotPlainError(str(problem)) from problem
+    return _marked(plain)
+
+
+def _converted(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump()
+    raise NotPlainError(f"{type(value).__name__} is no plain data")
+
+
+def _marked(value: Any) -> Json:
+    match value:
+        case list() | tuple():
+            return [_marked(each) for each in value]
+        case dict():
+            return _object(value)
+        case bool() | None | str():
+            return value
+        case int():
+            return value if abs(value) <= _EXACT_MOST else {_MARK: "int", "value": str(value)}
+        case float():
+            return value if math.isfinite(value) else {_MARK: "float", "value": str(value)}
+    return {_MARK: "bytes", "value": base64.b64encode(value).decode("ascii")}
+
+
+def _object(value: dict[Any, Any]) -> Json:
+    plain = {}
+    for key, each in value.items():
+        if not isinstance(key, str):
+            raise NotPlainError(f"the keys of a dict are texts, not {type(key).__name__}")
+        plain[key] = _marked(each)
+    return plain if _MARK not in plain else {_MARK: "object", "value": [*plain.items()]}
+
+
+def decoded(value: Json) -> Any:
+    """Returns the value that a guest sent, which may be anything.
+
+    Raises:
+        NotPlainError: it is not what an honest guest sends.
+    """
+    if isinstance(value, list):
+        return [decoded(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if _MARK not in value:
+        return {key: decoded(each) for key, each in value.items()}
+    try:
+        return _unmarked(value[_MARK], value["value"])
+    except (KeyError, TypeError, ValueError, binascii.Error) as problem:
+        raise NotPlainError("an argument is not in the form that cells send") from problem
+
+
+def _unmarked(kind: Json, content: Json) -> Any:
+    match kind, content:
+        case "object", list():
+            return {str(key): decoded(each) for key, each in content}
+        case "bytes", str():
+            return base64.b64decode(content, validate=True)
+        case "int", str() if len(content) <= _DIGITS_MOST:
+            return int(content)
+        case "float", str():
+            return float(content)
+    raise ValueError
+
+
+def converted(value: Any, kind: Any) -> Any:
+    """Returns a value as an annotation's type: a dataclass, a model, a time, a number.
+
+    Raises:
+        TypeError, ValueError: it is not of that type; the text says where.
+    """
+    return msgspec.convert(value, kind, dec_hook=_model, builtin_types=(bytes,))
+
+
+def _model(kind: type, value: Any) -> Any:
+    if _is_model(kind):
+        return kind.model_validate(value)  # type: ignore[attr-defined]
+    raise NotImplementedError
+
+
+def check_type(kind: Any) -> None:
+    """Raises `TypeError` if no plain data could be converted to a type."""
+
+    def custom(found: type) -> dict[str, Any]:
+        if _is_model(found):
+            return {}
+        raise TypeError(f"{found.__name__} is no type of plain data")
+
+    msgspec.json.schema(kind, schema_hook=custom)
+
+
+def _is_model(kind: type) -> bool:
+    pydantic = sys.modules.get("pydantic")  # a program with a model has imported it
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)

@@ -1,0 +1,238 @@
+"""`RunningCall`: a program's function that runs for a cell, on a thread or on the loop.
+
+Plain functions of a session run on one thread, so that they may keep things that belong to a
+thread, such as a database connection. A call that its cell has given up can't be stopped: it keeps
+the thread, and the next call gets another. `async` functions run on one loop of the process, and
+are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from wasm_kernel.linux.broker import log_failure
+from wasm_kernel.service.host_function import BoundFunction
+from wasm_kernel.service.plain_data import NotPlainError, encoded
+
+END = object()
+"""The value of a stream's step that found no further item."""
+
+UNHEARD_MOST = 8
+"""The most calls of a session that may go on after their cells gave them up."""
+
+_TEXT_MOST = 10_000  # characters of an error for the guest
+_SLOW = "{name} took longer than {seconds:g} seconds"
+_NOT_PLAIN = "its result can't be passed to a cell: {why}"
+_LARGE = "its result takes {size:,} bytes, and {most:,} are allowed"
+
+Answer = dict[str, Any]
+
+
+class CallThread:
+    """The thread of a session's plain functions. The broker's threads use it, one at a time."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] | None = None
+        self._unheard: set[Future[Any]] = set()
+
+    @property
+    def is_overrun(self) -> bool:
+        """True if too many calls go on unheard."""
+        return len(self._unheard) >= UNHEARD_MOST
+
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        """Runs a function after those before it."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work())
+            except Exception as problem:
+                future.set_exception(problem)
+            except BaseException as end:  # such as SystemExit, which would end this thread alone
+                future.set_exception(RuntimeError(f"it ended with {type(end).__name__}"))
+
+        if self._jobs is None:
+            self._jobs = queue.SimpleQueue()
+            serve = threading.Thread(target=_serve, args=(self._jobs,), name="host functions")
+            serve.daemon = True
+            serve.start()
+        self._jobs.put(run)
+        return future
+
+    def give_up(self, future: Future[Any]) -> None:
+        """Leaves a call, and the thread that it keeps, to itself."""
+        self._unheard.add(future)
+        future.add_done_callback(self._unheard.discard)
+        if not future.cancel():
+            self.close()
+
+    def close(self) -> None:
+        """Lets the thread end after its last call. A later call gets another thread."""
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            jobs.put(None)
+
+
+def _serve(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Returns the loop of all `async` functions of this process, on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="async host functions", daemon=True).start()
+    return loop
+
+
+os.register_at_fork(after_in_child=_loop.cache_clear)  # the thread stays behind
+
+
+async def _awaited(run: Callable[[], Awaitable[Any]]) -> Any:
+    return await run()
+
+
+class Stream:
+    """An open generator of a function, whose steps are awaited if the function is `async`."""
+
+    def __init__(self, bound: BoundFunction, items: Iterator[Any] | AsyncIterator[Any]) -> None:
+        self.bound = bound
+        self._items = items
+
+    def step(self) -> Any:
+        """Returns the next item, or `END`."""
+        if isinstance(self._items, AsyncIterator):
+            return anext(self._items, END)
+        return next(self._items, END)
+
+    def close(self) -> Any:
+        """Runs the generator's own end."""
+        return getattr(self._items, "aclose" if self.bound.is_async else "close")()
+
+
+class RunningCall:
+    """One call, or one step of a stream, that runs. It ends by itself or is given up.
+
+    `kept` takes the value of a call that makes a stream, and returns the stream's number.
+
+    Attributes:
+        size: The bytes of its arguments.
+        began: When it began, on the monotonic clock.
+        outcome: How it ended, in a word.
+        future: Its value.
+    """
+
+    def __init__(
+        self,
+        bound: BoundFunction,
+        run: Callable[[], Any],
+        thread: CallThread,
+        *,
+        is_async: bool,
+        size: int = 0,
+        kept: Callable[[Any], int] | None = None,
+    ) -> None:
+        self.bound = bound
+        self.size = size
+        self.began = time.monotonic()
+        self.outcome = "returned"
+        self._thread = thread
+        self._is_async = is_async
+        self._kept = kept
+        self.future: Future[Any]
+        if is_async:
+            self.future = asyncio.run_coroutine_threadsafe(_awaited(run), _loop())
+        else:
+            self.future = thread.submit(run)
+
+    @property
+    def left_seconds(self) -> float:
+        """How long it may still take; infinite if it has ended."""
+        if self.future.done():
+            return math.inf
+        return self.began + self.bound.limits.seconds - time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """True if it has ended, or has no time left."""
+        return self.future.done() or self.left_seconds <= 0
+
+    def give_up(self, outcome: str) -> None:
+        """Ends the wait for it."""
+        self.outcome = outcome
+        if self._is_async:
+            self.future.cancel()
+        elif not self.future.done():
+            self._thread.give_up(self.future)
+
+    def answer(self) -> Answer:
+        """Returns the answer for the guest, once it is over."""
+        limits = self.bound.limits
+        if not self.future.done():
+            self.give_up("TimeoutError")
+            return _raised(TimeoutError(_SLOW.format(name=limits.name, seconds=limits.seconds)))
+        try:
+            value = self.future.result()
+        except CancelledError:
+            self.outcome = "interrupted"
+            return {"interrupted": True}
+        except Exception as problem:
+            self.outcome = type(problem).__name__
+            return _raised(problem)
+        if value is END:
+            return {}
+        if self._kept is not None:
+            return {"stream": self._kept(value)}
+        return self._plain(value)
+
+    def _plain(self, value: Any) -> Answer:
+        try:
+            answer = {"value": encoded(value)}
+        except NotPlainError as problem:
+            log_failure(f"the function {self.bound.limits.name}", problem)
+            self.outcome = "refused"
+            return {"refused": _NOT_PLAIN.format(why=problem)}
+        size, most = len(msgspec.json.encode(answer)), self.bound.limits.most_bytes
+        if size > most:
+            self.outcome = "refused"
+            return {"refused": _LARGE.format(size=size, most=most)}
+        return answer
+
+
+def close_stream(stream: Stream, thread: CallThread) -> None:
+    """Closes a stream, without waiting for it."""
+    if stream.bound.is_async:
+        asyncio.run_coroutine_threadsafe(_awaited(stream.close), _loop())
+    else:
+        thread.submit(stream.close)
+
+
+def _raised(problem: Exception) -> Answer:
+    """Returns an error for the guest: the class's name, the nearest builtin one's, and the text.
+
+    The text of a failed system call names no file: paths of the host are not for cells.
+    """
+    kinds = (each for each in type(problem).__mro__ if getattr(builtins, each.__name__, 0) is each)
+    said: object = problem
+    if isinstance(problem, KeyError) and problem.args:
+        said = problem.args[0]  # its text would be in quotes
+    elif isinstance(problem, OSError) and problem.strerror:
+        said = problem.strerror
+    text = str(said)[:_TEXT_MOST]
+    return {"raised": {"type": type(problem).__name__, "base": next(kinds).__name__, "text": text}}
