@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.interrupting import interrupt_many
-from tests.local import LocalSandbox, create_sandbox
 from tests.sampled import lasting
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 pytestmark = pytest.mark.soak
 
@@ -39,30 +38,31 @@ ENDS = {"KeyboardInterrupt", "Interrupted", "CancelledError"}
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
+def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
     """A sandbox that soon reports when it is stuck."""
     policy = ExecutionPolicy(grace_seconds=GRACE, cell_timeout=20.0, display_count=500)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)
     made.start().result(600)
     yield made
+    print(f"{made.next_count:,} cells")
     made.close()
 
 
-def lives(sandbox: LocalSandbox, number: int) -> None:
+def lives(sandbox: BaseSandbox, number: int) -> None:
     """Check that the next cell runs to its end, undisturbed."""
     result = sandbox.execute(f"print({number})")
     assert result.success, (number, result.error)
     assert result.stdout == f"{number}\n"
 
 
-def interrupt_at(sandbox: LocalSandbox, *delays: float) -> list[threading.Timer]:
+def interrupt_at(sandbox: BaseSandbox, *delays: float) -> list[threading.Timer]:
     timers = [threading.Timer(delay, sandbox.interrupt) for delay in delays]
     for timer in timers:
         timer.start()
     return timers
 
 
-def test_a_long_cell_always_ends_by_its_interrupt(sandbox: LocalSandbox) -> None:
+def test_a_long_cell_always_ends_by_its_interrupt(sandbox: BaseSandbox) -> None:
     dice = random.Random(1)
     for number in lasting(2):
         code, delay = dice.choice(LONG), dice.uniform(0.0005, 0.15)
@@ -77,7 +77,7 @@ def test_a_long_cell_always_ends_by_its_interrupt(sandbox: LocalSandbox) -> None
         lives(sandbox, number)
 
 
-def test_a_double_interrupt_is_for_one_cell(sandbox: LocalSandbox) -> None:
+def test_a_double_interrupt_is_for_one_cell(sandbox: BaseSandbox) -> None:
     dice = random.Random(2)
     for number in lasting():
         first = dice.uniform(0.0005, 0.1)
@@ -90,7 +90,7 @@ def test_a_double_interrupt_is_for_one_cell(sandbox: LocalSandbox) -> None:
         lives(sandbox, number)
 
 
-def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: LocalSandbox) -> None:
+def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: BaseSandbox) -> None:
     dice = random.Random(3)
     for number in lasting():
         timers = interrupt_at(sandbox, dice.uniform(0, 0.012))
@@ -101,14 +101,14 @@ def test_an_interrupt_around_a_short_cell_hurts_that_cell_at_most(sandbox: Local
         lives(sandbox, number)
 
 
-def test_an_interrupt_while_idle_ends_no_turn(sandbox: LocalSandbox) -> None:
+def test_an_interrupt_while_idle_ends_no_turn(sandbox: BaseSandbox) -> None:
     for number in range(400):
         assert sandbox.interrupt() is False
         lives(sandbox, number)
 
 
 def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
-    sandbox: LocalSandbox,
+    sandbox: BaseSandbox,
 ) -> None:
     dice = random.Random(4)
     for number in lasting():
@@ -119,7 +119,7 @@ def test_an_interrupt_around_the_death_of_a_guest_hurts_no_later_cell(
         lives(sandbox, number)
 
 
-def test_at_most_one_of_queued_cells_is_interrupted(sandbox: LocalSandbox) -> None:
+def test_at_most_one_of_queued_cells_is_interrupted(sandbox: BaseSandbox) -> None:
     dice = random.Random(5)
     for number in lasting():
         futures = [sandbox.submit("import time; time.sleep(0.02)") for _ in range(4)]
@@ -130,7 +130,7 @@ def test_at_most_one_of_queued_cells_is_interrupted(sandbox: LocalSandbox) -> No
         lives(sandbox, number)
 
 
-def test_f8_case_47_thousands_of_interrupts_over_ten_kinds_of_cells(sandbox: LocalSandbox) -> None:
+def test_f8_case_47_thousands_of_interrupts_over_ten_kinds_of_cells(sandbox: BaseSandbox) -> None:
     """Each comes within 16 ms of the cell's begin, and the cells take about as long."""
     ends = interrupt_many(sandbox, lasting(4), seed=47)
     assert ends["ended"] < 0.8 * sum(ends.values()), ends
