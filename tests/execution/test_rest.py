@@ -13,6 +13,7 @@ from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
 from tests.local import LocalSandbox
 from wasm_kernel.linux import memory
 from wasm_kernel.service.sandbox_factory import Isolation
+from wasm_kernel.state.pages import Content
 
 BEFORE = """
 import asyncio, os, time
@@ -83,7 +84,7 @@ def test_a_request_to_rest_does_not_wait_for_a_commit(
     wait_for(sandbox.rest)
     copy, is_taken, goes_on, ended = memory.read_ranges, *(threading.Event() for _ in range(3))
 
-    def copy_slowly(*args: Any) -> bytearray:
+    def copy_slowly(*args: Any) -> Content:
         is_taken.set()
         goes_on.wait(PATIENCE)
         ended.set()

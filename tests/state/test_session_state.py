@@ -454,7 +454,7 @@ def test_a_result_does_not_wait_for_its_commit(
     sandbox.checkpoints()
     copy, has_result = memory.read_ranges, threading.Event()
 
-    def copy_later(*args: Any) -> bytearray:
+    def copy_later(*args: Any) -> Content:
         return copy(*args) if has_result.wait(PATIENCE) else _no_memory()
 
     monkeypatch.setattr(memory, "read_ranges", copy_later)

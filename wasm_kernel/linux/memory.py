@@ -32,6 +32,7 @@ _read = libc.function(
 )
 _ARENA_MAX = -8  # of mallopt
 RANGES_MOST = 1024  # IOV_MAX
+_LARGE_COPY = 16 * 1024 * 1024  # bytes, from which on a copy gets whole pages of the system
 COPIED_MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB
 
 Range = tuple[int, int]
@@ -177,12 +178,20 @@ def view(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B").toreadonly()
 
 
-def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray:
+def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray | mmap.mmap:
     """Returns a copy of the contents of ranges of memory, one after the other.
-    A cell leaves hundreds of small dirty ranges; one C call each would cost more than the copying.
-    process_vm_readv(2), asked about the own process, copies a thousand at once.
+
+    Other threads go on meanwhile: a new `bytearray` is first filled with zeros, and a gigabyte of
+    them would stop all threads for seconds. A cell leaves hundreds of small dirty ranges; one C
+    call each would cost more than the copying. process_vm_readv(2), asked about the own process,
+    copies a thousand at once.
     """
-    target = bytearray(sum(end - start for start, end in ranges))
+    size = sum(end - start for start, end in ranges)
+    try:
+        is_large = size >= _LARGE_COPY
+        target = mmap.mmap(-1, size, mmap.MAP_PRIVATE) if is_large else bytearray(size)
+    except OSError:
+        raise MemoryError from None
     base, done = ctypes.addressof(ctypes.c_char.from_buffer(target)) if target else 0, 0
     for part in _portions(ranges):
         remote = array("Q", [n for a, b in part for n in (address + a, b - a)])

@@ -43,7 +43,7 @@ _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
 _DAMAGED = "a commit is damaged"
 _CUT = "a commit is cut off"
 
-Part = bytes | bytearray | memoryview
+Part = bytes | memoryview | Content
 """A part of a content."""
 
 Stamp = tuple[int, ...]

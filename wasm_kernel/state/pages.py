@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import platform
 import struct
@@ -34,7 +35,7 @@ Run = tuple[int, int]
 
 Runs = tuple[Run, ...]
 
-Content = bytearray
+Content = bytearray | mmap.mmap
 """The pages of runs, one after the other."""
 
 Place = tuple[int, int, int]

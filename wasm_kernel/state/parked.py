@@ -18,7 +18,7 @@ from wasm_kernel.linux.memory import MovedMemory, Range
 from wasm_kernel.state.commits import GuestPages
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import merge, without
+from wasm_kernel.state.pages import Content, merge, without
 
 _LONG = 256 * 1024  # bytes; a shorter range is overwritten without being cleared first
 
@@ -104,7 +104,7 @@ class ParkedMemory:
         self._moved.close()
 
 
-def _write(address: int, ranges: Iterable[Range], content: bytearray) -> None:
+def _write(address: int, ranges: Iterable[Range], content: Content) -> None:
     at = ctypes.addressof(ctypes.c_char.from_buffer(content)) if content else 0
     for start, end in ranges:
         ctypes.memmove(address + start, at, end - start)
