@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.faces import open_files
+from tests.faces import happens, open_files
 from tests.peak import MB
 from tests.sampled import sampled
 from wasm_kernel import create_sandbox
@@ -124,7 +124,8 @@ def test_case_06_open_files_do_not_pile_up_over_deaths(victim: Victim) -> None:
     mine, before = len(open_files()), len(open_files(victim.process))
     for _ in range(3):
         victim.run("files = [open(f'f{i}', 'w') for i in range(20)]; import os; os._exit(1)")
-    assert len(open_files(victim.process)) <= before + 5
+    # commits that are just folded are open as well
+    assert happens(lambda: len(open_files(victim.process)) <= before + 5)
     assert len(open_files()) <= mine + 5
 
 
