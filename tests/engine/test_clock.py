@@ -450,6 +450,22 @@ def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
     assert (signals.raised, signals.pending()) == (2, True)
 
 
+def test_an_interrupt_before_the_guest_has_its_request_waits_for_that(
+    clock: Clock, signals: Noted, at: Time
+) -> None:
+    """Before, the guest seemed unable to begin a cell, and the cell before was taken back."""
+    clock.arm(signals, None, 2.0, begins=True)
+    clock.interrupt()
+    at.now += 3.0
+    assert not overdue(clock)
+    clock.request_taken()
+    at.now += 1.0
+    assert not overdue(clock)
+    at.now += 2.0
+    assert clock.on_epoch()
+    assert clock.reason == StopReason("grace", 2.0)
+
+
 def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_once(
     clock: Clock, signals: Noted, at: Time
 ) -> None:

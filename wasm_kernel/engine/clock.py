@@ -329,7 +329,8 @@ class Clock:
             if self._signalled > 0 and not signals.pending():
                 self._second_interrupt = True  # a third one does not take that back
             self._signalled = self._asked
-            self._grace_until = self._grace_until or now + self._grace
+            if self._begin_by is None:  # until then, only that limit ends the call
+                self._grace_until = self._grace_until or now + self._grace
             signals.raise_()
         elif self._grace_until is not None and not self._second_interrupt and not signals.pending():
             self._grace_until = None  # taken: the guest decides what to do with it

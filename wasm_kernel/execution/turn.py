@@ -19,7 +19,6 @@ from wasm_kernel.errors import (
     GuestCrashed,
     GuestExited,
     GuestStopped,
-    Interrupted,
     NeverBegan,
     OutOfFuel,
     StackExhausted,
@@ -49,7 +48,7 @@ _FOR_RUNNING_CODE = (
     protocol.Command,
     *get_args(protocol.FunctionFrame),
 )
-_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
+_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, NeverBegan)
 _BEGIN_FUEL = 10**8  # an empty cell burns a thirtieth of that
 _NOT_COUNTED = (
     "[wasm-kernel] This session does not count fuel, so fuel= limits nothing. Use seconds=.\n"
