@@ -57,7 +57,7 @@ _NEEDED = (
 """The modules that kernels need at their start or later; forked kernels share one copy."""
 
 _FIRST_SECONDS = 5.0  # for the first request for a worker, before what kernels need is loaded
-_QUIET_SECONDS = 1.0  # after it, for the first guest's start: that has the processors' time
+_QUIET_SECONDS = 0.3  # after it, for the first guest's start: that has the processors' time
 _WAITING = 64  # launchers with a pending request
 _HANDSHAKE_SECONDS = 10.0
 _MOST = 16 * 1024 * 1024  # bytes of a request: Linux allows no more for arguments and variables
