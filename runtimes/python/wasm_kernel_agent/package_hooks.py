@@ -294,13 +294,43 @@ class _NoMemo(dict[int, Any]):
 
 
 def tell_positions_from_int32(module: ModuleType) -> None:
-    """Lets scipy look up the common type of two types each time.
+    """Lets scipy's sparse arrays be of int64 in place of positions.
 
-    Its cache uses the hash of types. Positions and `int32` have the same hash, since they are
-    equal.
+    It also looks up the common type of two types each time: its cache uses the hash of types, and
+    positions and `int32` have the same hash, since they are equal.
     """
     types: Any = module
     types._upcast_memo = _NoMemo()
+    get_type, wide = types.getdtype, types.np.dtype(types.np.int64)
+
+    def get_wide_type(*args: Any, **settings: Any) -> Any:
+        given = get_type(*args, **settings)
+        return wide if given.char == "l" else given
+
+    types.getdtype = get_wide_type
+
+
+def widen_sparse_data(module: Any) -> None:
+    """Lets scipy's sparse arrays hold positions as int64: their compiled code adds up numbers of
+    equal places.
+    """
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
+
+    def widening_data(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def init(self: Any, *args: Any, **settings: Any) -> None:
+            original(self, *args, **settings)
+            self.data = numpy_types.widen(self.data)
+
+        return init
+
+    for kind in (
+        module._coo._coo_base,
+        module._compressed._cs_matrix,
+        module._bsr._bsr_base,
+        module._dia._dia_base,
+    ):
+        kind.__init__ = widening_data(kind.__init__)
 
 
 def decode_jpeg(_: ModuleType) -> None:
@@ -348,8 +378,12 @@ CHANGES: dict[str, Change] = {
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
+    "scipy.ndimage._filters": widening("_min_or_max_filter"),
+    "scipy.ndimage._ni_support": widening("_get_output", 1),
     "scipy.signal._peak_finding": take_wide_peaks,
+    "scipy.sparse": widen_sparse_data,
     "scipy.sparse._csparsetools": check_indexes_of_lists,
+    "scipy.sparse.csgraph._laplacian": widening("laplacian"),
     "scipy.sparse._sputils": tell_positions_from_int32,
     "scipy.special._ufuncs": take_orders_as_int32,
     "scipy.spatial._ckdtree": pickling("keep_trees_of_scipy"),
