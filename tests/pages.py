@@ -18,6 +18,7 @@ ALL = [*sorted(ROOT.glob("*.md")), ROOT / "examples/README.md", *SITE]
 PROGRAMS = {
     "README": ROOT / "README.md",
     "python": DOCS / "python.md",
+    "functions": DOCS / "functions.md",
     "javascript": DOCS / "javascript.md",
     "service": DOCS / "tutorials/hosting.md",
     "agent": DOCS / "tutorials/agent.md",

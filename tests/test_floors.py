@@ -37,6 +37,7 @@ ROOMS = [
 """The rooms from the lowest floor up. `outputs` is not among them and has its own test."""
 FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], start=1)}
 FLOORS["outputs"] = FLOORS["sessions"]
+FLOORS["integrations"] = FLOORS["frontends"] + 1
 STILL_UP: set[tuple[str, str]] = set()
 """Upward imports that are still there. No entry may be added."""
 LANGUAGE = re.compile(r"(?<!RuntimeType\.)python|%pip", re.IGNORECASE)
@@ -55,6 +56,7 @@ DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
 DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
+DECLARED |= {"PIL", "dspy", "smolagents"}  # of programs that import their interfaces
 DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
@@ -230,6 +232,7 @@ def test_every_foreign_import_is_declared() -> None:
 
 def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
     others = {ROOT / PACKAGE / "frontends" / name for name in ("batch", "mcp")}  # not in a kernel
+    others |= {ROOT / PACKAGE / "integrations"}
     within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))
     foreign = {top(found) for found in within} - {PACKAGE, *sys.stdlib_module_names}
     assert foreign <= {*IMPORTED_WHEN_CONFINED, *PACKAGES}  # of front ends and of workers

@@ -52,7 +52,7 @@ def test_more_bytes_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch
 def test_the_room_for_a_copy_is_not_filled_first(
     monkeypatch: pytest.MonkeyPatch, stretch: Stretch
 ) -> None:
-    """Before, no other thread of a worker went on meanwhile: one with 1.2 GB seemed to hang."""
+    """Before, no other thread of a worker went on at that time: one with 1.2 GB seemed to hang."""
     read, held = memory._read, []
 
     def noting(*args: int) -> int:

@@ -181,7 +181,7 @@ def view(address: int, size: int) -> memoryview:
 def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray | mmap.mmap:
     """Returns a copy of the contents of ranges of memory, one after the other.
 
-    Other threads go on meanwhile: a new `bytearray` is first filled with zeros, and a gigabyte of
+    Other threads go on: a new `bytearray` is first filled with zeros, and a gigabyte of
     them would stop all threads for seconds. A cell leaves hundreds of small dirty ranges; one C
     call each would cost more than the copying. process_vm_readv(2), asked about the own process,
     copies a thousand at once.

@@ -22,7 +22,7 @@ from wasm_kernel.service import plain_data
 
 Function = Callable[..., Any]
 _KINDS = inspect.Parameter
-_NAME = "a function of the host needs a name that is a Python identifier without a first _, not "
+_NAME = "a function of the host needs a name that is a Python identifier, not "
 _BUILTIN = "would hide Python's own; give another: HostFunction(function, name=...)"
 
 
@@ -67,8 +67,7 @@ class HostFunction:
 
 
 def _check_name(name: str) -> None:
-    is_name = name.isidentifier() and name.isascii() and not name.startswith("_")
-    if not is_name or keyword.iskeyword(name):
+    if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
         raise ValueError(f"{_NAME}{name!r}")
     if hasattr(builtins, name):
         raise ValueError(f"a function named {name!r} {_BUILTIN}")

@@ -44,6 +44,11 @@ def encoded(value: Any) -> Json:
 def _converted(value: Any) -> Any:
     if _is_model(type(value)):
         return value.model_dump()
+    for base in (str, int, float):  # of a subclass
+        if isinstance(value, base):
+            return base(value)
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy's
+        return value.item()
     raise NotPlainError(f"{type(value).__name__} is no plain data")
 
 

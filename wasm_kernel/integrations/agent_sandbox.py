@@ -1,0 +1,106 @@
+"""`AgentSandbox`: a sandbox for the code of a framework's agent, with the agent's tools."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wasm_kernel import HostFunction, Sandbox, SandboxResult, create_sandbox
+
+Tool = Callable[..., Any]
+
+_VARIABLES = "_wasm_kernel_variables"
+_SET = f"globals().update({_VARIABLES}())"
+_AS_GLOBALS = (
+    "import builtins as _b; globals().update({{n: getattr(_b, n) for n in {names!r}}}); del _b"
+)
+
+
+class Answered(Exception):
+    """Ends the cell that has given the agent's final answer."""
+
+
+class AgentSandbox:
+    """A sandbox whose cells call an agent's tools. One thread uses it; close it.
+
+    Args:
+        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
+            deleted with it.
+        options: The options of `create_sandbox` for a sandbox of its own.
+    """
+
+    def __init__(self, sandbox: Sandbox | None, options: Mapping[str, Any]) -> None:
+        self._folder = ""
+        if sandbox is None and "workspace" not in options:
+            self._folder = tempfile.mkdtemp(prefix="wasm-kernel-agent-")
+            options = {**options, "workspace": self._folder}
+        self._owns = sandbox is None
+        self.sandbox = create_sandbox(**options) if sandbox is None else sandbox
+        self._variables: Mapping[str, Any] = {}
+        self._context = contextvars.copy_context()
+        self.offer({})
+
+    def offer(self, tools: Mapping[str, HostFunction]) -> None:
+        """Makes these tools globals of cells."""
+        own = HostFunction(lambda: self._variables, name=_VARIABLES)
+        self.sandbox.offer_functions([own, *tools.values()])
+        self._run_own(_AS_GLOBALS.format(names=[*tools]))
+
+    def tool(
+        self, name: str, call: Tool, like: inspect.Signature, *, doc: str = ""
+    ) -> HostFunction:
+        """Returns a tool for `offer`, with the parameters of `like`, each of any type.
+
+        It gets its arguments by name, as frameworks call tools. It runs in the context of the
+        thread that calls `run`, as frameworks keep settings there.
+        """
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _by_name(like.bind(*args, **kwargs))
+            return self._context.copy().run(call, *args, **kwargs)
+
+        untyped = [
+            each.replace(annotation=inspect.Parameter.empty) for each in like.parameters.values()
+        ]
+        vars(called)["__signature__"] = inspect.Signature(untyped)
+        called.__doc__ = doc or inspect.getdoc(call)
+        return HostFunction(called, name=name, seconds=600.0)
+
+    def set_variables(self, variables: Mapping[str, Any]) -> None:
+        """Sets variables of cells from plain data; raises `TypeError` if a value is none."""
+        self._variables = variables
+        result = self._run_own(_SET)
+        self._variables = {}
+        if result.error is not None:
+            raise TypeError(f"a variable can't be passed to the sandbox: {result.error.evalue}")
+
+    def run(self, code: str) -> SandboxResult:
+        """Runs a cell."""
+        self._context = contextvars.copy_context()
+        return self.sandbox.execute(code)
+
+    def _run_own(self, code: str) -> SandboxResult:
+        return self.sandbox.execute(code, silent=True, store_history=False)
+
+    def close(self) -> None:
+        """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
+        if self._owns:
+            self.sandbox.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _by_name(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns arguments as names with values, as far as the signature allows."""
+    kinds = {name: each.kind for name, each in bound.signature.parameters.items()}
+    if {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL} & {*kinds.values()}:
+        return bound.args, bound.kwargs
+    named = {**bound.arguments}
+    for name, kind in kinds.items():
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            named |= named.pop(name, {})
+    return (), named

@@ -1,0 +1,145 @@
+"""A code interpreter for DSPy: `RLM(..., interpreter_factory=SandboxInterpreter)`, or
+`dspy.configure(interpreter_factory=SandboxInterpreter)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
+
+from wasm_kernel import HostFunction, Sandbox, WasmKernelError
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered
+
+_SUBMIT = "SUBMIT"
+
+
+class SandboxInterpreter:
+    """A `CodeInterpreter`: runs code in a sandbox; tools run in this process.
+
+    Args:
+        tools: The functions that code may call, by name. The dict may be changed later.
+        output_fields: The fields of the final output, each with a `name`.
+        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
+            deleted with it.
+        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    """
+
+    execution_instructions = (
+        "Code runs in a sandboxed CPython with numpy, pandas, scipy, scikit-learn and matplotlib, "
+        "without a network, processes or threads. Variables and imports persist. Tools and SUBMIT "
+        "are global functions."
+    )
+
+    def __init__(
+        self,
+        tools: dict[str, Callable[..., Any]] | None = None,
+        output_fields: list[dict[str, Any]] | None = None,
+        *,
+        sandbox: Sandbox | None = None,
+        **options: Any,
+    ) -> None:
+        self.tools = dict(tools or {})
+        self.output_fields = output_fields
+        self._given = sandbox
+        self._options = options
+        self._agent: AgentSandbox | None = None
+        self._offered: object = None
+        self._final: list[dict[str, Any]] = []
+        self._is_shut = False
+
+    def start(self) -> None:
+        """Makes the sandbox, if there is none yet.
+
+        Raises:
+            CodeInterpreterError: it was shut down, or can't be started.
+        """
+        if self._is_shut:
+            raise CodeInterpreterError("this interpreter was shut down; make another one")
+        try:
+            self._agent = self._agent or AgentSandbox(self._given, self._options)
+        except WasmKernelError as problem:
+            raise CodeInterpreterError(str(problem)) from problem
+
+    def execute(self, code: str, variables: dict[str, Any] | None = None) -> Any:
+        """Runs code.
+
+        Args:
+            code: The code.
+            variables: Variables to set before, from plain data.
+
+        Returns:
+            A `FinalOutput` if the code has called `SUBMIT`; otherwise its standard output, or the
+            text of its last expression's value, or None.
+
+        Raises:
+            CodeExecutionError: the code has failed.
+            SyntaxError: it is no Python.
+            CodeInterpreterError: the sandbox can't be used.
+        """
+        self.start()
+        assert self._agent is not None
+        try:
+            self._offer(self._agent)
+            if variables:
+                self._agent.set_variables(variables)
+            self._final.clear()
+            result = self._agent.run(code)
+        except (WasmKernelError, TypeError) as problem:
+            raise CodeInterpreterError(str(problem)) from problem
+        if self._final:
+            return FinalOutput(self._final[0])
+        if (error := result.error) is not None:
+            if error.ename in ("SyntaxError", "IndentationError"):
+                raise SyntaxError(error.evalue)
+            raise CodeExecutionError(f"{error.ename}: {error.evalue}")
+        shown = [each.data.get("text/plain") for each in result.outputs if each.kind == "result"]
+        return result.stdout or next(iter(shown), None)
+
+    def _offer(self, agent: AgentSandbox) -> None:
+        now = (dict(self.tools), self.output_fields)
+        if now == self._offered:
+            return
+        functions = {
+            name: agent.tool(name, _plain(tool), inspect.signature(tool))
+            for name, tool in now[0].items()
+        }
+        agent.offer({**functions, _SUBMIT: self._submit(agent)})
+        self._offered = now
+
+    def _submit(self, agent: AgentSandbox) -> HostFunction:
+        names = [field["name"] for field in self.output_fields or [{"name": "output"}]]
+
+        def submit(*args: Any, **kwargs: Any) -> None:
+            """Gives the final output, and ends the code."""
+            values = {**dict(zip(names, args, strict=False)), **kwargs}
+            if set(values) != set(names) or len(args) + len(kwargs) != len(names):
+                raise TypeError(f"SUBMIT takes {', '.join(names)}")
+            self._final.append(values)
+            raise Answered("this code has given its final output")
+
+        return agent.tool(_SUBMIT, submit, inspect.signature(submit))
+
+    def shutdown(self) -> None:
+        """Closes the sandbox. Safe to call twice."""
+        self._is_shut = True
+        if self._agent is not None:
+            self._agent.close()
+
+
+def _plain(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a tool as code calls it: without `await`."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        value = tool(*args, **kwargs)
+        return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+    call.__doc__ = inspect.getdoc(tool)
+    return call
+
+
+async def _awaited(value: Any) -> Any:
+    return await value

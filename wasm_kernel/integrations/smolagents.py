@@ -1,0 +1,104 @@
+"""An executor for smolagents: `CodeAgent(..., executor=SandboxExecutor())`."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import inspect
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from smolagents.agent_types import AgentType
+from smolagents.local_python_executor import CodeOutput, InterpreterError, PythonExecutor
+
+from wasm_kernel import HostFunction, Sandbox
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered
+
+_ANSWER = "final_answer"
+
+
+class SandboxExecutor(PythonExecutor):
+    """Runs the code of a `CodeAgent` in a sandbox. The agent's tools run in this process.
+
+    Variables last from step to step. Every package of the sandbox can be imported, whatever the
+    agent's `additional_authorized_imports` say. The agent's `cleanup` closes it.
+
+    Args:
+        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
+            deleted with it.
+        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    """
+
+    def __init__(self, sandbox: Sandbox | None = None, **options: Any) -> None:
+        self._agent = AgentSandbox(sandbox, options)
+        self._answers: list[Any] = []
+        self.state: dict[str, Any] = {}
+
+    def send_tools(self, tools: Mapping[str, Any]) -> None:
+        """Lets cells call these tools, and managed agents. `final_answer` ends its cell."""
+        self._agent.offer({name: self._tool(name, tool) for name, tool in tools.items()})
+
+    def _tool(self, name: str, tool: Any) -> HostFunction:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            value = tool(*args, **kwargs)
+            if name == _ANSWER:
+                self._answers.append(value)
+                raise Answered("this cell has given the final answer")
+            return value.to_raw() if isinstance(value, AgentType) else value
+
+        inputs: Mapping[str, Mapping[str, Any]] | None = getattr(tool, "inputs", None)
+        like = inspect.signature(tool) if inputs is None else _signature_of(inputs)
+        return self._agent.tool(name, call, like, doc=getattr(tool, "description", ""))
+
+    def send_variables(self, variables: Mapping[str, Any]) -> None:
+        """Sets variables of cells from plain data; raises `TypeError` if a value is none."""
+        if variables:
+            self._agent.set_variables(variables)
+
+    def __call__(self, code_action: str) -> CodeOutput:
+        """Runs a step of the agent.
+
+        Raises:
+            InterpreterError: the code has failed; the text is for the agent.
+        """
+        self._answers.clear()
+        result = self._agent.run(code_action)
+        logs = result.stdout + result.stderr
+        self.state["_print_outputs"] = logs
+        if self._answers:
+            return CodeOutput(output=self._answers[0], logs=logs, is_final_answer=True)
+        if result.error is not None:
+            raise InterpreterError(f"{result.error.ename}: {result.error.evalue}")
+        return CodeOutput(output=_value_of(result.outputs), logs=logs, is_final_answer=False)
+
+    def cleanup(self) -> None:
+        """Closes a sandbox of its own. Safe to call twice."""
+        self._agent.close()
+
+
+def _signature_of(inputs: Mapping[str, Mapping[str, Any]]) -> inspect.Signature:
+    """Returns the signature of a tool with these inputs: a nullable one may be left out."""
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=None if each.get("nullable") else inspect.Parameter.empty,
+        )
+        for name, each in sorted(inputs.items(), key=lambda item: bool(item[1].get("nullable")))
+    ]
+    return inspect.Signature(parameters)
+
+
+def _value_of(outputs: tuple[Any, ...]) -> Any:
+    """Returns the value of a cell's last expression: a literal, an image, or its text."""
+    found: Mapping[str, Any] = next((o.data for o in outputs if o.kind == "result"), {})
+    if "image/png" in found:
+        from PIL import Image
+
+        return Image.open(io.BytesIO(base64.b64decode(found["image/png"])))
+    text = found.get("text/plain")
+    try:
+        return None if text is None else ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
