@@ -22,12 +22,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import local
 from tests.faces import PATIENCE
+from tests.local import Isolation
 from tests.ports import hand_out_own
 from tests.prepare import METERED, PLAIN, prepare
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 from wasm_kernel.frontends.jupyter import launcher
-from wasm_kernel.service.sandbox_factory import Isolation
 
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
@@ -189,7 +190,8 @@ def module_sandbox(
 
 
 def _started(workspace: Path, policy: ExecutionPolicy, isolation: Isolation) -> BaseSandbox:
-    made = create_sandbox(workspace=workspace, policy=policy, isolation=isolation)
+    make: Any = create_sandbox if isolation == "worker" else local.create_sandbox
+    made: BaseSandbox = make(workspace=workspace, policy=policy)
     made.start().result(FIRST_START_SECONDS)
     return made
 

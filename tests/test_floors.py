@@ -42,9 +42,7 @@ STILL_UP: set[tuple[str, str]] = set()
 """Upward imports that are still there. No entry may be added."""
 LANGUAGE = re.compile(r"(?<!RuntimeType\.)python|%pip", re.IGNORECASE)
 """Matches words of one guest language in identifiers, imports, sentences and comments."""
-SPEAKS_OF_PYTHON = {
-    "execution/create.py",
-}
+SPEAKS_OF_PYTHON: set[str] = set()
 """Files of rooms without a language that still name one. No entry may be added."""
 JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}
 JUPYTER |= {"tornado", "traitlets", "zmq"}

@@ -184,11 +184,18 @@ class Notices:
         page: Takes sentences to show beside the output of cells; None if no page shows them.
     """
 
-    def __init__(self, logger: SandboxLogger, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        logger: SandboxLogger,
+        *,
+        quiet: bool = False,
+        crash_is_told: bool = False,
+        page: Callable[[str], None] | None = None,
+    ) -> None:
         self.logger = logger
         self.quiet = quiet
-        self.crash_is_told = False
-        self.page: Callable[[str], None] | None = None
+        self.crash_is_told = crash_is_told
+        self.page = page
         self._unseen: deque[str] = deque()
 
     def log(self, event: str, **fields: Any) -> None:

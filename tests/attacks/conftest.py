@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests import local
 from tests.faces import PATIENCE, process_of, put_back
+from tests.local import Isolation
 from tests.peak import Peak
 from wasm_kernel import (
     BaseSandbox,
@@ -23,7 +25,6 @@ from wasm_kernel import (
 )
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.linux import trees
-from wasm_kernel.service.sandbox_factory import Isolation
 
 SMALL = ExecutionPolicy(
     cell_timeout=PATIENCE,  # an attack that should reach one of these three limits sets its own
@@ -137,6 +138,12 @@ def small(**limits: Any) -> ExecutionPolicy:
     return ExecutionPolicy(**{**_fields(SMALL), **limits})
 
 
+def made_in(where: Isolation, workspace: Path, policy: ExecutionPolicy) -> BaseSandbox:
+    make: Any = create_sandbox if where == "worker" else local.create_sandbox
+    made: BaseSandbox = make(workspace=workspace, policy=policy)
+    return made
+
+
 @pytest.fixture(scope="module")
 def shared(
     warm: None, isolation: Isolation, tmp_path_factory: pytest.TempPathFactory
@@ -145,7 +152,7 @@ def shared(
 
     def make(policy: ExecutionPolicy) -> BaseSandbox:
         workspace = tmp_path_factory.mktemp("victim") / "app"
-        return create_sandbox(workspace=workspace, policy=policy, isolation=isolation)
+        return made_in(isolation, workspace, policy)
 
     made = Shared(make)
     yield made
@@ -173,7 +180,7 @@ def fresh_victim_of(warm: None, isolation: Isolation, tmp_path: Path) -> Iterato
 
     def one(name: str = "app", where: Isolation = isolation, **limits: Any) -> Victim:
         workspace, policy = tmp_path / name, small(**limits)
-        made.append(create_sandbox(workspace=workspace, policy=policy, isolation=where))
+        made.append(made_in(where, workspace, policy))
         return Victim(made[-1])
 
     yield one

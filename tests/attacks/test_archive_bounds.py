@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests import local
 from tests.attacks.test_archives import manifest, member, packed, refused
 from tests.peak import MB, Peak
 from tests.sampled import sampled
@@ -110,9 +111,7 @@ def test_states_that_are_holes_become_no_more_than_is_allowed(
     assert on_disk(root) < 150 * MB
     made = import_session(archive, root)
     assert on_disk(root / made.session_id) < 200 * MB
-    with get_session_sandbox(
-        made.session_id, workspace_root=root, isolation="in-process"
-    ) as sandbox:
+    with local.get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
         assert sandbox.execute("y = 2; print(y)").stdout == "2\n"
 
 

@@ -214,11 +214,10 @@ def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: 
 
 NO_ROOM = """
 import os, resource, sys, tempfile
-from wasm_kernel import HostFailed, create_sandbox
+from tests.local import create_sandbox
+from wasm_kernel import HostFailed
 
-with tempfile.TemporaryDirectory() as folder, create_sandbox(
-    workspace=folder + "/app", isolation="in-process"
-) as made:
+with tempfile.TemporaryDirectory() as folder, create_sandbox(workspace=folder + "/app") as made:
     made.execute("x = 1")
     limit, low = getattr(resource, sys.argv[1]), int(sys.argv[2])
     before = resource.getrlimit(limit)

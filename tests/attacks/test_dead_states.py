@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests import local
 from tests.stored import commits_in, rewritten, state_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.service.sandbox_factory import Isolation
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.commits import write_content
 from wasm_kernel.state.index import Commit, Record
@@ -30,8 +30,8 @@ sys.addaudithook(hook)
 """
 
 
-def opened(root: Path, session_id: str = ID, *, isolation: Isolation = "worker") -> BaseSandbox:
-    return get_session_sandbox(session_id, workspace_root=root, isolation=isolation)
+def opened(root: Path, session_id: str = ID) -> BaseSandbox:
+    return get_session_sandbox(session_id, workspace_root=root)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_state_that_never_answers_is_left_for_the_one_before(
     with opened(saved) as sandbox:
         assert sandbox.execute(SPINS).success
     monkeypatch.setattr("wasm_kernel.execution.runner.START_SECONDS", 1.0)
-    with opened(saved, isolation="in-process") as sandbox:
+    with local.get_session_sandbox(ID, workspace_root=saved) as sandbox:
         result = sandbox.execute("print(x)")
         assert (result.stdout, result.error) == ("2\n", None)
         assert "No guest runs in the saved state after In[3]" in result.stderr

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import local
 from tests.attacks.conftest import Making, Victim
 from tests.execution.committing import CELL, FILES, WHOLE
 from tests.faces import full_disk, wait_for
@@ -209,7 +210,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
     monkeypatch: pytest.MonkeyPatch, warm: None, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(locks.HistoryLock, "take", full_disk)
-    with create_sandbox(workspace=tmp_path, isolation="in-process") as sandbox:
+    with local.create_sandbox(workspace=tmp_path) as sandbox:
         assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
         sandbox.execute("import os; x = 2; os._exit(1)")
         assert sandbox.execute("print(x)").stdout == "1\n"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from wasm_kernel.execution.sandbox import LocalSandbox
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import PATIENCE
+from tests.local import Isolation
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.service.sandbox_factory import Isolation
 
 MAGIC = """
 from IPython.core.magic import no_var_expand, register_line_magic

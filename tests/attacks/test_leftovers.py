@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import local
 from tests.attacks.conftest import Making, Victim
 from tests.faces import PATIENCE
+from tests.local import Isolation
 from tests.sampled import sampled
-from wasm_kernel import NeverBegan, create_sandbox
+from wasm_kernel import NeverBegan
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service.sandbox_factory import Isolation
 
 LIMIT, GRACE = 0.5, 0.2  # seconds, for cells that would not end; other cells have plenty
 
@@ -256,11 +257,7 @@ def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(fresh_victim_o
 def test_f7_a_later_process_is_not_stuck_either(warm: None, tmp_path: Path) -> None:
     policy = ExecutionPolicy(cell_timeout=PATIENCE, grace_seconds=GRACE)
     opened = partial(
-        create_sandbox,
-        workspace=tmp_path / "app",
-        policy=policy,
-        resume="always",
-        isolation="in-process",
+        local.create_sandbox, workspace=tmp_path / "app", policy=policy, resume="always"
     )
     with opened() as first:
         first.execute("x = 1")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import local
 from tests.private import private_folders, private_of
 from tests.sampled import sampled
 from wasm_kernel import (
@@ -145,9 +146,7 @@ def _session(root: Path) -> BaseSandbox:
 
 def _notebook(root: Path) -> Any:
     """A kernel's sandbox."""
-    sandbox: Any = get_session_sandbox(
-        ID, workspace_root=root, policy=POLICY, isolation="in-process"
-    )
+    sandbox: Any = local.get_session_sandbox(ID, workspace_root=root, policy=POLICY)
     book, secret = root.parent / "book", root.parent / "runtime" / "kernel.json"
     plant(book, root.parent / "outside", _file_link, NAMES[-14:])  # as hostile as the workspace
     with chdir(book):
@@ -222,7 +221,7 @@ def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
 
 
 def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_path: Path) -> None:
-    opened = partial(get_session_sandbox, ID, workspace_root=tmp_path, isolation="in-process")
+    opened = partial(local.get_session_sandbox, ID, workspace_root=tmp_path)
     (tmp_path / "keep").mkdir()
     for _ in range(2):
         with opened() as sandbox:

@@ -24,7 +24,7 @@ OUR_API = """
 import sys
 from pathlib import Path
 from wasm_kernel import create_sandbox
-sandbox = create_sandbox(workspace=Path(sys.argv[1]), isolation=sys.argv[2])
+sandbox = create_sandbox(workspace=Path(sys.argv[1]))
 result = sandbox.execute("import pandas as pd; pd.DataFrame({'a': [1, 2]})")
 print(result.outputs[-1].data["text/html"], flush=True)
 sandbox.close()

@@ -11,8 +11,7 @@ from typing import Any
 from tests.benchmarks.cloudpickled import measured
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Row
-from tests.local import create_sandbox
-from wasm_kernel import ExecutionPolicy
+from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.execution.turns import GuestTurns
 from wasm_kernel.state.recorder import Recorder
 

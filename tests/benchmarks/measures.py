@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 from tests.benchmarks import compute, history, service
@@ -191,14 +190,12 @@ def _computed(
 
 def python_api(sides: Sides, rounds: int) -> Iterator[Row]:
     """The time from starting a Python process to a DataFrame as HTML, without Jupyter."""
-    for isolation in ("worker", "in-process"):
-        first_frame = partial(_first_frame_of_a_process, isolation=isolation)
-        samples = by_turns(sides, rounds, first_frame)
-        yield Row(f"Python API: new process to first DataFrame, {isolation}", *samples, "s", 0.5)
+    samples = by_turns(sides, rounds, _first_frame_of_a_process)
+    yield Row("Python API: new process to first DataFrame", *samples, "s", 0.5)
 
 
-def _first_frame_of_a_process(side: Side, isolation: str) -> float:
-    command = [str(side.python), "-c", side.api, str(side.folder), isolation]
+def _first_frame_of_a_process(side: Side) -> float:
+    command = [str(side.python), "-c", side.api, str(side.folder)]
     begun = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=side.folder, text=True) as process:
         assert process.stdout is not None

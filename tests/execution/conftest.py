@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faces import AnySandbox, put_back
-from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
-Opening = Callable[..., LocalSandbox]
+Opening = Callable[..., Sandbox]
 
 
 @pytest.fixture
@@ -29,13 +29,10 @@ def sandbox(module_sandbox: AnySandbox) -> AnySandbox:
 
 @pytest.fixture
 def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
-    """Opens sandboxes in this process, which takes a tenth of the time that workers take.
+    """Opens sandboxes, which are closed after the test."""
+    made: list[Sandbox] = []
 
-    They are closed after the test.
-    """
-    made: list[LocalSandbox] = []
-
-    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> LocalSandbox:
+    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> Sandbox:
         limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
         made.append(create_sandbox(workspace=tmp_path / name, resume=resume, policy=limits))
         return made[-1]
@@ -46,16 +43,16 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 
 
 @pytest.fixture
-def parent(opened: Opening) -> LocalSandbox:
+def parent(opened: Opening) -> Sandbox:
     return opened()
 
 
 @pytest.fixture
-def forked() -> Iterator[Callable[..., LocalSandbox]]:
+def forked() -> Iterator[Callable[..., Sandbox]]:
     """Forks a sandbox, and closes the forks after the test."""
-    made: list[LocalSandbox] = []
+    made: list[Sandbox] = []
 
-    def one(sandbox: LocalSandbox, **options: bool) -> LocalSandbox:
+    def one(sandbox: Sandbox, **options: bool) -> Sandbox:
         made.extend(sandbox.fork(**options))
         return made[-1]
 
@@ -64,4 +61,4 @@ def forked() -> Iterator[Callable[..., LocalSandbox]]:
         sandbox.close()
 
 
-Forking = Callable[..., LocalSandbox]
+Forking = Callable[..., Sandbox]

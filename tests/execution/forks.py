@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.local import LocalSandbox
+from wasm_kernel import Sandbox
 
-Opening = Callable[..., LocalSandbox]
-Forking = Callable[..., LocalSandbox]
+Opening = Callable[..., Sandbox]
+Forking = Callable[..., Sandbox]
 TRAP = "import os; os._exit(3)"

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel import SandboxResult
+from wasm_kernel import Sandbox, SandboxResult, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
@@ -103,7 +102,7 @@ class Life:
     those when that state was kept.
     """
 
-    sandbox: LocalSandbox
+    sandbox: Sandbox
     node: Node
     files: Files = field(default_factory=dict)
     left: Files = field(default_factory=dict)
@@ -133,7 +132,7 @@ class Story:
         self.life.node = Node(replace(self.life.node.state, dice=got[12]))  # type: ignore[arg-type]
         self._after_cell(self.life.node.state)
 
-    def _open(self, folder: Path, resume: Resume) -> LocalSandbox:
+    def _open(self, folder: Path, resume: Resume) -> Sandbox:
         return create_sandbox(workspace=folder, policy=POLICY, resume=resume)
 
     def run(self, code: str) -> SandboxResult:

@@ -9,12 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from tests.local import LocalSandbox
+from tests.local import Isolation, LocalSandbox
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.guests.base import ActionContext
 from wasm_kernel.linux.broker import LocalBroker
-from wasm_kernel.service.sandbox_factory import Isolation
 
 SECONDS = 60
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import LocalSandbox
+from tests.local import Isolation, LocalSandbox
 from wasm_kernel.guests.dlmalloc import Dlmalloc
-from wasm_kernel.service.sandbox_factory import Isolation
 from wasm_kernel.state import pages
 
 MIB = 1 << 20

@@ -69,7 +69,7 @@ def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseS
 
 
 def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
-    clock, jobs = Clock(), GuestJobs("guest of a test", lambda progress: None)
+    clock, jobs = Clock(), GuestJobs("guest of a test", lambda: None)
     turn_is_over, cancelled, met = threading.Event(), threading.Event(), []
 
     def run() -> Any:
@@ -136,3 +136,9 @@ def test_a_timeout_never_raises_the_limit(opened: Opening) -> None:
     assert error is not None
     assert "its limit of 0.3 seconds." in error.evalue
     assert error.evalue.endswith("Raise cell_timeout to allow more.")
+
+
+@pytest.mark.parametrize("code", [None, 5, b"1"])
+def test_code_that_is_not_text_is_misuse(sandbox: BaseSandbox, code: Any) -> None:
+    with pytest.raises(TypeError, match="str"):
+        sandbox.execute(code)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tests.execution.forks import Forking
 from tests.faces import says
-from tests.local import LocalSandbox
+from wasm_kernel import Sandbox
 
 CHANCE = """
 import random, sqlite3, uuid, numpy as np
@@ -25,7 +25,7 @@ def draw(): return [
 DRAW = "print([float(x) for x in draw()])"
 
 
-def test_forks_draw_other_numbers_than_their_parent_and_each_other(parent: LocalSandbox) -> None:
+def test_forks_draw_other_numbers_than_their_parent_and_each_other(parent: Sandbox) -> None:
     parent.execute(CHANCE)
     forks = parent.fork(3)
     try:
@@ -37,20 +37,20 @@ def test_forks_draw_other_numbers_than_their_parent_and_each_other(parent: Local
     assert same == []
 
 
-def test_the_parent_goes_on_with_its_own_numbers(parent: LocalSandbox, forked: Forking) -> None:
+def test_the_parent_goes_on_with_its_own_numbers(parent: Sandbox, forked: Forking) -> None:
     parent.execute("import random; random.seed(5)")
     forked(parent)
     assert says(parent, "print(random.random())") == "0.6229016948897019"
 
 
-def test_generators_keep_their_identity(parent: LocalSandbox, forked: Forking) -> None:
+def test_generators_keep_their_identity(parent: Sandbox, forked: Forking) -> None:
     parent.execute(CHANCE + "\nboth = [rng, rng]; bits = rng.bit_generator")
     fork = forked(parent)
     tell = "print(both[0] is both[1] is rng, rng.bit_generator is bits, type(mine).__name__)"
     assert says(fork, tell) == "True True Mine"
 
 
-def test_deterministic_forks_draw_the_same_numbers(parent: LocalSandbox, forked: Forking) -> None:
+def test_deterministic_forks_draw_the_same_numbers(parent: Sandbox, forked: Forking) -> None:
     parent.execute("import random, numpy as np; rng = np.random.default_rng()")
     draw = "print(random.random(), np.random.random(), rng.random())"
     one, two = (forked(parent, deterministic=True) for _ in range(2))
@@ -58,7 +58,7 @@ def test_deterministic_forks_draw_the_same_numbers(parent: LocalSandbox, forked:
 
 
 def test_a_deterministic_fork_of_another_fork_has_that_fork_s_seeds(
-    parent: LocalSandbox, forked: Forking
+    parent: Sandbox, forked: Forking
 ) -> None:
     parent.execute("import random")
     child = forked(parent)
@@ -67,7 +67,7 @@ def test_a_deterministic_fork_of_another_fork_has_that_fork_s_seeds(
     assert says(grandchild, draw) == says(child, draw) != says(parent, draw)
 
 
-def test_going_back_beyond_the_fork_draws_other_numbers_too(parent: LocalSandbox) -> None:
+def test_going_back_beyond_the_fork_draws_other_numbers_too(parent: Sandbox) -> None:
     parent.execute("import random")
     parent.execute("x = 1")
     forks = parent.fork(2)
@@ -86,7 +86,7 @@ def test_going_back_beyond_the_fork_draws_other_numbers_too(parent: LocalSandbox
 
 
 def test_a_broken_random_module_does_not_keep_the_rest_from_being_reseeded(
-    parent: LocalSandbox, forked: Forking
+    parent: Sandbox, forked: Forking
 ) -> None:
     parent.execute(
         "import random, numpy as np, sys, tempfile, uuid\n"
@@ -102,7 +102,7 @@ def test_a_broken_random_module_does_not_keep_the_rest_from_being_reseeded(
     assert all(a != b for a, b in zip(*forks, strict=True))
 
 
-def test_reseeding_writes_to_few_pages(parent: LocalSandbox, forked: Forking) -> None:
+def test_reseeding_writes_to_few_pages(parent: Sandbox, forked: Forking) -> None:
     parent.execute("x = [[i] for i in range(300_000)]; import numpy as np")
     fork = forked(parent)
     sizes = {state.label: state.bytes for state in fork.checkpoints()}

@@ -10,13 +10,13 @@ import pytest
 
 from tests.execution.forks import Forking, Opening
 from tests.faces import says
-from tests.local import LocalSandbox
 from tests.private import private_of
+from wasm_kernel import Sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.policy import Mount
 
 
-def test_open_files_of_a_fork_are_its_own(parent: LocalSandbox, forked: Forking) -> None:
+def test_open_files_of_a_fork_are_its_own(parent: Sandbox, forked: Forking) -> None:
     parent.execute("f = open('f', 'w+'); _ = f.write('both '); f.flush()")
     fork = forked(parent)
     for sandbox, name in ((fork, "fork"), (parent, "parent")):
@@ -25,7 +25,7 @@ def test_open_files_of_a_fork_are_its_own(parent: LocalSandbox, forked: Forking)
     assert (parent.workspace / "f").read_text() == "both parent"
 
 
-def test_open_files_in_tmp_are_there_too(parent: LocalSandbox, forked: Forking) -> None:
+def test_open_files_in_tmp_are_there_too(parent: Sandbox, forked: Forking) -> None:
     parent.execute(
         "import tempfile; t = tempfile.NamedTemporaryFile('w+'); _ = t.write('scratch'); t.flush()"
     )
@@ -35,7 +35,7 @@ def test_open_files_in_tmp_are_there_too(parent: LocalSandbox, forked: Forking) 
     assert says(parent, "t.seek(0); print(t.read())") == "scratch"
 
 
-def test_a_database_on_disk_is_the_fork_s_own(parent: LocalSandbox, forked: Forking) -> None:
+def test_a_database_on_disk_is_the_fork_s_own(parent: Sandbox, forked: Forking) -> None:
     parent.execute(
         "import sqlite3; db = sqlite3.connect('x.db', isolation_level=None)\n"
         "_ = db.execute('create table t (x)'); _ = db.execute('insert into t values (1)')"
@@ -47,7 +47,7 @@ def test_a_database_on_disk_is_the_fork_s_own(parent: LocalSandbox, forked: Fork
 
 
 def test_a_file_that_was_replaced_under_its_name_is_not_taken_for_the_open_one(
-    parent: LocalSandbox, forked: Forking
+    parent: Sandbox, forked: Forking
 ) -> None:
     parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
     (parent.workspace / "f").unlink()
@@ -58,7 +58,7 @@ def test_a_file_that_was_replaced_under_its_name_is_not_taken_for_the_open_one(
 
 
 def test_a_file_that_was_made_again_before_the_fork_is_not_the_one_of_older_states(
-    parent: LocalSandbox, forked: Forking
+    parent: Sandbox, forked: Forking
 ) -> None:
     parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
     parent.execute("f.close(); import os; os.unlink('f'); g = open('f', 'w+'); g.write('new')")
@@ -69,7 +69,7 @@ def test_a_file_that_was_made_again_before_the_fork_is_not_the_one_of_older_stat
     assert error.ename == "OSError"
 
 
-def test_a_file_without_a_name_is_the_fork_s_own(parent: LocalSandbox, forked: Forking) -> None:
+def test_a_file_without_a_name_is_the_fork_s_own(parent: Sandbox, forked: Forking) -> None:
     parent.execute(
         "import os; f = open('f', 'w+'); _ = f.write('unnamed'); f.flush(); os.unlink('f')"
     )
@@ -84,7 +84,7 @@ def test_a_file_without_a_name_is_the_fork_s_own(parent: LocalSandbox, forked: F
 
 
 def test_an_open_file_that_an_undo_brought_back_is_open_in_a_fork(
-    parent: LocalSandbox, forked: Forking
+    parent: Sandbox, forked: Forking
 ) -> None:
     parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
     parent.execute("import os; open('g', 'w').write('new'); os.replace('g', 'f')")
@@ -94,7 +94,7 @@ def test_an_open_file_that_an_undo_brought_back_is_open_in_a_fork(
 
 
 def test_a_fork_brings_back_files_from_before_it_was_forked(
-    parent: LocalSandbox, forked: Forking
+    parent: Sandbox, forked: Forking
 ) -> None:
     parent.execute("open('f', 'w').write('one')")
     parent.execute("open('f', 'w').write('two')")
@@ -120,7 +120,7 @@ def test_mounted_folders_are_the_same_for_both(
 
 
 def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
-    parent: LocalSandbox, forked: Forking, tmp_path: Path
+    parent: Sandbox, forked: Forking, tmp_path: Path
 ) -> None:
     app = parent.workspace
     (tmp_path / "secret").write_text("secret")
@@ -154,7 +154,7 @@ def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
 
 
 def test_what_can_not_be_copied_is_named_in_the_first_cell(
-    parent: LocalSandbox, forked: Forking, monkeypatch: pytest.MonkeyPatch
+    parent: Sandbox, forked: Forking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(parent.workspace)
     with socket.socket(socket.AF_UNIX) as one:
@@ -166,7 +166,7 @@ def test_what_can_not_be_copied_is_named_in_the_first_cell(
     assert parent.execute("x = 1").stderr == ""
 
 
-def test_hidden_names_are_not_copied(parent: LocalSandbox, forked: Forking) -> None:
+def test_hidden_names_are_not_copied(parent: Sandbox, forked: Forking) -> None:
     parent.execute("x = 1")
     (parent.workspace / ".metadata.json").write_text("{}")
     (parent.workspace / ".METADATA.json").write_text("{}")

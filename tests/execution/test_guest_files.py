@@ -11,8 +11,7 @@ import pytest
 
 from tests.execution.forks import Opening
 from tests.faces import says
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel.service.sandbox_factory import Isolation
+from tests.local import Isolation, LocalSandbox, create_sandbox
 
 
 @pytest.fixture(scope="module")

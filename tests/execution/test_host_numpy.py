@@ -9,9 +9,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.faces import says
-from tests.local import LocalSandbox
+from tests.local import Isolation, LocalSandbox
 from wasm_kernel.engine.instance import Instance
-from wasm_kernel.service.sandbox_factory import Isolation
 
 Opening = Callable[..., LocalSandbox]
 MAKE = """

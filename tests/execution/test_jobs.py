@@ -16,7 +16,7 @@ from wasm_kernel.errors import CompileError, HostFailed, SandboxClosed
 from wasm_kernel.execution.cell_future import CellFuture, never_ran
 from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 
-Begin = Callable[[Callable[[str], None]], None]
+Begin = Callable[[], None]
 SECONDS = 10.0
 
 
@@ -25,7 +25,7 @@ def made() -> Iterator[Callable[[Begin], GuestJobs]]:
     """Makes jobs whose thread ends with the test."""
     each: list[GuestJobs] = []
 
-    def make(begin: Begin = lambda progress: None) -> GuestJobs:
+    def make(begin: Begin = lambda: None) -> GuestJobs:
         each.append(GuestJobs("guest of a test", begin))
         return each[-1]
 
@@ -40,16 +40,16 @@ def test_the_guest_is_started_once_and_again_after_a_failure(
 ) -> None:
     heard: list[str] = []
 
-    def begin(progress: Callable[[str], None]) -> None:
-        progress(f"start {len(heard)}")
+    def begin() -> None:
+        heard.append(f"start {len(heard)}")
         if len(heard) == 1:
             raise CompileError("no")
 
     jobs = made(begin)
     with pytest.raises(CompileError):
-        jobs.start(heard.append).result(SECONDS)
-    jobs.start(heard.append).result(SECONDS)
-    assert jobs.start(heard.append).result(SECONDS) is None
+        jobs.start().result(SECONDS)
+    jobs.start().result(SECONDS)
+    assert jobs.start().result(SECONDS) is None
     assert heard == ["start 0", "start 1"]
 
 
@@ -58,7 +58,7 @@ def test_its_end_waits_for_the_host_and_not_for_a_guest_that_does_not_stop(
     made: Callable[[Begin], GuestJobs], monkeypatch: pytest.MonkeyPatch, is_in_guest: bool
 ) -> None:
     monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
-    jobs, is_asked, ended = made(lambda progress: None), threading.Event(), threading.Event()
+    jobs, is_asked, ended = made(lambda: None), threading.Event(), threading.Event()
     jobs.start().result(SECONDS)
     gate = jobs.submit(lambda: is_asked.wait(SECONDS))
 
@@ -80,7 +80,11 @@ def test_its_end_does_not_wait_for_a_start(
     """A first start compiles for a minute, and there is nothing to save yet."""
     monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.01)
     go_on = threading.Event()
-    jobs = made(lambda progress: [go_on.wait(SECONDS)].clear())
+
+    def begin() -> None:
+        go_on.wait(SECONDS)
+
+    jobs = made(begin)
     started = jobs.start()
     jobs.end(lambda: None, lambda: False)
     assert not started.done()
@@ -88,15 +92,13 @@ def test_its_end_does_not_wait_for_a_start(
     started.result(SECONDS)
 
 
-def test_a_busy_sandbox_is_not_closed_unless_it_must(made: Callable[[Begin], GuestJobs]) -> None:
-    jobs, gate = made(lambda progress: None), threading.Event()
+def test_further_jobs_are_refused_with_the_first_reason(
+    made: Callable[[Begin], GuestJobs],
+) -> None:
+    jobs = made(lambda: None)
     jobs.start().result(SECONDS)
-    job = jobs.submit(lambda: gate.wait(SECONDS))
-    assert (jobs.is_busy, jobs.refuse_further("no", unless_busy=True)) == (True, False)
-    gate.set()
-    assert job.result(SECONDS)
-    assert jobs.submit(lambda: None).result(SECONDS) is None
-    assert jobs.refuse_further("it was pruned", unless_busy=True)
+    jobs.refuse_further("it was pruned")
+    jobs.refuse_further("it was closed")
     with pytest.raises(SandboxClosed, match="it was pruned"):
         jobs.submit(lambda: None)
     with pytest.raises(SandboxClosed, match="it was pruned"):
@@ -104,7 +106,7 @@ def test_a_busy_sandbox_is_not_closed_unless_it_must(made: Callable[[Begin], Gue
 
 
 def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) -> None:
-    jobs, gate = made(lambda progress: None), threading.Event()
+    jobs, gate = made(lambda: None), threading.Event()
     jobs.start().result(SECONDS)
     begun = threading.Event()
 
@@ -126,10 +128,10 @@ def test_an_interrupt_that_finds_nothing_running_is_for_the_first_cell_that_wait
     made: Callable[[Begin], GuestJobs],
 ) -> None:
     """Such as one that comes while the effects of the cell before are kept."""
-    jobs, gate, clock = made(lambda progress: None), threading.Event(), Clock()
+    jobs, gate, clock = made(lambda: None), threading.Event(), Clock()
     jobs.start().result(SECONDS)
     jobs.submit(lambda: gate.wait(SECONDS))
-    unrun = never_ran(Path("app"), None)
+    unrun = never_ran(Path("app"), "")
     cells = [QueuedCell(clock, lambda: unrun) for _ in range(2)]
     for cell in cells:
         cell.queue(jobs, lambda: replace(unrun, success=True))
@@ -147,7 +149,7 @@ def test_what_the_system_refuses_is_said_in_words_without_paths(
     def fail() -> None:
         raise problem
 
-    jobs = made(lambda progress: None)
+    jobs = made(lambda: None)
     jobs.start().result(SECONDS)
     with pytest.raises(HostFailed) as caught:
         jobs.submit(fail).result(SECONDS)

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from tests.faces import PATIENCE, wait_for
-from tests.local import LocalSandbox, create_sandbox
+from tests.local import Isolation, LocalSandbox, create_sandbox
 from wasm_kernel.execution.interfaces import NoListener, OfferedMessage
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommKind, CommMessage
-from wasm_kernel.service.sandbox_factory import Isolation
 
 SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')\nx = 0\n"
 OBSERVED = SLIDER + "def f(c):\n    global x\n    x = c.new\n    print('now', x)\n"

@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from tests.faces import says
-from tests.local import LocalSandbox, create_sandbox
 from tests.private import private_of
+from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.policy import ExecutionPolicy
 
-Opening = Callable[..., LocalSandbox]
+Opening = Callable[..., Sandbox]
 TRAP = "import os; os._exit(3)"
 
 
 @pytest.fixture
 def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes on one workspace, one after the other."""
-    made: list[LocalSandbox] = []
+    made: list[Sandbox] = []
 
-    def one(**policy: int) -> LocalSandbox:
+    def one(**policy: int) -> Sandbox:
         for sandbox in made:
             sandbox.close()
         limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
@@ -38,17 +38,17 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 
 
 @pytest.fixture
-def sandbox(opened: Opening) -> LocalSandbox:
+def sandbox(opened: Opening) -> Sandbox:
     return opened()
 
 
-def state(sandbox: LocalSandbox) -> dict[str, str]:
+def state(sandbox: Sandbox) -> dict[str, str]:
     """The files as they are on the host."""
     files = list(sandbox.workspace.rglob("*"))
     return {str(p.relative_to(sandbox.workspace)): p.read_text() for p in files if p.is_file()}
 
 
-def test_an_undo_without_files_says_which_stay_and_how_they_go(sandbox: LocalSandbox) -> None:
+def test_an_undo_without_files_says_which_stay_and_how_they_go(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('old'); _ = open('b', 'w').write('b'); x = 1")
     says(sandbox, "_ = open('a', 'w').write('new'); os.remove('b'); os.mkdir('d'); open('d/c','x')")
     assert sandbox.undo().files_left == ("a", "b", "d/c")
@@ -62,7 +62,7 @@ def test_an_undo_without_files_says_which_stay_and_how_they_go(sandbox: LocalSan
     assert says(sandbox, "print(x)") == "1"
 
 
-def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: LocalSandbox) -> None:
+def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('old'); _ = open('b', 'w').write('b')")
     says(
         sandbox, "_ = open('a', 'a').write(' new'); os.remove('b'); os.mkdir('d'); open('d/c','x')"
@@ -76,14 +76,14 @@ def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: LocalSandbox) -> N
     assert result.files_deleted == ("d/c",)
 
 
-def test_without_files_an_undo_leaves_them(sandbox: LocalSandbox) -> None:
+def test_without_files_an_undo_leaves_them(sandbox: Sandbox) -> None:
     says(sandbox, "x = 1")
     says(sandbox, "_ = open('a', 'w').write('new')")
     assert "Files in /app stay as they are: a." in says(sandbox, "%undo")
     assert state(sandbox) == {"a": "new"}
 
 
-def test_a_redo_brings_them_again(sandbox: LocalSandbox) -> None:
+def test_a_redo_brings_them_again(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('old')")
     says(sandbox, "_ = open('a', 'w').write('new'); x = 1")
     says(sandbox, "%undo --files")
@@ -92,7 +92,7 @@ def test_a_redo_brings_them_again(sandbox: LocalSandbox) -> None:
     assert says(sandbox, "print(x)") == "1"
 
 
-def test_a_named_state_has_its_files(sandbox: LocalSandbox) -> None:
+def test_a_named_state_has_its_files(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('1')\n%checkpoint before the merge")
     for number in range(3):
         says(sandbox, f"_ = open('a', 'w').write('merged {number}')")
@@ -100,7 +100,7 @@ def test_a_named_state_has_its_files(sandbox: LocalSandbox) -> None:
     assert state(sandbox) == {"a": "1"}
 
 
-def test_after_a_failed_cell_the_files_can_be_had_back(sandbox: LocalSandbox) -> None:
+def test_after_a_failed_cell_the_files_can_be_had_back(sandbox: Sandbox) -> None:
     says(sandbox, "x = 1; _ = open('a', 'w').write('good')")
     error = sandbox.execute(f"x = 2; _ = open('a', 'w').write('half'); {TRAP}").error
     assert error is not None
@@ -115,7 +115,7 @@ def test_after_a_failed_cell_the_files_can_be_had_back(sandbox: LocalSandbox) ->
     assert says(sandbox, "print(x)") == "1"
 
 
-def test_the_same_from_outside(sandbox: LocalSandbox) -> None:
+def test_the_same_from_outside(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('1')")
     sandbox.checkpoint("one")
     says(sandbox, "_ = open('a', 'w').write('2'); open('b', 'x').close()")
@@ -129,7 +129,7 @@ def test_the_same_from_outside(sandbox: LocalSandbox) -> None:
     assert state(sandbox)["a"] == "another!"
 
 
-def test_files_that_were_open_then_are_open_again(sandbox: LocalSandbox) -> None:
+def test_files_that_were_open_then_are_open_again(sandbox: Sandbox) -> None:
     says(sandbox, "f = open('a', 'w+'); _ = f.write('0123456789'); f.flush(); _ = f.seek(3)")
     says(sandbox, "_ = f.write('changed'); f.flush()")
     says(sandbox, "os.replace('a', 'b')")
@@ -139,7 +139,7 @@ def test_files_that_were_open_then_are_open_again(sandbox: LocalSandbox) -> None
     assert state(sandbox) == {"a": "0123456789!"}
 
 
-def test_a_database_and_its_connection_go_back_together(sandbox: LocalSandbox) -> None:
+def test_a_database_and_its_connection_go_back_together(sandbox: Sandbox) -> None:
     says(sandbox, "db = sqlite3.connect('db'); _ = db.execute('create table t(a)')")
     says(sandbox, "_ = db.execute('insert into t values(1)'); db.commit()")
     says(sandbox, "_ = db.execute('delete from t'); db.commit(); _ = db.execute('vacuum')")
@@ -205,14 +205,14 @@ def test_another_process_brings_them_back_too(opened: Opening) -> None:
     assert says(again, "print(f.read())") == "1"
 
 
-def test_a_cell_that_asks_and_changes_files_takes_that_back_too(sandbox: LocalSandbox) -> None:
+def test_a_cell_that_asks_and_changes_files_takes_that_back_too(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('1')")
     says(sandbox, "_ = open('a', 'w').write('2')")
     says(sandbox, "_ = open('a', 'w').write('3'); open('b', 'x').close()\n%undo --files")
     assert state(sandbox) == {"a": "1"}
 
 
-def test_links_and_the_hosts_own_names_are_safe(sandbox: LocalSandbox, tmp_path: Path) -> None:
+def test_links_and_the_hosts_own_names_are_safe(sandbox: Sandbox, tmp_path: Path) -> None:
     (sandbox.workspace / ".metadata.json").write_text("mine")
     says(sandbox, "os.symlink('there', 'link'); _ = open('there', 'w').write('t')")
     says(sandbox, "os.remove('link'); os.symlink('elsewhere', 'link'); os.remove('there')")
@@ -222,7 +222,7 @@ def test_links_and_the_hosts_own_names_are_safe(sandbox: LocalSandbox, tmp_path:
     assert (sandbox.workspace / ".metadata.json").read_text() == "mine"
 
 
-def test_a_cell_that_changes_no_file_writes_nothing(sandbox: LocalSandbox) -> None:
+def test_a_cell_that_changes_no_file_writes_nothing(sandbox: Sandbox) -> None:
     says(sandbox, "x = 1")
     kept = private_of(sandbox.workspace) / "files"
     before = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
@@ -250,14 +250,14 @@ u = open('gone', 'w+'); _ = u.write('mine'); u.flush(); os.remove('gone')
 """
 
 
-def test_a_file_without_a_name_comes_back_after_an_undo(sandbox: LocalSandbox) -> None:
+def test_a_file_without_a_name_comes_back_after_an_undo(sandbox: Sandbox) -> None:
     says(sandbox, LOOSE)
     says(sandbox, "_ = t.write(' and more'); t.flush(); _ = u.truncate(0); u.flush()")
     sandbox.undo()
     assert says(sandbox, "t.seek(0); u.seek(0); print(t.read(), u.read())") == "kept mine"
 
 
-def test_a_file_without_a_name_comes_back_after_a_trap(sandbox: LocalSandbox) -> None:
+def test_a_file_without_a_name_comes_back_after_a_trap(sandbox: Sandbox) -> None:
     says(sandbox, LOOSE)
     sandbox.execute(f"_ = t.write(' and more'); t.flush(); t.close(); {TRAP}")
     assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept"
@@ -290,7 +290,7 @@ def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> Non
     assert says(sandbox, "print(os.listdir('/tmp'))") == "[]"
 
 
-def test_a_fork_has_its_parents_earlier_files(sandbox: LocalSandbox) -> None:
+def test_a_fork_has_its_parents_earlier_files(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('1'); f = open('a')")
     says(sandbox, "_ = open('a', 'w').write('2'); os.rename('a', 'b'); x = 1")
     (fork,) = sandbox.fork()
@@ -304,7 +304,7 @@ def test_a_fork_has_its_parents_earlier_files(sandbox: LocalSandbox) -> None:
     assert state(sandbox) == {"a": "1"}
 
 
-def test_a_fork_has_its_parents_files_without_names(sandbox: LocalSandbox) -> None:
+def test_a_fork_has_its_parents_files_without_names(sandbox: Sandbox) -> None:
     says(sandbox, LOOSE)
     says(sandbox, "_ = t.write(' and more'); t.flush()")
     (fork,) = sandbox.fork()
@@ -317,7 +317,7 @@ def test_a_fork_has_its_parents_files_without_names(sandbox: LocalSandbox) -> No
 
 
 def test_what_a_silent_cell_leaves_is_no_reason_to_keep_a_failed_cells_files(
-    sandbox: LocalSandbox,
+    sandbox: Sandbox,
 ) -> None:
     says(sandbox, "_ = open('a', 'w').write('good')")
     sandbox.execute(f"_ = open('a', 'w').write('half'); {TRAP}")

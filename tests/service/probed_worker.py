@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.linux.probed_kernel import PRIVATE, TRIES, watch
-from wasm_kernel.execution.create import create_local_sandbox
-from wasm_kernel.execution.sandbox import LocalSandbox
+from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.service import fork_loop, worker
 
@@ -37,14 +36,14 @@ def spoil(private: Path) -> None:
                     os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def probed(folders: SandboxFolders, **options: Any) -> LocalSandbox:
-    """Makes the real sandbox, beside a thread that waits for the order to probe."""
+def probed(language: Any, folders: SandboxFolders, *rest: Any, **options: Any) -> SessionGuest:
+    """Makes the real guest, beside a thread that waits for the order to probe."""
     TRIES["what its session has"] = lambda: spoil(folders.private_path)
     threading.Thread(target=watch, args=(folders.real,), daemon=True).start()
-    return create_local_sandbox(folders, **options)
+    return SessionGuest(language, folders, *rest, **options)
 
 
 def main(line: int, owner: int) -> None:
     TRIES["the key of owners"] = (PRIVATE / ".service-key").read_bytes
-    vars(worker)["create_local_sandbox"] = probed
+    vars(worker)["SessionGuest"] = probed
     fork_loop.main(line, owner)

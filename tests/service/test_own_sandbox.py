@@ -79,8 +79,6 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
     overlap = ExecutionPolicy(mounts=[Mount(tmp_path, "/data")])
     with pytest.raises(PolicyError, match="workspace"):
         make(policy=overlap)
-    with pytest.raises(ValueError, match="'worker' or 'in-process', not 'thread'"):
-        make(isolation="thread")
     with pytest.raises(TypeError, match="policy is an ExecutionPolicy"):
         make(policy={})
     with pytest.raises(TypeError, match="broker"):
@@ -220,13 +218,6 @@ def test_a_sandbox_that_was_not_closed_warns_and_ends(make: Making, tmp_path: Pa
         del sandbox
         gc.collect()
     ends(process)
-
-
-def test_in_process_says_what_is_missing(warm: None, tmp_path: Path) -> None:
-    made = wasm_kernel.create_sandbox(workspace=tmp_path / "work", isolation="in-process")
-    with made as sandbox:
-        shown = sandbox.execute("%session_info")
-        assert "in-process" in f"{shown.stdout}{shown.outputs}"
 
 
 def test_a_program_may_set_a_time_out_for_its_sockets(make: Making) -> None:

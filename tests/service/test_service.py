@@ -86,6 +86,9 @@ def test_an_idle_worker_gives_its_guests_memory_back_until_the_next_call(
     says(remote, "x = bytearray(b'x') * 64_000_000; f = open('log', 'w'); _ = f.write('a')")
     process = worker_of(remote).process
     wait_for(lambda: service.info(remote.session_id).host_bytes < 32 * MIB)
+    with remote.fork()[0] as fork:
+        assert says(fork, "print(x.count(b'x'))") == "64000000"
+    wait_for(lambda: service.info(remote.session_id).host_bytes < 32 * MIB)
     assert says(remote, "f.close(); print(x.count(b'x'), open('log').read())") == "64000000 a"
     assert worker_of(remote).process == process
 

@@ -203,7 +203,7 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         says(sandbox, "x = 2")
         sandbox.checkpoints()  # the commit is taken by now, like before a next cell
         worker = object.__new__(_Worker)
-        worker._sandbox, worker._channel = sandbox, here
+        worker._guest, worker._channel = sandbox, here
         reason = StopReason("grace", 1.0)
         ending = threading.Thread(target=worker.kill, args=(reason,))
         ending.start()
@@ -213,7 +213,9 @@ def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
         ending.join()
         may_store.clear()
         says(sandbox, "x = 3")
-        naming = sandbox.naming("three")  # a name does not go with the state that it was given to
+        naming = sandbox.name_state(
+            "three"
+        )  # a name does not go with the state that it was given to
         assert not happens(naming.done, 0.2)
         may_store.set()
         naming.result(PATIENCE)

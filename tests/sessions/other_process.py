@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wasm_kernel import get_session_sandbox
+from tests import local
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ class Other:
 
 def main(root: str, session_id: str) -> None:
     """Runs the cells that arrive."""
-    with get_session_sandbox(session_id, workspace_root=root, isolation="in-process") as sandbox:
+    with local.get_session_sandbox(session_id, workspace_root=root) as sandbox:
         for line in sys.stdin:
             result = sandbox.execute(json.loads(line))
             error = result.error.ename if result.error else ""

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import local
 from wasm_kernel import SandboxResult, get_session_sandbox
 from wasm_kernel.frontends.cli import doctor
 from wasm_kernel.state.image import BaseImage
 
 
 def first_cell(root: Path, code: str) -> SandboxResult:
-    sandbox = get_session_sandbox("analysis", workspace_root=root, isolation="in-process")
+    sandbox = local.get_session_sandbox("analysis", workspace_root=root)
     try:
         return sandbox.execute(code)
     finally:

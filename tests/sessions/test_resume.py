@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests import local
 from tests.faces import says, wait_for
 from tests.private import folders_of
 from tests.sessions.other_process import Other
 from tests.stored import commits_in, content_of, rewritten
-from wasm_kernel import BaseSandbox, create_sandbox, get_session_sandbox
+from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import read_index
@@ -188,7 +189,7 @@ def test_variables_saved_over_an_older_image_are_not_laid_over_a_new_one(
     image = language.prepare(EPOCH, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
     monkeypatch.setattr(language.prepared, "_image", another)
-    with create_sandbox(workspace=root / ID, resume="always", isolation="in-process") as sandbox:
+    with local.create_sandbox(workspace=root / ID, resume="always") as sandbox:
         result = sandbox.execute("print('x' in globals())")
     assert result.stdout == "False\n"
     assert "before its cache was made anew" in result.stderr

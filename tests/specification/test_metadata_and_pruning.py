@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import local
 from tests.aged import aged_session
 from tests.faces import full_disk
 from tests.nobody import as_nobody
@@ -118,16 +119,15 @@ def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> N
 
 
 def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
-    get: Getting, root: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    warm: None, root: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox = get(logger=heard.logger, isolation="in-process")
-    sandbox.execute("x = 1")
-    before = metadata_of(sandbox.workspace)
-
-    monkeypatch.setattr(metadata, "swap_names", full_disk)
-    for _ in range(2):
-        assert sandbox.execute("print(x)").stdout == "1\n"
-    assert metadata_of(root / ID) == before
+    with local.get_session_sandbox(ID, workspace_root=root, logger=heard.logger) as sandbox:
+        sandbox.execute("x = 1")
+        before = metadata_of(sandbox.workspace)
+        monkeypatch.setattr(metadata, "swap_names", full_disk)
+        for _ in range(2):
+            assert sandbox.execute("print(x)").stdout == "1\n"
+        assert metadata_of(root / ID) == before
     warning = heard.one("session.metadata.failed")
     assert (warning["level"], warning["session_id"]) == ("warning", ID)
     assert "No space left" in warning["error"]

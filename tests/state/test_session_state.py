@@ -38,11 +38,14 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes on one workspace."""
     made: list[LocalSandbox] = []
 
-    def one(resume: Resume = Resume.ALWAYS, **policy: int) -> LocalSandbox:
+    def one(
+        resume: Resume = Resume.ALWAYS, note: Callable[[str], None] | None = None, **policy: int
+    ) -> LocalSandbox:
         made.append(
             create_sandbox(
                 workspace=tmp_path / "app",
                 resume=resume,
+                note=note,
                 policy=ExecutionPolicy(**policy),  # type: ignore[arg-type]
             )
         )
@@ -293,8 +296,7 @@ def test_names_that_were_removed_for_room_are_told_of(opened: Opening, tmp_path:
     with Folder.open(private_of(tmp_path / "app")) as private:
         note_evicted(private, "room")
     notes: list[str] = []
-    second = opened(Resume.NEVER)
-    second.show_notes(notes.append)
+    second = opened(Resume.NEVER, notes.append)
     assert second.execute("1").stderr == ""
     assert "can't be restored: they were removed to make room" in "".join(notes)
 
@@ -419,7 +421,7 @@ def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "read_ranges", _no_memory)
         second.execute("x = 4")
-        second.listing().result()
+        second.checkpoints()
     caplog.clear()
     second.close()  # there is room again
     assert (caplog.text, says(opened(), "print(x)")) == ("", "4")

@@ -104,7 +104,7 @@ def _as_result(output: protocol.Output) -> result.Output:
     return result.Output("clear")
 
 
-def never_ran(workspace: Path, session_id: str | None) -> SandboxResult:
+def never_ran(workspace: Path, session_id: str) -> SandboxResult:
     """Returns the result of a cell that did not run to its end. Any thread may call it."""
     return SandboxResult(
         success=False,

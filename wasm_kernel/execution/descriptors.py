@@ -12,11 +12,10 @@ import os
 from wasm_kernel.errors import OutOfDescriptors
 from wasm_kernel.policy import ExecutionPolicy
 
-OF_ONE = 20  # descriptors of a sandbox, some only for a moment; files of its cells not included
-TO_START = 15  # descriptors that a guest's start needs; included in OF_ONE
+TO_START = 15  # descriptors that a guest's start needs
 
 
-def make_room(policy: ExecutionPolicy | None, needed: int = OF_ONE) -> None:
+def make_room(policy: ExecutionPolicy | None, needed: int) -> None:
     """Raises this process's soft limit if `needed` descriptors and those of cells would reach it.
 
     Raises `OutOfDescriptors`, with nothing changed, if there is no room for `needed` descriptors.

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests.protocol import Output
@@ -260,30 +258,3 @@ class SessionHooks:
 
     def closed(self) -> None:
         """Notes that the sandbox has been closed. Safe to call twice."""
-
-
-class NoSession(SessionHooks):
-    """The hooks of a sandbox outside of sessions, which only make places for forks."""
-
-    def __init__(self, folders: SandboxFolders) -> None:
-        self._folders = folders
-
-    def new_session(self) -> NewSession:
-        """Makes a workspace next to that of the sandbox, named after it, or raises `ForkError`."""
-        workspace, number = self._folders.real, 1
-        while True:
-            folder = workspace.with_name(f"{workspace.name}-fork-{number}")
-            try:
-                folder.mkdir(mode=0o700)
-                break
-            except FileExistsError:
-                number += 1
-            except OSError as problem:
-                raise ForkError(describe(problem)) from problem
-        try:
-            folders = SandboxFolders.of_workspace(folder, self._folders.private_root)
-        except BaseException:
-            with suppress(OSError):
-                folder.rmdir()
-            raise
-        return NewSession(folders, "", NoSession(folders))

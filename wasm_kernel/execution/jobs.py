@@ -1,4 +1,4 @@
-"""`GuestJobs`: the jobs on a sandbox's guest thread, one after another; `QueuedCell` is one."""
+"""`GuestJobs`: the jobs on a guest's thread, one after another; `QueuedCell` is one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ _POLL_SECONDS = 0.05
 
 
 class GuestJobs:
-    """The jobs of one sandbox; the first is the start of its guest. Any thread may call.
+    """The jobs of one guest; the first, `begin`, is its start. Any thread may call."""
 
-    `begin(report_progress)` starts the guest.
-    """
-
-    def __init__(self, name: str, begin: Callable[[Callable[[str], None]], None]) -> None:
+    def __init__(self, name: str, begin: Callable[[], None]) -> None:
         self._name = name
         self._begin = begin
         self._guard = threading.RLock()
@@ -36,7 +33,7 @@ class GuestJobs:
         self._jobs = 0
         self._why_closed = ""
 
-    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
+    def start(self) -> Future[None]:
         """Returns the future of the guest's start; after a failure, a later call tries again."""
         with self._guard:
             self._check_open()
@@ -44,8 +41,7 @@ class GuestJobs:
                 self._thread = GuestThread(self._name)
             started = self._started
             if started is None or (started.done() and started.exception() is not None):
-                tell = progress or (lambda text: None)
-                started = self._started = self._thread.submit(lambda: self._begin(tell))
+                started = self._started = self._thread.submit(self._begin)
             return started
 
     def submit(
@@ -90,27 +86,15 @@ class GuestJobs:
         return self._started is not None and not self._started.done()
 
     @property
-    def is_closed(self) -> bool:
-        """True if further jobs are refused."""
-        return bool(self._why_closed)
-
-    @property
     def is_busy(self) -> bool:
         """True if a job runs or waits, or the guest is still starting."""
         with self._guard:
             return self.is_starting or self._jobs > 0
 
-    def refuse_further(self, why: str, *, unless_busy: bool = False) -> bool:
-        """Refuses further jobs from now on; `why` is the error text of later calls.
-
-        Returns False, with nothing done, if a job runs or waits and `unless_busy` is set.
-        """
+    def refuse_further(self, why: str) -> None:
+        """Refuses further jobs from now on; `why` is the error text of later calls."""
         with self._guard:
-            if not self._why_closed:
-                if unless_busy and self.is_busy:
-                    return False
-                self._why_closed = why
-            return True
+            self._why_closed = self._why_closed or why
 
     def cancel_cells(self) -> bool:
         """Cancels the waiting cells; returns False if there was none."""
@@ -144,7 +128,7 @@ class GuestJobs:
 
 
 class QueuedCell(CellFuture):
-    """A cell of a sandbox in this process; `never_ran` makes the result if it does not begin."""
+    """A cell of a guest in this process; `never_ran` makes the result if it does not begin."""
 
     def __init__(self, clock: Clock, never_ran: Callable[[], SandboxResult]) -> None:
         super().__init__()

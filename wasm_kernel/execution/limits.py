@@ -27,11 +27,6 @@ class OutputAllowance:
         self.policy = policy
         self._left = policy.session_output_bytes
 
-    def adopt(self, policy: ExecutionPolicy) -> None:
-        """Replaces the limits, from the next cell on; earlier output still counts."""
-        self._left += policy.session_output_bytes - self.policy.session_output_bytes
-        self.policy = policy
-
     @property
     def left(self) -> int:
         """The bytes that all later cells may show together."""

@@ -43,7 +43,6 @@ from wasm_kernel.result import Travelled
 from wasm_kernel.state import texts
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
-from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.parked import NotMoved
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel
@@ -74,7 +73,8 @@ class RestingGuest(Struct, frozen=True):
 class GuestRunner:
     """The guest of one sandbox, and the parts that outlive a guest.
 
-    `unkept` counts the cells whose commit `keep` is about to take.
+    `count` is the least number of the next cell. `unkept` counts the cells whose commit `keep` is
+    about to take.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class GuestRunner:
         resume: Resume,
         broker: Broker,
         notices: Notices,
-        inherited: Fork | None = None,
+        count: int = 1,
     ) -> None:
         self.policy = policy
         self.folders = folders
@@ -94,32 +94,25 @@ class GuestRunner:
         self.comms = Comms()
         self.changes = FileChanges(folders.app)
         self.fuel = FuelMeter(policy.fuel_budget)
-        self.state = SessionState(
-            folders, policy, resume=resume, notices=notices, inherited=inherited
-        )
+        self.state = SessionState(folders, policy, resume=resume, notices=notices)
         self.commands = HostCommands(self.state, language, broker)
-        self.next_count = 1
+        self.next_count = count
         self.language = language
         self.allowance = OutputAllowance(policy)
-        self.streams = self._new_streams()
+        self.streams = OutputStreams.keeping(folders.workspace, policy.text_file_bytes)
         self._guest: Guest | None = None
         self._resting: RestingGuest | None = None
         self._turn: Turn | None = None
-        self._is_open = False  # the history is
         self._keeping: Callable[[], bool] | None = None
         self.unkept = 0
 
-    def _new_streams(self) -> OutputStreams:
-        return OutputStreams.keeping(self.folders.workspace, self.policy.text_file_bytes)
-
-    def open(self, progress: Callable[[str], None]) -> None:
+    def open(self) -> None:
         """Makes the guest ready for its first cell."""
         make_room(self.policy, TO_START)
-        self.language.prepare(self._flavour, progress)
+        self.language.prepare(self._flavour, lambda text: None)
         self.state.open(self.language.images())
         if self.next_count > self.state.tree.next_count:  # a cell's state was lost
             self.state.use_count(self.next_count)
-        self._is_open = True
         self.start_guest()
 
     def ensure_guest(self) -> None:
@@ -135,25 +128,6 @@ class GuestRunner:
             self.close_guest(keep=True)
             self.start_guest()
             _LOG.debug("the guest goes on in code of the flavour %s", self.guest.flavour.name)
-
-    def adopt(self, policy: ExecutionPolicy) -> None:
-        """Applies another policy from now on; the variables stay.
-
-        Does nothing if the variables can't be committed now: a notice says so, and the next call
-        tries again. Raises `WasmKernelError` if no guest can start under it, such as for lack of
-        memory; the next call of `ensure_guest` tries again.
-        """
-        if self._guest is not None and not self.state.catch_up(self._guest.instance):
-            return
-        self.close_guest()
-        self.policy = policy
-        self.fuel.budget = policy.fuel_budget
-        self.allowance.adopt(policy)
-        self.streams = self._new_streams()
-        self.state.adopt(policy)
-        if self._is_open:
-            self.language.prepare(self._flavour, lambda text: None)
-            self.start_guest()
 
     def close(self) -> None:
         """Closes the guest, writes the rest of its state, and closes the folders."""
@@ -378,13 +352,12 @@ class GuestRunner:
             raise HistoryError(_UNTAKEN)
         self.state.name(name)
 
-    def wait_saved(self, copies: int | None = None) -> SessionState:
+    def wait_saved(self) -> SessionState:
         """Commits all changes of memory, waits for the disk, and returns the state.
 
-        Waits no longer than making `copies` copies of unwritten memory takes. Raises `ForkError`
-        if memory can't be committed.
+        Raises `ForkError` if memory can't be committed.
         """
-        self.state.wait_saved(self.guest.instance, copies)
+        self.state.wait_saved(self.guest.instance)
         return self.state
 
     def start_guest(self) -> None:

@@ -281,7 +281,7 @@ def _advice(door: Door) -> dict[str, str]:
 # -- results
 
 
-def result_of(turn: Turn, runner: GuestRunner, session_id: str | None) -> SandboxResult:
+def result_of(turn: Turn, runner: GuestRunner, session_id: str) -> SandboxResult:
     """Returns the result of a cell's turn, with the memory, fuel and files of `runner`."""
     reply: Mapping[str, Any] = turn.reply or {}
     if turn.stopped is not None:  # a reply of a guest that was lost afterwards does not count

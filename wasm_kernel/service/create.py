@@ -1,4 +1,4 @@
-"""`create_sandbox`: a sandbox on a workspace folder, with its guest in a worker or in-process."""
+"""`create_sandbox`: a sandbox on a workspace folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # `create_sandbox` imports the rest once the fork server's pr
     from wasm_kernel.policy import ExecutionPolicy, RuntimeType
     from wasm_kernel.service.host_function import Function, HostFunction
     from wasm_kernel.service.sandbox import Sandbox
-    from wasm_kernel.service.sandbox_factory import Isolation
 
 
 def create_sandbox(
@@ -25,13 +24,10 @@ def create_sandbox(
     resume: Resume | str = "never",
     pip: bool = False,
     functions: Iterable[Function | HostFunction] = (),
-    isolation: Isolation = "worker",
 ) -> Sandbox:
     """Makes a sandbox on a workspace folder, and the folder if it is not there.
 
-    Its guest lives in a process of its own, a worker, behind both walls. With `in-process` it lives
-    in this process, behind WebAssembly alone: for debugging, and for code that is trusted as much
-    as the program.
+    Its guest lives in a process of its own, a worker, behind both walls.
 
     Args:
         runtime: The guest's language, or its name.
@@ -45,12 +41,11 @@ def create_sandbox(
         pip: Whether cells may install pure-Python packages with `%pip`; `Sandbox.offer_pip` says
             how.
         functions: Functions of the program that cells may call, as `Sandbox.offer_functions` says.
-        isolation: Where the guest lives: `worker` or `in-process`.
 
     No cell is waited for yet: the guest starts with the first one, or with `start`.
 
     Raises:
-        ValueError: there is no guest for `runtime`, or no such isolation.
+        ValueError: there is no guest for `runtime`.
         TypeError: `policy` is not a policy, or `logger` not a logger.
         PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
         PlantedLinkError: `workspace` is a relative path that leads through a link.
@@ -60,16 +55,17 @@ def create_sandbox(
             the hard one.
         OSError: the workspace can't be made.
     """
-    if isolation == "worker":
-        from wasm_kernel.service import fork_process
+    from wasm_kernel.service import fork_process
 
-        fork_process.start_early()
-    from wasm_kernel.execution.create import open_workspace
-    from wasm_kernel.execution.interfaces import NewSession, NoSession
+    fork_process.start_early()
     from wasm_kernel.folders.locks import Resume
-    from wasm_kernel.service.sandbox_factory import SandboxFactory
+    from wasm_kernel.policy import ExecutionPolicy
+    from wasm_kernel.service.functions import Functions
+    from wasm_kernel.service.program_home import create_in, get_ready
+    from wasm_kernel.service.workspace import open_workspace
 
-    factory = SandboxFactory(runtime, policy, logger, pip, isolation, functions=functions)
+    bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
+    checked = Functions(functions)
     resumes = Resume.checked(resume)
-    folders = open_workspace(workspace, factory.policy, private_root)
-    return factory.sandbox_in(NewSession(folders, "", NoSession(folders)), resumes)
+    new = open_workspace(workspace, limits, private_root)
+    return create_in(new, runtime, limits, bound, resume=resumes, pip=pip, functions=checked)

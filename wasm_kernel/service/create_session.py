@@ -17,8 +17,9 @@ from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.functions import Functions
+from wasm_kernel.service.program_home import create_in, get_ready
 from wasm_kernel.service.sandbox import Sandbox
-from wasm_kernel.service.sandbox_factory import Isolation, SandboxFactory
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
@@ -38,7 +39,6 @@ def create_session_sandbox(
     private_root: Path | str | None = None,
     pip: bool = False,
     functions: Iterable[Function | HostFunction] = (),
-    isolation: Isolation = "worker",
 ) -> tuple[str, Sandbox]:
     """Makes a new session and its sandbox.
 
@@ -50,7 +50,6 @@ def create_session_sandbox(
         private_root: The folder that holds private folders; one of the user's by default.
         pip: Whether cells may install packages, as `Sandbox.offer_pip` says.
         functions: Functions that cells may call, as `Sandbox.offer_functions` says.
-        isolation: Where the guest lives, as `create_sandbox`.
 
     Returns:
         The session's id, a random UUID, and the sandbox. The guest starts with the first cell
@@ -60,12 +59,13 @@ def create_session_sandbox(
         WorkspaceError: the session's folder can't be made.
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
-    factory = SandboxFactory(runtime, policy, logger, pip, isolation, functions=functions)
+    bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
+    checked = Functions(functions)
     root = SessionsRoot(workspace_root, private_root)
-    session = Session(root, ids.new(), factory.logger, new=True, mounts=factory.policy.mounts)
+    session = Session(root, ids.new(), bound, new=True, mounts=limits.mounts)
     orphans.remove_due_daily()
     try:
-        return session.id, _sandbox_of(session, factory)
+        return session.id, _sandbox_of(session, runtime, limits, checked, pip=pip)
     except BaseException:
         session.folders.discard()
         raise
@@ -81,7 +81,6 @@ def get_session_sandbox(
     private_root: Path | str | None = None,
     pip: bool = False,
     functions: Iterable[Function | HostFunction] = (),
-    isolation: Isolation = "worker",
 ) -> Sandbox:
     """Returns the sandbox of a session, with the session's files and variables.
 
@@ -105,7 +104,6 @@ def get_session_sandbox(
             allows it goes on allowing it.
         functions: Functions that cells may call, as `Sandbox.offer_functions` says. An open sandbox
             keeps its own if there are none.
-        isolation: Where the guest lives, as `create_sandbox`. An open sandbox stays where it is.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -114,31 +112,47 @@ def get_session_sandbox(
         WorkspaceError: the session's folder can't be made or opened.
     """
     asked = ids.checked(session_id)
-    factory = SandboxFactory(runtime, policy, logger, pip, isolation, functions=functions)
+    bound, limits = get_ready(runtime, policy, logger), policy or ExecutionPolicy()
+    checked = Functions(functions)
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)
 
     def make() -> Sandbox:
-        session = Session(root, name, factory.logger, mounts=factory.policy.mounts)
-        return _sandbox_of(session, factory)
+        session = Session(root, name, bound, mounts=limits.mounts)
+        return _sandbox_of(session, runtime, limits, checked, pip=pip)
 
     def found(sandbox: Sandbox) -> None:
-        sandbox.adopt(policy, None if logger is None else factory.logger)
+        sandbox.adopt(policy, None if logger is None else bound)
         if pip:
             sandbox.offer_pip()
-        if factory.functions.offered:
-            sandbox.take_functions(factory.functions)
+        if checked.offered:
+            sandbox.take_functions(checked)
         path = root.path / name
-        factory.logger.log_event(events.SESSION_RETRIEVED, session_id=name, workspace_path=path)
+        bound.log_event(events.SESSION_RETRIEVED, session_id=name, workspace_path=path)
 
     return OPEN_SANDBOXES.get(root.path / name, make, found)
 
 
-def _sandbox_of(session: Session, factory: SandboxFactory) -> Sandbox:
+def _sandbox_of(
+    session: Session,
+    runtime: RuntimeType | str,
+    policy: ExecutionPolicy,
+    functions: Functions,
+    *,
+    pip: bool,
+) -> Sandbox:
     """Returns the sandbox of a session; closes the session if the sandbox can't be made."""
     try:
         new = NewSession(session.folders, session.id, session)
-        return factory.sandbox_in(new, Resume.ALWAYS)
+        return create_in(
+            new,
+            runtime,
+            policy,
+            session.logger,
+            resume=Resume.ALWAYS,
+            pip=pip,
+            functions=functions,
+        )
     except BaseException:
         session.closed()
         raise

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.sandbox import LocalSandbox
+from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.folders.private import PrivateFolders
@@ -69,19 +69,19 @@ def show_notebook(folders: SandboxFolders, beside: NotebookFolder | None, note: 
 
 
 def add_commands(
-    sandbox: LocalSandbox, session: LastUse, kernel: KernelSession, *, pip: bool
+    guest: SessionGuest, session: LastUse, kernel: KernelSession, *, pip: bool
 ) -> None:
     """Adds the commands by which a kernel's cells ask for work that they can't do themselves."""
 
     def say_path(_: object, context: CommandContext) -> None:
         context.say(f"{kernel.workspace}\n")  # to the user only, not to the guest
 
-    commands = sandbox.commands
+    commands = guest.commands
     commands.add("session_path", say_path)
-    own = fork_command(sandbox, of_notebook=kernel.of_notebook)
+    own = fork_command(guest, of_notebook=kernel.of_notebook)
     commands.add(FORK, own if kernel.fork else switched_off(_FORK_OFF))
     if not pip:
-        for name in sandbox.language_commands:
+        for name in guest.language_commands:
             commands.add(name, switched_off(_PIP_OFF.format(name=name)))
     if kernel.prune:
         from wasm_kernel.sessions.pruning import prune_command
@@ -92,7 +92,7 @@ def add_commands(
 
 
 def let_results_out(
-    sandbox: LocalSandbox, session: LastUse, kernel: KernelSession, note: Note
+    guest: SessionGuest, session: LastUse, kernel: KernelSession, note: Note
 ) -> None:
     """Lets the cells' files reach the notebook's folder, as far as the kernel's settings allow."""
     names = PublishableNames(kernel.suffixes)
@@ -105,8 +105,8 @@ def let_results_out(
         from wasm_kernel.publishing.write_back import WriteBack
 
         writing = WriteBack(session, beneath.folder, names, note)
-        sandbox.commands.listener, link = writing, writing.link
+        guest.commands.listener, link = writing, writing.link
     elif beneath is not None and not (kernel.publishes_at_end or kernel.collects):
-        sandbox.commands.listener = UnpublishedNotice(session, publishing, note)
-    sandbox.commands.add(PUBLISH, publishing.run)
-    sandbox.commands.add(PUBLISHED, link, from_anywhere=True)
+        guest.commands.listener = UnpublishedNotice(session, publishing, note)
+    guest.commands.add(PUBLISH, publishing.run)
+    guest.commands.add(PUBLISHED, link, from_anywhere=True)

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from wasm_kernel.execution.interfaces import Listener, OfferedMessage
-from wasm_kernel.execution.sandbox import LocalSandbox
+from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.service.messages import Claim, Claimed, Offer, Served
 
 
 class Offers:
     """The offered messages of one worker. The main thread adds them; the guest's takes them."""
 
-    def __init__(self, sandbox: LocalSandbox, send: Callable[[Struct], None]) -> None:
-        self._sandbox = sandbox
+    def __init__(self, guest: SessionGuest, send: Callable[[Struct], None]) -> None:
+        self._guest = guest
         self._send = send
         self._answers: queue.SimpleQueue[Claimed | None] = queue.SimpleQueue()
 
     def add(self, offer: Offer, page: Listener) -> None:
         """Offers a message to the running cell; `page` gets the output of its callbacks."""
-        self._sandbox.offer(_Offered(offer, page, self))
+        self._guest.offer(_Offered(offer, page, self))
 
     def answered(self, answer: Claimed) -> None:
         """Takes the front end's answer to a claim."""

@@ -29,6 +29,7 @@ from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_server import ForkServer, Worker, flavours_of
+from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.open_message import KernelSession, Open, plain_policy
 from wasm_kernel.service.sandbox import CLOSED, Sandbox
 from wasm_kernel.service.sandbox_home import SandboxHome
@@ -98,6 +99,46 @@ def own_workers() -> WorkerPool:
 
 os.register_at_fork(after_in_child=lambda: _OF_PROCESS.append(WorkerPool()))
 atexit.register(lambda: own_workers().close())
+
+
+def get_ready(
+    runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
+) -> SandboxLogger:
+    """Checks a sandbox's options before anything is made for it; returns the logger for its events.
+
+    Also starts the process that workers are forked from: it loads while folders are opened.
+
+    Raises:
+        ValueError: there is no guest for `runtime`.
+        TypeError: `policy` is not a policy, or `logger` not a logger.
+        OutOfDescriptors: this process may not open more files.
+    """
+    RuntimeType.checked(runtime)
+    if policy is not None and not isinstance(policy, ExecutionPolicy):
+        raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
+    bound = SandboxLogger.of(logger)
+    make_room(None, OF_WORKER)
+    own_workers().fork_server.start()
+    return bound
+
+
+def create_in(
+    new: NewSession,
+    runtime: RuntimeType | str,
+    policy: ExecutionPolicy,
+    logger: SandboxLogger,
+    *,
+    resume: Resume,
+    pip: bool,
+    functions: Functions,
+) -> Sandbox:
+    """Returns a sandbox in the open folders of `new`; the options are those of `create_sandbox`."""
+    is_session = bool(new.session_id)
+    opened = opened_in(new, runtime, policy, resume=resume, pip=pip, quiet=is_session)
+    bound = logger.bind(session_id=new.session_id) if is_session else logger
+    made = ProgramHome(new).sandbox(opened, policy, bound)
+    made.take_functions(functions)
+    return made
 
 
 class ProgramHome(SandboxHome[Sandbox]):

@@ -25,10 +25,11 @@ from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
-from wasm_kernel.execution.create import create_local_sandbox
-from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused
+from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, SessionHooks
+from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
 from wasm_kernel.folders.hiding import guarded, lies_in_session
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.guests.protocol import Output, Stream
@@ -95,7 +96,7 @@ def get_ready() -> None:
 
 
 class _Worker:
-    """The sandbox of one session, and the requests of its service.
+    """The guest of one session, and the requests of its service.
 
     The main thread uses it; pages use it on the guest's thread.
     """
@@ -111,8 +112,8 @@ class _Worker:
         walls = Confinement(opened.confinement)
         if opened.state_home is not None:
             os.environ["XDG_STATE_HOME"] = opened.state_home
-        is_heard = opened.kernel is None or opened.kernel.logs
-        logger = SandboxLogger(_Events(channel) if is_heard else None)
+        kernel = opened.kernel
+        logger = SandboxLogger(_Events(channel) if kernel is None or kernel.logs else None)
         folders, session = _opened(opened, policy, logger)
         folders.verified |= opened.verified
         folders.notices += opened.notices
@@ -120,37 +121,39 @@ class _Worker:
         # before any thread or guest: no code of a cell ever has the rights given up here
         walls.close_files(_kept_by(folders, policy))
         walls.close_calls()
-        self._sandbox = create_local_sandbox(
+        folders.mounted(policy.mounts)
+        self._guest = SessionGuest(
+            language,
             folders,
-            policy=policy,
-            session_id=opened.session_id or None,
-            logger=logger,
-            resume=opened.resume,
-            hooks=session,
-            language=language,
+            policy,
+            logger,
+            opened.session_id,
             broker=self._broker,
-            quiet=opened.quiet,
+            hooks=session or SessionHooks(),
+            resume=Resume(opened.resume),
             pip=opened.pip,
+            quiet=opened.quiet,
+            count=opened.count,
+            told=opened.told,
+            note=self._note if kernel else None,
         )
-        self._sandbox.commands.functions = opened.functions
-        self._sandbox.go_on(opened.count, told=opened.told)
-        is_kernels = opened.kernel is not None
-        self._quiet_seconds = _QUIET_SECONDS_OF_KERNELS if is_kernels else _QUIET_SECONDS
-        self._offers = Offers(self._sandbox, self.send)
+        self._quiet_seconds = _QUIET_SECONDS_OF_KERNELS if kernel else _QUIET_SECONDS
+        self._offers = Offers(self._guest, self.send)
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
-        self._sandbox.facts.add(lambda: {"confinement": words})
+        self._guest.facts.add(lambda: {"confinement": words})
         self._add_commands(opened, session, policy.door, seen)
 
     def _add_commands(
         self, opened: Open, session: LastUse | None, door: Door, seen_folder: str
     ) -> None:
-        """Adds the commands that reach beyond the sandbox, as far as its caller offers them."""
+        """Adds what reaches beyond the sandbox, as far as its caller offers it."""
+        self._guest.commands.functions = opened.functions
         if opened.kernel is not None and session is not None:
             self._serve_kernel(opened, opened.kernel, session, seen_folder)
         elif isinstance(session, Session):
-            own = fork_command(self._sandbox)
+            own = fork_command(self._guest)
             may_fork = door is not Door.AGENT  # an agent's tools would not find the fork
-            self._sandbox.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
+            self._guest.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
 
     def _show_notebook(self, folders: SandboxFolders, opened: Open) -> str:
         """Lets a kernel's cells see its notebook's folder; returns the result in words."""
@@ -171,10 +174,9 @@ class _Worker:
 
         facts = {"host_folder": "%session_path prints it", "notebook_folder": seen}
         facts["tomorrow"] = kernel.tomorrow
-        self._sandbox.facts.add(lambda: facts)
-        self._sandbox.show_notes(self._note)
-        let_results_out(self._sandbox, session, kernel, self._note)
-        add_commands(self._sandbox, session, kernel, pip=opened.pip)
+        self._guest.facts.add(lambda: facts)
+        let_results_out(self._guest, session, kernel, self._note)
+        add_commands(self._guest, session, kernel, pip=opened.pip)
 
     def _note(self, text: str) -> None:
         """Has the front end show a sentence beside the output of cells."""
@@ -186,7 +188,7 @@ class _Worker:
         If it is gone, the session is left as after a crash.
         """
         anew, is_crash = False, False
-        self._sandbox.start().add_done_callback(self._tell_opened)
+        self._guest.start().add_done_callback(self._tell_opened)
         try:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
@@ -196,13 +198,13 @@ class _Worker:
             is_crash = True
             self._answers.put(None)
         self._offers.close()
-        self._sandbox.close(anew=anew, crashed=is_crash)
+        self._guest.close(anew=anew, crashed=is_crash)
         with contextlib.suppress(OSError, FrameError):
-            self._channel.send(messages.Closed(self._sandbox.folders.verified))
+            self._channel.send(messages.Closed(self._guest.folders.verified))
 
     def _tell_opened(self, started: Future[None]) -> None:
         if started.exception() is None:  # otherwise, each call gets the error
-            self.send(messages.Opened(self._sandbox.next_count))
+            self.send(messages.Opened(self._guest.next_count))
 
     def _answer_pings(self) -> None:
         """Answers pings while this process closes the session, which may take long."""
@@ -213,13 +215,13 @@ class _Worker:
 
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
-        is_spoilt = self._sandbox.leave_spoilt_state()
-        is_kept = self._sandbox.wait_written(_SAVE_SECONDS)
+        is_spoilt = self._guest.leave_spoilt_state()
+        is_kept = self._guest.wait_written(_SAVE_SECONDS)
         self.send(messages.Stuck(reason, is_kept, is_spoilt))
 
     def _next(self) -> messages.Request:
         while self._channel.is_quiet(self._quiet_seconds):
-            if self._sandbox.rest():
+            if self._guest.rest():
                 break
         return messages.read_request(self._channel.receive())
 
@@ -232,7 +234,7 @@ class _Worker:
             case BrokerAnswer():
                 self._answers.put(message)
             case messages.Interrupt(call=0):
-                self._sandbox.interrupt()
+                self._guest.interrupt()
             case messages.Interrupt():
                 if (cell := self._cells.get(message.call)) is not None:
                     cell.interrupt()
@@ -255,34 +257,34 @@ class _Worker:
             self.send(messages.failure(call, problem))
 
     def _served(self, call: int, request: messages.Asked) -> Future[Any]:
-        sandbox, page = self._sandbox, _Page(self, call)
+        guest, page = self._guest, _Page(self, call)
         served: Future[Any]
         match request:
             case messages.Start():
-                served = sandbox.start()
+                served = guest.start()
             case messages.Execute():
-                served = self._cells[call] = sandbox.queue(request.cell, page)
+                served = self._cells[call] = guest.queue(request.cell, page)
             case messages.Query():
-                served = sandbox.query(request.request)
+                served = guest.query(request.request)
             case messages.Comm():
-                served = sandbox.comm(request.message, parent=request.parent, listener=page)
+                served = guest.comm(request.message, request.parent, page)
             case messages.Comms():
-                served = sandbox.comms(page)
+                served = guest.comms(page)
             case messages.Travel():
-                served = sandbox.travel(request.request)
+                served = guest.travel(request.request)
             case messages.Name():
-                served = sandbox.naming(request.name)
+                served = guest.name_state(request.name)
             case messages.Checkpoints():
-                served = sandbox.listing()
+                served = guest.states()
             case messages.Fork():
-                served = sandbox.between_cells(lambda: self._fork(request))
+                served = guest.between_cells(lambda: self._fork(request))
             case _:
                 assert_never(request)
         return served
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns the notice for each one's first cell."""
-        with self._sandbox.frozen():
+        with self._guest.frozen():
             requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
             try:
                 return [self._broker.call(each, Forked).notice for each in requests]
@@ -309,8 +311,8 @@ class _Worker:
         return messages.Ended(call, Raw(msgspec.json.encode(value)), self._figures(fuel))
 
     def _figures(self, fuel: int) -> messages.Figures:
-        used, states = self._sandbox.memory_bytes, self._sandbox.history_states
-        return messages.Figures(self._sandbox.next_count, used, states, fuel)
+        used, states = self._guest.memory_bytes, self._guest.history_states
+        return messages.Figures(self._guest.next_count, used, states, fuel)
 
     def send(self, message: Struct) -> None:
         """Sends a message. Any thread may call it."""
@@ -321,7 +323,7 @@ class _Worker:
         """Asks the caller for a line, and waits for it; None if the cell was interrupted."""
         number = next(self._questions)
         self.send(messages.InputRequest(call, number, prompt, password))
-        while not self._sandbox.interrupted:
+        while not self._guest.interrupted:
             with contextlib.suppress(queue.Empty):
                 line = self._lines.get(timeout=_POLL_SECONDS)
                 if line.question == number:

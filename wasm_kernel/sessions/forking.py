@@ -32,7 +32,7 @@ from wasm_kernel.sessions.metadata import Lineage
 from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import LocalSandbox
+    from wasm_kernel.execution.session_guest import SessionGuest
 
 FORK = "fork"
 _TAKEN = "there is a session of that id already"
@@ -115,7 +115,7 @@ def log_fork(logger: SandboxLogger, root: SessionsRoot, parent: str, fork: str) 
     logger.log_event(events.SESSION_FORKED, session_id=parent, fork_id=fork)
 
 
-def fork_command(sandbox: LocalSandbox, *, of_notebook: bool = False) -> CommandHandler:
+def fork_command(guest: SessionGuest, *, of_notebook: bool = False) -> CommandHandler:
     """Returns the handler of `%fork`, which returns the new session's id and a text for the author.
 
     `of_notebook` is True if the session belongs to a notebook whose file is known.
@@ -128,8 +128,8 @@ def fork_command(sandbox: LocalSandbox, *, of_notebook: bool = False) -> Command
                 "%fork takes no words but --deterministic, which keeps the state of generators of "
                 "random numbers."
             )
-        sandbox.check_fork()
-        action = ForkAction(sandbox, deterministic=bool(words))
+        guest.check_fork()
+        action = ForkAction(guest, deterministic=bool(words))
         context.after_cell(action)
         said = _SAID.format(id=action.id, cells=_CELLS if of_notebook else "")
         return {"id": action.id, "said": said}
@@ -140,8 +140,8 @@ def fork_command(sandbox: LocalSandbox, *, of_notebook: bool = False) -> Command
 class ForkAction:
     """A fork, with a new session's id, made when the cell is over. The guest's thread owns it."""
 
-    def __init__(self, sandbox: LocalSandbox, *, deterministic: bool) -> None:
-        self._sandbox = sandbox
+    def __init__(self, guest: SessionGuest, *, deterministic: bool) -> None:
+        self._guest = guest
         self._deterministic = deterministic
         self.id = ids.new()
 
@@ -149,7 +149,7 @@ class ForkAction:
         """Makes the fork; tells the cell's author about an error."""
         try:
             request = ForkSession(self.id, reseed=not self._deterministic)
-            with self._sandbox.frozen():
+            with self._guest.frozen():
                 made = context.broker.call(request, Forked, context)
         except WasmKernelError as problem:
             context.say(_NOT_MADE.format(id=self.id, why=problem), "stderr")

@@ -64,13 +64,6 @@ class FileVersions(FileHistory):
         """True if earlier versions are kept."""
         return self._is_begun and self._most_bytes > 0
 
-    def adopt_limits(self, *, most_bytes: int, copy_bytes: int) -> None:
-        """Changes how much is kept, from the last commit on."""
-        before, self._most_bytes = self.keeps, most_bytes
-        self.contents.copy_bytes = copy_bytes
-        if self._is_begun and self.keeps is not before:
-            self.begin_anew(self.ledger.at_commit)
-
     def begin_anew(self, last: int = 0, *, known: bool = True) -> None:
         """Begins with nothing; if `known`, all files are as they were at the last commit."""
         self.ledger.begin(last, known=known)

@@ -75,16 +75,12 @@ class Recorder:
         self._parked: ParkedMemory | None = None
         self._jobs: queue.Queue[int | None] = queue.Queue()
         self._sync_asked = False
-        self.adopt_limits(keep=keep, cap=cap)
+        self._keep = self._narrowed_to = keep
+        self._cap = cap
         for one in history.waiting:
             self._jobs.put(one)
         self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
         self._thread.start()
-
-    def adopt_limits(self, *, keep: int, cap: int) -> None:
-        """Sets how many cells (`keep`) and how many bytes of them (`cap`) are kept."""
-        self._keep = self._narrowed_to = keep
-        self._cap = cap
 
     def fill(self, instance: Instance) -> GuestPages:
         """Brings an instance that has the base image's memory to the head.

@@ -31,7 +31,6 @@ from wasm_kernel.state.file_restore import (
     restore_files,
 )
 from wasm_kernel.state.file_versions import FileVersions
-from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import Commit, stored_image
@@ -46,7 +45,6 @@ from wasm_kernel.wasi_files.quota import key_of
 
 _LOG = logging.getLogger("wasm_kernel.state")
 _LABEL = 80
-_COPIED_A_SECOND = 1 << 30  # bytes, about
 _SAVE_SECONDS = 60.0
 _SINCE, _RESEEDED = " (and what widgets did since)", " (with fresh seeds)"
 _NOTED_MOST = 1000  # paths that could not be kept, and were told
@@ -72,14 +70,12 @@ class SessionState:
         *,
         resume: Resume,
         notices: Notices,
-        inherited: Fork | None = None,
     ) -> None:
         self._folders = folders
         self.is_untried = False
         self._policy = policy
         self._resume = resume
         self._notices = notices
-        self._inherited = inherited
         self._lock = HistoryLock(folders.private)
         self.files = FileVersions(
             folders.workspace,
@@ -121,21 +117,14 @@ class SessionState:
         if not self._lock.take():
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, self.image.id)
-        if self._inherited is None:
-            state = self._folders.private.enter(STATE, make=True)
-            resumption = Resumption(self._folders, self._lock, self._resume, self._notices, state)
-            if resumption.wants_any:
-                self._go_on_over(stored_image(state), others)
-            history = History(state, self.image.id, self._folders.verified)
-        else:
-            history = self._inherited.history
-            self._go_on_over(history.image, others)
+        state = self._folders.private.enter(STATE, make=True)
+        resumption = Resumption(self._folders, self._lock, self._resume, self._notices, state)
+        if resumption.wants_any:
+            self._go_on_over(stored_image(state), others)
+        history = History(state, self.image.id, self._folders.verified)
         try:
-            if self._inherited is None:
-                resumption.take_up(history)
-                self.is_untried = resumption.is_untried
-            elif left := self._inherited.left_out:
-                self._notices.tell(texts.left_out(left), error=f"{len(left)} files were left out")
+            resumption.take_up(history)
+            self.is_untried = resumption.is_untried
             if history.place and history.place.has_come_back:  # the kept files fit another history
                 self.files.begin_anew(history.tree.last, known=False)
             elif history.tree.commits:
@@ -152,15 +141,6 @@ class SessionState:
         """Uses the base image with this id, if it is on this machine."""
         if self.image.id != image:
             self._image = next((one for one in others if one.id == image), self.image)
-
-    def adopt(self, policy: ExecutionPolicy) -> None:
-        """Applies another policy's history limits."""
-        self._policy = policy
-        self.files.adopt_limits(
-            most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes
-        )
-        if self._recorder is not None:
-            self._recorder.adopt_limits(keep=policy.history_cells, cap=policy.history_bytes)
 
     def forget_at_end(self) -> None:
         """Makes the next holder of the session begin without these variables. Any thread."""
@@ -184,8 +164,6 @@ class SessionState:
                 if not ended and self._is_wanted and self._resume is not Resume.NEVER:
                     head = kept.commits.get(kept.head)
                     _LOG.warning(texts.left_behind(self._folders.path.name, head))
-            if self._inherited is not None:  # a fork's history that was never opened
-                self._inherited.history.close()
             ended = self.files.close() and ended  # before the next holder can read it
             self._lock.release(ended=ended and not self._is_crash)
         finally:
@@ -464,18 +442,16 @@ class SessionState:
 
     # -- forks
 
-    def wait_saved(self, instance: Instance, copies: int | None) -> None:
-        """Commits all changes of memory, and waits for the head to be on disk.
+    def wait_saved(self, instance: Instance) -> None:
+        """Commits all changes of memory, and waits for the head to be on disk, a minute at most.
 
-        Waits no longer than to copy memory for each of the forks (`copies`) would take; with None,
-        a minute at most. Raises `ForkError`.
+        Raises `ForkError`.
         """
         if not self.catch_up(instance):
             raise ForkError(self._notices.take_last().removeprefix("[wasm-kernel] ").strip())
         if self.head is None:
             raise ForkError("its beginning could not be kept")
-        copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
-        self.wait_written(_SAVE_SECONDS if copies is None else copied)
+        self.wait_written(_SAVE_SECONDS)
 
     def wait_written(self, seconds: float) -> bool:
         """Waits as `Recorder.wait_written` does."""

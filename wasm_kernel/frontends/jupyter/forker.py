@@ -46,11 +46,11 @@ IDLE_SECONDS = 300.0
 
 _NEEDED = (
     *("wasm_kernel.frontends.jupyter.app", "wasm_kernel.frontends.jupyter.connection"),
-    *("wasm_kernel.frontends.jupyter.kernel", "wasm_kernel.execution.create"),
+    "wasm_kernel.frontends.jupyter.kernel",
     *("wasm_kernel.engine.instance", "wasm_kernel.state.folding", "wasm_kernel.state.tables"),
     *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts", "wasm_kernel.outputs.documents"),
-    *("wasm_kernel.outputs.widgets", "ipykernel.parentpoller", "wasm_kernel.execution.sandbox"),
-    *("wasm_kernel.guests.python.broker_handlers",),
+    *("wasm_kernel.outputs.widgets", "ipykernel.parentpoller"),
+    *("wasm_kernel.execution.session_guest", "wasm_kernel.guests.python.broker_handlers"),
     *("socket", "subprocess", "encodings.idna", "zmq.eventloop.zmqstream", "pwd", "resource"),
     *("tornado.gen", "tornado.platform.asyncio"),
 )

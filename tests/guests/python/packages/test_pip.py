@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from wasm_kernel.execution.sandbox import LocalSandbox
 
 from tests.faces import PATIENCE
 from tests.guests.python.packages.conftest import index_in
@@ -18,7 +19,6 @@ from wasm_kernel import (
     create_session_sandbox,
     get_session_sandbox,
 )
-from wasm_kernel.execution.sandbox import LocalSandbox
 from wasm_kernel.guests.base import switched_off
 from wasm_kernel.guests.python.packages import command
 

@@ -1,0 +1,64 @@
+"""`open_workspace`: opens a workspace outside of sessions, beside which its forks will lie."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from wasm_kernel.errors import ForkError, describe
+from wasm_kernel.execution.interfaces import NewSession, SessionHooks
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.hiding import check_opening
+from wasm_kernel.folders.orphans import remove_due_daily
+from wasm_kernel.linux.folders import real_path
+from wasm_kernel.policy import ExecutionPolicy
+
+
+def open_workspace(
+    workspace: Path | str, policy: ExecutionPolicy, private_root: Path | str | None = None
+) -> NewSession:
+    """Opens a workspace outside of sessions; makes it if it does not exist.
+
+    Raises:
+        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
+        PlantedLinkError: `workspace` is a relative path that leads through a link.
+        OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
+        PrivateFolderError: there is no place for private state.
+        OSError: the workspace can't be made.
+    """
+    guards = check_opening(real_path(workspace), None, policy.mounts, private_root)
+    folders = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
+    try:
+        folders.mounted(policy.mounts)
+    except BaseException:
+        folders.close()
+        raise
+    remove_due_daily()
+    return NewSession(folders, "", NoSession(folders))
+
+
+class NoSession(SessionHooks):
+    """The hooks of a sandbox outside of sessions, which only make places for forks."""
+
+    def __init__(self, folders: SandboxFolders) -> None:
+        self._folders = folders
+
+    def new_session(self) -> NewSession:
+        """Makes a workspace next to that of the sandbox, named after it, or raises `ForkError`."""
+        workspace, number = self._folders.real, 1
+        while True:
+            folder = workspace.with_name(f"{workspace.name}-fork-{number}")
+            try:
+                folder.mkdir(mode=0o700)
+                break
+            except FileExistsError:
+                number += 1
+            except OSError as problem:
+                raise ForkError(describe(problem)) from problem
+        try:
+            folders = SandboxFolders.of_workspace(folder, self._folders.private_root)
+        except BaseException:
+            with suppress(OSError):
+                folder.rmdir()
+            raise
+        return NewSession(folders, "", NoSession(folders))
