@@ -54,6 +54,11 @@ def open_secret() -> str:
     return Path(f"/{KEY}/file").read_text()
 
 
+def exit_plainly() -> None:
+    """Exits."""
+    raise SystemExit(3)
+
+
 def everything() -> object:
     """Returns what no cell can have."""
     return threading.current_thread()
@@ -177,6 +182,16 @@ def test_errors_are_of_the_same_class_and_name_no_place_of_the_host(offering: Sa
     assert fails(sandbox, "open_secret()") == "FileNotFoundError: No such file or directory"
     assert "Thread is no plain data" in fails(sandbox, "everything()")
     assert "not object" in fails(sandbox, "put_off(object())")
+
+
+def test_a_function_that_exits_ends_its_call_alone(offering: Sandboxes) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    sandbox = offering(leave, HostFunction(exit_plainly, name="leave_plainly"), echo)
+    for call in ("await leave()", "leave_plainly()", "await leave()"):
+        assert fails(sandbox, call) == "RuntimeError: it ended with SystemExit"
+    assert says(sandbox, "print(echo(1))") == "1"
 
 
 def test_awaited_calls_run_at_the_same_time_and_are_cancelled_with_their_task(

@@ -137,24 +137,26 @@ class FunctionCalls:
     def _finished(self, asked: FinishedCalls, task: Task) -> FunctionReply:
         """Waits for one of the awaited calls; returns the answers of those that are over."""
         self._begin_cell()
-        end = time.monotonic() + asked.seconds
-        while not (over := [n for n, call in self._awaited.items() if call.is_over]):
+        end, awaited = time.monotonic() + asked.seconds, {**self._awaited}
+        while not (over := [n for n, call in awaited.items() if call.is_over]):
             left = end - time.monotonic()
-            if not self._awaited or left <= 0:
+            if not awaited or left <= 0:
                 break
             if task.cancelled:
                 raise Cancelled
-            waiting = [call.future for call in self._awaited.values()]
-            soonest = min(call.left_seconds for call in self._awaited.values())
+            soonest = min(call.left_seconds for call in awaited.values())
             futures.wait(
-                waiting, max(0.0, min(left, _POLL_SECONDS, soonest)), futures.FIRST_COMPLETED
+                [call.future for call in awaited.values()],
+                max(0.0, min(left, _POLL_SECONDS, soonest)),
+                futures.FIRST_COMPLETED,
             )
         found: list[tuple[int, Answer]] = []
         size = 0
         for number in over:
             if size > _TOGETHER_BYTES:
                 break
-            found.append((number, self._ended(self._awaited.pop(number))))
+            found.append((number, self._ended(awaited[number])))
+            self._awaited.pop(number, None)
             size += len(msgspec.json.encode(found[-1]))
         return FunctionReply({"finished": found, "left": len(self._awaited)})
 

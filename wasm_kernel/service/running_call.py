@@ -64,7 +64,7 @@ class CallThread:
             except Exception as problem:
                 future.set_exception(problem)
             except BaseException as end:  # such as SystemExit, which would end this thread alone
-                future.set_exception(RuntimeError(f"it ended with {type(end).__name__}"))
+                future.set_exception(_ended_by(end))
 
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
@@ -105,7 +105,14 @@ os.register_at_fork(after_in_child=_loop.cache_clear)  # the thread stays behind
 
 
 async def _awaited(run: Callable[[], Awaitable[Any]]) -> Any:
-    return await run()
+    try:
+        return await run()
+    except (SystemExit, KeyboardInterrupt) as end:  # either would end the loop of all functions
+        raise _ended_by(end) from None
+
+
+def _ended_by(end: BaseException) -> RuntimeError:
+    return RuntimeError(f"it ended with {type(end).__name__}")
 
 
 class Stream:
