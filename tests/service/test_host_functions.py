@@ -222,12 +222,14 @@ def test_every_limit_is_told_in_words_and_the_session_goes_on(offering: Sandboxe
     sandbox = offering(
         HostFunction(echo, most_bytes=1000, calls_a_cell=3),
         HostFunction(echo, name="seldom", calls_a_minute=2),
+        HostFunction(lambda: "x" * 2000, name="much", most_bytes=1000),
         HostFunction(door.knock, seconds=0.05),
     )
     says(sandbox, "kept = 'here'")
     assert "a cell may call it 3 times" in fails(sandbox, "for n in range(9): echo(n)")
     assert "a session may call it 2 times a minute" in fails(sandbox, "for n in '123': seldom(n)")
-    assert "and 1,000 are allowed" in fails(sandbox, "echo('x' * 2000)")
+    assert "the arguments take 2," in fails(sandbox, "echo('x' * 2000)")
+    assert "its result takes 2," in fails(sandbox, "much()")
     assert fails(sandbox, "knock()") == "TimeoutError: knock took longer than 0.05 seconds"
     assert says(sandbox, "print(kept, echo(1))") == "here 1"
     door.opened.set()
@@ -276,6 +278,15 @@ def test_another_program_offers_others_to_the_same_variables(
     again = offering(HostFunction(put_off, name="echo"), workspace=tmp_path, resume="always")
     assert "put_off" not in says(again, "print(x, echo is mine, 'put_off' in dir(__builtins__))")
     assert says(again, "print(echo({'number': 1, 'due': '2026-01-01'})['number'])") == "1"
+
+
+def test_functions_that_are_offered_later_are_there_after_an_undo(offering: Sandboxes) -> None:
+    sandbox = offering()
+    says(sandbox, "x = 1")
+    sandbox.offer_functions([echo])
+    says(sandbox, "x = echo(2)")
+    sandbox.undo(1)
+    assert says(sandbox, "print(echo(x))") == "1"
 
 
 FORGED = """

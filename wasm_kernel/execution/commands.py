@@ -253,7 +253,7 @@ class TurnCommands:
         self._clock = clock
         self._left_to_say = max_text
         self._left: Counter[CommandLine] | None = None
-        self._functions = TurnFunctions(commands.functions, is_cell=turn.text is not None)
+        self._functions = TurnFunctions(commands.functions)
 
     def answer(self, line: CommandLine) -> Mapping[str, Json]:
         """Returns the answer to a command of the guest: a value, or the reason of a refusal."""
