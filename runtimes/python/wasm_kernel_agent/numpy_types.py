@@ -36,7 +36,8 @@ def install() -> None:
     _widen_arrays_like_positions()
     _keep_fields_of_positions()
     methods: Any = _methods
-    methods._amin, methods._amax = _extreme(numpy.minimum), _extreme(numpy.maximum)
+    methods._amin = _extreme(numpy.minimum, _Array.argmin)
+    methods._amax = _extreme(numpy.maximum, _Array.argmax)
     numpy.copyto = _copying(numpy.copyto)
     for name in ("histogram", "digitize"):
         setattr(numpy, name, _widening(getattr(numpy, name)))
@@ -72,14 +73,13 @@ def _keep_fields_of_positions() -> None:
     internal.promote_types = promoted
 
 
-def _extreme(ufunc: Any) -> Any:
+def _extreme(ufunc: Any, place: Callable[[Any], Any]) -> Any:
     """Returns the method `min` or `max` of arrays.
 
-    Among all of an array's positions it compares numbers of 32 bits, since a cast to int64 takes
-    longer than that. pandas looks for both before it takes rows.
+    Among all of an array's positions it looks for the place, since a cast to int64 takes longer.
+    pandas asks for both before it takes rows.
     """
     reduce, nothing, positions = ufunc.reduce, numpy._NoValue, numpy.dtype(numpy.intp)
-    narrow, zero = numpy.dtype(numpy.intc), numpy.int64(0)  # a sum of two numbers is quick
 
     def extreme(  # noqa: PLR0917 - as numpy has them
         a: Any,
@@ -90,8 +90,8 @@ def _extreme(ufunc: Any) -> Any:
         where: Any = True,
     ) -> Any:
         is_plain = a.dtype is positions and axis is out is None and initial is nothing
-        if is_plain and keepdims is False and where is True:
-            return zero + reduce(a.view(narrow), None)
+        if is_plain and keepdims is False and where is True and a.size:
+            return a.ravel()[place(a)]
         return reduce(a, axis, None, out, keepdims, initial, where)
 
     return extreme

@@ -301,13 +301,26 @@ def tell_positions_from_int32(module: ModuleType) -> None:
     """
     types: Any = module
     types._upcast_memo = _NoMemo()
-    get_type, wide = types.getdtype, types.np.dtype(types.np.int64)
+    types.getdtype = _without_positions(types.getdtype)
 
-    def get_wide_type(*args: Any, **settings: Any) -> Any:
-        given = get_type(*args, **settings)
-        return wide if given.char == "l" else given
 
-    types.getdtype = get_wide_type
+def read_positions_as_int64(module: ModuleType) -> None:
+    """Lets pandas take `np.intp` as int64: its columns and indexes hold no positions."""
+    types: Any = module
+    types.pandas_dtype = _without_positions(types.pandas_dtype)
+
+
+def _without_positions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that gives a type, and int64 in place of positions."""
+    numpy: Any = importlib.import_module("numpy")
+    positions, wide = numpy.dtype(numpy.intp), numpy.dtype(numpy.int64)
+
+    @functools.wraps(original)
+    def type_of(*args: Any, **settings: Any) -> Any:
+        given = original(*args, **settings)
+        return wide if given is positions else given
+
+    return type_of
 
 
 def widen_sparse_data(module: Any) -> None:
@@ -374,6 +387,7 @@ CHANGES: dict[str, Change] = {
     "numpy.lib._format_impl": widening("write_array", 1, "widen_to_keep"),
     "pandas.core.algorithms": widening("_ensure_data"),
     "pandas.core.construction": widening("sanitize_array"),
+    "pandas.core.dtypes.common": read_positions_as_int64,
     "pandas.core.indexes.base": widen_indexes,
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
     "plotly.io._base_renderers": name_plotlys_renderer,
