@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from wasm_kernel.execution.sandbox import LocalSandbox
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import PATIENCE
-from tests.local import Isolation
+from tests.local import Isolation, LocalSandbox
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.linux.task import Cancelled

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from wasm_kernel.execution.sandbox import LocalSandbox
 
 from tests.faces import PATIENCE
 from tests.guests.python.packages.conftest import index_in
+from tests.local import LocalSandbox
 from tests.private import private_of
 from wasm_kernel import (
     BaseSandbox,
