@@ -99,14 +99,14 @@ class CodecCalls:
         except CodecError as problem:
             words = str(problem)
         except (GuestStopped, OutOfBounds, ValueError):
-            words = module.reported
+            words = module.imports.text
         return self._hand_over(_FAILED, (words or _NO_WORDS).encode())
 
     @contextlib.contextmanager
     def _opened(self, codec: Codec) -> Iterator[CodecModule]:
         """Yields an instance, which burns the cell's fuel."""
         guest, compiled = self._guest, self._compiled(codec)
-        module = CodecModule(compiled, codec.reports, self._clock, self._memory_bytes)
+        module = CodecModule(compiled, codec.imports(), self._clock, self._memory_bytes)
         try:
             with module.instance.turn(guest.fuel_left):
                 yield module

@@ -1,14 +1,15 @@
 """A codec while it serves one call: a fresh instance without any way to the outside.
 
 Codecs are Rust, compiled for JavaScript by wasm-bindgen. Such a module imports a hundred functions
-of a browser. Only those that report the text of an error are answered here, and they give the codec
-nothing; a call of any other ends it.
+of a browser. Only those that a codec's `Imports` names are answered, such as those that report the
+text of an error; a call of any other ends it. None of them reaches anything outside of the codec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -35,19 +36,38 @@ class Result(Struct, frozen=True):
     numbers: tuple[int, ...] = ()
 
 
-class _Reports:
-    """Answers the imports by which a codec reports an error: a `HostFunctions`."""
+class Imports:
+    """Answers the imports by which a codec reports an error: a `HostFunctions`.
 
-    def __init__(self, imports: Mapping[Import, str]) -> None:
-        self.imports = imports
+    A codec's file has a subclass, which names them, and may answer others.
+
+    Attributes:
+        reports: The imports that get an error's text, with their shapes.
+        text: The last error's text.
+    """
+
+    reports: ClassVar[Mapping[Import, str]]
+
+    def __init__(self) -> None:
         self.text = ""
 
+    @property
+    def imports(self) -> Mapping[Import, str]:
+        """All imports that are answered."""
+        return self.reports
+
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        return {key: partial(self._report, guest.memory) for key in self.imports}
+        """Returns the handlers for an instance."""
+        return {key: partial(self._report, guest.memory) for key in self.reports}
 
     def _report(self, memory: GuestMemory, at: int, length: int) -> int:
-        self.text = memory.read(at, min(length, _TEXT_MOST)).decode("utf-8", "replace")
+        self.text = text_at(memory, at, length)
         return abi.SUCCESS
+
+
+def text_at(memory: GuestMemory, at: int, length: int) -> str:
+    """Returns a text in a codec's memory, cut if it is long."""
+    return memory.read(at, min(length, _TEXT_MOST)).decode("utf-8", "replace")
 
 
 class CodecModule:
@@ -55,27 +75,22 @@ class CodecModule:
 
     Args:
         compiled: The compiled module.
-        reports: Those of its imports that get an error's text.
+        imports: Answers its imports.
         clock: The clock of the cell that waits for it.
         memory_bytes: The most that its memory may grow to.
     """
 
     def __init__(
-        self, compiled: Compiled, reports: Mapping[Import, str], clock: Clock, memory_bytes: int
+        self, compiled: Compiled, imports: Imports, clock: Clock, memory_bytes: int
     ) -> None:
-        self._reports = _Reports(reports)
+        self.imports = imports
         options = InstanceOptions(memory_bytes, refuses_others=True)
-        self.instance = Instance(compiled, (self._reports,), options, clock, OutputStreams())
+        self.instance = Instance(compiled, (imports,), options, clock, OutputStreams())
 
     @property
     def memory(self) -> GuestMemory:
         """Its memory."""
         return self.instance.memory
-
-    @property
-    def reported(self) -> str:
-        """The text of the last error that it reported."""
-        return self._reports.text
 
     def put(self, data: memoryview) -> int:
         """Copies bytes into its memory; returns their address."""

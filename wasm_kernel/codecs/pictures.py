@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-from wasm_kernel.codecs.module import CodecModule, Function, Result
+from wasm_kernel.codecs.module import CodecModule, Function, Imports, Result
 from wasm_kernel.engine.host_calls import Import
 
-REPORTS: Mapping[Import, str] = {
-    ("./photon_rs_bg.js", "__wbg___wbindgen_throw_344f42d3211c4765"): "ii>",
-}
+
+class PictureImports(Imports):
+    """Takes the text of an error."""
+
+    reports: ClassVar[Mapping[Import, str]] = {
+        ("./photon_rs_bg.js", "__wbg___wbindgen_throw_344f42d3211c4765"): "ii>",
+    }
 
 
 def decode(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> Result:
@@ -41,3 +46,4 @@ FUNCTIONS: Mapping[str, Function] = {
     "encode_jpeg": encode_jpeg,
     "encode_webp": encode_webp,
 }
+IMPORTS = PictureImports

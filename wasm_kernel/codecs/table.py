@@ -15,9 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from wasm_kernel.codecs.module import Function
+from wasm_kernel.codecs.module import Function, Imports
 from wasm_kernel.engine.compiler import GuestBinary
-from wasm_kernel.engine.host_calls import Import
 
 FOLDER = "_codecs"
 _STACK_BYTES = 8 * 1024 * 1024
@@ -52,11 +51,10 @@ class Codec(Struct, frozen=True):
         functions: Mapping[str, Function] = self._file.FUNCTIONS
         return functions
 
-    @property
-    def reports(self) -> Mapping[Import, str]:
-        """Those of its imports that get an error's text."""
-        reports: Mapping[Import, str] = self._file.REPORTS
-        return reports
+    def imports(self) -> Imports:
+        """Returns what answers the imports of one instance."""
+        made: Imports = self._file.IMPORTS()
+        return made
 
     @property
     def _file(self) -> Any:
@@ -69,6 +67,12 @@ _ROWS = (
         "photon_rs_bg.wasm",
         "f477b87cbea0445c65fc7e580e89050190600379fcd44821cec67403483872b1",
         "the codec of JPEG and WebP",
+    ),
+    Codec(
+        "parquet",
+        "parquet_wasm_bg.wasm",
+        "7636a31df453d8c73aacbed5ae9fd262a71136258f420fa0d97016b8da9e8aa1",
+        "the codec of Parquet",
     ),
 )
 CODECS = {codec.name: codec for codec in _ROWS}

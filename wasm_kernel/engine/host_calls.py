@@ -22,7 +22,9 @@ _TYPES = {
     "i": wasmtime.ValType.i32(),
     "I": wasmtime.ValType.i64(),
     "e": wasmtime.ValType.externref(),
+    "d": wasmtime.ValType.f64(),
 }
+_SLOTS = {"i": "I12x", "e": "I12x", "I": "Q8x"}  # arguments in their slots
 _BUFFERS_MOST = 1024
 
 Import = tuple[str, str]
@@ -118,10 +120,11 @@ class HostFunctions(Protocol):
 
     @property
     def imports(self) -> Mapping[Import, str]:
-        """The imports that it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one.
+        """The imports that it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one, and
+        `e` a reference to an object of the host, which is always null.
 
-        The result is an error number, unless the shape names another behind `>`: nothing, or `e`,
-        a reference to an object of the host, which is always null.
+        The result is an error number, unless the shape names another behind `>`: nothing, `e`, or
+        `d`, a whole number that the guest gets as a float.
         """
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
@@ -182,8 +185,7 @@ class Dispatcher:
         arguments, other, result = shape.partition(">")
         result = result if other else "i"
         handlers, size = self._handlers, wasmtime_api.SLOT * len(arguments)
-        kinds = "".join("I12x" if each == "i" else "Q8x" for each in arguments)
-        unpack = struct.Struct(f"<{kinds}").unpack
+        unpack = struct.Struct("<" + "".join(map(_SLOTS.__getitem__, arguments))).unpack
 
         def function(slots: int, _count: int) -> None:
             self.is_in_host = True
@@ -194,7 +196,9 @@ class Dispatcher:
             except BaseException:
                 _LOG.exception("the host's %s failed", key[1])
                 answer = abi.EIO
-            if result:
+            if result == "d":
+                ctypes.c_double.from_address(slots).value = answer
+            elif result:
                 ctypes.c_uint32.from_address(slots).value = answer if result == "i" else 0
             self.is_in_host = False
             if self.after_call is not None:

@@ -373,6 +373,15 @@ def decode_webp(plugin: Any) -> None:
     image.register_mime("WEBP", "image/webp")
 
 
+def read_parquet(module: Any) -> None:
+    """Lets pandas find an engine for Parquet, which is imported when it is first used."""
+
+    def engine() -> Any:
+        return importlib.import_module("wasm_kernel_agent.codecs.parquet").Engine()
+
+    module.PyArrowImpl = engine
+
+
 CHANGES: dict[str, Change] = {
     "PIL.JpegImagePlugin": decode_jpeg,
     "PIL.WebPImagePlugin": decode_webp,
@@ -390,6 +399,7 @@ CHANGES: dict[str, Change] = {
     "pandas.core.dtypes.common": read_positions_as_int64,
     "pandas.core.indexes.base": widen_indexes,
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
+    "pandas.io.parquet": read_parquet,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
     "scipy.ndimage._filters": widening("_min_or_max_filter"),

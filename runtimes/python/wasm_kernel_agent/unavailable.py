@@ -6,9 +6,9 @@ import re
 import sys
 
 _PARQUET = (
-    "pandas alone reads and writes CSV, Excel, JSON, SQLite and pickle. Parquet, Feather and ORC "
-    "can't be read here, as they have no sound reader in pure Python: convert such files outside, "
-    "for example with pandas.read_parquet('a.parquet').to_csv('a.csv')"
+    "pandas.read_parquet and DataFrame.to_parquet work here without it, and so do CSV, Excel, "
+    "JSON, SQLite and pickle. Feather and ORC can't be read: convert such files outside, for "
+    "example with pandas.read_feather('a.feather').to_parquet('a.parquet')"
 )
 _TREES = "scikit-learn's HistGradientBoostingClassifier and HistGradientBoostingRegressor"
 _NETS = "scikit-learn's MLPClassifier and MLPRegressor train small networks; numpy does the rest"
@@ -117,7 +117,8 @@ def advice_on_import_error(text: str) -> str:
 
     pandas raises one of these for an optional dependency, such as pyarrow in `read_parquet`.
     """
-    named = next((word for word in _WORD.findall(text) if word in STAND_INS), None)
+    words = (word.partition(".")[0] for word in _WORD.findall(text))  # such as pyarrow.orc
+    named = next((word for word in words if word in STAND_INS), None)
     return "" if named is None else advice_on_module(named)
 
 

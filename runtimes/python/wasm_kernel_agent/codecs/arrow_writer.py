@@ -1,0 +1,375 @@
+"""Writing columns of pandas as Arrow's IPC stream."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy
+import pandas
+
+from wasm_kernel_agent.codecs import flatbuffers
+from wasm_kernel_agent.codecs.arrow_schema import (
+    BATCH,
+    DICTIONARY,
+    SCHEMA,
+    Dictionary,
+    Field,
+    Schema,
+    Type,
+    number_dictionaries,
+    schema_table,
+    write_message,
+)
+
+_INT32_MOST = 2**31 - 1
+_PADDING = 8
+_DIGITS_MOST = 38
+_ADVICE = "Convert it first, for example with astype('str')."
+
+
+@dataclass
+class Out:
+    """An array to write.
+
+    Attributes:
+        length: The number of values.
+        nulls: How many of them are missing.
+        buffers: Its buffers, without those of its children.
+        children: Its children.
+        dictionary: The values that its numbers stand for.
+    """
+
+    length: int
+    nulls: int
+    buffers: list[Any]
+    children: tuple[Out, ...] = ()
+    dictionary: Out | None = None
+
+
+def stream_of(schema: Schema, arrays: Sequence[Out], rows: int) -> bytes:
+    """Returns the IPC stream of a table with one batch of so many rows."""
+    numbered = replace(schema, fields=number_dictionaries(schema.fields))
+    pieces = [write_message(SCHEMA, schema_table(numbered), 0)]
+    for field, array in zip(numbered.fields, arrays, strict=True):
+        if field.dictionary is not None and array.dictionary is not None:
+            header, body = _batch(array.dictionary.length, [array.dictionary])
+            table = flatbuffers.table({0: ("q", field.dictionary.id), 1: header})
+            pieces += [write_message(DICTIONARY, table, sum(map(len, body))), *body]
+    header, body = _batch(rows, arrays)
+    pieces += [write_message(BATCH, header, sum(map(len, body))), *body]
+    return b"".join([*pieces, struct.pack("<II", 0xFFFFFFFF, 0)])
+
+
+def _batch(length: int, arrays: Sequence[Out]) -> tuple[flatbuffers.Write, list[bytes]]:
+    """Returns a batch's header, and the pieces of its body."""
+    nodes, buffers, body, at = [], [], [], 0
+    for each in _all(arrays):
+        nodes.append((each.length, each.nulls))
+        for buffer in each.buffers:
+            data = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
+            buffers.append((at, data.nbytes))
+            padding = bytes(-data.nbytes % _PADDING)
+            body += [bytes(data), padding]
+            at += data.nbytes + len(padding)
+    header = flatbuffers.table(
+        {
+            0: ("q", length),
+            1: flatbuffers.structs("<qq", nodes),
+            2: flatbuffers.structs("<qq", buffers),
+        }
+    )
+    return header, body
+
+
+def _all(arrays: Sequence[Out]) -> Iterator[Out]:
+    for each in arrays:
+        yield each
+        yield from _all(each.children)
+
+
+# -- columns
+
+
+def written(name: str, column: pandas.Series) -> tuple[Field, Out, str]:
+    """Returns a column's field, its values, and the name of its type in pandas' metadata.
+
+    Raises `ValueError` with the column's name if it can't be written.
+    """
+    try:
+        if isinstance(column.dtype, pandas.CategoricalDtype):
+            categories = column.cat.categories
+            if not column.cat.ordered and categories.inferred_type == "string":
+                return _category(name, column)
+            # a dictionary would give other readers the categories in another order
+            kind, made, children = _column(column.astype(categories.dtype))
+            return Field(name, kind, children), made, "categorical"
+        kind, made, children = _column(column)
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise ValueError(f"column {name!r} can't be written: {problem}") from None
+    return Field(name, kind, children), made, _pandas_name(kind, children)
+
+
+def _pandas_name(kind: Type, children: tuple[Field, ...]) -> str:
+    """Returns the name of a type in pandas' metadata."""
+    match kind.name:
+        case "int" | "float":
+            return f"{'' if kind.signed else 'u'}{kind.name}{kind.width}"
+        case "list":
+            return f"list[{_pandas_name(children[0].type, children[0].children)}]"
+        case "timestamp":
+            return "datetimetz" if kind.zone else "datetime"
+    return _NAMES.get(kind.name, kind.name)
+
+
+_NAMES = {
+    "utf8": "unicode",
+    "binary": "bytes",
+    "duration": "timedelta",
+    "null": "empty",
+    "struct": "object",
+}
+
+
+def _category(name: str, column: pandas.Series) -> tuple[Field, Out, str]:
+    categories = pandas.Series(column.cat.categories)
+    kind, made, children = _column(categories)
+    codes = column.cat.codes.to_numpy()
+    missing = codes < 0
+    index = Type("int", 8 * codes.dtype.itemsize)
+    values = numpy.where(missing, 0, codes).astype(codes.dtype)
+    out = Out(len(codes), int(missing.sum()), [_bits(missing), values], dictionary=made)
+    field = Field(name, kind, children, Dictionary(0, index, bool(column.cat.ordered)))
+    return field, out, "categorical"
+
+
+_Made = tuple[Type, Out, tuple[Field, ...]]
+
+
+def _column(column: pandas.Series) -> _Made:
+    kind = column.dtype
+    if isinstance(kind, pandas.DatetimeTZDtype):
+        times = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
+        return _times(times, str(kind.tz))
+    if isinstance(kind, numpy.dtype):
+        if kind.kind in "mM":
+            return _times(column.to_numpy())
+        if kind.kind in "iufb":
+            return _numbers(column.to_numpy(), None)
+        if kind.kind == "O":
+            return _objects(column.tolist())
+    elif isinstance(kind, pandas.StringDtype):
+        return _objects(column.tolist(), "utf8")
+    elif str(kind) in _MASKED:
+        missing = column.isna().to_numpy()
+        plain = _MASKED[str(kind)]
+        return _numbers(column.to_numpy(plain, na_value=plain.type(0)), missing)
+    raise ValueError(f"Parquet has no type for {kind}. {_ADVICE}")
+
+
+_MASKED = {
+    **{f"{u}Int{n}": numpy.dtype(f"{u.lower()}int{n}") for u in ("", "U") for n in (8, 16, 32, 64)},
+    **{f"Float{n}": numpy.dtype(f"float{n}") for n in (32, 64)},
+    "boolean": numpy.dtype(bool),
+}
+
+
+def _bits(missing: Any) -> Any:
+    """Returns the buffer of bits that say which values are there; empty if all are."""
+    if missing is None or not missing.any():
+        return b""
+    return numpy.packbits(~missing, bitorder="little")
+
+
+def _numbers(values: Any, missing: Any) -> _Made:
+    values = numpy.ascontiguousarray(values)
+    kind = values.dtype
+    if kind.kind == "f":
+        gaps = numpy.isnan(values)
+        missing = gaps if missing is None else missing | gaps
+    nulls = 0 if missing is None else int(missing.sum())
+    data = numpy.packbits(values, bitorder="little") if kind.kind == "b" else values
+    out = Out(len(values), nulls, [_bits(missing), data])
+    if kind.kind == "b":
+        return Type("bool"), out, ()
+    if kind.kind == "f":
+        return Type("float", 8 * kind.itemsize), out, ()
+    return Type("int", 8 * kind.itemsize, kind.kind == "i"), out, ()
+
+
+def _times(values: Any, zone: str = "") -> _Made:
+    name = "timestamp" if values.dtype.kind == "M" else "duration"
+    unit = numpy.datetime_data(values.dtype)[0]
+    missing = numpy.isnat(values)
+    data = numpy.ascontiguousarray(values).view(numpy.int64)
+    out = Out(len(values), int(missing.sum()), [_bits(missing), data])
+    return Type(name, 64, unit=unit, zone=zone), out, ()
+
+
+def _objects(values: list[Any], known: str = "") -> _Made:
+    """Returns the array of objects, all of which must be of one kind."""
+    missing = pandas.isna(numpy.fromiter(values, object, len(values)))
+    kinds = {_kind(each) for each in set(map(type, values))} - {""}
+    if len(kinds) > 1:  # gaps may be floats
+        there = {type(each) for each, gap in zip(values, missing, strict=True) if not gap}
+        kinds = {_kind(each) for each in there}
+    if kinds == {"int", "float"}:
+        kinds = {"float"}
+    if len(kinds) > 1:
+        raise TypeError(f"it has values of several types ({', '.join(sorted(kinds))}). {_ADVICE}")
+    kind = kinds.pop() if kinds else known or "null"
+    if kind == "null":
+        return Type("null"), Out(len(values), len(values), []), ()
+    return _WRITERS[kind](values, missing)
+
+
+def _kind(of: type) -> str:
+    """Returns the kind of values of a type; empty for gaps."""
+    if issubclass(of, _GAPS):
+        return ""
+    for kind, types in _TYPES.items():
+        if issubclass(of, types):
+            return kind
+    raise TypeError(f"Parquet has no type for a value of the type {of.__name__}. {_ADVICE}")
+
+
+_GAPS = (type(None), type(pandas.NA), type(pandas.NaT))
+_TYPES: dict[str, Any] = {
+    "utf8": str,
+    "binary": (bytes, bytearray, memoryview),
+    "bool": (bool, numpy.bool_),
+    "int": (int, numpy.integer),
+    "float": (float, numpy.floating),
+    "decimal": decimal.Decimal,
+    "timestamp": (datetime.datetime, numpy.datetime64),
+    "date": datetime.date,
+    "time": datetime.time,
+    "duration": (datetime.timedelta, numpy.timedelta64),
+    "struct": dict,
+    "list": (list, tuple, set, numpy.ndarray, pandas.Series, pandas.api.extensions.ExtensionArray),
+}
+
+
+def _pieces(kind: str, encode: Callable[[Any], bytes]) -> Callable[[list[Any], Any], _Made]:
+    def write(values: list[Any], missing: Any) -> _Made:
+        data = [b"" if gap else encode(each) for each, gap in zip(values, missing, strict=True)]
+        offsets = _offsets(map(len, data), len(data))
+        out = Out(len(data), int(missing.sum()), [_bits(missing), offsets, b"".join(data)])
+        return Type(kind), out, ()
+
+    return write
+
+
+def _offsets(lengths: Any, count: int) -> Any:
+    ends = numpy.zeros(count + 1, numpy.int64)
+    numpy.cumsum(numpy.fromiter(lengths, numpy.int64, count), out=ends[1:])
+    if ends[-1] > _INT32_MOST:
+        raise ValueError("it has more than 2 GiB of values")
+    return ends.astype("<i4")
+
+
+def _plain(kind: str) -> Callable[[list[Any], Any], _Made]:
+    dtype = {"int": numpy.int64, "float": numpy.float64, "bool": numpy.bool_}[kind]
+
+    def write(values: list[Any], missing: Any) -> _Made:
+        if missing.any():
+            values = [0 if gap else each for each, gap in zip(values, missing, strict=True)]
+        return _numbers(numpy.array(values, dtype), missing)
+
+    return write
+
+
+def _as_times(values: list[Any], _missing: Any) -> _Made:
+    return _column(pandas.Series(pandas.to_datetime(values)))
+
+
+def _as_durations(values: list[Any], _missing: Any) -> _Made:
+    return _column(pandas.Series(pandas.to_timedelta(values)))
+
+
+def _as_dates(values: list[Any], missing: Any) -> _Made:
+    epoch = datetime.date(1970, 1, 1).toordinal()
+    days = [
+        0 if gap else each.toordinal() - epoch for each, gap in zip(values, missing, strict=True)
+    ]
+    out = Out(len(days), int(missing.sum()), [_bits(missing), numpy.array(days, "<i4")])
+    return Type("date", 32, unit="D"), out, ()
+
+
+def _as_day_times(values: list[Any], missing: Any) -> _Made:
+    made = [
+        0 if gap else ((each.hour * 60 + each.minute) * 60 + each.second) * 10**6 + each.microsecond
+        for each, gap in zip(values, missing, strict=True)
+    ]
+    out = Out(len(made), int(missing.sum()), [_bits(missing), numpy.array(made, "<i8")])
+    return Type("time", 64, unit="us"), out, ()
+
+
+def _as_decimals(values: list[Any], missing: Any) -> _Made:
+    there = [each for each, gap in zip(values, missing, strict=True) if not gap]
+    parts = [each.as_tuple() for each in there]
+    if not all(isinstance(each.exponent, int) for each in parts):
+        raise ValueError("it has a decimal that is infinite")
+    scale = max([0, *(-each.exponent for each in parts)])
+    whole = max(len(each.digits) + each.exponent for each in parts)
+    precision = max(1, scale + max(0, whole))
+    if precision > _DIGITS_MOST:
+        raise ValueError(f"its decimals need {precision} digits, and there are {_DIGITS_MOST}")
+    exact = decimal.Context(prec=_DIGITS_MOST + 2)
+    data = b"".join(
+        (0 if gap else int(each.scaleb(scale, exact))).to_bytes(16, "little", signed=True)
+        for each, gap in zip(values, missing, strict=True)
+    )
+    out = Out(len(values), int(missing.sum()), [_bits(missing), data])
+    return Type("decimal", 128, precision=precision, scale=scale), out, ()
+
+
+def _as_lists(values: list[Any], missing: Any) -> _Made:
+    rows = [() if gap else each for each, gap in zip(values, missing, strict=True)]
+    offsets = _offsets(map(len, rows), len(rows))
+    types = {getattr(each, "dtype", None) for each in rows if len(each)}
+    (only,) = types if len(types) == 1 else (None,)
+    if isinstance(only, numpy.dtype) and only.kind in "iufbmM":
+        joined = numpy.concatenate([each for each in rows if len(each)])
+        kind, made, children = _column(pandas.Series(joined))
+    else:
+        kind, made, children = _objects(list(chain.from_iterable(rows)))
+    out = Out(len(rows), int(missing.sum()), [_bits(missing), offsets], (made,))
+    return Type("list"), out, (Field("element", kind, children),)
+
+
+def _as_structs(values: list[Any], missing: Any) -> _Made:
+    rows = [{} if gap else each for each, gap in zip(values, missing, strict=True)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    if not names:
+        raise ValueError("it has dicts without a key")
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("it has dicts whose keys are not texts")
+    fields, children = [], []
+    for name in names:
+        kind, made, parts = _objects([row.get(name) for row in rows])
+        fields.append(Field(name, kind, parts))
+        children.append(made)
+    out = Out(len(rows), int(missing.sum()), [_bits(missing)], tuple(children))
+    return Type("struct"), out, tuple(fields)
+
+
+_WRITERS: dict[str, Callable[[list[Any], Any], _Made]] = {
+    "utf8": _pieces("utf8", lambda value: value.encode("utf-8", "surrogatepass")),
+    "binary": _pieces("binary", bytes),
+    "bool": _plain("bool"),
+    "int": _plain("int"),
+    "float": _plain("float"),
+    "decimal": _as_decimals,
+    "timestamp": _as_times,
+    "duration": _as_durations,
+    "date": _as_dates,
+    "time": _as_day_times,
+    "struct": _as_structs,
+    "list": _as_lists,
+}

@@ -1,0 +1,229 @@
+"""The outline of a Parquet file: its footer, and smaller files of some of its columns and rows.
+
+A codec reads whole files. So that a large file need not fit twice, and columns that nobody asked
+for are not read at all, it gets a file for each row group, made of the bytes of the wanted columns
+and a footer of its own.
+Source: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from wasm_kernel_agent.codecs import thrift
+from wasm_kernel_agent.codecs.thrift import BINARY, I64, LIST, STRUCT, Struct, ThriftError, Value
+
+MAGIC = b"PAR1"
+_TAIL = 8
+_ARROW_SCHEMA = b"ARROW:schema"
+
+# Numbers of fields: of a file's metadata, a schema's element, a row group, a column chunk and its
+# metadata.
+_SCHEMA, _ROWS, _GROUPS, _PAIRS = 2, 3, 4, 5
+_NAME, _CHILDREN = 4, 5
+_COLUMNS, _GROUP_ROWS, _GROUP_OFFSET = 1, 3, 5
+_CHUNK_FILE, _CHUNK_OFFSET, _CHUNK = 1, 2, 3
+_INDEXES = (4, 5, 6, 7)  # places of indexes, which a smaller file does not have
+_SIZE, _DATA, _DICTIONARY = 7, 9, 11
+_PLACES = (10, 11, 14, 15)  # of index pages, the dictionary, and the Bloom filter with its length
+
+
+class ParquetError(ValueError):
+    """A file is not Parquet, or damaged."""
+
+
+class ParquetFile:
+    """A Parquet file: its columns, its rows, and what its footer says besides.
+
+    Args:
+        file: The file, open for reading, which can seek.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read(_TAIL)
+        if tail[4:] == b"PARE":
+            raise ParquetError("the file is encrypted")
+        if size < 12 or tail[4:] != MAGIC:
+            raise ParquetError("the file is not Parquet: it does not end as such files do")
+        length = int.from_bytes(tail[:4], "little")
+        if length > size - _TAIL - 4:
+            raise ParquetError("the file is damaged: its footer is longer than the file")
+        file.seek(size - _TAIL - length)
+        with _reading_footer():
+            self._footer, _ = thrift.read(file.read(length))
+            self._elements: list[Struct] = self._footer[_SCHEMA].value[1]
+            self._groups: list[Struct] = self._footer[_GROUPS].value[1]
+            self.rows = int(self._footer[_ROWS].value)
+            self._tops = list(self._found_tops())
+            self.names = [self._elements[at][_NAME].value.decode() for at, *_ in self._tops]
+            held = self._footer.get(_PAIRS)
+            self._pairs: list[Struct] = [] if held is None else held.value[1]
+            self.metadata = {
+                each[1].value.decode("utf-8", "replace"): each[2].value.decode("utf-8", "replace")
+                for each in self._pairs
+                if 1 in each and 2 in each
+            }
+        self._size = size - _TAIL - length
+
+    def _found_tops(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yields each column: its first and last element, and its first and last leaf."""
+        elements, at, leaf = self._elements, 1, 0
+        for _ in range(elements[0][_CHILDREN].value if _CHILDREN in elements[0] else 0):
+            start, first, open_ = at, leaf, 1
+            while open_:
+                children = elements[at].get(_CHILDREN)
+                count = children.value if children is not None else 0
+                open_ += count - 1
+                leaf += count == 0
+                at += 1
+            yield start, at, first, leaf
+
+    def parts(self, wanted: Collection[str] | None) -> Iterator[bytes]:
+        """Yields a file of the wanted columns for each row group, or one without rows.
+
+        Raises `ParquetError` if the file is damaged.
+        """
+        kept = [n for n, name in enumerate(self.names) if wanted is None or name in wanted]
+        with _reading_footer():
+            elements = [
+                {**self._elements[0], _CHILDREN: Value(thrift.I32, len(kept))},
+                *(e for n in kept for e in self._elements[slice(*self._tops[n][:2])]),
+            ]
+            pairs = self._pairs_of(kept)
+        leaves = [leaf for n in kept for leaf in range(*self._tops[n][2:])]
+        groups: list[Struct | None] = [*self._groups] or [None]
+        for group in groups:
+            with _reading_footer():
+                part = self._part(elements, pairs, group, leaves)
+            yield part
+
+    def _pairs_of(self, kept: list[int]) -> list[Struct]:
+        """Returns the footer's pairs, with Arrow's schema of the kept columns only."""
+        made = []
+        for pair in self._pairs:
+            if pair.get(1) == Value(BINARY, _ARROW_SCHEMA) and 2 in pair:
+                shorter = _shorter_schema(pair[2].value, kept, len(self.names))
+                if shorter is None:
+                    continue
+                made.append({**pair, 2: Value(BINARY, shorter)})
+        return made
+
+    def _part(
+        self,
+        elements: list[Struct],
+        pairs: list[Struct],
+        group: Struct | None,
+        leaves: list[int],
+    ) -> bytes:
+        pieces, at, groups, rows = [MAGIC], len(MAGIC), [], 0
+        if group is not None:
+            chunks = group[_COLUMNS].value[1]
+            rows, columns = group[_GROUP_ROWS].value, []
+            for leaf in leaves:
+                data, chunk = self._chunk(chunks[leaf], at)
+                pieces.append(data)
+                columns.append(chunk)
+                at += len(data)
+                if at > self._size + len(MAGIC):
+                    raise ParquetError("the file is damaged: its columns are longer than it")
+            group = {n: v for n, v in group.items() if n != _GROUP_OFFSET}
+            groups = [{**group, _COLUMNS: Value(LIST, (STRUCT, columns))}]
+        footer = {
+            **{n: v for n, v in self._footer.items() if n <= _PAIRS},
+            _SCHEMA: Value(LIST, (STRUCT, elements)),
+            _ROWS: Value(I64, rows),
+            _GROUPS: Value(LIST, (STRUCT, groups)),
+            _PAIRS: Value(LIST, (STRUCT, pairs)),
+        }
+        end = thrift.write(footer)
+        return b"".join([*pieces, end, struct.pack("<I", len(end)), MAGIC])
+
+    def _chunk(self, chunk: Struct, at: int) -> tuple[bytes, Struct]:
+        """Returns the bytes of a column chunk, and its description for a file with them at `at`."""
+        if _CHUNK_FILE in chunk:
+            raise ParquetError("the file's columns lie in other files")
+        about = chunk[_CHUNK].value
+        begin = about[_DATA].value
+        dictionary = about.get(_DICTIONARY)
+        if dictionary is not None and not 0 < dictionary.value < begin:
+            dictionary = None  # some writers note 0, for none
+        if dictionary is not None:
+            begin = dictionary.value
+        size = about[_SIZE].value
+        if begin < 0 or size < 0 or begin + size > self._size:
+            raise ParquetError("the file is damaged: a column lies outside of it")
+        self._file.seek(begin)
+        moved = {n: v for n, v in about.items() if n not in _PLACES}
+        moved[_DATA] = Value(I64, about[_DATA].value - begin + at)
+        if dictionary is not None:
+            moved[_DICTIONARY] = Value(I64, dictionary.value - begin + at)
+        made = {n: v for n, v in chunk.items() if n not in _INDEXES}
+        made |= {_CHUNK_OFFSET: Value(I64, 0), _CHUNK: Value(STRUCT, moved)}
+        return self._file.read(size), made
+
+
+@contextmanager
+def _reading_footer() -> Iterator[None]:
+    """Raises `ParquetError` if a footer lacks what it must have, or has it with another type."""
+    try:
+        yield
+    except (
+        AttributeError,
+        KeyError,
+        IndexError,
+        TypeError,
+        ThriftError,
+        UnicodeDecodeError,
+    ) as why:
+        raise ParquetError(f"the file's footer is damaged ({why})") from None
+
+
+def _shorter_schema(encoded: bytes, kept: list[int], count: int) -> bytes | None:
+    """Returns Arrow's schema message with some of its columns; None if it is not one of `count`.
+
+    The vector of its columns is shortened where it lies.
+    """
+    from wasm_kernel_agent.codecs.flatbuffers import Table
+
+    try:
+        message = bytearray(base64.b64decode(encoded))
+        start = 8 if message[:4] == b"\xff\xff\xff\xff" else 4
+        schema = Table.root(memoryview(message)[start:]).table(2)
+        if schema is None:
+            return None
+        at, held = schema.vector(1)
+        if held != count:
+            return None
+        at += start
+        places = [at + 4 * n for n in range(count)]
+        targets = [p + int.from_bytes(message[p : p + 4], "little") for p in places]
+        struct.pack_into("<I", message, at - 4, len(kept))
+        for place, number in zip(places, kept, strict=False):
+            struct.pack_into("<I", message, place, targets[number] - place)
+    except (binascii.Error, struct.error, IndexError):
+        return None
+    return base64.b64encode(message)
+
+
+def with_pairs(data: Any, pairs: Mapping[str, str]) -> list[bytes]:
+    """Returns the pieces of a Parquet file with further pairs in its footer."""
+    length = int.from_bytes(data[-_TAIL:-4], "little")
+    begin = len(data) - _TAIL - length
+    footer, _ = thrift.read(bytes(data[begin : begin + length]))
+    held = footer[_PAIRS].value[1] if _PAIRS in footer else []
+    held = [each for each in held if each[1].value.decode() not in pairs]
+    made = [
+        {1: Value(BINARY, key.encode()), 2: Value(BINARY, value.encode())}
+        for key, value in pairs.items()
+    ]
+    footer[_PAIRS] = Value(LIST, (STRUCT, [*held, *made]))
+    end = thrift.write(footer)
+    return [data[:begin], end + struct.pack("<I", len(end)) + MAGIC]

@@ -1,0 +1,176 @@
+"""Parquet in the sandbox, beside what pandas with pyarrow reads of the same files (`parquet/`)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
+
+FILES = Path(__file__).parent / "parquet"
+READ_BY_PYARROW: dict[str, Any] = json.loads((FILES / "read-by-pyarrow.json").read_text())
+SETUP = """
+import datetime, decimal, io
+import numpy as np, pandas as pd
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
+    begun = module_sandbox.execute(SETUP)
+    for path in FILES.glob("*.parquet"):
+        shutil.copy(path, begun.workspace_path)
+    return module_sandbox
+
+
+def said(sandbox: BaseSandbox, code: str) -> str:
+    """What a cell prints, or its error."""
+    result = sandbox.execute(code)
+    return result.stdout.strip() if result.error is None else str(result.error.evalue)
+
+
+def as_numbers(kind: str, values: str) -> tuple[str, str]:
+    """A column's type, and its values without spaces: in dicts and maps with gaps, pyarrow makes
+    floats of integers, which stay integers here.
+    """
+    return kind, re.sub(r"(?<=\d)\.0(?!\d)", "", "".join(values.split()))
+
+
+@pytest.mark.parametrize("name", READ_BY_PYARROW)
+def test_a_file_is_read_as_pyarrow_reads_it(sandbox: BaseSandbox, name: str) -> None:
+    code = f"df = pd.read_parquet('{name}.parquet')\n"
+    code += "found = {c: [str(df[c].dtype), repr(df[c].tolist())] for c in df.columns}\n"
+    code += "import json; print(json.dumps([repr(df.index.tolist()), found]))"
+    index, columns = json.loads(said(sandbox, code))
+    wanted = READ_BY_PYARROW[name]
+    assert index == wanted["index"]
+    assert {name: as_numbers(*each) for name, each in columns.items()} == {
+        name: as_numbers(*each) for name, each in wanted["columns"].items()
+    }
+
+
+@pytest.mark.parametrize("how", ["snappy", "gzip", "brotli", "lz4", "zstd", None])
+def test_a_written_frame_is_read_again(sandbox: BaseSandbox, how: str | None) -> None:
+    code = "df = pd.read_parquet('types.parquet')\n"
+    code += f"df.to_parquet('copy.parquet', compression={how!r}, row_group_size=2)\n"
+    code += "pd.testing.assert_frame_equal(pd.read_parquet('copy.parquet'), df); print('same')"
+    assert said(sandbox, code) == "same"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "pd.DataFrame({'a': [1, 2]}, index=pd.RangeIndex(4, 8, 2, name='r'))",
+        "pd.DataFrame({'a': [1, 2]}, index=['x', 'y'])",
+        "pd.DataFrame({'a': [1]}, index=pd.MultiIndex.from_tuples([('x', 1)], names=['p', None]))",
+        "pd.DataFrame({'a': [1]}, index=pd.DatetimeIndex(['2020-01-01'], tz='Asia/Tokyo'))",
+        "pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([('a', 'b'), ('a', 'c')]))",
+        "pd.DataFrame({'a': [1], 'b': ['x']})[:0]",
+        "pd.DataFrame({'c': pd.Categorical(['b'], categories=['z', 'b'], ordered=True)})",
+        "pd.DataFrame({'c': pd.Categorical([3, 1], categories=[2, 1, 3])})",
+        "pd.DataFrame({'a': [[[1], [2, 3]], [], None]})",
+    ],
+)
+def test_index_labels_and_types_come_back(sandbox: BaseSandbox, frame: str) -> None:
+    code = f"df = {frame}\nback = pd.read_parquet(io.BytesIO(df.to_parquet()))\n"
+    code += "same = str(back.dtypes) == str(df.dtypes) and back.index.equals(df.index)\n"
+    code += "print(same and back.index.names == df.index.names and list(back) == list(df))"
+    assert said(sandbox, code) == "True"
+
+
+def test_columns_filters_and_types_with_masks_are_chosen(sandbox: BaseSandbox) -> None:
+    code = """
+df = pd.DataFrame({"a": range(1000), "b": ["x", "y"] * 500, "c": [1, None] * 500})
+df.to_parquet("chosen.parquet", row_group_size=100)
+read = pd.read_parquet
+print(list(read("chosen.parquet", columns=["c", "a"])))
+print(read("chosen.parquet", columns=["b"], filters=[("a", ">=", 998)]).to_dict("list"))
+either = [[("a", "<", 5)], [("a", "in", [7, 9]), ("b", "=", "y")]]
+print(len(read("chosen.parquet", filters=either)))
+print(read("chosen.parquet", dtype_backend="numpy_nullable").dtypes.astype(str).tolist())
+print(read(open("chosen.parquet", "rb")).equals(df))
+print(read("chosen.parquet", engine="pyarrow").equals(df))
+"""
+    assert said(sandbox, code).splitlines() == [
+        "['c', 'a']",
+        "{'b': ['x', 'y']}",
+        "7",
+        "['Int64', 'string', 'Float64']",
+        "True",
+        "True",
+    ]
+
+
+def test_a_folder_of_files_is_one_table(sandbox: BaseSandbox) -> None:
+    code = """
+import os
+os.makedirs("parts", exist_ok=True)
+for n in range(3):
+    pd.DataFrame({"n": [n]}).to_parquet(f"parts/{n}.parquet")
+print(pd.read_parquet("parts")["n"].tolist())
+"""
+    assert said(sandbox, code) == "[0, 1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("[1, 'a']", "several types (int, utf8)"),
+        ("pd.period_range('2020', periods=2, freq='D')", "no type for period"),
+        ("[1j, 2j]", "no type for complex128"),
+        ("[object(), None]", "no type for a value of the type object"),
+        ("[decimal.Decimal('1e50'), decimal.Decimal('1e-5')]", "digits"),
+    ],
+)
+def test_a_column_that_parquet_has_no_type_for_is_named(
+    sandbox: BaseSandbox, values: str, words: str
+) -> None:
+    error = said(sandbox, f"pd.DataFrame({{'mine': {values}}}).to_parquet('x.parquet')")
+    assert error.startswith("column 'mine' can't be written: ")
+    assert words in error
+
+
+def test_what_needs_pyarrow_says_so(sandbox: BaseSandbox) -> None:
+    code = "pd.read_parquet('types.parquet', dtype_backend='pyarrow')"
+    assert "'numpy_nullable' works" in said(sandbox, code)
+    result = sandbox.execute("import pyarrow")
+    assert result.error is not None
+    assert "DataFrame.to_parquet work here without it" in "".join(result.error.traceback)
+
+
+HOSTILE = {
+    "not Parquet": "b'PAR1' + bytes(100)",
+    "cut": "data[:-20]",
+    "without its beginning": "data[-400:]",
+    "a footer of lies": "data[:-8] + b'\\xff\\xff\\xff\\x7f' + b'PAR1'",
+    "junk in the footer": "data[:-300] + bytes(range(200)) + data[-100:]",
+    "junk in the pages": "data[:20] + b'\\xff' * 200 + data[220:]",
+    "nested lists in the footer": "b'PAR1' + b'\\x19' * 5000 + b'\\x88\\x13\\0\\0PAR1'",
+    "nested structs in the footer": "b'PAR1' + b'\\x1c' * 5000 + b'\\x88\\x13\\0\\0PAR1'",
+    "bad lengths": "open('bad.parquet', 'rb').read()",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_an_error_in_words(sandbox: BaseSandbox, name: str) -> None:
+    code = (
+        f"data = open('types.parquet', 'rb').read()\npd.read_parquet(io.BytesIO({HOSTILE[name]}))"
+    )
+    result = sandbox.execute(code)
+    assert result.error is not None
+    assert result.error.ename == "ParquetError"
+    assert said(sandbox, "print(len(pd.read_parquet('types.parquet')))") == "4"
+
+
+def test_a_bomb_is_refused_within_the_memory_of_the_session(warm: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(memory_bytes=512 * 1024 * 1024)
+    with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
+        shutil.copy(FILES / "bomb.parquet", tmp_path)
+        code = "import pandas as pd; kept = 1; pd.read_parquet('bomb.parquet')"
+        assert "more memory is needed" in said(sandbox, code)
+        assert said(sandbox, "print(kept)") == "1"

@@ -1,0 +1,109 @@
+"""Parquet, by the crates `parquet` and `arrow` in npm's `parquet-wasm`. Tables are IPC streams of
+Arrow.
+
+The module takes the options of a reader as an object of JavaScript. It asks for the object's
+members one by one, and so gets the one that it is given: the rows of a batch. All objects that it
+asks about are null to it; the name that it asked for last says which is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar
+
+from wasm_kernel.codecs.module import (
+    CodecError,
+    CodecModule,
+    Function,
+    Imports,
+    Result,
+    text_at,
+)
+from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import
+
+_FILE = "./parquet_wasm_bg.js"
+_OPTION = "batchSize"
+_BATCH_ROWS = 1 << 24  # a batch is never larger than the row groups of a file
+_SHAPES = {
+    "__wbg___wbindgen_is_object_edb6b15aa3afe12e": "e",
+    "__wbindgen_generic_0000000000000005": "ii>e",  # makes a text
+    "__wbg_get_with_ref_key_6412cf3094599694": "ee>e",
+    "__wbg___wbindgen_is_undefined_8c687d0b90d5b524": "e",
+    "__wbg___wbindgen_jsval_loose_eq_3c30021c243b64cd": "ee",
+    "__wbg___wbindgen_is_bigint_60fc0336cb14f5d7": "e",
+    "__wbg_isSafeInteger_8f51c743827d1ec5": "e",
+    "__wbg_Number_c54e7112a3fa7e3e": "e>d",
+    "__wbg___wbindgen_in_50072d4d6e45c193": "ee",
+}
+
+
+class ParquetImports(Imports):
+    """Takes the text of an error, and answers questions about a reader's options."""
+
+    reports: ClassVar[Mapping[Import, str]] = {
+        (_FILE, "__wbg_Error_67e7344beaa85059"): "ii>e",
+        (_FILE, "__wbg___wbindgen_throw_5d9e815e6fdf150f"): "ii>",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = ""
+
+    @property
+    def imports(self) -> Mapping[Import, str]:
+        """All imports that are answered."""
+        return {**self.reports, **{(_FILE, name): shape for name, shape in _SHAPES.items()}}
+
+    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+        """Returns the handlers for an instance."""
+        answers: list[Handler] = [
+            lambda _: 1,
+            partial(self._name, guest.memory),
+            lambda *_: 0,
+            lambda _: int(self._asked != _OPTION),
+            lambda *_: 0,
+            lambda _: 0,
+            lambda _: 1,
+            lambda _: _BATCH_ROWS,
+            lambda *_: 0,
+        ]
+        own = dict(zip(((_FILE, name) for name in _SHAPES), answers, strict=True))
+        return {**super().bind(guest), **own}
+
+    def _name(self, memory: GuestMemory, at: int, length: int) -> int:
+        self._asked = text_at(memory, at, length)
+        return 0
+
+
+def read(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) -> Result:
+    """Reads a file; returns its table."""
+    options = codec.call("__externref_table_alloc")
+    table, _, failed = codec.call_for(3, "readParquet", at, length, options)
+    _check(codec, failed)
+    place, size, _, failed = codec.call_for(4, "table_intoIPCStream", table)
+    _check(codec, failed)
+    return Result(place, size)
+
+
+def write(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+    """Writes a table as a file; numbers: the compression, the most rows of a row group."""
+    compression, rows = numbers
+    table, _, failed = codec.call_for(3, "table_fromIPCStream", at, length)
+    _check(codec, failed)
+    builder = codec.call("writerpropertiesbuilder_new")
+    for option, value in (("setCompression", compression), ("setMaxRowGroupSize", rows)):
+        builder = codec.call(f"writerpropertiesbuilder_{option}", builder, value)
+    options = codec.call("writerpropertiesbuilder_build", builder)
+    place, size, _, failed = codec.call_for(4, "writeParquet", table, options)
+    _check(codec, failed)
+    return Result(place, size)
+
+
+def _check(codec: CodecModule, failed: int) -> None:
+    if failed:
+        raise CodecError(codec.imports.text)
+
+
+FUNCTIONS: Mapping[str, Function] = {"read": read, "write": write}
+IMPORTS = ParquetImports
