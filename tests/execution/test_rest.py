@@ -168,3 +168,17 @@ def test_a_resting_guest_leaves_nothing_open_when_it_is_closed(opened: Opening) 
     rest(sandbox)
     sandbox.close()
     assert not [path for path in open_files() if "put-away" in path]
+
+
+def test_a_guest_with_a_file_without_a_name_does_not_go_on_in_another_process(
+    sandbox: LocalSandbox,
+) -> None:
+    def may_sleep(code: str) -> bool:
+        says(sandbox, code)
+        sandbox.query({"op": "is_complete", "code": ""}).result()  # the cell is being kept by then
+        sandbox.wait_written(PATIENCE)
+        return sandbox.may_sleep()
+
+    assert may_sleep("f = open('named', 'w')")
+    assert not may_sleep("import os; os.remove('named')")
+    assert may_sleep("f.close()")

@@ -138,18 +138,16 @@ class GuestRunner:
                 self.state.catch_up(self._guest.instance)
 
     def rest(self) -> bool:
-        """Frees the guest's memory until `ensure_guest`, if all of it is on disk.
+        """Frees the guest's memory, if all of it is on disk; returns True if there is none left.
 
         Nothing is lost: between two turns a guest's state is its memory, and its files stay open.
-        Returns True if there is no memory to free any more.
         """
-        guest = self._guest
-        if guest is None or self.policy.deterministic or not self.state.is_kept:
-            return guest is None  # a rest changes clock and seeds, depending on its time
-        ahead = guest.instance.monotonic() - time.monotonic_ns()
-        self._resting = RestingGuest(guest.files, ahead)
+        if not self.is_on_disk():
+            return self._guest is None
+        files, instance = self.guest.files, self.guest.instance
+        self._resting = RestingGuest(files, instance.monotonic() - time.monotonic_ns())
         self.state.detach()
-        guest.instance.close()
+        instance.close()
         self._guest = None
         return True
 
@@ -180,6 +178,10 @@ class GuestRunner:
             self.state.detach(keep=keep)
             self._guest.close()
             self._guest = None
+
+    def is_on_disk(self) -> bool:
+        """Returns whether another guest could go on; the clock of a deterministic one shows it."""
+        return not (self._guest is None or self.policy.deterministic) and self.state.is_kept
 
     @property
     def _flavour(self) -> Flavour:

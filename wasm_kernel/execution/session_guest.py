@@ -225,6 +225,21 @@ class SessionGuest:
         memory.trim()
         return True
 
+    def may_sleep(self) -> bool:
+        """Returns whether another process could go on where the guest is, as all is on disk.
+
+        Waits some milliseconds for the disk.
+        """
+        return (
+            self._jobs.is_started
+            and not (self._jobs.is_busy or self._runner.is_keeping)
+            and self._jobs.submit(self._is_portable).result()
+        )
+
+    def _is_portable(self) -> bool:
+        runner = self._runner  # a file without a name can't always be opened again
+        return runner.is_on_disk() and not runner.guest.files.has_nameless
+
     def leave_spoilt_state(self) -> bool:
         """Goes to the state before the current one, if the guest never began the running cell.
 
@@ -242,17 +257,19 @@ class SessionGuest:
         """Waits for the state before the running cell to be on disk; returns whether it is."""
         return self._runner.state.wait_written(seconds)
 
-    def close(self, *, anew: bool = False, crashed: bool = False) -> None:
+    def close(self, *, anew: bool = False, crashed: bool = False, asleep: bool = False) -> None:
         """Stops running code, writes the state, and closes the folders. Safe to call twice.
 
         With `anew`, the session's next holder begins without its variables; with `crashed`, it
-        finds the session as after a crash.
+        finds the session as after a crash. With `asleep`, another process goes on with it.
         """
         self._jobs.refuse_further(_CLOSED)
         if anew:
             self._runner.state.forget_at_end()
         if crashed:
             self._runner.state.crash_at_end()
+        if asleep:
+            self._runner.state.sleep_at_end()
         self._jobs.cancel_cells()
         self._runner.clock.close()
         try:

@@ -62,12 +62,15 @@ class Holder(Struct, frozen=True):
 
     Attributes:
         alive: It has not ended yet, or ended without releasing the lock.
+        asleep: It ended so that another process of the same kernel goes on. If none does, the
+            kernel has crashed since.
         anew: It asked the next keeper to discard the variables.
         forked: The session is a fork that has had no keeper yet.
         evicted: The reason why the history was removed since: `room` or `age`; empty if it was not.
     """
 
     alive: bool = False
+    asleep: bool = False
     anew: bool = False
     forked: bool = False
     evicted: str = ""
@@ -103,6 +106,7 @@ class HistoryLock:
         self._guard = threading.Lock()
         self._noted = Holder()
         self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
+        self._slept = False
 
     def take(self) -> bool:
         """Takes the lock; returns False if another living process has it.
@@ -114,14 +118,14 @@ class HistoryLock:
         if self.held:
             found = self._noted = Holder.of(self._folder)
             self.crashed, self.forked, self._begins_anew = found.alive, found.forked, found.anew
-            self.evicted = found.evicted
+            self.evicted, self._slept = found.evicted, found.asleep
             self._note(alive=True)
         return self.held
 
     def settled(self) -> None:
         """Clears the last holder's requests, which are done."""
         if self.held:
-            self._note(anew=False, forked=False, evicted="")
+            self._note(anew=False, forked=False, evicted="", asleep=False)
             self._is_settled = True
 
     def _note(self, **changes: bool | str) -> None:
@@ -135,7 +139,7 @@ class HistoryLock:
         """Returns whether to go on with the variables of an earlier process."""
         if not self.held or self._begins_anew:
             return False
-        left_for_us = self.crashed or self.forked
+        left_for_us = self.crashed or self.forked or self._slept
         return resume is Resume.ALWAYS or (resume is Resume.CRASH and left_for_us)
 
     def begin_anew(self) -> None:
@@ -144,17 +148,18 @@ class HistoryLock:
             with contextlib.suppress(OSError):
                 self._note(anew=True)
 
-    def release(self, *, ended: bool = True) -> None:
+    def release(self, *, ended: bool = True, asleep: bool = False) -> None:
         """Releases the lock. Safe to call twice.
 
-        With `ended`, the record says that the history on disk is complete. Without it, or if the
-        history was never `settled`, the next holder finds it as after a crash.
+        With `ended`, the record says that the history on disk is complete, and whether its keeper
+        is only `asleep`. Without it, or if the history was never `settled`, the next holder finds
+        it as after a crash.
         """
         if self.held:
             self.held = False
             if ended and self._is_settled:
                 with contextlib.suppress(OSError):
-                    self._note(alive=False)
+                    self._note(alive=False, asleep=asleep)
             self._lock.release()
 
 

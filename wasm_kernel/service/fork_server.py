@@ -227,15 +227,15 @@ class ForkServer:
 
     It begins with `started`, which may be shared; later ones are its own.
 
-    From the second request for a worker on, each request is followed by a spare worker of the same
-    kind, so that the next session starts sooner.
+    If it `has_spares`, each request for a worker from the second one on is followed by a spare
+    worker of the same kind, so that the next session starts sooner.
     """
 
-    def __init__(self, started: ForkProcess | None = None) -> None:
+    def __init__(self, started: ForkProcess | None = None, *, has_spares: bool = True) -> None:
         self._guard = threading.Lock()
         self._spare: tuple[list[ForkRequest], Worker] | None = None
         self._preparing, self._prepared = threading.Lock(), Counter[RuntimeType]()
-        self._spawned = 0
+        self._spawned, self._has_spares = 0, has_spares
         self._line: socket.socket | None = None
         self._process: Process | None = None
         self._is_closed = False
@@ -291,7 +291,8 @@ class ForkServer:
                 continue
             if made is not None:
                 self._spawned += 1
-                if self._spawned > 1:  # many programs have one sandbox, and need no spare
+                # many programs have one sandbox, and need no spare
+                if self._has_spares and self._spawned > 1:
                     threading.Thread(target=self._make_spare, args=(requests,), daemon=True).start()
                 return made
             with self._preparing:

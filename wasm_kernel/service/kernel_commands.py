@@ -68,6 +68,13 @@ def show_notebook(folders: SandboxFolders, beside: NotebookFolder | None, note: 
     return _WRITTEN if beside.writes else _SHOWN
 
 
+def sleeps(kernel: KernelSession, *, deterministic: bool) -> str:
+    """Returns in words when the kernel sleeps."""
+    if deterministic:
+        return "never, as it is deterministic"
+    return f"after {kernel.awake_seconds:g} seconds of rest, with its variables on disk"
+
+
 def add_commands(
     guest: SessionGuest, session: LastUse, kernel: KernelSession, *, pip: bool
 ) -> None:

@@ -170,9 +170,15 @@ class Ping(_Message, frozen=True, tag="ping"):
 
 
 class Close(_Message, frozen=True, tag="close"):
-    """Asks the worker to close the session, and to end."""
+    """Asks the worker to close the session, and to end.
+
+    Attributes:
+        anew: Whether the session's next worker begins without variables.
+        asleep: Whether this process will go on with the session in another worker.
+    """
 
     anew: bool = False
+    asleep: bool = False
 
 
 Request = Open | Call | Interrupt | Line | Offer | Claimed | BrokerAnswer | Ping | Close
@@ -322,6 +328,10 @@ class Opened(_Message, frozen=True, tag="opened"):
     count: Number = 1
 
 
+class MaySleep(_Message, frozen=True, tag="may_sleep"):
+    """Nothing was asked for a while, and the whole state is on disk: the worker may be closed."""
+
+
 class Closed(_Message, frozen=True, tag="closed"):
     """The session was closed properly; the last message.
 
@@ -358,7 +368,7 @@ FromCell = (
 )
 """The messages about what a running call shows or wants."""
 
-Report = FromCell | Ended | Failed | Event | Logged | Stuck | Opened | Closed | Pong
+Report = FromCell | Ended | Failed | Event | Logged | Stuck | Opened | MaySleep | Closed | Pong
 
 _requests: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Request)
 _reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,9 @@ from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 Number = Annotated[int, Meta(ge=1, lt=2**31)]  # of a cell
 Stamp = Annotated[tuple[int, ...], Meta(max_length=8)]
 Stamps = dict[Annotated[str, Meta(max_length=100)], Stamp]
+
+
+_VERIFIED_MOST = 2_000  # contents, of a session that sleeps
 
 
 class NotebookFolder(Struct, frozen=True):
@@ -53,6 +57,7 @@ class KernelSession(Struct, frozen=True):
         publishes_at_end: Whether the front end publishes all results when it ends.
         notebook: The notebook's folder; None if cells do not see it.
         logs: Whether there is a log for events.
+        awake_seconds: The seconds without a message after which the worker may sleep.
     """
 
     workspace: str
@@ -67,6 +72,7 @@ class KernelSession(Struct, frozen=True):
     publishes_at_end: bool
     notebook: NotebookFolder | None
     logs: bool
+    awake_seconds: float
 
 
 class OpenChanges(Struct, frozen=True):
@@ -135,6 +141,10 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     def again(self) -> "Open":
         """The message for the next worker, which goes on where the first one ended."""
         return replace(self, resume="always", quiet=True, notices=(), count=1, told=False)
+
+    def verified_by(self, worker: Stamps) -> "Open":
+        """Returns the message for the next worker, with the stamps of the last one."""
+        return replace(self, verified=dict(islice(worker.items(), _VERIFIED_MOST)))
 
     @property
     def root(self) -> str:

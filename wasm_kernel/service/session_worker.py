@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -63,7 +62,6 @@ _LEAVE_SECONDS = 5.0  # for a killed worker to be gone
 _LOOK_SECONDS = 0.25
 _KILLED_MOST = 2  # workers in a row that may be killed before they begin a call
 _OF_NO_CALL = messages.Pong | messages.Event | messages.Logged | messages.Noted
-_VERIFIED_MOST = 2_000  # verified contents that are remembered of a sleeping session
 _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
 _SLOW = "did not close its session within {seconds:.0f} seconds, and was ended"
@@ -319,12 +317,13 @@ class SessionWorker:
                 line.is_up = True
                 self.usage.count_on(report.count)
                 self._killed = 0
+            case messages.MaySleep():
+                self.sleep()
             case messages.Closed():
                 if self._leaving is None:
                     raise FrameError("nobody closed it")
                 self.resets += self._leaving.anew
-                verified = dict(islice(report.verified.items(), _VERIFIED_MOST))
-                self.opened = replace(self.opened, verified=verified)
+                self.opened = self.opened.verified_by(report.verified)
             case messages.Ended() | messages.Failed():
                 self._ended(report, line)
             case messages.Event() | messages.Logged():
@@ -463,7 +462,7 @@ class SessionWorker:
 
         def say() -> None:
             with contextlib.suppress(OSError), self._sending:
-                line.worker.channel.send(messages.Close(anew))
+                line.worker.channel.send(messages.Close(anew, asleep=not (why or anew)))
 
         threading.Thread(target=say, daemon=True).start()  # the worker may not read
         return True

@@ -53,7 +53,6 @@ PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoo
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
-_QUIET_SECONDS_OF_KERNELS = 60.0  # their users pause to think; the next cell takes longer after it
 _TOO_LARGE = "what the cell shows or says of its error is too large"
 _SHOW_LESS = "Show less at once: write what is long into a file."
 _FORK_BY_TOOL = (
@@ -137,7 +136,7 @@ class _Worker:
             told=opened.told,
             note=self._note if kernel else None,
         )
-        self._quiet_seconds = _QUIET_SECONDS_OF_KERNELS if kernel else _QUIET_SECONDS
+        self._awake_seconds = kernel.awake_seconds if kernel else None  # a kernel sleeps
         self._offers = Offers(self._guest, self.send)
         words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
         self._guest.facts.add(lambda: {"confinement": words})
@@ -170,10 +169,11 @@ class _Worker:
         self, opened: Open, kernel: KernelSession, session: LastUse, seen: str
     ) -> None:
         """Gives cells what only a kernel's have; `seen` says whether they see its folder."""
-        from wasm_kernel.service.kernel_commands import add_commands, let_results_out
+        from wasm_kernel.service.kernel_commands import add_commands, let_results_out, sleeps
 
         facts = {"host_folder": "%session_path prints it", "notebook_folder": seen}
         facts["tomorrow"] = kernel.tomorrow
+        facts["sleeps"] = sleeps(kernel, deterministic=bool(opened.policy["deterministic"]))
         self._guest.facts.add(lambda: facts)
         let_results_out(self._guest, session, kernel, self._note)
         add_commands(self._guest, session, kernel, pip=opened.pip)
@@ -187,18 +187,18 @@ class _Worker:
 
         If it is gone, the session is left as after a crash.
         """
-        anew, is_crash = False, False
+        anew = is_crash = is_asleep = False
         self._guest.start().add_done_callback(self._tell_opened)
         try:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
-            anew = message.anew
+            anew, is_asleep = message.anew, message.asleep and self._awake_seconds is not None
             threading.Thread(target=self._answer_pings, daemon=True).start()
         except (EOFError, OSError):
             is_crash = True
             self._answers.put(None)
         self._offers.close()
-        self._guest.close(anew=anew, crashed=is_crash)
+        self._guest.close(anew=anew, crashed=is_crash, asleep=is_asleep)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._guest.folders.verified))
 
@@ -220,8 +220,12 @@ class _Worker:
         self.send(messages.Stuck(reason, is_kept, is_spoilt))
 
     def _next(self) -> messages.Request:
-        while self._channel.is_quiet(self._quiet_seconds):
-            if self._guest.rest():
+        while self._channel.is_quiet(self._awake_seconds or _QUIET_SECONDS):
+            if self._awake_seconds is not None:
+                if self._guest.may_sleep():
+                    self.send(messages.MaySleep())
+                    break
+            elif self._guest.rest():
                 break
         return messages.read_request(self._channel.receive())
 

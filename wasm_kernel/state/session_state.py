@@ -88,7 +88,7 @@ class SessionState:
         self._not_kept: set[str] = set()  # the paths that the user was told of
         self._files_troubled = self._removal_told = False
         self._is_wanted = folders.lasting  # after the end
-        self._is_crash = False
+        self._is_crash = self._is_sleep = False
 
     # -- beginning and end
 
@@ -151,6 +151,10 @@ class SessionState:
         """Makes the next holder of the session find it as after a crash. Any thread."""
         self._is_crash = True
 
+    def sleep_at_end(self) -> None:
+        """Notes that another process of the same sandbox goes on. Any thread."""
+        self._is_sleep = True
+
     def close(self) -> None:
         """Writes all waiting commits. If that fails, the log and the next run's notice say so."""
         ended = True
@@ -165,7 +169,7 @@ class SessionState:
                     head = kept.commits.get(kept.head)
                     _LOG.warning(texts.left_behind(self._folders.path.name, head))
             ended = self.files.close() and ended  # before the next holder can read it
-            self._lock.release(ended=ended and not self._is_crash)
+            self._lock.release(ended=ended and not self._is_crash, asleep=self._is_sleep)
         finally:
             self.files.close()
 

@@ -227,6 +227,12 @@ class ReopeningOperations(FileContext):
         how = (opened.flags, opened.rights, opened.fdflags)
         return OpenFile(fd, guest, path, offset, *how, name)
 
+    @property
+    def has_nameless(self) -> bool:
+        """True if an open file has lost its last name."""
+        opened = self.open_files.opened().values()
+        return any(each.gone and each.fd >= 0 for each in opened)
+
     def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
         """Opens files again for memory that has their descriptors; returns those that failed.
 

@@ -334,7 +334,7 @@ class WasmKernelApp(JupyterApp):
     def _serve(self, sandbox: KernelSandbox, path: Path, confinement: Confinement) -> None:
         self.serves = True
         starting = startup.StartProgress()
-        sandbox.start(starting.tell)
+        starting.of(sandbox)
         # the imports from here on take long; the guest starts at the same time
         for package in ("ipykernel", "jupyter_client", "IPython"):
             startup.lazily(package)

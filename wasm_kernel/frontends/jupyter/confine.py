@@ -56,14 +56,14 @@ def open_broker(
     if not confinement.is_closing:
         begin()
         ending.callback(at_end)
-        supply: WorkerSource = OwnSupply(ForkServer(nursery))
+        supply: WorkerSource = OwnSupply(ForkServer(nursery, has_spares=False))
         ending.callback(supply.close)
         return LocalBroker(handlers), supply
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve_workers() -> None:
         own.close()
-        serving = WorkerDesk(theirs, ForkServer(nursery), language, flavours)
+        serving = WorkerDesk(theirs, ForkServer(nursery, has_spares=False), language, flavours)
         desk.append(threading.Thread(target=serving.run, daemon=True))
         desk[0].start()
         begin()

@@ -134,7 +134,7 @@ class WasmKernel(Kernel):
         listener = KernelListener(self._page, parent, ident, may_ask=allow_stdin)
         expressions = user_expressions or {}
         try:
-            started = self.sandbox.start(self.starting.tell)
+            started = self.starting.of(self.sandbox)
             sent = Cell(
                 code=code,
                 silent=silent,
@@ -270,7 +270,7 @@ class WasmKernel(Kernel):
 
     def _is_starting(self) -> bool:
         try:
-            return not self.sandbox.start(self.starting.tell).done()
+            return not self.starting.of(self.sandbox).done()
         except WasmKernelError:  # it is closed
             return False
 
@@ -291,7 +291,7 @@ class WasmKernel(Kernel):
 
     async def _is_up(self) -> bool:
         """Returns whether the guest starts in time: a first start takes a minute."""
-        started = self.sandbox.start(self.starting.tell)
+        started = self.starting.of(self.sandbox)
         return await self.starting.wait(started) and started.exception() is None
 
     # -- questions

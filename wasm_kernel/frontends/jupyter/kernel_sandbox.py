@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import (
     Cell,
     Listener,
@@ -17,8 +21,10 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
     ProcessUsage,
 )
+from wasm_kernel.folders.locks import LOCK
 from wasm_kernel.frontends.jupyter.settings import SessionSettings
 from wasm_kernel.linux.broker import Broker, Handlers
+from wasm_kernel.linux.locks import try_lock, unlock
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishableNames
@@ -36,6 +42,9 @@ from wasm_kernel.sessions.notebooks import Opening
 from wasm_kernel.sessions.session import Session
 
 Note = Callable[[str], None]
+
+AWAKE_SECONDS = 60.0
+"""Seconds without a message after which a kernel sleeps."""
 
 
 class KernelSandbox(Protocol):
@@ -95,16 +104,44 @@ class KernelSandboxFactory(Protocol):
 
 
 class KernelHome(ProgramHome):
-    """The home of a kernel's sandbox, whose broker handles the requests of its worker."""
+    """The home of a kernel's sandbox, whose broker handles the requests of its worker.
+
+    Without a worker it holds the history's lock: no other process may go on with the variables of a
+    kernel that sleeps. Make it before this process is confined.
+    """
 
     def __init__(self, session: Session, source: WorkerSource, handlers: Handlers) -> None:
         super().__init__(NewSession(session.folders, session.id, session))
         self._session = session
         self._source = source
         self._outside = handlers
+        self._lock = session.folders.private.open_regular(LOCK, os.O_RDWR | os.O_CREAT)
+        self._is_asleep, self._closing = False, threading.Lock()
+
+    def release(self, session: SessionWorker) -> None:
+        """Notes that the session's worker has ended."""
+        super().release(session)
+        if session.why_closed:
+            return
+        self._is_asleep = session.leaving_seconds >= 0  # otherwise the worker was lost
+        with suppress(OSError):  # a file system without locks
+            try_lock(self._lock)
+
+    def closing(self, sandbox: Sandbox) -> None:
+        """Wakes a session that sleeps, to note that its kernel has ended.
+
+        Without that note, the next kernel finds it as after a crash of this one.
+        """
+        with self._closing:  # the end of the process must not overtake a shutdown
+            if self._is_asleep:
+                with suppress(WasmKernelError):
+                    sandbox.start().result()
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for the session."""
+        self._is_asleep = False
+        with suppress(OSError):
+            unlock(self._lock)
         self._workers.add(session)
         return self._source.spawn(session.opened, progress)
 
@@ -173,6 +210,7 @@ def kernel_session(
         publishes_at_end=publishes_at_end,
         notebook=notebook,
         logs=logs,
+        awake_seconds=AWAKE_SECONDS,
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from wasm_kernel.execution.interfaces import Listener
+    from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 
 _guard = threading.RLock()  # reentrant: a package's own `__init__` may look names up in it
 
@@ -91,8 +92,24 @@ class StartProgress:
     def __init__(self) -> None:
         self._latest = "starting the sandbox"
         self._guard = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
         self._is_long: Future[None] = Future()  # done as soon as the start is known to be long
         self._long_from = time.monotonic() + LONG_SECONDS
+        self._has_ended = False
+
+    def of(self, sandbox: KernelSandbox) -> Future[None]:
+        """Starts a sandbox that has no guest yet, or sleeps; the future ends when it has one."""
+        with self._guard:
+            if self._has_ended:
+                self._begin()
+        started = sandbox.start(self.tell)
+        started.add_done_callback(self._end)
+        return started
+
+    def _end(self, _: object) -> None:
+        self._has_ended = True
 
     def tell(self, sentence: str) -> None:
         """Notes the progress of the start; only a long start reports any."""

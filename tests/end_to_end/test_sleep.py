@@ -1,0 +1,141 @@
+"""A kernel that nobody uses gives its worker back, and nobody notices when it goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Starting
+from tests.end_to_end.real_kernel import RealKernel
+from tests.end_to_end.test_widgets import SLIDER, Page, texts
+from tests.end_to_end.watcher import Watcher
+from tests.faces import PATIENCE, wait_for
+
+WITH_A_WORKER = 3
+"""The processes below a kernel: its broker, the process that forks workers, and its worker."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sleepy(installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    data = tmp_path_factory.mktemp("share")
+    folder = data / "kernels" / "wasm-python"
+    shutil.copytree(installed_kernelspec / "kernels" / "wasm-python", folder)
+    spec = json.loads((folder / "kernel.json").read_text())
+    spec["argv"][spec["argv"].index("wasm_kernel")] = "tests.end_to_end.sleepy_kernel"
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(data))
+        yield
+
+
+def descendants(process: int) -> list[int]:
+    """The processes below a process."""
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{process}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+def fall_asleep(kernel: RealKernel) -> None:
+    """Waits until the kernel has no worker any more."""
+    wait_for(lambda: len(descendants(kernel.pid)) == WITH_A_WORKER - 1, "a sleep")
+
+
+@pytest.fixture
+def kernel(start: Starting) -> RealKernel:
+    return start()
+
+
+def test_a_sleeping_kernel_has_no_worker_and_goes_on_with_everything(kernel: RealKernel) -> None:
+    kernel.run("x = [1]; y = x; f = open('/app/notes', 'w+'); f.write('one, '); f.flush()")
+    kernel.run("%checkpoint early")
+    assert len(descendants(kernel.pid)) == WITH_A_WORKER
+    fall_asleep(kernel)
+    said = kernel.run("y.append(2); f.write('two'); f.seek(0); print(x, f.read(), len(In))")
+    assert said["stdout"] == "[1, 2] one, two 4\n"
+    assert (said["stderr"], said["error"]) == ("", "")
+    kernel.run("f.close()")
+    kernel.run("y.append(3)")
+    fall_asleep(kernel)
+    assert "Undone: In[5]" in kernel.run("%undo")["stdout"]
+    fall_asleep(kernel)
+    assert kernel.run("x")["value"] == "[1, 2]"
+    assert kernel.run("%restore early")["error"] == ""
+    assert "after 0.5 seconds of rest" in kernel.run("%session_info")["value"]
+
+
+def test_no_message_that_wakes_a_kernel_is_lost(kernel: RealKernel) -> None:
+    watcher = Watcher(kernel.manager)
+    for _ in range(3):
+        fall_asleep(kernel)
+        watcher.run("n = globals().get('n', 0) + 1; n")
+        watcher.send("complete_request", {"code": "impor", "cursor_pos": 5})
+        watcher.run("n")
+        watcher.collect()
+    watcher.close()
+    assert kernel.run("n")["value"] == "3"
+
+
+def test_the_first_message_may_be_a_question_or_a_widgets(kernel: RealKernel) -> None:
+    page = Page(kernel)
+    page.run(SLIDER)
+    fall_asleep(kernel)
+    assert "now 7" in texts(page.heard(page.move(7)))
+    fall_asleep(kernel)
+    open_comms = page.client.comm_info("jupyter.widget", reply=True, timeout=PATIENCE)
+    assert "s1" in open_comms["content"]["comms"]
+    fall_asleep(kernel)
+    reply = page.client.complete("s.val", 5, reply=True, timeout=PATIENCE)
+    assert "value" in reply["content"]["matches"]
+    assert page.value("x, s.value") == "(7, 7)"
+
+
+def test_an_interrupt_while_a_kernel_wakes_ends_the_cell(kernel: RealKernel) -> None:
+    kernel.run("x = 1")
+    for _ in range(3):
+        fall_asleep(kernel)
+        kernel.send("x = 2\nwhile True: pass")
+        while kernel.client.get_iopub_msg(timeout=PATIENCE)["msg_type"] != "execute_input":
+            pass
+        kernel.manager.interrupt_kernel()
+        reply = kernel.client.get_shell_msg(timeout=PATIENCE)
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert kernel.run("print(x in (1, 2))")["stdout"] == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("leave", "found"),
+    [(RealKernel.kill, "1"), (RealKernel.shut_down, ""), (RealKernel.restart, "")],
+    ids=["killed", "shut down", "restarted"],
+)
+def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(
+    leave: Callable[[RealKernel], None], found: str, start: Starting
+) -> None:
+    """By default variables outlive a crash, and no shutdown."""
+    kernel = start(session_id="mine")
+    kernel.run("x = 1")
+    fall_asleep(kernel)
+    leave(kernel)
+    if leave is RealKernel.kill:
+        kernel.autorestart()
+    elif leave is RealKernel.shut_down:
+        kernel = start(session_id="mine")
+    assert kernel.run("globals().get('x')")["value"] == found
+
+
+def test_another_kernel_of_the_session_does_not_take_a_sleepers_variables(start: Starting) -> None:
+    first = start(session_id="shared", resume="always")
+    first.run("x = 1")
+    fall_asleep(first)
+    second = start(session_id="shared", resume="always")
+    said = second.run("globals().get('x')")
+    assert said["value"] == ""
+    assert "This session is already open" in said["stderr"]
+    assert first.run("x")["value"] == "1"
