@@ -78,7 +78,7 @@ def test_install_names_our_provisioner_where_jupyter_has_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jupyter hides a kernel whose provisioner it does not know."""
-    shared = kernelspecs.install(kernelspecs.Place(prefix=str(tmp_path)), name="shared")
+    shared = kernelspecs.install(kernelspecs.KernelspecPlace(prefix=str(tmp_path)), name="shared")
     assert "kernel_provisioner" not in str(spec_of(shared))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert cli.main(["install", "--sys-prefix"]) == 0
@@ -106,7 +106,7 @@ def test_install_names_a_cache_that_no_other_user_can_write_to(
 
 
 def test_uninstall_removes_what_install_made(tmp_path: Path) -> None:
-    place = kernelspecs.Place(prefix=str(tmp_path))
+    place = kernelspecs.KernelspecPlace(prefix=str(tmp_path))
     made = kernelspecs.install(place)
     assert cli.main(["uninstall", "--prefix", str(tmp_path)]) == 0
     assert not made.exists()
@@ -258,7 +258,7 @@ def test_the_doctor_reads_json_and_the_settings_of_kernelspecs(
 ) -> None:
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
-    made = kernelspecs.install(kernelspecs.Place(prefix=str(tmp_path)))
+    made = kernelspecs.install(kernelspecs.KernelspecPlace(prefix=str(tmp_path)))
     spec = spec_of(made)
     spec["argv"] = [sys.executable, "-m", "wasm_kernel", "--WasmKernel.fuel_budget=-1"]
     (made / "kernel.json").write_text(json.dumps(spec))
@@ -273,7 +273,7 @@ def test_the_doctor_names_an_interpreter_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
-    made = kernelspecs.install(kernelspecs.Place(prefix=str(tmp_path)))
+    made = kernelspecs.install(kernelspecs.KernelspecPlace(prefix=str(tmp_path)))
     spec = spec_of(made)
     spec["argv"] = ["/gone/python", "-m", "wasm_kernel"]
     (made / "kernel.json").write_text(json.dumps(spec))

@@ -55,8 +55,8 @@ def private(tmp_path: Path, request: pytest.FixtureRequest) -> Path | None:
 
 
 def touch(
-    workspace: Path, private: Path | None, before: metadata.Written | None = None
-) -> metadata.Written | None:
+    workspace: Path, private: Path | None, before: metadata.WrittenMetadata | None = None
+) -> metadata.WrittenMetadata | None:
     with ExitStack() as held:
         folder = held.enter_context(Folder.open(workspace))
         spare = None if private is None else held.enter_context(Folder.open(private))

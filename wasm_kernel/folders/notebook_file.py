@@ -11,7 +11,7 @@ from typing import Self
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder, OpenDescriptor, plain_name
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, plain_name
 
 _NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -32,7 +32,7 @@ class NotebookRefused(WasmKernelError):
         super().__init__(f"No session can be kept for this notebook, as its file {why}.")
 
 
-class NotebookFile(OpenDescriptor):
+class NotebookFile(DescriptorOwner):
     """A notebook's file, which is kept open, so that it is still known under another name.
 
     Jupyter's servers write into the existing file (jupyter_server's `atomic_writing` first copies

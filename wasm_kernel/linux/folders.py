@@ -65,7 +65,7 @@ class Closing:
         self.close()
 
 
-class OpenDescriptor(Closing):
+class DescriptorOwner(Closing):
     """An object that owns a descriptor, `fd`; -1 once it is closed."""
 
     fd: int
@@ -86,7 +86,7 @@ def closing_fd(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
-class Folder(OpenDescriptor):
+class Folder(DescriptorOwner):
     """An open folder; it owns its descriptor: close it. Many threads may use it, one closes it.
 
     A name is one plain name: no slash, and neither `.` nor `..`.

@@ -28,7 +28,7 @@ def check_owner(owner: str, asks: str) -> None:
         )
 
 
-class Entry(Struct):
+class SessionEntry(Struct):
     """A session of the registry, its sandbox and its owner.
 
     Forks of it get `lineage`. `disk_bytes` was measured at the time `measured`; if that is 0, it is
@@ -71,22 +71,22 @@ class Registry:
     def __init__(self, root: SessionsRoot) -> None:
         self._root = root
         self._guard = threading.Lock()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, SessionEntry] = {}
         self._gone: dict[str, str] = {}
         self._count = self._disk_bytes = 0
         self._owners = Counter[str]()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[SessionEntry]:
         """Returns all entries, also those of closed sandboxes that are not asleep yet."""
         with self._guard:
             return [*self._entries.values()]
 
-    def find(self, session_id: str) -> Entry | None:
+    def find(self, session_id: str) -> SessionEntry | None:
         """Returns the entry of a session whose sandbox is open; None if there is none."""
         with self._guard:
             return self._open(session_id)
 
-    def known(self, session_id: str) -> Entry:
+    def known(self, session_id: str) -> SessionEntry:
         """Returns the entry of a session; otherwise `FileNotFoundError` says why it was deleted."""
         with self._guard:
             if (entry := self._entries.get(session_id)) is not None:
@@ -101,7 +101,7 @@ class Registry:
         """Returns why a session was deleted; empty if that is not known."""
         return self._gone.get(session_id, "")
 
-    def _open(self, session_id: str) -> Entry | None:
+    def _open(self, session_id: str) -> SessionEntry | None:
         entry = self._entries.get(session_id)
         return None if entry is None or entry.sandbox.closed else entry
 
@@ -116,7 +116,7 @@ class Registry:
         limits.check_sessions(self._count, self._owners[owner], more)
         limits.check_disk(self._disk_bytes, more_bytes, self._root.path)
 
-    def add(self, entry: Entry, limits: ServiceLimits) -> Entry:
+    def add(self, entry: SessionEntry, limits: ServiceLimits) -> SessionEntry:
         """Adds a session, or returns the entry that another thread has added.
 
         Raises `LimitReached` if there is no room.
@@ -131,7 +131,7 @@ class Registry:
             self._count_one(entry, 1)
             return entry
 
-    def _count_one(self, entry: Entry, more: int) -> None:
+    def _count_one(self, entry: SessionEntry, more: int) -> None:
         entry.is_counted = more > 0
         self._count += more
         self._disk_bytes += more * entry.disk_bytes
@@ -139,7 +139,7 @@ class Registry:
         if not self._owners[entry.owner]:
             del self._owners[entry.owner]
 
-    def _count_off(self, entry: Entry | None) -> None:
+    def _count_off(self, entry: SessionEntry | None) -> None:
         if entry is not None and entry.is_counted:
             self._count_one(entry, -1)
 
@@ -150,7 +150,7 @@ class Registry:
             if entry is not None and entry.sandbox is sandbox:
                 self._count_off(entry)
 
-    def remove(self, session_id: str, why_gone: str = "") -> Entry | None:
+    def remove(self, session_id: str, why_gone: str = "") -> SessionEntry | None:
         """Removes and returns the entry of a session; `why_gone` is empty if it stays on disk."""
         with self._guard:
             if why_gone:
@@ -171,7 +171,7 @@ class Registry:
                 return
             self.size_of(entry)
 
-    def size_of(self, entry: Entry) -> int:
+    def size_of(self, entry: SessionEntry) -> int:
         """Returns a session's bytes on disk; measures them if it was used since the last time."""
         now = entry.measure(self._root)
         with self._guard:

@@ -36,7 +36,7 @@ from wasm_kernel.service.functions import Functions
 from wasm_kernel.service.limits import ServiceLimits
 from wasm_kernel.service.open_message import Open, plain_policy
 from wasm_kernel.service.records import SessionRecord, SessionRecords
-from wasm_kernel.service.registry import Entry, Registry, check_owner
+from wasm_kernel.service.registry import Registry, SessionEntry, check_owner
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.sandbox_home import SandboxHome
 from wasm_kernel.service.session_info import SessionInfo
@@ -298,7 +298,7 @@ class Service(SandboxHome[Sandbox]):
         sandbox.take_functions(self._functions)
         try:
             lineage = self._sessions_root.lineage_below(name)
-            entry = Entry(sandbox, owner, time.time(), lineage, disk_bytes)
+            entry = SessionEntry(sandbox, owner, time.time(), lineage, disk_bytes)
             return self._registry.add(entry, self.limits).sandbox_of(owner)
         except LimitReached:  # other threads have taken the room
             if made:
@@ -376,7 +376,7 @@ class Service(SandboxHome[Sandbox]):
         own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
         return {**own, ForkSession: self._forking(opened.session_id)}
 
-    def _size_of(self, entry: Entry) -> int:
+    def _size_of(self, entry: SessionEntry) -> int:
         """The bytes of a session on disk; 0 without a limit that they count for."""
         return 0 if self.limits.disk_bytes is None else self._registry.size_of(entry)
 
@@ -425,7 +425,7 @@ class Service(SandboxHome[Sandbox]):
         while not self._ending.wait(_ROUND_SECONDS):
             in_peace(expiry.look)
 
-    def _look_at(self, entry: Entry) -> None:
+    def _look_at(self, entry: SessionEntry) -> None:
         worker, limits = entry.sandbox.worker, self.limits
         idle, state = time.time() - worker.last_used, worker.state
         if state != "asleep":

@@ -25,7 +25,7 @@ class LastUse(SessionHooks):
 
     def __init__(self) -> None:
         self._told = ""
-        self._written: metadata.Written | None = None
+        self._written: metadata.WrittenMetadata | None = None
 
     @classmethod
     def of(cls, session_id: str, folders: SandboxFolders, logger: SandboxLogger) -> LastUse:

@@ -152,7 +152,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-class Written(Struct, frozen=True):
+class WrittenMetadata(Struct, frozen=True):
     """Metadata that this process wrote, and the stamp of the file that it wrote."""
 
     metadata: Metadata
@@ -160,8 +160,11 @@ class Written(Struct, frozen=True):
 
 
 def touch(
-    workspace: Folder, session_id: str, private: Folder | None, before: Written | None = None
-) -> Written | None:
+    workspace: Folder,
+    session_id: str,
+    private: Folder | None,
+    before: WrittenMetadata | None = None,
+) -> WrittenMetadata | None:
     """Notes that a cell ended; returns None if the session has no metadata.
 
     The private folder is None if it lies in another file system. If the file is still the one
@@ -178,7 +181,7 @@ def touch(
             return None
         later = found.touched(now())
         _write(folder, private if alone else None, later.render())
-        return Written(later, _stamp(folder))
+        return WrittenMetadata(later, _stamp(folder))
 
 
 def _stamp(folder: Folder) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.linux.folders import Folder, OpenDescriptor, closing_fd
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, closing_fd
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.linux.task import Task
 from wasm_kernel.state.index import Commit
@@ -78,7 +78,7 @@ class HeldContent:
         return False
 
 
-class ContentFile(OpenDescriptor):
+class ContentFile(DescriptorOwner):
     """A content on disk, open for reading, with its file's stamp at that time; close it."""
 
     def __init__(self, folder: Folder, commit: Commit) -> None:

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import boot_id
-from wasm_kernel.linux.folders import Folder, OpenDescriptor
+from wasm_kernel.linux.folders import DescriptorOwner, Folder
 from wasm_kernel.linux.walks import is_plain_name
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
@@ -122,7 +122,7 @@ class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
 FileRecord = FileChanged | ContentLost | SameFile | Closed
 
 
-class FileJournal(OpenDescriptor):
+class FileJournal(DescriptorOwner):
     """The file of records; close it. Records can be appended once it `is_written`."""
 
     def __init__(self, private: Folder, name: str) -> None:

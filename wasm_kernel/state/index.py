@@ -29,7 +29,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folders import Folder, OpenDescriptor, TooLong
+from wasm_kernel.linux.folders import DescriptorOwner, Folder, TooLong
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.pages import PAGE, Run, Runs
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -306,7 +306,7 @@ class RewriteNeeded(OSError):
     """The error of an index that was removed, or is as long as it may be."""
 
 
-class Index(OpenDescriptor):
+class Index(DescriptorOwner):
     """The index in one folder, open for writing by one thread at a time; close it."""
 
     def __init__(self, folder: Folder, image: str) -> None:

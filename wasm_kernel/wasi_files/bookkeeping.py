@@ -17,7 +17,7 @@ T = TypeVar("T")
 _BETWEEN_LOOKS = 256  # entries of a folder
 
 
-class Place:
+class NameInFolder:
     """A name in an open folder; `parts` are the names that lead there below the preopen."""
 
     __slots__ = ("folder", "name", "parts", "preopen")
@@ -65,7 +65,7 @@ class Bookkeeping:
             yield entry
 
     def make(
-        self, place: Place, act: Callable[[], T], size: int = 0, *, is_free: bool = False
+        self, place: NameInFolder, act: Callable[[], T], size: int = 0, *, is_free: bool = False
     ) -> T:
         """Makes a new file at a place by `act`, if there is room for it; notes and counts it.
 
@@ -84,12 +84,12 @@ class Bookkeeping:
         self.added(place, 1, size)
         return made
 
-    def reserve(self, place: Place, files: int, size: int = 0) -> None:
+    def reserve(self, place: NameInFolder, files: int, size: int = 0) -> None:
         """Raises `Full` unless this many files and bytes more fit in a place's folder."""
         if place.preopen.counted:
             self.quota.reserve(files, size)
 
-    def added(self, place: Place, files: int, size: int = 0) -> None:
+    def added(self, place: NameInFolder, files: int, size: int = 0) -> None:
         """Counts new files and bytes of a place's folder; negative numbers for removed ones."""
         if place.preopen.counted:
             self.quota.added(files, size)

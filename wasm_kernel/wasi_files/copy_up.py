@@ -18,7 +18,7 @@ from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import READ, closing_fd
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, Place, status_at
+from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder, status_at
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.preopens import COVER, Refused
 
@@ -27,13 +27,13 @@ NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PART = f"{COVER}{COVER}part"  # covers nothing: no name of the overlay begins with `.wh.`
 
 
-def make_folder(books: Bookkeeping, place: Place) -> None:
+def make_folder(books: Bookkeeping, place: NameInFolder) -> None:
     """Makes a folder of the lower layer in the upper one, unless another process was faster."""
     with contextlib.suppress(FileExistsError):
         books.make(place, lambda: os.mkdir(place.name, dir_fd=place.folder))
 
 
-def remove(books: Bookkeeping, place: Place) -> None:
+def remove(books: Bookkeeping, place: NameInFolder) -> None:
     """Removes a file of the upper folder that the overlay does not show."""
     before = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
     books.history.before_change(place.path, place.folder, place.name, before, Change.END)
@@ -42,7 +42,7 @@ def remove(books: Bookkeeping, place: Place) -> None:
     books.history.after_removal(place.path)
 
 
-def copy_file(books: Bookkeeping, lower: int, place: Place, *, content: bool) -> None:
+def copy_file(books: Bookkeeping, lower: int, place: NameInFolder, *, content: bool) -> None:
     """Copies a file of the lower folder `lower` to a place; without `content`, an empty one."""
     with closing_fd(os.open(place.name, READ, dir_fd=lower)) as source:
         found = os.fstat(source)
@@ -52,7 +52,9 @@ def copy_file(books: Bookkeeping, lower: int, place: Place, *, content: bool) ->
         books.make(place, lambda: _copy(books, source, found, place, size), size)
 
 
-def _copy(books: Bookkeeping, source: int, found: os.stat_result, place: Place, size: int) -> None:
+def _copy(
+    books: Bookkeeping, source: int, found: os.stat_result, place: NameInFolder, size: int
+) -> None:
     part, target = _new_part(books, place)
     try:
         if size:
@@ -71,7 +73,7 @@ def _copy(books: Bookkeeping, source: int, found: os.stat_result, place: Place, 
         os.close(target)
 
 
-def _new_part(books: Bookkeeping, place: Place) -> tuple[str, int]:
+def _new_part(books: Bookkeeping, place: NameInFolder) -> tuple[str, int]:
     """Makes a file for a copy, locked so that no other kernel removes it.
 
     Returns its name and its descriptor.
@@ -83,7 +85,8 @@ def _new_part(books: Bookkeeping, place: Place) -> tuple[str, int]:
         except FileExistsError:
             with contextlib.suppress(OSError):  # for a folder, or another kernel's: the next name
                 _remove_abandoned(
-                    books, Place(place.preopen, place.folder, name, (*place.parts[:-1], name))
+                    books,
+                    NameInFolder(place.preopen, place.folder, name, (*place.parts[:-1], name)),
                 )
             continue
         with contextlib.suppress(OSError):
@@ -95,7 +98,7 @@ def _new_part(books: Bookkeeping, place: Place) -> tuple[str, int]:
     raise AssertionError("numbers have no end")
 
 
-def _remove_abandoned(books: Bookkeeping, part: Place) -> None:
+def _remove_abandoned(books: Bookkeeping, part: NameInFolder) -> None:
     """Removes a file that a killed kernel left, or that the guest made and may have open."""
     with closing_fd(os.open(part.name, READ, dir_fd=part.folder)) as left:
         if try_lock(left):

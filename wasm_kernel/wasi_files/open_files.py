@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from wasm_kernel.linux.files import open_file_identity
-from wasm_kernel.wasi_files.bookkeeping import Place
+from wasm_kernel.wasi_files.bookkeeping import NameInFolder
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.preopens import (
     FIRST_DESCRIPTOR,
@@ -188,12 +188,14 @@ class OpenFiles:
         """Returns the descriptors that the guest opened itself, by number."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
-    def descriptors_at(self, place: Place, status: os.stat_result | None) -> list[OpenDescriptor]:
+    def descriptors_at(
+        self, place: NameInFolder, status: os.stat_result | None
+    ) -> list[OpenDescriptor]:
         """Returns the descriptors of the file at a place, which has this status."""
         key = None if status is None else key_of(status)
         return [opened for opened in self._at(place) if opened.key == key]
 
-    def _at(self, place: Place) -> Iterator[OpenDescriptor]:
+    def _at(self, place: NameInFolder) -> Iterator[OpenDescriptor]:
         """Yields the descriptors of a place and of all below it."""
         depth = len(place.parts)
         for opened in self._by_number.values():
@@ -202,7 +204,9 @@ class OpenFiles:
             if depth and below and not opened.gone and same:
                 yield opened
 
-    def lost_name(self, place: Place, status: os.stat_result | None, unlinked: str = "") -> None:
+    def lost_name(
+        self, place: NameInFolder, status: os.stat_result | None, unlinked: str = ""
+    ) -> None:
         """Notes that the file at a place has lost this name; `unlinked` is its new one."""
         for opened in self.descriptors_at(place, status):
             opened.gone, opened.unlinked = True, unlinked
@@ -211,7 +215,7 @@ class OpenFiles:
         """Returns whether a file without a name is open."""
         return any(opened.unlinked == unlinked for opened in self._by_number.values())
 
-    def moved(self, old: Place, new: Place) -> None:
+    def moved(self, old: NameInFolder, new: NameInFolder) -> None:
         """Updates the open files at a place, and below it, after a rename.
 
         A folder of an overlay's lower layer keeps its place: its descriptor must never be taken for

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import READ, closing_fd
 from wasm_kernel.linux.walks import link_text
-from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, Place
+from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder
 from wasm_kernel.wasi_files.copy_up import NEW, copy_file, make_folder, remove
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
 from wasm_kernel.wasi_files.path_walk import (
@@ -186,7 +186,7 @@ class OverlayPath(GuestPath):
             self._fill(books)
         books.changes.covered("/".join(self.parts))
         name = COVER + self.name
-        cover = Place(self.overlay, self.folder, name, (*self.parts[:-1], name))
+        cover = NameInFolder(self.overlay, self.folder, name, (*self.parts[:-1], name))
         with contextlib.suppress(FileExistsError):
             os.close(books.make(cover, lambda: os.open(name, NEW, 0o666, dir_fd=self.folder)))
 
@@ -203,7 +203,7 @@ class OverlayPath(GuestPath):
             for name in [entry.name for entry in read_folder(folder, NOTHING_HIDDEN, 0)]:
                 if is_cover(name):
                     with contextlib.suppress(FileNotFoundError):
-                        remove(books, Place(self.overlay, folder, name, (*self.parts, name)))
+                        remove(books, NameInFolder(self.overlay, folder, name, (*self.parts, name)))
 
 
 class OverlayWalk(PathWalk):
@@ -237,7 +237,7 @@ class OverlayWalk(PathWalk):
         """Makes the folders on the way that the upper layer lacks."""
         while self._upper.missing:
             way = self.parts[: len(self._way) - self._upper.missing + 1]
-            make_folder(books, Place(self.preopen, self._upper.deepest, way[-1], way))
+            make_folder(books, NameInFolder(self.preopen, self._upper.deepest, way[-1], way))
             self._upper.fill(way[-1])
 
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:

@@ -17,7 +17,7 @@ from enum import Enum
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import Closing
 from wasm_kernel.linux.walks import FolderWalk, link_text
-from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, Place, status_at
+from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder, status_at
 from wasm_kernel.wasi_files.listing import FolderEntry, read_folder
 from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused, is_hidden_folder
 
@@ -46,7 +46,7 @@ class HiddenName(Refused):
         super().__init__(errno.ENOENT)
 
 
-class GuestPath(Place, Closing):
+class GuestPath(NameInFolder, Closing):
     """The place that a path argument leads to, with every link resolved. Close it.
 
     `name` is `.` for the folder itself; `is_folder` is true if the path ends with a slash, as only

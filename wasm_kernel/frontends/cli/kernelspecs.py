@@ -30,7 +30,7 @@ class KernelspecError(WasmKernelError):
 
 
 @dataclass(frozen=True)
-class Place:
+class KernelspecPlace:
     """A place for kernelspecs: the user's, a prefix's, or the system's if neither is given."""
 
     user: bool = False
@@ -82,7 +82,7 @@ def source(runtime: RuntimeType) -> Path:
 
 
 def install(
-    place: Place,
+    place: KernelspecPlace,
     name: str = NAME,
     display_name: str | None = None,
     env: Mapping[str, str] = {},
@@ -120,7 +120,7 @@ def install(
     return Path(made)
 
 
-def uninstall(place: Place | None, name: str = NAME) -> Path:
+def uninstall(place: KernelspecPlace | None, name: str = NAME) -> Path:
     """Removes a kernelspec of ours from `place`, or from the place where Jupyter finds it first.
 
     Raises `KernelspecError` if there is none, it belongs to another kernel, or can't be removed.

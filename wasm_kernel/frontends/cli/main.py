@@ -141,7 +141,7 @@ def _install(options: argparse.Namespace) -> None:
     from wasm_kernel.engine.cache import ENVIRONMENT, Cache
     from wasm_kernel.frontends.cli import kernelspecs
 
-    place, env = kernelspecs.Place(options.user, options.prefix), dict(options.env)
+    place, env = kernelspecs.KernelspecPlace(options.user, options.prefix), dict(options.env)
     if options.cache is not None:
         cache = Cache(Path(options.cache).expanduser().absolute())
         cache.prepare()
@@ -159,7 +159,7 @@ def _uninstall(options: argparse.Namespace) -> None:
     from wasm_kernel.frontends.cli import kernelspecs
 
     named = options.user or options.prefix is not None
-    place = kernelspecs.Place(options.user, options.prefix) if named else None
+    place = kernelspecs.KernelspecPlace(options.user, options.prefix) if named else None
     name = options.name or kernelspecs.name_of(RuntimeType(options.language))
     print(f"Removed {kernelspecs.uninstall(place, name)}")
 

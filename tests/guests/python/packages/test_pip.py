@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import local
 from tests.faces import PATIENCE
 from tests.guests.python.packages.conftest import index_in
 from tests.local import LocalSandbox
@@ -251,14 +252,14 @@ def test_a_requirements_file_is_installed(guest: BaseSandbox, index: Make) -> No
     assert "another version is needed: you (==1.26.4); pandas 3" in refused
 
 
-@pytest.mark.parametrize("isolation", ["in-process"])
 def test_demands_that_are_never_met_come_to_an_end(
-    guest: BaseSandbox, index: Make, monkeypatch: pytest.MonkeyPatch
+    warm: None, tmp_path: Path, index: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "ROUNDS_MOST", 2)
     for version in range(1, 6):
         index("less", f"{version}.0", needs=(f"less<{version}",))
-    error = guest.execute("%pip install less").stderr
+    with local.create_sandbox(workspace=tmp_path / "app", pip=True) as guest:
+        error = guest.execute("%pip install less").stderr
     assert "what packages need of each other changes with each one that is fetched" in error
 
 
