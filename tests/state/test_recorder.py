@@ -69,6 +69,29 @@ def test_closing_writes_what_is_left(session_of: Making, session: Session) -> No
     assert session_of(load=True).state == {0: "v29"}
 
 
+def test_a_commit_is_not_written_before_the_index_has_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker ended in between, at a deadline, and the next one did not have the cell before."""
+    save, is_saving, goes_on = session.history.save, threading.Event(), threading.Event()
+
+    def slow() -> None:
+        is_saving.set()
+        goes_on.wait(PATIENCE)
+        save()
+
+    monkeypatch.setattr(session.history, "save", slow)
+    session.cell(p0="a")
+    assert is_saving.wait(PATIENCE)
+    waits = threading.Thread(target=session.recorder.wait_written, args=(PATIENCE,))
+    waits.start()
+    waits.join(0.1)
+    assert waits.is_alive()
+    goes_on.set()
+    waits.join(PATIENCE)
+    assert not waits.is_alive() and session.recorder.wait_written(0)
+
+
 def test_closing_twice_is_nothing(session: Session) -> None:
     session.recorder.close()
     session.recorder.close()

@@ -240,9 +240,11 @@ class History:
     def waiting(self) -> list[int]:
         """The commits that are in memory only and belong on disk, oldest first.
 
-        A commit on disk is useless until its ancestors are there, too.
+        A commit on disk is useless until its ancestors are there, too, and until the index has it:
+        `store` holds the lock from the one to the other.
         """
-        return self.contents.waiting
+        with self.lock:
+            return self.contents.waiting
 
     @property
     def unwritten(self) -> int:
