@@ -178,6 +178,20 @@ def test_numpy_raises_errors_of_floats_where_it_is_asked_to(module_sandbox: Base
     )
 
 
+def test_pandas_warns_of_the_line_of_the_cell(module_sandbox: BaseSandbox) -> None:
+    """Most warnings of pandas are shown only if they are about a cell."""
+    cell = """
+import warnings, pandas as pd
+
+with warnings.catch_warnings(record=True) as all:
+    warnings.simplefilter("always")
+    pd.api.types.pandas_dtype(pd.CategoricalDtype)
+    pd.Series(pd.Categorical(["a"])).astype(pd.CategoricalDtype(["b"]))
+print([(each.filename.startswith("<ipython-input"), each.lineno) for each in all])
+"""
+    assert says(put_back(module_sandbox), cell) == "[(True, 5), (True, 6)]"
+
+
 LIMITATIONS = Path(__file__).parents[2] / "docs" / "limitations.md"
 HEARD = """
 import sys, warnings, numpy as np

@@ -181,7 +181,18 @@ def widen_argument(
                 args = (*args[:place], wide, *args[place + 1 :])
         return original(*args, **settings)
 
-    setattr(owner, name, widening)
+    setattr(owner, name, in_place_of(original, widening))
+
+
+def in_place_of(original: Any, wrapper: Any) -> Any:
+    """Returns a wrapper whose code names the file of the function that it replaces.
+
+    pandas warns of the first line outside of its own files, which is the user's.
+    """
+    if hasattr(original, "__code__"):
+        names = {name: getattr(original.__code__, name) for name in ("co_filename", "co_name")}
+        wrapper.__code__ = wrapper.__code__.replace(**names)
+    return wrapper
 
 
 def widen_indexes(index: Any) -> None:
@@ -197,7 +208,7 @@ def widen_indexes(index: Any) -> None:
             values = values.astype(numpy.int64)
         return original(cls, values, name, refs)
 
-    index._simple_new = classmethod(simple_new)
+    index._simple_new = classmethod(in_place_of(original, simple_new))
 
 
 def _numpys_modules() -> list[Any]:

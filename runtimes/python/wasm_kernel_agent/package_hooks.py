@@ -313,6 +313,7 @@ def read_positions_as_int64(module: ModuleType) -> None:
 def _without_positions(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that gives a type, and int64 in place of positions."""
     numpy: Any = importlib.import_module("numpy")
+    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
     positions, wide = numpy.dtype(numpy.intp), numpy.dtype(numpy.int64)
 
     @functools.wraps(original)
@@ -320,7 +321,7 @@ def _without_positions(original: Callable[..., Any]) -> Callable[..., Any]:
         given = original(*args, **settings)
         return wide if given is positions else given
 
-    return type_of
+    return numpy_types.in_place_of(original, type_of)
 
 
 def widen_sparse_data(module: Any) -> None:
