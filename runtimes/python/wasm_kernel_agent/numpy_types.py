@@ -184,14 +184,15 @@ def widen_argument(
     setattr(owner, name, in_place_of(original, widening))
 
 
-def in_place_of(original: Any, wrapper: Any) -> Any:
+def in_place_of(original: Any, wrapper: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a wrapper whose code names the file of the function that it replaces.
 
     pandas warns of the first line outside of its own files, which is the user's.
     """
     if hasattr(original, "__code__"):
         names = {name: getattr(original.__code__, name) for name in ("co_filename", "co_name")}
-        wrapper.__code__ = wrapper.__code__.replace(**names)
+        code: Any = wrapper.__code__
+        wrapper.__code__ = code.replace(**names)
     return wrapper
 
 

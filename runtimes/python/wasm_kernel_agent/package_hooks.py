@@ -321,7 +321,8 @@ def _without_positions(original: Callable[..., Any]) -> Callable[..., Any]:
         given = original(*args, **settings)
         return wide if given is positions else given
 
-    return numpy_types.in_place_of(original, type_of)
+    replaced: Callable[..., Any] = numpy_types.in_place_of(original, type_of)
+    return replaced
 
 
 def widen_sparse_data(module: Any) -> None:
