@@ -21,6 +21,7 @@ def prepare(*flavours: Flavour) -> None:
     for flavour in flavours:
         for language in languages():
             prepare_on_own_thread(language, flavour, lambda text: None)
+            language.prepared.compile_codecs(flavour, lambda text: None)
 
 
 if __name__ == "__main__":

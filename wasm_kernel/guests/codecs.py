@@ -7,17 +7,25 @@ from contextlib import suppress
 from wasm_kernel.codecs.table import Codec
 from wasm_kernel.engine.compiler import Compiled, Compiler
 from wasm_kernel.engine.flavours import UNCHECKED, Flavour
+from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.guests.broker_handlers import PrepareCodec
 from wasm_kernel.linux.broker import Broker, Done
 
+_WAIT = "[wasm-kernel] compiling {}, once on this machine: some seconds\n"
 
-def compiled_codec(codec: Codec, flavour: Flavour, compiler: Compiler, broker: Broker) -> Compiled:
+
+def compiled_codec(
+    codec: Codec, flavour: Flavour, compiler: Compiler, broker: Broker, streams: OutputStreams
+) -> Compiled:
     """Returns a codec's module for a guest of a flavour.
 
-    The broker compiles it if the cache lacks it, which takes seconds. Raises `WasmKernelError`.
+    The broker compiles it if the cache lacks it, which takes seconds; the cell is told so. Raises
+    `WasmKernelError`.
     """
     flavour = UNCHECKED if flavour.is_baseline else flavour
     if not _is_compiled(codec, flavour, compiler):
+        streams.feed("stderr", _WAIT.format(codec.title).encode())
+        streams.flush()
         broker.call(PrepareCodec(codec.name, flavour.name), Done)
     return compiler.module(codec.binary, flavour, lambda text: None)
 

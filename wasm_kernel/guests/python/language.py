@@ -305,7 +305,7 @@ class PythonLanguage:
         from wasm_kernel.guests.codecs import compiled_codec
 
         def compiled(codec: Codec) -> Compiled:
-            return compiled_codec(codec, setup.flavour, self.compiler, setup.broker)
+            return compiled_codec(codec, setup.flavour, self.compiler, setup.broker, setup.streams)
 
         return CodecCalls(guest, compiled, setup.clock, setup.memory_bytes)
 
