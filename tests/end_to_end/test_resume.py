@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.conftest import Starting
 from tests.end_to_end.real_kernel import RealKernel
+from tests.end_to_end.test_forker import children_of, process_of
 from tests.faces import wait_for
+from tests.linux.inside import needs_walls
 from tests.private import private_of
 
 CONTINUED = "The session goes on: the variables are as they were after In[2] (y = 2)"
@@ -38,6 +42,21 @@ def killed_in_a_cell(kernel: RealKernel, root: Path) -> None:
         pass
     kernel.kill()
     kernel.autorestart()
+
+
+@needs_walls
+def test_a_kernel_whose_helper_is_killed_ends_and_goes_on_as_after_a_crash(
+    start: Starting, notebook: Path, root: Path
+) -> None:
+    """Before, it stayed, and ran no cell until its user restarted it without variables."""
+    kernel = start(notebook)
+    kernel.run("x = 1")
+    saved(root)
+    (broker,) = children_of(process_of(kernel))
+    os.kill(broker, signal.SIGKILL)
+    wait_for(lambda: not kernel.manager.is_alive(), "the kernel's end")
+    kernel.autorestart()
+    assert kernel.run("print(x)")["stdout"] == "1\n"
 
 
 def restarted_anew(kernel: RealKernel) -> None:

@@ -208,11 +208,15 @@ class _OwnAnswers:
 
 
 class ProcessBroker(RemoteBroker):
-    """A `Broker` in a process that this one has forked for it."""
+    """A `Broker` in a process that this one has forked for it.
+
+    Its `descriptor` is readable once that process has ended.
+    """
 
     def __init__(self, channel: Channel, process: int) -> None:
         super().__init__(channel, _OwnAnswers(channel), _GONE)
         self._process = process
+        self.descriptor = os.pidfd_open(process)
 
     @classmethod
     def spawn(
@@ -254,6 +258,7 @@ class ProcessBroker(RemoteBroker):
         """Lets the process end."""
         self._channel.close()
         if self._process:
+            os.close(self.descriptor)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._process, os.WNOHANG)
             self._process = 0

@@ -54,7 +54,7 @@ from wasm_kernel.frontends.jupyter.settings import (
 )
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
-from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
 from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
@@ -97,6 +97,7 @@ class WasmKernelApp(JupyterApp):
 
     serves = False
     launch: KernelLaunch = StandaloneLaunch()
+    _broker: Broker | None = None
 
     name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
@@ -185,7 +186,7 @@ class WasmKernelApp(JupyterApp):
                 self.launch.ports.close()
             self._begin_beside()
 
-        broker, source = open_broker(
+        self._broker, source = open_broker(
             handlers,
             self.launch.nursery,
             confinement,
@@ -201,7 +202,7 @@ class WasmKernelApp(JupyterApp):
         opening.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
-        home = KernelHome(session, source, served_by(broker, handlers, confinement))
+        home = KernelHome(session, source, served_by(self._broker, handlers, confinement))
         opened = self._opened(home.new, session, opening, place, policy)
         source.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
@@ -209,7 +210,7 @@ class WasmKernelApp(JupyterApp):
         confinement.close_files(kept_by(path, self.config, published))
         if self._publishes_at_end:
             publishing = PublishCommand(session, Results(place.into, place.names))
-            ending.callback(publishing.publish_all, broker)
+            ending.callback(publishing.publish_all, self._broker)
         sandbox = factory(opened, session, policy, home, self._note)
         ending.callback(sandbox.close)
         return sandbox, confinement
@@ -351,6 +352,14 @@ class WasmKernelApp(JupyterApp):
             sockets.close()
             connection.cleanup()
 
+    def _end_as_killed(self) -> None:
+        """Ends this process at once, as its broker has ended: no worker can be had any more.
+
+        Jupyter starts the kernel again, and that one goes on with the variables, as after a crash.
+        """
+        self.log.critical("The kernel's helper process has ended, and so does the kernel.")
+        os._exit(1)
+
     def _kernel(
         self,
         sandbox: KernelSandbox,
@@ -390,6 +399,8 @@ class WasmKernelApp(JupyterApp):
         sockets.iopub.watch(loop)
         _on_signals(loop, kernel)
         self.launch.watch(loop)
+        if isinstance(self._broker, ProcessBroker):
+            loop.add_reader(self._broker.descriptor, self._end_as_killed)
         confinement.close_calls()
         gc.freeze()
         gc.enable()
