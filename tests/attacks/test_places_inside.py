@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import local
 from tests.beneath import over
 from tests.private import private_of
 from wasm_kernel import (
@@ -107,7 +106,7 @@ def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
         for here in ("/m", "/notebook", "/app"):
             code = TRY.format(path=f"{here}/{inside}", key=private.name, name=place.name)
             assert outer.execute(code).stdout == ""
-    with local.get_session_sandbox("inner", workspace_root=root) as again:
+    with get_session_sandbox("inner", workspace_root=root) as again:
         assert again.execute("print(secret)").stdout == "hunter2\n"
 
 
@@ -116,7 +115,7 @@ def test_no_guest_reaches_private_state_that_comes_into_its_folder(
 ) -> None:
     root = disk / "outer" / "below" / "ws"
     try:
-        inner = local.get_session_sandbox("inner", workspace_root=root)
+        inner = get_session_sandbox("inner", workspace_root=root)
     except ValueError as problem:  # a session's workspace holds no root
         assert "can't lie in the workspace of a session" in str(problem)
         return
@@ -131,7 +130,7 @@ def test_no_guest_reaches_private_state_in_a_place_that_the_user_named(
 ) -> None:
     """The folder is refused, or hidden in a mount."""
     root, place = disk / "root", disk / "outer" / "below" / "wasm-kernel"
-    inner = local.get_session_sandbox("inner", workspace_root=root, private_root=place)
+    inner = get_session_sandbox("inner", workspace_root=root, private_root=place)
     with inner:
         inner.execute("secret = 'hunter2'")
         reaches_nothing(outer, disk, root)
