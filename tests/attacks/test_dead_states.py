@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests import local
 from tests.stored import commits_in, rewritten, state_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.archives import export_session, import_session
+from wasm_kernel.state import texts
 from wasm_kernel.state.commits import write_content
 from wasm_kernel.state.index import Commit, Record
 from wasm_kernel.state.pages import PAGE
@@ -105,16 +105,16 @@ def test_a_state_that_is_garbage_is_left_for_the_one_before(
         assert re.search(r"No guest runs in the saved state after In\[2\]", result.stderr)
 
 
-def test_a_state_that_never_answers_is_left_for_the_one_before(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_that_never_answers_is_left_for_the_one_before(saved: Path) -> None:
+    """Before, no cell of such a session ever ran again: each worker began in that state."""
     with opened(saved) as sandbox:
         assert sandbox.execute(SPINS).success
-    monkeypatch.setattr("wasm_kernel.execution.runner.START_SECONDS", 1.0)
-    with local.get_session_sandbox(ID, workspace_root=saved) as sandbox:
+    with opened(saved) as sandbox:
+        error = sandbox.execute("print(x)").error
+        assert error is not None
+        assert (error.ename, texts.SPOILT in error.evalue) == ("NeverBegan", True)
         result = sandbox.execute("print(x)")
         assert (result.stdout, result.error) == ("2\n", None)
-        assert "No guest runs in the saved state after In[3]" in result.stderr
 
 
 def test_a_history_that_began_twice_is_exported_whole(saved: Path, tmp_path: Path) -> None:

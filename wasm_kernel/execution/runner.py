@@ -196,9 +196,14 @@ class GuestRunner:
 
     @property
     def is_before_cell(self) -> bool:
-        """True while the guest has a cell to run, and has not asked for it. Any thread."""
+        """True while the guest starts, or has a cell to run and has not asked for it. Any thread.
+
+        If it does not come to an end then, no guest runs in this state.
+        """
         turn = self._turn
-        return turn is not None and turn.text is not None and not turn.request_taken
+        if turn is None:
+            return False
+        return turn.is_start or (turn.text is not None and not turn.request_taken)
 
     @property
     def guest(self) -> Guest:

@@ -98,7 +98,7 @@ class Turn:
         self._request: Mapping[str, Any] | None = request
         self._host = host
         self.cell, self.text = cell, text
-        self.is_comm = request.get("op") == "comm"
+        self.is_comm, self.is_start = (request.get("op") == op for op in ("comm", "start"))
         self.number = number - (not cell.store_history)
         self.comms = TurnComms(listener, host.policy, host.comms)
         self._allowed = CellAllowance(host.allowance)
