@@ -18,8 +18,6 @@ _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
 _NO_ACCESS = 0  # PROT_NONE
 _MAY_MOVE, _FIXED = 1, 2  # of mremap
-_POPULATE_READ = 22  # Linux 5.14 and later
-_HUGE = 2 * 1024 * 1024  # bytes that one page of page tables maps
 _MAPS = Path("/proc/self/maps")
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -48,46 +46,6 @@ def map_file(address: int, size: int, descriptor: int, offset: int) -> None:
     how = mmap.MAP_PRIVATE | _MAP_FIXED
     if _mmap(address, size, access, how, descriptor, offset) != address:
         raise failure()
-
-
-def map_for_forks(size: int, descriptor: int) -> int:
-    """Maps a file, copy-on-write, so that processes forked from this one inherit its page tables.
-
-    Without them, each page costs a fault at its first access. A forked process inherits the page
-    tables of a file mapping only if something was written to it. Holes of the file are left out:
-    few of their pages are ever accessed, and each would take memory. Returns the address, for
-    `move_mapping` in a forked process.
-    """
-    room = _mmap(None, size + _HUGE, _NO_ACCESS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    if room in (None, _FAILED):
-        raise failure()
-    address = -(-room // _HUGE) * _HUGE  # so that whole page tables can be moved
-    map_file(address, size, descriptor, 0)
-    for start, end in _written(descriptor, size):
-        if _madvise(address + start, end - start, _POPULATE_READ):
-            raise failure("madvise")
-    first = ctypes.c_char.from_address(address)
-    first.value = first.value
-    return address
-
-
-def _written(descriptor: int, size: int) -> Iterator[Range]:
-    """Yields the parts of a file that are not holes."""
-    end = 0
-    with contextlib.suppress(OSError):  # only a hole is left
-        while end < size:
-            start = os.lseek(descriptor, end, os.SEEK_DATA)
-            end = os.lseek(descriptor, start, os.SEEK_HOLE)
-            yield start, end
-
-
-def move_mapping(source: int, target: int, size: int) -> None:
-    """Moves one mapping over other memory of ours, with its page tables.
-
-    After an `OSError`, the contents at `target` are undefined.
-    """
-    if _mremap(source, size, size, _MAY_MOVE | _FIXED, target) != target:
-        raise failure("mremap")
 
 
 def clear(address: int, size: int, *, mapped: bool) -> None:

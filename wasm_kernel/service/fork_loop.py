@@ -38,7 +38,6 @@ from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import worker
 from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
-from wasm_kernel.state.image import BaseImage
 
 _LEAVE_SECONDS = 2.0  # for workers to close their sessions when the owner is gone
 _OF_WORKER = 4  # descriptors that a new worker takes here, some only for a moment
@@ -79,7 +78,7 @@ class WorkerForks:
         self.has_forked = False
         self._close_others = close_others
         self._no_broker = LateBroker()  # neither this process nor a worker prepares anything
-        self._loaded: dict[ForkRequest, tuple[GuestLanguage, BaseImage]] = {}
+        self._loaded: dict[ForkRequest, GuestLanguage] = {}
         self._served: set[ForkRequest] = set()
         self._lines: dict[int, _Line] = {}  # by their own descriptors, and by their owners'
         self._workers: dict[int, _Worker] = {}  # by their descriptors
@@ -184,30 +183,21 @@ class WorkerForks:
             self.load(ForkRequest(RuntimeType.PYTHON.value, UNCHECKED.name))
         check_alone()
 
-    def load(self, request: ForkRequest) -> tuple[GuestLanguage, BaseImage]:
-        """Returns the language of a request, ready for its guests, and its base image.
+    def load(self, request: ForkRequest) -> GuestLanguage:
+        """Returns the language of a request, ready for its guests.
 
         Raises `WasmKernelError` if the cache lacks something that the language needs.
         """
         if request not in self._loaded:
             language = load(RuntimeType.checked(request.language), self._no_broker)
             flavour = FLAVOURS[request.flavour]
-            base = language.prepare(flavour, lambda text: None)
+            language.prepare(flavour, lambda text: None).keep_open()
             language.define_early(flavour)
             check_alone()
             memory.trim()
             gc.freeze()
-            self._loaded[request] = language, base
+            self._loaded[request] = language
         return self._loaded[request]
-
-    def get_ready(self) -> None:
-        """Maps the base images, so that later workers start sooner. The first did not wait for it.
-
-        They are those of the languages that are loaded.
-        """
-        for request, (_, base) in self._loaded.items():
-            base.map_for_forks()
-            self._served.add(request)
 
     def _serve(self, line: _Line) -> bool:
         """Answers a request; returns False if the owner has hung up or sends no request."""
@@ -245,10 +235,8 @@ class WorkerForks:
         return ForkReply(forked.process), [forked.descriptor]
 
     def _fork(self, request: ForkRequest, channel: int, line: _Line) -> _Worker:
-        language, base = self.load(request)
+        language = self.load(request)
         is_first = request not in self._served  # its caller waits, and it gains less
-        if not is_first:
-            base.map_for_forks()
         self._served.add(request)
         check_alone()
         own = os.getpid()

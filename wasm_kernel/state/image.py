@@ -12,7 +12,6 @@ second file, an `ImageRecord`.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,28 +82,20 @@ class BaseImage(msgspec.Struct, frozen=True):
 
         Raises `MemoryError` if the policy's memory limit is below the image's size.
         """
-        descriptor = self._kept_open()
+        descriptor = self.keep_open()
         if os.fstat(descriptor).st_size != self.record.size:
             raise ImageError("the base image is not complete")
         instance.grow_to(self.record.size)
-        address, size, mapped = instance.memory.address, self.record.size, _mapped.pop(self.id, 0)
         try:
-            if mapped:
-                memory.move_mapping(mapped, address, size)
-            else:
-                memory.map_file(address, size, descriptor, 0)
+            memory.map_file(instance.memory.address, self.record.size, descriptor, 0)
         except OSError as problem:
             raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
 
-    def map_for_forks(self) -> None:
-        """Maps the image for the first instance of each process that is forked from this one."""
-        if self.id in _mapped:
-            return
-        with contextlib.suppress(OSError):  # older Linux: then the forked processes map it
-            _mapped[self.id] = memory.map_for_forks(self.record.size, self._kept_open())
+    def keep_open(self) -> int:
+        """Returns the file's descriptor, which works even if the file is removed from the cache.
 
-    def _kept_open(self) -> int:
-        """Returns the file's descriptor, which works even if the file is removed from the cache."""
+        Forked processes have it, too.
+        """
         key = (self.path, self.id)
         if key not in _opened:
             _opened[key] = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -113,8 +104,6 @@ class BaseImage(msgspec.Struct, frozen=True):
 
 _opened: dict[tuple[Path, str], int] = {}
 """The descriptors of the images that this process has used, by their paths and ids."""
-_mapped: dict[str, int] = {}
-"""The addresses at which images are mapped, by their ids."""
 
 
 def save(instance: Instance, path: Path) -> None:

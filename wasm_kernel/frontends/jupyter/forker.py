@@ -401,7 +401,6 @@ def main(name: str, line: int, owner: int) -> None:
         forker.forks.run()
         os._exit(0)
     _load(forker.forks)
-    forker.forks.get_ready()
     os.chdir("/")  # only now: packages that lie in a kernel's own folder are treated differently
     if (kernel := forker.run()) is None or not kernel.take_over():
         os._exit(0)
