@@ -19,11 +19,13 @@ from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.notebooks import in_two_processes
 from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
 from tests.benchmarks.table import Line, Row
+from wasm_kernel.frontends.jupyter.kernel_sandbox import AWAKE_SECONDS
 from wasm_kernel.frontends.jupyter.launcher import running as running_forkers
 
 FRAME = "import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'degrees': [4.5, 17.0]})"
 MIB = 1024 * 1024
 IDLE_KERNELS = 3
+SLEEP_SECONDS = 10.0  # for all of them to fall asleep
 TRIPS = 200
 
 Sides = tuple[Side, Side]
@@ -100,23 +102,29 @@ def round_trip(sides: Sides, rounds: int) -> Iterator[Row]:
 
 
 def idle_memory(sides: Sides, rounds: int) -> Iterator[Row]:
-    """The memory that each kernel after the first adds, with pandas loaded and nothing running."""
-    samples = by_turns(sides, max(1, rounds // 3), _added_memory)
-    yield Row("memory of each further idle kernel with pandas (PSS)", *samples, "MiB", 1.0)
+    """The memory of the only kernel with pandas, and of each further one, awake and asleep."""
+    only = by_turns(sides, max(1, rounds // 3), lambda side: _memory_of(side, 1))
+    yield Row("memory of the only idle kernel with pandas (PSS)", *only, "MiB", 1.0)
+    more = by_turns(sides, max(1, rounds // 3), _added_memory)
+    yield Row("memory of each further idle kernel with pandas (PSS)", *more, "MiB", 1.0)
+    asleep = [_added_memory(sides[0], AWAKE_SECONDS + SLEEP_SECONDS)]
+    yield Row("  asleep", asleep, more[1], "MiB")
 
 
-def _added_memory(side: Side) -> float:
+def _added_memory(side: Side, seconds: float = 1.0) -> float:
+    all_of_them = _memory_of(side, IDLE_KERNELS, seconds)
+    return (all_of_them - _memory_of(side, 1, seconds)) / (IDLE_KERNELS - 1)
+
+
+def _memory_of(side: Side, count: int, seconds: float = 1.0) -> float:
+    """The memory of kernels in MiB, and of the process that they were forked from."""
     with ExitStack() as stack:
-        kernels: list[Kernel] = []
-        held: list[float] = []
-        for _ in range(IDLE_KERNELS):
-            kernels.append(stack.enter_context(running(side)))
-            kernels[-1].run(FRAME)
-            time.sleep(1)
-            # forked kernels are children of the forker
-            of_all = [*(kernel.pid for kernel in kernels), *running_forkers()]
-            held.append(sum(map(pss_bytes, of_all)))
-    return (held[-1] - held[0]) / (IDLE_KERNELS - 1) / MIB
+        kernels = [stack.enter_context(running(side)) for _ in range(count)]
+        for kernel in kernels:
+            kernel.run(FRAME)
+        time.sleep(seconds)
+        forkers = [] if side.name == "ipykernel" else running_forkers()
+        return sum(map(pss_bytes, [*(kernel.pid for kernel in kernels), *forkers])) / MIB
 
 
 def pure_python(sides: Sides, rounds: int) -> Iterator[Row]:
