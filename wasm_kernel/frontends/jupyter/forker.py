@@ -51,7 +51,7 @@ _NEEDED = (
     *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts", "wasm_kernel.outputs.documents"),
     *("wasm_kernel.outputs.widgets", "ipykernel.parentpoller"),
     *("wasm_kernel.execution.session_guest", "wasm_kernel.guests.python.broker_handlers"),
-    "wasm_kernel.service.kernel_commands",
+    *("wasm_kernel.service.kernel_commands", "wasm_kernel.sessions.upkeep", "tinycss2"),
     *("socket", "subprocess", "encodings.idna", "zmq.eventloop.zmqstream", "pwd", "resource"),
     *("tornado.gen", "tornado.platform.asyncio"),
 )
