@@ -216,7 +216,7 @@ def _objects(values: list[Any], known: str = "") -> _Made:
     missing = pandas.isna(numpy.fromiter(values, object, len(values)))
     kinds = {_kind(each) for each in set(map(type, values))} - {""}
     if len(kinds) > 1:  # gaps may be floats
-        there = {type(each) for each, gap in zip(values, missing, strict=True) if not gap}
+        there = {type(each) for each, gap in zip(values, missing.tolist(), strict=True) if not gap}
         kinds = {_kind(each) for each in there}
     if kinds == {"int", "float"}:
         kinds = {"float"}
@@ -257,7 +257,7 @@ _TYPES: dict[str, Any] = {
 
 def _pieces(kind: str, encode: Callable[[Any], bytes]) -> Callable[[list[Any], Any], _Made]:
     def write(values: list[Any], missing: Any) -> _Made:
-        data = [b"" if gap else encode(each) for each, gap in zip(values, missing, strict=True)]
+        data = [b"" if gap else encode(each) for each, gap in zip(values, missing.tolist(), strict=True)]
         offsets = _offsets(map(len, data), len(data))
         out = Out(len(data), int(missing.sum()), [_bits(missing), offsets, b"".join(data)])
         return Type(kind), out, ()
@@ -278,7 +278,7 @@ def _plain(kind: str) -> Callable[[list[Any], Any], _Made]:
 
     def write(values: list[Any], missing: Any) -> _Made:
         if missing.any():
-            values = [0 if gap else each for each, gap in zip(values, missing, strict=True)]
+            values = [0 if gap else each for each, gap in zip(values, missing.tolist(), strict=True)]
         return _numbers(numpy.array(values, dtype), missing)
 
     return write
@@ -295,7 +295,7 @@ def _as_durations(values: list[Any], _missing: Any) -> _Made:
 def _as_dates(values: list[Any], missing: Any) -> _Made:
     epoch = datetime.date(1970, 1, 1).toordinal()
     days = [
-        0 if gap else each.toordinal() - epoch for each, gap in zip(values, missing, strict=True)
+        0 if gap else each.toordinal() - epoch for each, gap in zip(values, missing.tolist(), strict=True)
     ]
     out = Out(len(days), int(missing.sum()), [_bits(missing), numpy.array(days, "<i4")])
     return Type("date", 32, unit="D"), out, ()
@@ -304,14 +304,14 @@ def _as_dates(values: list[Any], missing: Any) -> _Made:
 def _as_day_times(values: list[Any], missing: Any) -> _Made:
     made = [
         0 if gap else ((each.hour * 60 + each.minute) * 60 + each.second) * 10**6 + each.microsecond
-        for each, gap in zip(values, missing, strict=True)
+        for each, gap in zip(values, missing.tolist(), strict=True)
     ]
     out = Out(len(made), int(missing.sum()), [_bits(missing), numpy.array(made, "<i8")])
     return Type("time", 64, unit="us"), out, ()
 
 
 def _as_decimals(values: list[Any], missing: Any) -> _Made:
-    there = [each for each, gap in zip(values, missing, strict=True) if not gap]
+    there = [each for each, gap in zip(values, missing.tolist(), strict=True) if not gap]
     parts = [each.as_tuple() for each in there]
     if not all(isinstance(each.exponent, int) for each in parts):
         raise ValueError("it has a decimal that is infinite")
@@ -323,14 +323,14 @@ def _as_decimals(values: list[Any], missing: Any) -> _Made:
     exact = decimal.Context(prec=_DIGITS_MOST + 2)
     data = b"".join(
         (0 if gap else int(each.scaleb(scale, exact))).to_bytes(16, "little", signed=True)
-        for each, gap in zip(values, missing, strict=True)
+        for each, gap in zip(values, missing.tolist(), strict=True)
     )
     out = Out(len(values), int(missing.sum()), [_bits(missing), data])
     return Type("decimal", 128, precision=precision, scale=scale), out, ()
 
 
 def _as_lists(values: list[Any], missing: Any) -> _Made:
-    rows = [() if gap else each for each, gap in zip(values, missing, strict=True)]
+    rows = [() if gap else each for each, gap in zip(values, missing.tolist(), strict=True)]
     offsets = _offsets(map(len, rows), len(rows))
     types = {getattr(each, "dtype", None) for each in rows if len(each)}
     (only,) = types if len(types) == 1 else (None,)
@@ -344,7 +344,7 @@ def _as_lists(values: list[Any], missing: Any) -> _Made:
 
 
 def _as_structs(values: list[Any], missing: Any) -> _Made:
-    rows = [{} if gap else each for each, gap in zip(values, missing, strict=True)]
+    rows = [{} if gap else each for each, gap in zip(values, missing.tolist(), strict=True)]
     names = dict.fromkeys(name for row in rows for name in row)
     if not names:
         raise ValueError("it has dicts without a key")
