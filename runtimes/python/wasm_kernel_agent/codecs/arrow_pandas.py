@@ -162,7 +162,10 @@ def _items(array: Array) -> list[Any]:
         raise ArrowError(f"pandas has no values of the type {kind.name}")
     if array.valid is None:
         return list(found)
-    return [each if is_there else None for each, is_there in zip(found, array.valid.tolist(), strict=True)]
+    return [
+        each if is_there else None
+        for each, is_there in zip(found, array.valid.tolist(), strict=True)
+    ]
 
 
 def _none(array: Array) -> list[Any]:

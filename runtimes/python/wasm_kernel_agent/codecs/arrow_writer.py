@@ -257,7 +257,9 @@ _TYPES: dict[str, Any] = {
 
 def _pieces(kind: str, encode: Callable[[Any], bytes]) -> Callable[[list[Any], Any], _Made]:
     def write(values: list[Any], missing: Any) -> _Made:
-        data = [b"" if gap else encode(each) for each, gap in zip(values, missing.tolist(), strict=True)]
+        data = [
+            b"" if gap else encode(each) for each, gap in zip(values, missing.tolist(), strict=True)
+        ]
         offsets = _offsets(map(len, data), len(data))
         out = Out(len(data), int(missing.sum()), [_bits(missing), offsets, b"".join(data)])
         return Type(kind), out, ()
@@ -278,7 +280,9 @@ def _plain(kind: str) -> Callable[[list[Any], Any], _Made]:
 
     def write(values: list[Any], missing: Any) -> _Made:
         if missing.any():
-            values = [0 if gap else each for each, gap in zip(values, missing.tolist(), strict=True)]
+            values = [
+                0 if gap else each for each, gap in zip(values, missing.tolist(), strict=True)
+            ]
         return _numbers(numpy.array(values, dtype), missing)
 
     return write
@@ -295,7 +299,8 @@ def _as_durations(values: list[Any], _missing: Any) -> _Made:
 def _as_dates(values: list[Any], missing: Any) -> _Made:
     epoch = datetime.date(1970, 1, 1).toordinal()
     days = [
-        0 if gap else each.toordinal() - epoch for each, gap in zip(values, missing.tolist(), strict=True)
+        0 if gap else each.toordinal() - epoch
+        for each, gap in zip(values, missing.tolist(), strict=True)
     ]
     out = Out(len(days), int(missing.sum()), [_bits(missing), numpy.array(days, "<i4")])
     return Type("date", 32, unit="D"), out, ()
