@@ -402,6 +402,33 @@ def test_a_session_that_begins_again_has_its_files_alone(service: Service, remot
         assert says(again, "import os; print('x' in dir(), os.listdir())") == "False ['kept']"
 
 
+@pytest.mark.parametrize("by_link", [False, True])
+def test_a_mount_that_was_replaced_while_its_session_slept_is_refused(
+    service: Service, tmp_path: Path, by_link: bool
+) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for folder in (data, other):
+        folder.mkdir()
+        (folder / "whose").write_text(folder.name)
+    code = "print(open('/data/whose').read())"
+    with service.create(policy=ExecutionPolicy(mounts=[Mount(data, "/data")])) as sandbox:
+        assert says(sandbox, code) == "data"
+        data.rename(tmp_path / "moved")
+        if by_link:
+            data.symlink_to(other)
+        else:
+            other.rename(data)
+        (fork,) = sandbox.fork()
+        sandbox.worker.sleep()
+        sandbox.worker.wait_asleep()
+        for each in (sandbox, fork):
+            with pytest.raises(PolicyError, match="another folder in its place"):
+                each.execute(code)
+        data.unlink() if by_link else data.rename(other)
+        (tmp_path / "moved").rename(data)
+        assert says(sandbox, code) == "data"
+
+
 def test_mounts_and_limits_hold_in_a_worker(service: Service, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "in.txt").write_text("mounted")

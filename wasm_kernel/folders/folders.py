@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -61,6 +61,10 @@ _FORGETFUL = (
 )
 
 
+Identity = tuple[int, int]
+"""The device and inode numbers of a folder."""
+
+
 class OpenedFolders(Struct, frozen=True):
     """The facts with which another process opens the folders of a sandbox.
 
@@ -70,12 +74,12 @@ class OpenedFolders(Struct, frozen=True):
 
     workspace: str
     private: str
-    identities: tuple[tuple[int, int], tuple[int, int]]
+    identities: tuple[Identity, Identity]
     private_root: str | None
     lone: bool
     far: bool
     lasting: bool
-    mounts: dict[str, tuple[int, int]] = {}
+    mounts: dict[str, Identity] = {}
 
 
 class SandboxFolders:
@@ -120,7 +124,7 @@ class SandboxFolders:
         self.far, self.lasting = found.far, found.lasting
         self._mounts: dict[Mount, Folder] = {}
         self._accepted: set[tuple[Mount, ...]] = set()
-        self._expected: dict[str, tuple[int, int]] = {}
+        self._expected: Mapping[str, Identity] = {}
         self._guard = threading.Lock()  # the guest's thread and callers open mounts
         with contextlib.ExitStack() as held:
             held.callback(self.private.close)
@@ -218,8 +222,15 @@ class SandboxFolders:
             held.pop_all()
         found = PrivateFolder(folder.fd, private, far=opened.far, lasting=opened.lasting)
         folders = cls(real, real, workspace, found, opened.private_root, lone=opened.lone)
-        folders._expected = opened.mounts
+        folders.expect(opened.mounts)
         return folders
+
+    def expect(self, mounts: Mapping[str, Identity]) -> None:
+        """Refuses mounts in whose place another folder is than `identities_of` found.
+
+        The mounts have real paths: what is now a link at such a path leads elsewhere.
+        """
+        self._expected = mounts
 
     @property
     def opened(self) -> OpenedFolders:
@@ -346,10 +357,22 @@ class SandboxFolders:
         self._held.close()
 
 
+def identities_of(mounts: Sequence[Mount]) -> dict[str, Identity]:
+    """Returns the identities of mounts' folders, by names for `SandboxFolders.expect`.
+
+    Leaves out those that can't be opened, as the sandbox will say.
+    """
+    found = {}
+    for mount in mounts:
+        with contextlib.suppress(OSError, PlantedLinkError), open_named(mount.host) as folder:
+            found[_named(mount, real_path(mount.host))] = _identity(folder)
+    return found
+
+
 def _named(mount: Mount, real: Path) -> str:
     return f"{mount.guest}\0{real}"
 
 
-def _identity(folder: Folder) -> tuple[int, int]:
+def _identity(folder: Folder) -> Identity:
     found = os.fstat(folder.fd)
     return found.st_dev, found.st_ino

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from wasm_kernel.errors import Door
 from wasm_kernel.execution.functions import Offered
-from wasm_kernel.folders.folders import OpenedFolders
+from wasm_kernel.folders.folders import Identity, OpenedFolders
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 
@@ -103,6 +103,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         quiet: Whether the first cell says nothing of variables that are there.
         folders: The folders of a sandbox that is not a `Service`'s: its program has them open, and
             only the program makes forks. None for a service's; its worker looks for the folders.
+        mounts: The identities of the mounts of a service's session, when the service began with it.
         verified: The stamps of the session's last worker, from `Closed`.
         notices: Sentences for the first cell.
         door: The way in that the sandbox is used through.
@@ -124,6 +125,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     resume: str = "always"
     quiet: bool = True
     folders: OpenedFolders | None = None
+    mounts: dict[str, Identity] = {}
     verified: Stamps = {}
     notices: tuple[str, ...] = ()
     door: Door = Door.PROGRAM

@@ -20,6 +20,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.folders.folders import identities_of
 from wasm_kernel.folders.locks import ServiceLock
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers
@@ -283,6 +284,7 @@ class Service(SandboxHome[Sandbox]):
             workspace=str(self.root / name),
             private_root=None if private is None else str(private),
             policy=plain_policy(policy),
+            mounts=identities_of(policy.mounts),
             pip=pip,
             confinement=self._confinement,
             door=policy.door,
@@ -391,7 +393,11 @@ class Service(SandboxHome[Sandbox]):
             log_fork(self._logger, self._sessions_root, parent, name)
             own = entry.sandbox.worker.opened
             language = RuntimeType.checked(own.language)
-            self._add(name, language, entry.owner, policy, pip=own.pip, made=True, disk_bytes=size)
+            worker = self._add(
+                name, language, entry.owner, policy, pip=own.pip, made=True, disk_bytes=size
+            ).worker
+            # a fork's mounts are the same folders, whatever their paths lead to now
+            worker.opened = replace(worker.opened, policy=own.policy, mounts=own.mounts)
             self._note(name, entry.owner, language)
             return made
 

@@ -345,6 +345,7 @@ def _opened(
     root = SessionsRoot(opened.root, opened.private_root)
     # `known`: the session logs nothing of it, and a deleted one does not come back empty
     session = Session(root, opened.session_id, known=True, mounts=policy.mounts)
+    session.folders.expect(opened.mounts)
     session.logger_changed(logger)
     return session.folders, session
 
