@@ -9,7 +9,7 @@ from typing import Any
 
 from tests import documented
 from wasm_kernel import events
-from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.kernels.settings import KernelSettings
 from wasm_kernel.policy import POLICY_FIELDS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -23,7 +23,7 @@ from wasm_kernel import (
     prune_sessions,
 )
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.kernels.settings import KernelSettings
 from wasm_kernel.linux.folders import PlantedLinkError, real_path
 from wasm_kernel.sessions import (
     delete_session_path,

@@ -24,7 +24,7 @@ from wasm_kernel.frontends.jupyter.connection import (
     RequestThread,
 )
 from wasm_kernel.frontends.jupyter.ports import Ports, listen
-from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file
+from wasm_kernel.kernels.settings import connection_path, session_of_file
 
 UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import CompileError
-from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.guests.protocol import (
     ClearOutput,
     Display,
@@ -18,6 +17,7 @@ from wasm_kernel.guests.protocol import (
     Stream,
     UpdateDisplay,
 )
+from wasm_kernel.kernels import messages
 from wasm_kernel.outputs import bundle
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.result import CellError, SandboxResult

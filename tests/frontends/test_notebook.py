@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.frontends.jupyter.settings import LAUNCHER, SESSION_NAME, notebook_of
+from wasm_kernel.kernels.settings import LAUNCHER, SESSION_NAME, notebook_of
 
 HANDING_ON = """
 import os
-from wasm_kernel.frontends.jupyter.settings import LAUNCHER, notebook_of
+from wasm_kernel.kernels.settings import LAUNCHER, notebook_of
 print(notebook_of(os.environ | {LAUNCHER: str(os.getpid())}))
 """
 

@@ -11,7 +11,7 @@ import pytest
 from traitlets.config import Config
 
 from wasm_kernel.errors import Door, PolicyError
-from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.kernels.settings import KernelSettings
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 
 

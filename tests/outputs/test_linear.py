@@ -13,9 +13,9 @@ import pytest
 from tests.outputs.nasty import PIECES, PLACES, STRUCTURES, Build, repeated, values
 from tests.sampled import sampled
 from wasm_kernel.errors import FrameError
-from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.cell_reader import commands_in
+from wasm_kernel.kernels import messages
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode, clean
 from wasm_kernel.outputs.removals import Removals

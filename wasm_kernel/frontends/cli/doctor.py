@@ -119,8 +119,9 @@ def _settings() -> Iterator[Finding]:
 
 def _examined(arguments: Sequence[str] = ()) -> tuple[list[str], str]:
     """Returns the config files that a kernel reads, and the reason if it refuses its settings."""
-    from wasm_kernel.frontends.jupyter import config_files, refusal
+    from wasm_kernel.frontends.jupyter import refusal
     from wasm_kernel.frontends.jupyter.app import WasmKernelApp
+    from wasm_kernel.kernels import config_files
 
     app = WasmKernelApp()
     try:

@@ -116,7 +116,7 @@ def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _sessions_folder() -> Path:
-    from wasm_kernel.frontends.jupyter.settings import KernelSettings
+    from wasm_kernel.kernels.settings import KernelSettings
 
     return KernelSettings().root.named
 

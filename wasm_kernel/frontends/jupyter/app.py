@@ -45,15 +45,15 @@ from wasm_kernel.frontends.jupyter.kernel_sandbox import (
     kernel_session,
     notebook_folder,
 )
-from wasm_kernel.frontends.jupyter.settings import (
+from wasm_kernel.guests.base import info_of
+from wasm_kernel.guests.broker_handlers import broker_handlers
+from wasm_kernel.kernels.settings import (
     KernelSettings,
     check_names,
     connection_path,
     folder_of_notebook,
     notebook_of,
 )
-from wasm_kernel.guests.base import info_of
-from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
 from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs import terminal
@@ -133,7 +133,7 @@ class WasmKernelApp(JupyterApp):
         except TraitError:
             raise
         except (Exception, SystemExit) as problem:  # the files are programs
-            from wasm_kernel.frontends.jupyter import config_files
+            from wasm_kernel.kernels import config_files
 
             raise TraitError(config_files.unreadable(problem)) from problem
 

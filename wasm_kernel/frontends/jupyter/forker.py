@@ -364,9 +364,10 @@ def _practise() -> None:
     It reads a command line and makes the description of each language. It reads no files of the
     user.
     """
-    from wasm_kernel.frontends.jupyter import confine, messages
+    from wasm_kernel.frontends.jupyter import confine
     from wasm_kernel.frontends.jupyter.app import WasmKernelApp
-    from wasm_kernel.frontends.jupyter.settings import KernelSettings
+    from wasm_kernel.kernels import messages
+    from wasm_kernel.kernels.settings import KernelSettings
 
     import_places(confine.IMPORTED_WHEN_CONFINED)
     app = WasmKernelApp()

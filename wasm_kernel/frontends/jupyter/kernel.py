@@ -21,7 +21,6 @@ from traitlets import Any as AnyTrait
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import Cell
-from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.frontends.jupyter.page import (
@@ -30,10 +29,11 @@ from wasm_kernel.frontends.jupyter.page import (
     Page,
     header_of,
 )
-from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.guests.protocol import Error, without_surrogates
+from wasm_kernel.kernels import messages
+from wasm_kernel.kernels.settings import SECTION
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import RuntimeType
 

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from wasm_kernel.frontends.jupyter.ports import Ports
-from wasm_kernel.frontends.jupyter.settings import LAUNCHER
+from wasm_kernel.kernels.settings import LAUNCHER
 
 if TYPE_CHECKING:
     import asyncio

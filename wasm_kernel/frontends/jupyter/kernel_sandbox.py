@@ -22,7 +22,7 @@ from wasm_kernel.execution.interfaces import (
     ProcessUsage,
 )
 from wasm_kernel.folders.locks import LOCK
-from wasm_kernel.frontends.jupyter.settings import SessionSettings
+from wasm_kernel.kernels.settings import SessionSettings
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.locks import try_lock, unlock
 from wasm_kernel.linux.task import Task

@@ -1,38 +1,28 @@
-"""The front end's page: the outputs that it may show, and its comms."""
+"""The front end's page: sends cleaned outputs and comm messages to it, and takes its messages."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import zmq
 from jupyter_client.session import Session
 
-from wasm_kernel.errors import SandboxClosed, WasmKernelError
-from wasm_kernel.execution.interfaces import InputRefused, OfferedMessage
-from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
-from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.guests.protocol import Stream
+from wasm_kernel.kernels.page import CleanListener, CleanPage
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.outputs.limits import stopping_if
-from wasm_kernel.outputs.removals import Removals
-from wasm_kernel.outputs.terminal import StreamCleaner
 from wasm_kernel.result import CommMessage
-
-if TYPE_CHECKING:
-    from wasm_kernel.outputs.widgets import WidgetGate
 
 Content = dict[str, Any]
 
 COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
-REFUSED_MOST = 100  # refused comms that the guest is told of in one cell
-REMOVALS_MOST = 20  # removed parts that are named in one cell
 _NOT_ADMITTED = (
     "[wasm-kernel] The page opened a comm that is not a widget's; it was closed, as only widgets "
     "may talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
@@ -40,13 +30,8 @@ _NOT_ADMITTED = (
 _SHOWN_HEADER = ("msg_id", "msg_type")
 
 
-class Page:
-    """The kernel's connection to the page.
-
-    Methods that send or clean are called on the guest's thread, all others on the main thread's
-    loop. The mode says how much of rich outputs is shown. `is_ending` is true once a cell has asked
-    its kernel to end.
-    """
+class Page(CleanPage):
+    """The kernel's connection to the page; methods of its own run on the main thread's loop."""
 
     def __init__(
         self,
@@ -59,20 +44,13 @@ class Page:
         log: logging.Logger,
         ident: str,
     ) -> None:
+        super().__init__(sandbox, mode)
         self.sandbox = sandbox
         self.stdin = stdin
-        self.mode = mode
-        self.is_ending = False
         self._session = session
         self._iopub = iopub
         self._log = log
         self._ident = ident
-
-    @cached_property
-    def _gate(self) -> WidgetGate:
-        from wasm_kernel.outputs.widgets import WidgetGate
-
-        return WidgetGate(self.mode)
 
     # -- to the page
 
@@ -95,21 +73,6 @@ class Page:
             buffers=list(message.buffers),
             metadata=dict(message.metadata),
         )
-
-    def clean(self, message: CommMessage, removals: Removals) -> CommMessage | None:
-        """Returns the part of a guest's message that may reach the page; None for nothing."""
-        try:
-            with stopping_if(self.should_stop):
-                return self._gate.out(message, removals)
-        except (MemoryError, KeyboardInterrupt):
-            raise
-        except BaseException:  # nh3's panics are not Exceptions; unchecked messages are not sent
-            removals.add("a message to a widget that could not be checked")
-            return None
-
-    def should_stop(self) -> bool:
-        """Returns whether the cell was interrupted, and checks of its output should stop."""
-        return self.sandbox.interrupted
 
     # -- from the page
 
@@ -143,7 +106,7 @@ class Page:
             message = message_of(parent)
         except Exception:  # dispatching refuses and reports a message that can't be read
             return None
-        if message is None or not self._gate.admits(message):
+        if message is None or not self.gate.admits(message):
             return None
         listener = KernelListener(self, parent)
         served = ServedMessage(listener, cell)
@@ -160,7 +123,7 @@ class Page:
         if message is None:
             return
         try:
-            if not self._gate.admits(message):
+            if not self.gate.admits(message):
                 if self.mode is Mode.SAFE:
                     listener.emit(Stream("stderr", _NOT_ADMITTED))
                 self.send(parent, CommMessage("close", message.comm_id))
@@ -186,62 +149,24 @@ class Page:
         return {i: {"target_name": name} for i, name in found.items() if target in (None, name)}
 
 
-class KernelListener:
-    """A `Listener`: cleans the guest's answers to a message of the page, and sends them there.
+class KernelListener(CleanListener):
+    """A listener that may ask the user for input.
 
     `ident` is the front end that sent the message; `may_ask` says whether it takes input.
     """
 
-    collects = False
-
     def __init__(
         self, page: Page, parent: Content, ident: Any = None, *, may_ask: bool = False
     ) -> None:
+        super().__init__(page, parent)
         self.page = page
-        self.parent = parent
         self._ident = ident
         self._may_ask = may_ask
-        self._streams: dict[str, StreamCleaner] = {}
-        self._named: set[str] = set()
-        self._refused: list[str] = []  # comms that the page does not know
-
-    def emit(self, output: Output) -> None:
-        """Sends a cleaned piece of output; names each kind of removed part once in a cell."""
-        if isinstance(output, Stream):
-            text = self._streams.setdefault(output.name, StreamCleaner()).feed(output.text)
-            if not text:
-                return
-            output = Stream(output.name, text)
-        clean, removed = messages.clean_output(output, self.page.mode, self.page.should_stop)
-        self._send(clean)
-        self._name(removed)
-
-    def _send(self, output: Output) -> None:
-        self.page.publish(self.parent, *messages.of_output(output))
-
-    def comm(self, message: CommMessage) -> None:
-        """Sends the part of a comm message that may reach the page."""
-        removals = Removals()
-        passed = self.page.clean(message, removals)
-        if passed is not None:
-            self.page.send(self.parent, passed)
-        elif message.kind == "open":
-            self._refused.append(message.comm_id)
-        self._name(removals.phrases)
-
-    def _name(self, removed: Iterable[str]) -> None:
-        fresh = [phrase for phrase in removed if phrase not in self._named]
-        if fresh and len(self._named) < REMOVALS_MOST:
-            line = messages.removal_notice(fresh, self.page.mode, first=not self._named)
-            self._named.update(fresh)
-            self._send(Stream("stderr", line))
 
     def ask(self, prompt: str, password: bool) -> str:
         """Returns the user's answer. Raises as `Listener.ask`."""
         if not self._may_ask:
-            raise InputRefused(
-                "raw_input was called, but this frontend does not support input requests."
-            )
+            return super().ask(prompt, password)
         return self.page.stdin.ask(
             terminal.clean(prompt),
             password,
@@ -249,20 +174,6 @@ class KernelListener:
             ident=self._ident,
             interrupted=self.page.should_stop,
         )
-
-    def terminate(self) -> None:
-        """Notes that the cell sent its own kernel a deadly signal."""
-        self.page.is_ending = True
-
-    def finish(self) -> None:
-        """Sends text that streams held back, and tells the guest of closed comms; called last."""
-        for name, stream in self._streams.items():
-            text = stream.finish()
-            if text:
-                self._send(Stream(name, text))
-        with suppress(SandboxClosed):
-            for refused in self._refused[:REFUSED_MOST] if self.page.mode is Mode.SAFE else ():
-                self.page.sandbox.comm(CommMessage("close", refused))
 
 
 class ServedMessage:

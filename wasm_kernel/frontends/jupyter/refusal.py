@@ -21,8 +21,8 @@ from traitlets.config import Application
 
 from wasm_kernel.errors import PolicyError, WasmKernelError, describe
 from wasm_kernel.execution.interfaces import ProcessUsage
-from wasm_kernel.frontends.jupyter import config_files
-from wasm_kernel.frontends.jupyter.settings import (
+from wasm_kernel.kernels import config_files
+from wasm_kernel.kernels.settings import (
     ROOT_ENVIRONMENT,
     SECTION,
     connection_path,

@@ -1,0 +1,149 @@
+"""The page of a notebook: the outputs that it may show, whoever shows it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wasm_kernel.errors import SandboxClosed
+from wasm_kernel.execution.interfaces import InputRefused
+from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.kernels import messages
+from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.limits import stopping_if
+from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.terminal import StreamCleaner
+from wasm_kernel.result import CommMessage
+
+if TYPE_CHECKING:
+    from wasm_kernel.outputs.widgets import WidgetGate
+
+Content = dict[str, Any]
+
+REFUSED_MOST = 100  # refused comms that the guest is told of in one cell
+REMOVALS_MOST = 20  # removed parts that are named in one cell
+_NO_INPUT = "raw_input was called, but this frontend does not support input requests."
+
+
+class PageSandbox(Protocol):
+    """The part of `Sandbox` that a page uses."""
+
+    @property
+    def interrupted(self) -> bool:
+        """As `Sandbox.interrupted`."""
+
+    def comm(self, message: CommMessage) -> Future[None]:
+        """As `Sandbox.comm`."""
+
+
+class CleanPage(ABC):
+    """A page that gets cleaned outputs alone.
+
+    Methods that send or clean are called on the sandbox's thread. The mode says how much of rich
+    outputs is shown. `is_ending` is true once a cell has asked its kernel to end.
+    """
+
+    def __init__(self, sandbox: PageSandbox, mode: Mode) -> None:
+        self.mode = mode
+        self.is_ending = False
+        self._sandbox = sandbox
+
+    @cached_property
+    def gate(self) -> WidgetGate:
+        """The gate for messages to and from widgets."""
+        from wasm_kernel.outputs.widgets import WidgetGate
+
+        return WidgetGate(self.mode)
+
+    @abstractmethod
+    def publish(self, parent: Content, kind: str, content: Content) -> None:
+        """Shows a message that belongs to the message `parent`."""
+
+    @abstractmethod
+    def send(self, parent: Content, message: CommMessage) -> None:
+        """Passes on a message to a widget."""
+
+    def clean(self, message: CommMessage, removals: Removals) -> CommMessage | None:
+        """Returns the part of a guest's message that may reach the page; None for nothing."""
+        try:
+            with stopping_if(self.should_stop):
+                return self.gate.out(message, removals)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException:  # nh3's panics are not Exceptions; unchecked messages are not sent
+            removals.add("a message to a widget that could not be checked")
+            return None
+
+    def should_stop(self) -> bool:
+        """Returns whether the cell was interrupted, and checks of its output should stop."""
+        return self._sandbox.interrupted
+
+    def refuse(self, comm_id: str) -> None:
+        """Tells the guest that a comm of its own has no other end."""
+        with suppress(SandboxClosed):
+            self._sandbox.comm(CommMessage("close", comm_id))
+
+
+class CleanListener:
+    """A `Listener`: cleans the guest's answers to a message, and shows them on a page."""
+
+    collects = False
+
+    def __init__(self, page: CleanPage, parent: Content) -> None:
+        self.parent = parent
+        self._page = page
+        self._streams: dict[str, StreamCleaner] = {}
+        self._named: set[str] = set()
+        self._refused: list[str] = []  # comms that the page does not know
+
+    def emit(self, output: Output) -> None:
+        """Shows a cleaned piece of output; names each kind of removed part once in a cell."""
+        if isinstance(output, Stream):
+            text = self._streams.setdefault(output.name, StreamCleaner()).feed(output.text)
+            if not text:
+                return
+            output = Stream(output.name, text)
+        clean, removed = messages.clean_output(output, self._page.mode, self._page.should_stop)
+        self._show(clean)
+        self._name(removed)
+
+    def _show(self, output: Output) -> None:
+        self._page.publish(self.parent, *messages.of_output(output))
+
+    def comm(self, message: CommMessage) -> None:
+        """Passes on the part of a comm message that may reach the page."""
+        removals = Removals()
+        passed = self._page.clean(message, removals)
+        if passed is not None:
+            self._page.send(self.parent, passed)
+        elif message.kind == "open":
+            self._refused.append(message.comm_id)
+        self._name(removals.phrases)
+
+    def _name(self, removed: Iterable[str]) -> None:
+        fresh = [phrase for phrase in removed if phrase not in self._named]
+        if fresh and len(self._named) < REMOVALS_MOST:
+            line = messages.removal_notice(fresh, self._page.mode, first=not self._named)
+            self._named.update(fresh)
+            self._show(Stream("stderr", line))
+
+    def ask(self, prompt: str, password: bool) -> str:
+        """Raises `InputRefused`."""
+        raise InputRefused(_NO_INPUT)
+
+    def terminate(self) -> None:
+        """Notes that the cell sent its own kernel a deadly signal."""
+        self._page.is_ending = True
+
+    def finish(self) -> None:
+        """Shows text that streams held back, and tells the guest of closed comms; called last."""
+        for name, stream in self._streams.items():
+            text = stream.finish()
+            if text:
+                self._show(Stream(name, text))
+        for refused in self._refused[:REFUSED_MOST] if self._page.mode is Mode.SAFE else ():
+            self._page.refuse(refused)
