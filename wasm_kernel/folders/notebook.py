@@ -96,10 +96,13 @@ class NotebookHidden(PlacesHidden):
         return super().hides_folder(fd, depth)
 
 
-def open_here() -> Folder:
-    """Opens the folder that this process was started in. Raises `NotShown` if it is unreadable."""
+def open_here(start: Path = Path()) -> Folder:
+    """Opens the notebook's folder, by default this process's working folder.
+
+    Raises `NotShown` if it is unreadable.
+    """
     try:
-        return Folder.open(".")
+        return Folder.open(start)
     except PermissionError:
         raise NotShown(_CLOSED) from None
 

@@ -29,7 +29,7 @@ from wasm_kernel.guests.protocol import (
 from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode, never_stop
 from wasm_kernel.policy import RuntimeType
-from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.result import CellError, CommMessage, SandboxResult
 
 Content = dict[str, Any]
 Message = tuple[str, Content]
@@ -55,6 +55,14 @@ def of_output(output: Output) -> Message:
     """The IOPub message that shows `output`, as its type and content; their fields are alike."""
     content = error_fields(output) if isinstance(output, Error) else asdict(output)
     return _KINDS[type(output)], content
+
+
+def of_comm(message: CommMessage) -> Message:
+    """The IOPub message on a comm, as its type and content."""
+    content: Content = {"comm_id": message.comm_id, "data": dict(message.data)}
+    if message.target_name:
+        content |= {"target_name": message.target_name, "target_module": message.target_module}
+    return f"comm_{message.kind}", content
 
 
 def error_fields(error: Error | CellError) -> Content:

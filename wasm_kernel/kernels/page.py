@@ -1,4 +1,4 @@
-"""The page of a notebook: the outputs that it may show, whoever shows it."""
+"""The page of a notebook: the outputs that it may show, in a front end or in a file."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
 from traitlets import (
     Bool,
     Dict,
@@ -234,15 +234,6 @@ class SessionSettings(Configurable):
         "A limit that is set on the command line or in a config file wins.",
     )
 
-    door = Enum(
-        [Door.KERNEL.value, Door.BATCH.value],
-        Door.KERNEL.value,
-        config=True,
-        help="The kind of program that starts the kernel. `wasm-kernel run` and `grade` set "
-        "batch: errors and notices then name the options of these commands, and "
-        "`%session_publish` shows links into `publish_folder` and copies nothing, because the "
-        "command collects the notebook's files.",
-    )
     event_log = Unicode(
         "",
         config=True,
@@ -277,11 +268,6 @@ class SessionSettings(Configurable):
         """True if the cells' files there are written into that folder."""
         return bool(self.folder == "write")
 
-    @property
-    def is_batch(self) -> bool:
-        """True if a command runs this kernel, and collects the notebook's files."""
-        return bool(self.door == Door.BATCH)
-
     def publishable(self) -> PublishableNames:
         """Returns the rule for names of files that may be published; raises `PolicyError`."""
         try:
@@ -298,8 +284,6 @@ class SessionSettings(Configurable):
         if not self.publish_folder:
             return folder_of_notebook(os.environ)
         names = tuple(self.publish_folder.removesuffix("/").split("/"))
-        if self.is_batch:  # the batch made the name itself
-            return names
         if not all(map(is_folder_name, names)):
             raise PolicyError(
                 f"{SECTION}.publish_folder",
@@ -325,14 +309,17 @@ class SessionSettings(Configurable):
         session = self.session_id or session_of_file(connection_file)
         return opening(self.root, session, notebook)
 
-    def policy(self) -> ExecutionPolicy:
-        """Returns the limits. Raises `PolicyError`, which names the wrong setting."""
+    def policy(self, door: Door = Door.KERNEL) -> ExecutionPolicy:
+        """Returns the limits of a sandbox that is used through a door.
+
+        Raises `PolicyError`, which names the wrong setting.
+        """
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()
         values["env"] = {**self._passed(), **values["env"]}
         try:
-            return ExecutionPolicy.from_values(values).at(Door(self.door))
+            return ExecutionPolicy.from_values(values).at(door)
         except PolicyError as problem:
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
 
@@ -408,6 +395,11 @@ def check_names(config: Config) -> None:
         like = difflib.get_close_matches(name, known, 1)
         meant = f" Is {like[0]} meant?" if like else ""
         raise TraitError(f"There is no setting {SECTION}.{name}.{meant}")
+
+
+def jupyters_folders() -> tuple[Path, ...]:
+    """Returns Jupyter's own folders: of connection files, data and configuration."""
+    return (Path(jupyter_runtime_dir()), Path(jupyter_data_dir()), Path(jupyter_config_dir()))
 
 
 # -- the connection file and the session

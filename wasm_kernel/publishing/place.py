@@ -103,13 +103,14 @@ class PlaceBeside(Struct, frozen=True):
     session. Nothing else. After `Cancelled`, finished files stay so.
 
     Attributes:
-        folder: The names that lead from this process's working folder to the folder for results,
-            as known when the process started; empty if unknown.
+        folder: The names that lead from the notebook's folder to the folder for results, as known
+            when the process started; empty if unknown.
         kept: Folders of the front end that nothing is put into.
         follows: The notebook that the folder is named after, also after the notebook was renamed;
             None if the settings name the folder, or there is no such notebook.
         secret: The connection file, which is never touched.
         most_kept: The most bytes of originals that are kept.
+        start: The notebook's folder; by default this process's working folder.
     """
 
     root: SessionsRoot
@@ -121,6 +122,7 @@ class PlaceBeside(Struct, frozen=True):
     most_kept: int
     kept: tuple[Path, ...] = ()
     follows: NotebookFile | None = None
+    start: Path = Path()
 
     @property
     def into(self) -> tuple[str, ...]:
@@ -204,7 +206,7 @@ class PlaceBeside(Struct, frozen=True):
         from wasm_kernel.publishing.writer import FolderWriter
 
         with ExitStack() as held:
-            here = held.enter_context(open_here())
+            here = held.enter_context(open_here(self.start))
             hidden = shown(here, self.root.privates, self.secret, self.kept).hidden
             workspace = held.enter_context(self._workspace(task))
             private, path = held.enter_context(self.root.private_of(self.session_id)())
@@ -220,7 +222,10 @@ class PlaceBeside(Struct, frozen=True):
         """Opens the folder for results, or makes it; `PublishError` if it can't."""
         path = "/".join((*names, ""))
         try:
-            with open_here() as here, FileTree(here).entered(path, make=True) as (last, _):
+            with (
+                open_here(self.start) as here,
+                FileTree(here).entered(path, make=True) as (last, _),
+            ):
                 check_target(last, self.root.privates, self.kept)
                 return last.enter()
         except NotShown as problem:

@@ -48,7 +48,7 @@ from wasm_kernel.service.messages import FromCell, Report
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.page_offers import PageOffers, PendingOffer
 from wasm_kernel.service.usage import Usage
-from wasm_kernel.service.worker_line import WorkerLine, log_report
+from wasm_kernel.service.worker_line import WorkerLine, log_lost, log_report
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
@@ -380,9 +380,8 @@ class SessionWorker:
         self.function_calls.close()
         with self._changed:
             leaving = None if self.why_closed else self._leaving
-            left = self._calls.take_until(
-                self._calls.last if leaving is None else leaving.last_call
-            )
+            last = self._calls.last if leaving is None else leaving.last_call
+            left = self._calls.take_until(last)
             is_lost = isinstance(problem, GuestStopped)
             count = self._use_number() if is_lost and left and left[0].is_counted else 0
             if not self._calls:
@@ -390,6 +389,7 @@ class SessionWorker:
             self._line = self._leaving = None
             is_called = self._thread is not None
             self._changed.notify_all()
+        log_lost(problem if left else None, self.logger, self.opened.language)
         for number, pending in enumerate(left):
             if isinstance(problem, GuestStopped):
                 pending.lost(problem, began=number == 0, number=0 if number else count)

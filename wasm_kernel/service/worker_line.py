@@ -14,7 +14,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from wasm_kernel import events
-from wasm_kernel.errors import FrameError
+from wasm_kernel.errors import FrameError, GuestStopped, WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, BrokerServer, Handlers
 from wasm_kernel.policy import MIB
@@ -133,3 +133,11 @@ def log_report(
     elif report.name in _EVENTS and "event" not in report.fields:
         fields = {name: value for name, value in report.fields.items() if name.isidentifier()}
         logger.log_event(report.name, **{**fields, "session_id": session_id})
+
+
+def log_lost(problem: WasmKernelError | None, logger: SandboxLogger, runtime: str) -> None:
+    """Logs that a call has lost its guest together with the worker, which can't log it."""
+    if isinstance(problem, GuestStopped):
+        logger.log_event(events.EXECUTION_TRAP, runtime=runtime, trap=type(problem).__name__)
+        if problem.setting:
+            logger.log_event(events.EXECUTION_LIMIT, runtime=runtime, limit=problem.setting)

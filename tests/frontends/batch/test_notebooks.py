@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from traitlets.config import Config
 
 from tests.frontends.batch.conftest import Making, code
 from wasm_kernel.frontends.batch import notebook_run, notebooks
@@ -145,7 +146,8 @@ def test_notebooks_are_read_outside_the_event_loop(
 
     async def run() -> Outcome:
         ending = asyncio.Event()
-        return await notebook_run.NotebookRun(source, settings, Progress(), ending).run()
+        run = notebook_run.NotebookRun(source, settings, Config(), Progress(), ending)
+        return await run.run()
 
     assert asyncio.run(run()).verdict == "error"
     assert threads[0] is not threading.main_thread()

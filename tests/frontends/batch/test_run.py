@@ -9,20 +9,22 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from zipfile import ZipFile
 
+import psutil
 import pytest
 
 from tests.frontends.batch.conftest import Making, Running, code, executed
 from tests.guests.python.packages.conftest import index_in
 from wasm_kernel.errors import BATCH_OPTIONS, PolicyError
 from wasm_kernel.frontends.batch import notebook_run
-from wasm_kernel.frontends.batch.batch_kernel import verdict_of
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.notebooks import METADATA
-from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain, verdict_of
 from wasm_kernel.frontends.cli.main import main
+from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.sessions.root import SessionsRoot
 
 MIB = 1024 * 1024
@@ -78,9 +80,12 @@ def test_a_cell_has_its_time_and_what_follows_is_not_run(
     make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make("deep/late.ipynb", "while True: pass", "print('never')")
+    make("deaf.ipynb", "while True:\n try:\n  while True: pass\n except BaseException: pass")
     make("other.ipynb", "x <- 3", language="R")
     monkeypatch.chdir(tmp_path)
-    late = run(budgets=Budgets(cell_seconds=0.5), private_root="kept")["deep/late.ipynb"]
+    outcomes = run(budgets=Budgets(cell_seconds=0.5), private_root="kept")
+    late = outcomes["deep/late.ipynb"]
+    assert outcomes["deaf.ipynb"].verdict == "timeout"
     assert (tmp_path / "kept").exists() and not (tmp_path / "in/deep/kept").exists()
     assert (late.verdict, late.cell) == ("timeout", 1) and "0.5 seconds" in late.reason
     assert late.hint == "Raise --cell-seconds to allow more."
@@ -134,6 +139,18 @@ def test_what_a_notebook_writes_lies_beside_the_executed_one(
         str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out" / "a.files").rglob("*")
     }
     assert found == {*outcome.files, "a.files/mine.csv"}
+
+
+def test_cells_of_each_notebook_may_write_into_its_own_folder(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        make(f"{name}/{name}.ipynb", f"open('sum.csv', 'w').write('{name}'); open('x.py', 'w')")
+    assert all(each.ok for each in run(folder="write").values())
+    for name in ("a", "b"):
+        folder = tmp_path / "in" / name
+        assert {each.name for each in folder.iterdir()} == {f"{name}.ipynb", "sum.csv"}
+        assert (folder / "sum.csv").read_text() == name
 
 
 def test_requirements_are_installed_once_for_all_notebooks(
@@ -190,6 +207,28 @@ def test_a_kernel_that_does_not_start_says_why_and_what_a_killed_run_left_goes(
     assert not left.exists()
 
 
+def test_a_worker_that_ends_by_itself_is_not_the_notebooks_fault(
+    make: Making, run: Running
+) -> None:
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.wait(0.3):  # a call that a worker has not begun goes to the next one
+            for each in psutil.Process(own_workers().fork_server.process).children():
+                each.kill()
+
+    def begin(cell_index: int, **_: object) -> None:
+        if cell_index == 1:
+            threading.Thread(target=kill).start()
+
+    make("a.ipynb", "x = 1", "import time\ntime.sleep(600)", "x")
+    lost = run(hooks={"on_cell_complete": begin})["a.ipynb"]
+    over.set()
+    assert (lost.verdict, lost.cell) == ("kernel-lost", 2) and "has ended" in lost.reason
+    make("a.ipynb", "x = 1", "x")
+    assert run(resume=True)["a.ipynb"].kept == 1
+
+
 def test_options_that_a_cluster_lacks_are_refused(
     make: Making, run: Running, tmp_path: Path
 ) -> None:
@@ -201,6 +240,27 @@ def test_options_that_a_cluster_lacks_are_refused(
         run(cluster=0, jobs=None)
     with pytest.raises(BatchError, match="none is named"):
         run(shared=tmp_path)
+
+
+def test_the_users_settings_of_kernels_hold_and_one_that_cannot_be_read_runs_nothing(
+    make: Making, run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = "from IPython.display import HTML\nHTML('<b onclick=\"f()\">bold</b>')"
+    make("a.ipynb", page, "import os\nos.environ['DAY']")
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    config = tmp_path / "jupyter_wasm_kernel_config.py"
+    for mode in ("safe", "trusted"):
+        lines = f"c.WasmKernel.outputs = {mode!r}\nc.WasmKernel.env = {{'DAY': 'mon'}}\n"
+        config.write_text(lines)
+        assert run()["a.ipynb"].ok
+        written = (tmp_path / "out" / "a.ipynb").read_text()
+        assert written.count("bold") == 2
+        assert written.count("onclick") == (1 if mode == "safe" else 2)
+        assert executed(tmp_path / "out" / "a.ipynb")[1][1] == "'mon'"
+    for wrong in ("c.WasmKernel.cell_timout = 1", "c.WasmKernel.cell_timeout = ("):
+        config.write_text(wrong)
+        with pytest.raises(BatchError, match="Nothing was run"):
+            run()
 
 
 def test_fuel_is_counted_and_a_notebook_has_its_own_time(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import size_of
+from wasm_kernel.service import fork_process
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.batch.outcome import Budgets
@@ -229,6 +230,7 @@ def check_reports(options: argparse.Namespace, *files: Path) -> None:
 
 def guarded(command: Callable[[], int]) -> int:
     """Returns a command's status; prints the error of one that can't begin or go on."""
+    fork_process.start_early()
     from wasm_kernel.frontends.batch.outcome import BatchStopped
 
     try:

@@ -1,4 +1,4 @@
-"""`run_sources`: runs many notebooks from this process, some at a time, each in its own kernel."""
+"""`run_sources`: runs many notebooks from this process, some at a time, each in its own sandbox."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from traitlets.config import Config
+
+from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, RunSettings
+from wasm_kernel.frontends.batch.notebook_sandbox import read_config, settings_of
 from wasm_kernel.frontends.batch.notebooks import NotebookRefused, Source, read_notebook
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, require
 from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import remove_left_folders
 from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.service.program_home import OF_WORKER, own_workers
+from wasm_kernel.sessions.upkeep import Upkeep
 
 LOCK = ".wasm-kernel-run"
 """The file beside executed notebooks that a run locks."""
@@ -35,7 +41,10 @@ def run_sources(
     count = jobs_of(jobs)
     check(sources, settings)
     remove_left_folders()
-    batch = _Batch(settings, progress)
+    config = read_config()
+    own_workers().fork_server.start()  # its process loads while the notebooks are read
+    make_room(None, count * OF_WORKER)
+    batch = _Batch(settings, progress, config)
     with locked(sources):
         try:
             asyncio.get_running_loop()
@@ -55,9 +64,10 @@ def jobs_of(jobs: int | None) -> int:
 class _Batch:
     """One run of many notebooks."""
 
-    def __init__(self, settings: RunSettings, progress: Progress) -> None:
+    def __init__(self, settings: RunSettings, progress: Progress, config: Config) -> None:
         self._settings = settings
         self._progress = progress
+        self._config = config
         self._stopping = asyncio.Event()
 
     def run_beside(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
@@ -79,6 +89,7 @@ class _Batch:
         for number in signals:
             loop.add_signal_handler(number, self._stopping.set)
         free = asyncio.Semaphore(jobs)
+        self._begin_upkeep()
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._one(source, free)) for source in sources]
@@ -89,12 +100,22 @@ class _Batch:
                 loop.remove_signal_handler(number)
         return [task.result() for task in tasks]
 
+    def _begin_upkeep(self) -> None:
+        """Begins the upkeep of all sessions, which each kernel does, too, on another thread."""
+        kept = settings_of(self._config, {})
+        if kept.sessions_bytes or kept.sessions_days:
+            root, most_bytes, days = self._settings.root, kept.sessions_bytes, kept.sessions_days
+            upkeep = Upkeep(root, most_bytes=most_bytes, days=days)
+            threading.Thread(target=upkeep.run, name="upkeep", daemon=True).start()
+
     async def _one(self, source: Source, free: asyncio.Semaphore) -> Outcome:
         async with free:
             if self._stopping.is_set():
                 outcome = Outcome(source.name, "cancelled", "The run was cancelled before it.")
             else:
-                run = NotebookRun(source, self._settings, self._progress, self._stopping)
+                run = NotebookRun(
+                    source, self._settings, self._config, self._progress, self._stopping
+                )
                 outcome = await run.run()
             self._progress.ended(outcome)
             return outcome

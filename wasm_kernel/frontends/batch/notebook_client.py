@@ -1,7 +1,7 @@
-"""`CellClient`: nbclient's client, for untrusted notebooks.
+"""`CellClient`: nbclient's client, for untrusted notebooks in sandboxes without kernels.
 
 nbclient updates displays and follows widgets for the executed notebook, as a front end does for a
-page, and trusts the kernel's messages. Here, their effect is bounded.
+page, and trusts the messages that it gets. Here, their effect is bounded.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -9,45 +9,59 @@ page, and trusts the kernel's messages. Here, their effect is bounded.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import threading
+import uuid
 from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from nbclient.client import NotebookClient
+from nbclient.client import NotebookClient, timestamp
 from nbclient.exceptions import CellExecutionComplete
+from nbclient.jsonutil import json_clean
 from nbclient.output_widget import OutputWidget
+from nbclient.util import run_hook
 from nbformat import NotebookNode
 from nbformat.v4 import output_from_msg
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.frontends.batch.notebooks import MOST_VALUES
+from wasm_kernel.kernels import messages
+from wasm_kernel.kernels.page import CleanListener, CleanPage
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import MIB
+from wasm_kernel.result import CommMessage
+from wasm_kernel.service.sandbox import Sandbox
 
 COPIED_BYTES = 64 * MIB
 """The most bytes for copies of displays, and for widgets, in an executed notebook."""
-OUTPUT_SECONDS = 60
-"""The seconds in which the outputs of a cell must be read, once it has ended."""
 _ENTRY_BYTES = 200  # of an entry without content
 _CONTAINER_VALUES = 8  # that a list or object counts as, beside its items, by its memory
 _LOG = logging.getLogger("wasm_kernel.batch")
 
 Told = dict[str, Any]
-"""A message of the kernel, or its content."""
+"""A message of Jupyter's, or its content."""
 
 
 class TooMuchKept(WasmKernelError):
     """The executed notebook would be far larger than the outputs of its cells."""
 
 
+class KernelEnded(WasmKernelError):
+    """A cell has sent its own kernel a deadly signal."""
+
+
 class CellClient(NotebookClient):
     """A client of nbclient's, with its options, that runs the cells of a notebook."""
 
     def __init__(self, book: NotebookNode, **options: Any) -> None:
-        super().__init__(book, iopub_timeout=OUTPUT_SECONDS, raise_on_iopub_timeout=True, **options)
+        super().__init__(book, **options)
         self.widget_registry = {"@jupyter-widgets/output": {"OutputModel": _OutputArea}}
         self.changed: set[_OutputArea] = set()
+        self.page: NotebookPage | None = None
         self._shown: defaultdict[str, defaultdict[int, list[NotebookNode]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -56,10 +70,31 @@ class CellClient(NotebookClient):
         self._left = COPIED_BYTES
         self._values = 0
 
+    async def run_cell(self, page: NotebookPage, cell: NotebookNode, place: int) -> None:
+        """Runs a cell, as nbclient does with a kernel: with its hooks, its tags and its times.
+
+        Raises `CellExecutionError` if it failed and may not, or an error of `NotebookPage.ended`.
+        """
+        about = {"cell": cell, "cell_index": place}
+        await run_hook(self.on_cell_start, **about)
+        if not cell.source.strip() or self.skip_cells_with_tag in cell.metadata.get("tags", []):
+            return
+        if self.record_timing:
+            cell.metadata["execution"] = {}
+        await run_hook(self.on_cell_execute, **about)
+        cell.outputs, self.clear_before_next_output = [], False
+        running = page.begin(cell, place)
+        await run_hook(self.on_cell_complete, **about)
+        reply = await page.ended(running)
+        if self.record_timing:
+            cell.metadata["execution"]["shell.execute_reply"] = timestamp(reply)
+        await run_hook(self.on_cell_executed, **about, execute_reply=reply)
+        await self._check_raise_for_error(cell, place, reply)
+
     def process_message(
         self, msg: Told, cell: NotebookNode, cell_index: int
     ) -> NotebookNode | None:
-        """Takes a message of the kernel; ignores a widget's if it makes no sense.
+        """Takes a message; ignores a widget's if it makes no sense.
 
         Raises `CellExecutionComplete` when the cell has ended, `TooMuchKept` if there is no room.
         """
@@ -140,18 +175,108 @@ class CellClient(NotebookClient):
             )
 
 
-class _OutputArea(OutputWidget):
-    """A widget that shows outputs. They are sent to the kernel when the cell has ended.
+class NotebookPage(CleanPage):
+    """The executed notebook of a running sandbox: cleaned outputs go into the cell that runs.
 
-    The kernel would read them no sooner, and sending all of them after each one takes quadratic
+    They come on the sandbox's thread, which waits until each is in its cell.
+    """
+
+    def __init__(self, sandbox: Sandbox, mode: Mode, client: CellClient) -> None:
+        super().__init__(sandbox, mode)
+        self._worker_side = sandbox
+        self._client = client
+        self._guard = threading.Lock()
+        self._cell: tuple[NotebookNode, int] | None = None
+        self._problem: Exception | None = None
+        self._listener = CleanListener(self, {})
+        client.page = self
+
+    def begin(self, cell: NotebookNode, place: int) -> CellFuture:
+        """Queues a cell, whose outputs go into it."""
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"}
+        self._listener = CleanListener(self, {"header": header})
+        self._cell, self._problem = (cell, place), None
+        sandbox = self._worker_side
+        self._tell_state("busy")
+        counted = {"code": cell.source, "execution_count": sandbox.next_count}
+        self.publish(self._listener.parent, "execute_input", counted)
+        return sandbox.submit(cell.source, parent=header, listener=self._listener)
+
+    async def ended(self, running: CellFuture) -> Told:
+        """Waits for the end of a cell; returns the reply of a kernel.
+
+        Raises `KernelEnded` or `TooMuchKept`; or `WasmKernelError` if the cell can't run.
+        """
+        try:
+            result = await asyncio.wrap_future(running)
+            if self.is_ending:
+                raise KernelEnded
+            self._listener.finish()
+            self._tell_state("idle")
+        finally:
+            with self._guard:
+                self._cell = None
+        if self._problem is not None:
+            raise self._problem
+        count = messages.count_of(result.reply)
+        shown = self._worker_side.next_count if count is None else count
+        content = messages.execute_reply(result, shown, self.mode)
+        return _message(self._listener.parent, "execute_reply", content)
+
+    def publish(self, parent: Told, kind: str, content: Told) -> None:
+        """Gives nbclient a message about the running cell."""
+        self._take(_message(parent, kind, content))
+
+    def send(self, parent: Told, message: CommMessage) -> None:
+        """Gives nbclient a message to a widget."""
+        told = _message(parent, *messages.of_comm(message))
+        self._take(told | {"metadata": message.metadata, "buffers": list(message.buffers)})
+
+    def tell_widget(self, comm_id: str, data: Told) -> None:
+        """Passes on a message of a widget in the notebook to the sandbox."""
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": "comm_msg"}
+        self._worker_side.comm(CommMessage("msg", comm_id, json_clean(data)), parent=header)
+
+    def _tell_state(self, state: str) -> None:
+        self.publish(self._listener.parent, "status", {"execution_state": state})
+
+    def _take(self, msg: Told) -> None:
+        """Has a message taken. The first error ends the cell, which then takes no more."""
+        with self._guard:
+            if self._cell is None or self._problem is not None:
+                return
+            try:
+                self._client.process_message(msg, *self._cell)
+            except CellExecutionComplete:
+                return
+            except Exception as problem:
+                self._problem = problem
+        if self._problem is not None:
+            self._worker_side.interrupt()
+
+
+def _message(parent: Told, kind: str, content: Told) -> Told:
+    header = {"msg_id": uuid.uuid4().hex, "msg_type": kind}
+    parts = {"header": header, "msg_type": kind, "parent_header": parent["header"]}
+    return {**parts, "content": content, "metadata": {}, "buffers": []}
+
+
+class _OutputArea(OutputWidget):
+    """A widget that shows outputs. They are sent to the guest when the cell has ended.
+
+    The guest would read them no sooner, and sending all of them after each one takes quadratic
     time.
     """
+
+    def send(self, data: Told | None = None, *_: Any, **__: Any) -> None:
+        """Sends a message to the guest."""
+        self.executor.page.tell_widget(self.comm_id, data or {})
 
     def sync_state(self) -> None:
         self.executor.changed.add(self)
 
     def tell(self) -> None:
-        """Sends its outputs to the kernel, if its name can be sent."""
+        """Sends its outputs to the guest, if its name can be sent."""
         with suppress(ValueError, TypeError):
             super().sync_state()
 

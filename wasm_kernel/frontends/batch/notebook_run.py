@@ -1,4 +1,4 @@
-"""`NotebookRun`: runs one notebook, cell by cell, in its own kernel; writes it after each cell."""
+"""`NotebookRun`: runs one notebook, cell by cell, in its own sandbox; writes it after each cell."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (nbformat carries no types)
@@ -16,19 +16,21 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
+from traitlets import TraitError
+from traitlets.config import Config
 
 from wasm_kernel.errors import Door, WasmKernelError, describe
-from wasm_kernel.frontends.batch.batch_kernel import (
-    BatchKernel,
-    KernelLost,
-    stopping_limit,
-    verdict_of,
-)
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.comparing import difference, differing_cell, without_notes
-from wasm_kernel.frontends.batch.notebook_client import OUTPUT_SECONDS, CellClient, TooMuchKept
+from wasm_kernel.frontends.batch.notebook_client import (
+    CellClient,
+    KernelEnded,
+    NotebookPage,
+    TooMuchKept,
+)
+from wasm_kernel.frontends.batch.notebook_sandbox import LimitsMet, open_sandbox, settings_of
 from wasm_kernel.frontends.batch.notebooks import (
     Cell,
     NotebookRefused,
@@ -44,10 +46,13 @@ from wasm_kernel.frontends.batch.outcome import (
     HINT_CHARACTERS,
     BatchError,
     Budgets,
+    KernelLost,
     Outcome,
     Verdict,
     cleaned,
     plain,
+    stopping_limit,
+    verdict_of,
 )
 from wasm_kernel.frontends.batch.parameters import put_in
 from wasm_kernel.frontends.batch.reporting import Progress
@@ -60,7 +65,11 @@ from wasm_kernel.frontends.batch.results import (
     remove_earlier,
 )
 from wasm_kernel.frontends.batch.resuming import DONE, PreviousRun, state_counts
+from wasm_kernel.guests.base import info_of
+from wasm_kernel.kernels.settings import SessionSettings
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.root import SessionsRoot
 
 HOOKS = (
@@ -72,16 +81,13 @@ HOOKS = (
 RUNNING = "running"
 """The verdict in a notebook's record until there is one."""
 
-_SPARE_SECONDS = 60.0  # beyond a cell's own limit, for the kernel to report its end
 _SPARE_STATES = 100  # states that attempts to resume may leave
 _STATES_MOST = 10_000
 _LOG = logging.getLogger("wasm_kernel.batch")
 _FAULT = "The runner failed in a way that it never should ({kind}); its log says more."
 _NOT_KEPT = "Every cell ran, but the variables that they left could not be kept."
-_LOST = "The kernel's process ended by itself."
+_NOT_STARTED = "The kernel did not start: {why}."
 _ENDED_IT = "The cell has ended the kernel's process."
-_SILENT = "The kernel did not say how the cell ended."
-_UNREAD = f"What the cell has shown did not come within {OUTPUT_SECONDS} seconds of its end."
 _CANCELLED = "The run was cancelled."
 _LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
 _MORE_TIME = "Raise --notebook-seconds to allow more."
@@ -147,20 +153,26 @@ class NotebookRun:
     """The run of one notebook; `stopping` is set to end the whole batch."""
 
     def __init__(
-        self, source: Source, settings: RunSettings, progress: Progress, stopping: asyncio.Event
+        self,
+        source: Source,
+        settings: RunSettings,
+        config: Config,
+        progress: Progress,
+        stopping: asyncio.Event,
     ) -> None:
         self._source = source
         self._settings = settings
+        self._config = config
         self._progress = progress
         self._stopping = stopping
         self._session = BatchSession(settings.root, source.output)
         self._outcome = Outcome(source.name, "ok", output=str(source.output))
-        self._kernel: BatchKernel | None = None
+        self._limits = LimitsMet()
+        self._sandbox: Sandbox | None = None
         self._book = NotebookNode()
         self._cells: Sequence[Cell] = ()
         self._done = 0
         self._end = math.inf
-        self._stuck = False
         self._failed: list[_Ended] = []
         self._before: Sequence[str] = ()  # the results of an earlier run, until they are replaced
 
@@ -187,8 +199,6 @@ class NotebookRun:
             self._note(**ended.fields)
         except BatchError:
             raise
-        except DeadKernelError:
-            self._note(verdict="kernel-lost", reason=_LOST)
         except WasmKernelError as problem:
             self._note(verdict="kernel-lost", reason=str(problem))
         except Exception as problem:  # one failed notebook must not end a thousand others
@@ -269,14 +279,14 @@ class NotebookRun:
 
     async def _run_all(self, earlier: PreviousRun | None) -> None:
         try:
-            client = await self._open(earlier)
+            page, client = await self._open(earlier)
             self._end = time.monotonic() + (self._settings.budgets.notebook_seconds or math.inf)
             await self._write(RUNNING)
             for place, cell in self._cells[self._done :]:
                 if not self._failed:
                     self._note(cell=place + 1)
                 self._note(cells=self._outcome.cells + 1)
-                await self._run_or_go_on(client, place, cell)
+                await self._run_or_go_on(client, page, place, cell)
                 self._done += 1
                 self._progress.cell_ended(self._source.name, self._done, len(self._cells))
                 await self._write(RUNNING)
@@ -285,120 +295,121 @@ class NotebookRun:
                 raise self._failed[0]
             self._note(cell=0)
         finally:
-            if self._kernel is not None:
-                await self._close(self._kernel)
+            await self._close()
 
-    async def _close(self, kernel: BatchKernel) -> None:
-        """Ends the kernel; raises `KernelLost` if all cells ran and the session was not saved."""
-        await kernel.close(kill=self._stuck)
+    async def _close(self) -> None:
+        """Closes the sandbox; `KernelLost` if all cells ran and the session was not saved."""
+        if self._sandbox is None:
+            return
+        await asyncio.to_thread(self._sandbox.close)
         stays = self._settings.keeps_session and 0 < self._done == len(self._cells)
         if stays and not await asyncio.to_thread(self._session.is_whole):
             raise KernelLost(_NOT_KEPT)
 
-    async def _open(self, earlier: PreviousRun | None) -> CellClient:
-        """Returns the client of a kernel in the state before the first cell to run."""
+    async def _open(self, earlier: PreviousRun | None) -> tuple[NotebookPage, CellClient]:
+        """Opens the sandbox, in the state before the first cell to run."""
         if earlier is not None and earlier.can_resume and self._session.exists:
             await asyncio.to_thread(self._session.wait_unused)
-            kernel, client = await self._started()
-            self._done = await self._limited(earlier.go_back(kernel))
+            sandbox, settings = await self._started(resumes=True)
+            self._done = await self._limited(asyncio.to_thread(earlier.go_back, sandbox))
             earlier.copy_outputs(self._done)
             self._note(kept=self._done, note=earlier.note(self._done))
             if self._done:
-                return client
-            await kernel.close(kill=True)
-            self._kernel = None
+                return self._page(sandbox, settings)
+            await asyncio.to_thread(sandbox.close)
+            self._sandbox = None
         await asyncio.to_thread(self._begin_session)
-        kernel, client = await self._started()
-        await self._limited(kernel.ready())
-        return client
+        sandbox, settings = await self._started(resumes=False)
+        try:
+            await self._limited(asyncio.wrap_future(sandbox.start()))
+        except WasmKernelError as problem:
+            raise _not_started(problem) from problem
+        return self._page(sandbox, settings)
 
     def _begin_session(self) -> None:
         self._session.begin(self._settings.inputs)
         if self._settings.packages and runtime_of(self._book) is RuntimeType.PYTHON:
             self._settings.packages.copy_packages(self._session)
 
-    async def _started(self) -> tuple[BatchKernel, CellClient]:
-        settings = self._settings
-        traits = {
+    async def _started(self, *, resumes: bool) -> tuple[Sandbox, SessionSettings]:
+        """Opens the sandbox, with the settings of kernels; its guest starts with the first call."""
+        own = self._settings
+        named = {
             "language": runtime_of(self._book).value,
-            "session_id": self._session.id,
-            "workspace_root": self._session.root.path,
-            "folder": settings.folder,
-            "resume": "always",
+            "folder": own.folder,
             "history_cells": min(len(self._cells) + _SPARE_STATES, _STATES_MOST),
-            "mounts": settings.mounts,
-            "pip": settings.pip,
-            "fork": False,
-            "door": Door.BATCH.value,
-            "publish_folder": "" if settings.keeps_session else folder_of(self._source.output).name,
-            "deterministic": settings.deterministic,
-            **settings.budgets.limits(),
+            "pip": own.pip,
+            "deterministic": own.deterministic,
+            **({"mounts": [*own.mounts]} if own.mounts else {}),
+            **own.budgets.limits(),
         }
-        if self._session.root.private_root is not None:
-            traits["private_root"] = self._session.root.private_root
-        self._kernel = kernel = BatchKernel(traits, self._source.folder)
-        client = await self._limited(kernel.start(self._book))
-        client.record_timing = not settings.deterministic
-        for name, hook in settings.hooks.items():
-            setattr(client, name, hook)
-        return kernel, client
+        results = () if own.keeps_session else (folder_of(self._source.output).name,)
+        try:
+            settings = settings_of(self._config, named)
+            folder, limits = self._source.folder, self._limits
+            args = (self._session, settings, folder, results, limits)
+            self._sandbox = await asyncio.to_thread(open_sandbox, *args, resumes=resumes)
+        except (WasmKernelError, TraitError) as problem:
+            raise _not_started(problem) from problem
+        return self._sandbox, settings
 
-    async def _run_or_go_on(self, client: CellClient, place: int, cell: NotebookNode) -> None:
+    def _page(self, sandbox: Sandbox, settings: SessionSettings) -> tuple[NotebookPage, CellClient]:
+        """Returns the notebook's page, and nbclient's client that fills it."""
+        runtime = runtime_of(self._book)
+        self._book.metadata["language_info"] = dict(info_of(runtime).language_info)
+        client = CellClient(self._book, record_timing=not self._settings.deterministic)
+        for name, hook in self._settings.hooks.items():
+            setattr(client, name, hook)
+        return NotebookPage(sandbox, Mode(settings.outputs), client), client
+
+    async def _run_or_go_on(
+        self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode
+    ) -> None:
         """Runs one cell; with `goes_on`, its own error does not end the notebook."""
         try:
-            await self._run_cell(client, place, cell)
+            await self._run_cell(client, page, place, cell)
         except _Ended as ended:
             if not self._settings.goes_on or not ended.can_go_on:
                 raise self._failed[0] if self._failed else ended from None
             self._failed.append(ended)
 
-    async def _run_cell(self, client: CellClient, place: int, cell: NotebookNode) -> None:
-        """Runs one cell; raises `_Ended`, or `KernelLost`."""
-        assert self._kernel is not None
-        seconds = self._settings.budgets.cell_seconds
-        most = math.inf if seconds is None else seconds + _SPARE_SECONDS
-        self._kernel.limits_met()  # earlier ones do not belong to this cell
+    async def _run_cell(
+        self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode
+    ) -> None:
+        """Runs one cell; raises `_Ended`, or `WasmKernelError`."""
+        self._limits.take()  # earlier ones do not belong to this cell
         try:
-            await self._limited(client.async_execute_cell(cell, place), most)
+            await self._limited(client.run_cell(page, cell, place))
         except CellExecutionError as problem:
-            raise _failure(self._kernel.limits_met(), problem) from None
-        except DeadKernelError:
-            if self._kernel.has_ended_cell():
-                raise _Ended("error", _ENDED_IT) from None
-            raise
+            if self._limits.is_lost:
+                raise KernelLost(plain(problem.evalue)) from None
+            raise _failure(self._limits.take(), problem) from None
+        except KernelEnded:
+            raise _Ended("error", _ENDED_IT) from None
         except TooMuchKept as problem:
             raise _Ended("output-limit", str(problem)) from None
-        except CellTimeoutError:
-            raise KernelLost(_UNREAD) from None
         finally:
             merge_streams(cell)
-        met = self._kernel.limits_met()
+        met = self._limits.take()
         if limit := stopping_limit(met):
             hint = Door.BATCH.raising(limit, purpose="to see more")
             raise _Ended(verdict_of(met, ""), _TOO_MUCH, hint=hint)
 
-    async def _limited(self, work: Coroutine[Any, Any, T], most: float = math.inf) -> T:
-        """Waits for `work` within the notebook's time, and until the batch is stopped.
-
-        After `most` seconds the kernel counts as lost.
-        """
+    async def _limited(self, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+        """Waits for `work` within the notebook's time, and until the batch is stopped."""
         left = self._end - time.monotonic()
         task = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            seconds = min(left, most)
             await asyncio.wait(
                 {task, stopping},
-                timeout=None if seconds == math.inf else max(0.0, seconds),
+                timeout=None if left == math.inf else max(0.0, left),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if task.done():
                 return task.result()
-            self._stuck = True
             if self._stopping.is_set():
                 raise _Ended("cancelled", _CANCELLED)
-            if most < left:
-                raise KernelLost(_SILENT)
             limit = self._settings.budgets.notebook_seconds
             raise _Ended("timeout", _LATE.format(seconds=limit), hint=_MORE_TIME)
         finally:
@@ -406,6 +417,10 @@ class NotebookRun:
                 each.cancel()
             with contextlib.suppress(BaseException):
                 await task
+
+
+def _not_started(problem: Exception) -> KernelLost:
+    return KernelLost(_NOT_STARTED.format(why=plain(str(problem)).removesuffix(".")))
 
 
 def compared(

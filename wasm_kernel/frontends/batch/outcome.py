@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Literal, get_args
 
@@ -24,6 +25,19 @@ Verdict = Literal[
 ]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 
+_OUTPUT_LIMITS = (
+    *("stdout_bytes", "stderr_bytes", "display_bytes", "display_count"),
+    *("output_bytes", "session_output_bytes"),
+)
+_VERDICTS: Mapping[str, Verdict] = {
+    "cell_timeout": "timeout",
+    "fuel_budget": "out-of-fuel",
+    "memory_bytes": "out-of-memory",
+    "workspace_bytes": "disk-full",
+    "workspace_files": "disk-full",
+}
+"""The verdict on a failed cell, by the limit that it met."""
+
 REASON_CHARACTERS, HINT_CHARACTERS = 300, 600
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -37,6 +51,10 @@ _LIMITS = {
 }
 _EXTRAS = {"distributed": "distributed", "cryptography": "distributed"}
 """The extra of this package that brings a module, if it is not `batch`."""
+
+
+class KernelLost(WasmKernelError):
+    """The sandbox of a notebook did not start, was lost, or could not keep its state."""
 
 
 class BatchError(WasmKernelError):
@@ -149,6 +167,21 @@ class Budgets(Struct, frozen=True, kw_only=True):
         """Returns the budgets as fields of `ExecutionPolicy`."""
         fields = {limit: getattr(self, name) for name, limit in _LIMITS.items()}
         return {limit: value for limit, value in fields.items() if value is not None}
+
+
+def verdict_of(limits: set[str], ename: str) -> Verdict:
+    """Returns the verdict on a failed cell, by the limits that it met and its error's class."""
+    for limit, verdict in _VERDICTS.items():
+        if limit in limits:
+            return verdict
+    if limits & set(_OUTPUT_LIMITS):
+        return "output-limit"
+    return "out-of-memory" if ename == "MemoryError" else "error"
+
+
+def stopping_limit(limits: set[str]) -> str:
+    """Returns a limit that ends a notebook even after a cell that did not fail; empty if none."""
+    return next((limit for limit in _OUTPUT_LIMITS if limit in limits), "")
 
 
 def plain(text: str, most: int = REASON_CHARACTERS) -> str:

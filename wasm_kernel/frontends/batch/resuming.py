@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nbformat import NotebookNode
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.notebooks import Cell, code_cells, read_executed
-
-if TYPE_CHECKING:
-    from wasm_kernel.frontends.batch.batch_kernel import BatchKernel
+from wasm_kernel.service.sandbox import Sandbox
 
 DONE = "done"
 """The key of a run's record that holds the number of code cells that succeeded."""
@@ -67,13 +66,14 @@ class PreviousRun:
         """True if the state after some cell can be used."""
         return self._same > 0
 
-    async def go_back(self, kernel: BatchKernel) -> int:
-        """Restores the last usable state in a kernel; returns how many cells that saves."""
+    def go_back(self, sandbox: Sandbox) -> int:
+        """Restores the last usable state with its files; returns how many cells that saves."""
         counts = state_counts(self._executed)
         for kept in range(self._same, 0, -1):
-            count = counts[kept - 1]
-            if count and await kernel.restore(count):
-                return kept
+            if count := counts[kept - 1]:
+                with suppress(WasmKernelError):
+                    sandbox.restore(f"[{count}]", files=True)  # a plain number may be a name
+                    return kept
         return 0
 
     def copy_outputs(self, kept: int) -> None:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_core.application import JupyterApp
-from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
 from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
@@ -47,11 +46,13 @@ from wasm_kernel.frontends.jupyter.kernel_sandbox import (
 )
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
+from wasm_kernel.kernels.configured import ConfiguredApp
 from wasm_kernel.kernels.settings import (
     KernelSettings,
     check_names,
     connection_path,
     folder_of_notebook,
+    jupyters_folders,
     notebook_of,
 )
 from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
@@ -89,7 +90,7 @@ _IPYTHON = {
 }
 
 
-class WasmKernelApp(JupyterApp):
+class WasmKernelApp(ConfiguredApp):
     """One kernel process. Only the main thread uses it, except for `stop`.
 
     It answers a front end once it `serves`. The launch says how the process was started.
@@ -99,13 +100,11 @@ class WasmKernelApp(JupyterApp):
     launch: KernelLaunch = StandaloneLaunch()
     _broker: Broker | None = None
 
-    name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
     classes = [KernelSettings]  # noqa: RUF012 - traitlets wants a list
     aliases = dict(JupyterApp.aliases) | {"f": "WasmKernelApp.connection_file"}
     aliases |= {name: f"Connection.{trait}" for name, trait in _PORTS.items()}
     aliases |= _IPYTHON
-    raise_config_file_errors = True  # an unreadable file must not lose a limit
 
     connection_file = Unicode("", help="The connection file; kernel-<pid>.json by default.").tag(
         config=True
@@ -118,7 +117,7 @@ class WasmKernelApp(JupyterApp):
         """Reads the command line and the config files; the command line wins."""
         self.parse_command_line(list(sys.argv[1:] if argv is None else argv))
         from_command_line: Config = deepcopy(self.config)
-        self._load_files()
+        self.load_files()
         self.update_config(from_command_line)
         self.log.setLevel(self.log_level)  # or traitlets makes records that no handler gets
         own = logging.getLogger("wasm_kernel")
@@ -126,16 +125,6 @@ class WasmKernelApp(JupyterApp):
         own.handlers, own.propagate = list(self.log.handlers), False
         check_names(self.config)
         self.settings = KernelSettings(parent=self)
-
-    def _load_files(self) -> None:
-        try:
-            self.load_config_file(suppress_errors=False)
-        except TraitError:
-            raise
-        except (Exception, SystemExit) as problem:  # the files are programs
-            from wasm_kernel.kernels import config_files
-
-            raise TraitError(config_files.unreadable(problem)) from problem
 
     def exit(self, exit_status: int | str | None = 0) -> None:
         """Ends the process; if the reason is a setting, raises its error instead."""
@@ -285,15 +274,14 @@ class WasmKernelApp(JupyterApp):
             limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
             secret=secret,
             most_kept=policy.files_history_bytes,
-            kept=_jupyters_folders(),
+            kept=jupyters_folders(),
             follows=None if self.settings.publish_folder else opening.file,
         )
 
     @property
     def _publishes_at_end(self) -> bool:
         """True if the settings name a folder for results, and no page shows the published files."""
-        is_named = bool(self.settings.publish_folder) and not self.settings.is_batch
-        return is_named and not folder_of_notebook(os.environ)
+        return bool(self.settings.publish_folder) and not folder_of_notebook(os.environ)
 
     def _handlers(self, place: PlaceBeside, policy: ExecutionPolicy) -> Handlers:
         """The handlers of the broker; each checks its request as untrusted input."""
@@ -301,9 +289,8 @@ class WasmKernelApp(JupyterApp):
         private = root.private_of(session_id)
         handlers: Handlers = {
             **broker_handlers(self.settings.runtime, private, pip=self.settings.pip),
+            PublishFiles: place.publish,
         }
-        if not self.settings.is_batch:
-            handlers = {**handlers, PublishFiles: place.publish}
         if self.settings.fork:
             fork = fork_session(root, root.lineage_below(session_id), policy)
             handlers = {**handlers, ForkSession: fork}
@@ -410,11 +397,6 @@ class WasmKernelApp(JupyterApp):
         for task in left:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-
-
-def _jupyters_folders() -> tuple[Path, ...]:
-    """Returns Jupyter's own folders: of connection files, data and configuration."""
-    return (Path(jupyter_runtime_dir()), Path(jupyter_data_dir()), Path(jupyter_config_dir()))
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:

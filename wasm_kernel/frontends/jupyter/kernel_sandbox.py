@@ -206,7 +206,7 @@ def kernel_session(
         prune=settings.prune_sessions,
         suffixes=names.suffixes,
         results=results,
-        collects=settings.is_batch,
+        collects=False,
         publishes_at_end=publishes_at_end,
         notebook=notebook,
         logs=logs,

@@ -15,6 +15,7 @@ from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
 from wasm_kernel.guests.protocol import Stream
+from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
@@ -61,13 +62,9 @@ class Page(CleanPage):
 
     def send(self, parent: Content, message: CommMessage) -> None:
         """Sends a message on a comm, from any thread."""
-        content: Content = {"comm_id": message.comm_id, "data": dict(message.data)}
-        if message.target_name:
-            content |= {"target_name": message.target_name, "target_module": message.target_module}
         self._session.send(
             self._iopub,
-            f"comm_{message.kind}",
-            content,
+            *messages.of_comm(message),
             parent=parent,
             ident=f"comm-{message.comm_id}".encode(),
             buffers=list(message.buffers),
