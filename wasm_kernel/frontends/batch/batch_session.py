@@ -25,7 +25,7 @@ from wasm_kernel.sessions.removal import delete_session_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
-_LEAVE_SECONDS = 30.0  # for the kernels of a killed run to end
+_LEAVE_SECONDS = 30.0  # for the workers of a killed run to end
 _POLL_SECONDS = 0.05
 _MARK = b"wasm-kernel run"
 
@@ -67,7 +67,7 @@ class BatchSession:
         return kept_cells(self.root, self.id)
 
     def is_whole(self) -> bool:
-        """Returns whether its last kernel ended with all its states on disk."""
+        """Returns whether its last worker ended with all its states on disk."""
         return ended_whole(self.root, self.id)
 
     def begin(self, inputs: Sequence[Path]) -> None:
@@ -123,7 +123,7 @@ class BatchSession:
             self.delete()
 
     def wait_unused(self) -> None:
-        """Waits until it is unused: the kernel of a killed run ends a moment after the run."""
+        """Waits until it is unused: the worker of a killed run ends a moment after the run."""
         end = time.monotonic() + _LEAVE_SECONDS
         while self.root.is_used(self.id):
             if time.monotonic() > end:

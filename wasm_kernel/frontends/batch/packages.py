@@ -1,6 +1,6 @@
 """The packages of a run (`--requirements`): installed once, then copied into all sessions.
 
-They are installed as by a cell's `%pip`, in a kernel behind both walls, since an index sends
+They are installed as by a cell's `%pip`, in a sandbox behind both walls, since an index sends
 untrusted code.
 """
 

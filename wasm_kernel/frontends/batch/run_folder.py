@@ -13,7 +13,7 @@ from wasm_kernel.linux.locks import try_lock
 
 _PREFIX = "wasm-kernel-run-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LEFT_SECONDS = 600.0  # by then the kernels of a killed run have ended
+_LEFT_SECONDS = 600.0  # by then the workers of a killed run have ended
 
 
 class RunFolder:
@@ -40,7 +40,7 @@ class RunFolder:
 
 
 def remove_left_folders() -> None:
-    """Removes the folders of killed runs, which hold sockets, keys, and notebooks of a cluster."""
+    """Removes the folders of killed runs, which hold requirements, and notebooks of a cluster."""
     for path in Path(gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             folder = os.open(path, _FOLDER)

@@ -1,4 +1,4 @@
-"""`run_notebooks`: runs many notebooks, some at a time, each in its own kernel."""
+"""`run_notebooks`: runs many notebooks, some at a time, each in its own sandbox."""
 
 from __future__ import annotations
 
