@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.fake_sandbox import FakeSandbox
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelHome, KernelSandbox, Note
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import SandboxResult
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.sessions.session import Session
 
@@ -42,6 +44,18 @@ def behind(count: int) -> None:
         time.sleep(0.01)
 
 
+class Fake(FakeSandbox):
+    """A fake sandbox that can have the kernel interrupted when it is about to queue a cell."""
+
+    interrupts_next = False
+
+    def queue(self, *args: Any) -> Future[SandboxResult]:
+        if self.interrupts_next:
+            self.interrupts_next = False
+            _kernels[0].interrupt()
+        return super().queue(*args)
+
+
 def _watch_kernels() -> None:
     from wasm_kernel.frontends.jupyter import kernel
 
@@ -58,7 +72,7 @@ def fake(
     opened: Open, session: Session, policy: ExecutionPolicy, home: KernelHome, note: Note
 ) -> KernelSandbox:
     _watch_kernels()
-    made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
+    made = Fake(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
     made.namespace.update(sandbox=made, behind=behind)
     made.namespace.update(stdin=lambda: _kernels[0].stdin_socket)

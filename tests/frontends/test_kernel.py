@@ -111,6 +111,13 @@ def test_sigint_interrupts_the_cell_and_not_the_kernel(kernel: Driven) -> None:
     assert kernel.run("pass")[0]["status"] == "ok"
 
 
+def test_an_interrupt_between_a_message_and_its_cell_ends_the_cell(kernel: Driven) -> None:
+    """Before, it found no cell, and one that never ends went on."""
+    kernel.run("sandbox.interrupts_next = True")
+    assert kernel.run("while True: pass")[0]["ename"] == "KeyboardInterrupt"
+    assert kernel.run("pass")[0]["status"] == "ok"
+
+
 def test_an_interrupt_while_idle_is_harmless(kernel: Driven) -> None:
     kernel.run("pass")
     kernel.control("interrupt_request", {})

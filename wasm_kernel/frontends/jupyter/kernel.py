@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -36,6 +37,7 @@ from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.settings import SECTION
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.result import SandboxResult
 
 EXIT_SECONDS = 0.1  # for the reply to `exit` to leave before the kernel ends, as in ipykernel
 CLOSE_POLL = 0.01
@@ -85,6 +87,7 @@ class WasmKernel(Kernel):
         self.mode = mode
         self.runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_interrupted = False  # since the last message of the shell channel came
         self._narrated: set[str | None] = set()  # clients that were shown the progress of the start
         self._usage = Usage(sandbox)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
@@ -144,8 +147,7 @@ class WasmKernel(Kernel):
                 cell_id=cell_id if isinstance(cell_id, str) else None,
                 parent=header_of(parent),
             )
-            future = self.sandbox.queue(sent, listener)
-            cell = asyncio.wrap_future(future)
+            cell = asyncio.wrap_future(self._queued(sent, listener))
             await self.starting.narrate(started, cell, listener)
             result = await cell
             if result.error is not None and not result.reply:  # interrupted before it began
@@ -166,6 +168,13 @@ class WasmKernel(Kernel):
             messages.add_notes(reply, self._notes)
         self._obey(reply["payload"])
         return reply
+
+    def _queued(self, cell: Cell, listener: KernelListener) -> Future[SandboxResult]:
+        """Queues a cell; one that was interrupted since its message came ends at once."""
+        future = self.sandbox.queue(cell, listener)
+        if self._is_interrupted:
+            self.sandbox.interrupt()
+        return future
 
     def _failed(self, listener: KernelListener, error: Error) -> Content:
         listener.emit(error)
@@ -238,6 +247,7 @@ class WasmKernel(Kernel):
                 self._narrate_elsewhere(self._page.parse(msg, content=False))
         async with self._main_asyncio_lock:
             if offer is None or offer.claim():
+                self._is_interrupted = False
                 await self.dispatch_shell(msg)
             else:
                 self._page.parse(msg)  # notes its signature, so that it can't be sent again
@@ -331,6 +341,7 @@ class WasmKernel(Kernel):
 
     def interrupt(self) -> None:
         """Interrupts the running or waiting cell, if there is one. Any thread."""
+        self._is_interrupted = True  # a cell may be about to be queued
         self.sandbox.interrupt()
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
