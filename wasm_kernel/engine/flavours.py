@@ -5,8 +5,8 @@ the clock and stop the guest; fuel checks stop it when a budget is used up. Each
 costs a quarter of the time, or more.
 
 The host can't stop code without epochs against its will. So such code only runs in a process whose
-owner may kill it, such as a worker. All sessions of users live in workers; code with epochs is for
-sandboxes with `isolation="in-process"`.
+owner may kill it, such as a worker. All guests of users live in workers; code with epochs is for
+guests in the tests' own process.
 """
 
 from __future__ import annotations
