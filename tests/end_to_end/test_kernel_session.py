@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import Starting
-from tests.local import get_session_sandbox
-from wasm_kernel import SandboxClosed, SessionInUse, delete_session_workspace, prune_sessions
+from wasm_kernel import (
+    SandboxClosed,
+    SessionInUse,
+    delete_session_workspace,
+    get_session_sandbox,
+    prune_sessions,
+)
 
 YEAR = timedelta(days=366)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from tests import local
 from tests.faces import says
 from tests.local import Isolation, LocalSandbox
 from wasm_kernel.engine.instance import Instance
+from wasm_kernel.policy import ExecutionPolicy
 
 Opening = Callable[..., LocalSandbox]
 MAKE = """
@@ -27,6 +30,21 @@ def digest(array):
 def isolation() -> Isolation:
     """The tests reach inside."""
     return "in-process"
+
+
+@pytest.fixture
+def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
+    """Opens sandboxes in this process, which are closed after the test."""
+    made: list[LocalSandbox] = []
+
+    def one(**policy: object) -> LocalSandbox:
+        limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
+        made.append(local.create_sandbox(workspace=tmp_path / "app", policy=limits))
+        return made[-1]
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
 
 
 @pytest.fixture

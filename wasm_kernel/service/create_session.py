@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
@@ -18,6 +17,7 @@ from wasm_kernel.folders import orphans
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.functions import Functions
+from wasm_kernel.service.host_function import Function, HostFunction
 from wasm_kernel.service.program_home import create_in, get_ready
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions import ids
@@ -25,9 +25,6 @@ from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
-
-if TYPE_CHECKING:
-    from wasm_kernel.service.host_function import Function, HostFunction
 
 
 def create_session_sandbox(
