@@ -301,7 +301,12 @@ def test_a_guest_reaches_nothing_but_what_is_offered(offering: Sandboxes) -> Non
     for name in ("put_off", "__class__", "CallFunction", "eval"):
         asked = says(sandbox, f"print(ask(op='call', function={name!r}, args=['1']))")
         assert "offers no such function" in asked
-    for value in ({"$": "pickle", "value": "gASV"}, {"$": "int", "value": "9" * 5000}, {"$": 1}):
+    for value in (
+        {"$": "pickle", "value": "gASV"},
+        {"$": "int", "value": "9" * 5000},
+        {"$": "float", "value": "1"},
+        {"$": 1},
+    ):
         asked = says(sandbox, f"print(ask(op='call', function='echo', args=[{value!r}]))")
         assert "not in the form that cells send" in asked
     assert says(sandbox, "print(ask(op='item', function='echo', stream=1))").count("ended") == 1

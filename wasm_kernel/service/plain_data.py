@@ -102,7 +102,7 @@ def _unmarked(kind: Json, content: Json) -> Any:
             return base64.b64decode(content, validate=True)
         case "int", str() if len(content) <= _DIGITS_MOST:
             return int(content)
-        case "float", str():
+        case "float", "nan" | "inf" | "-inf":
             return float(content)
     raise ValueError
 
