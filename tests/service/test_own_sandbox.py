@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 import wasm_kernel
 from tests.faces import says, wait_for
+from tests.private import private_of
 from tests.service.conftest import ends
 from wasm_kernel.errors import PolicyError, SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy, Mount
@@ -253,3 +255,16 @@ def test_no_descriptor_of_its_program_reaches_the_process_that_forks(tmp_path: P
     with closing(server):
         wait_for(lambda: str(tmp_path / "own") not in held(), "that it closes what is not its own")
         assert any(each.startswith("socket:") for each in held())
+
+
+def test_the_variables_are_there_although_a_killed_programs_worker_takes_long_to_leave(
+    make: Making, tmp_path: Path
+) -> None:
+    with make(resume="always") as sandbox:
+        says(sandbox, "x = 1")
+    with (private_of(tmp_path / "work") / "lock").open("r+") as history:
+        fcntl.flock(history, fcntl.LOCK_EX)
+        leaving = threading.Timer(2.0, fcntl.flock, (history, fcntl.LOCK_UN))
+        leaving.start()
+        assert says(make(resume="always"), "print(x)") == "1"
+        leaving.join()

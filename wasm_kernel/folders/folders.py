@@ -273,6 +273,11 @@ class SandboxFolders:
         """Returns whether no other sandbox uses the workspace, here or in another process."""
         return self._presence is not None and self._presence.is_only()
 
+    def await_leaving(self) -> None:
+        """Waits for the worker of an ended process to leave, if no other sandbox is there."""
+        if self._presence is not None:
+            self._presence.await_leaving()
+
     def leave(self) -> None:
         """Releases the lock that marks the workspace as in use. Safe to call twice."""
         if self._presence is not None:

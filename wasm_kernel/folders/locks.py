@@ -36,6 +36,7 @@ SERVED = "service.json"
 
 _SERVICES = ".services"  # a file of a root's upkeep; each living service has a shared lock on it
 _HOLDER_BYTES = 4096
+_LEAVING_SECONDS = 10.0  # for the worker of a killed process to stop its cell
 _WAIT_SECONDS = 0.1  # a check for users has the lock for an instant
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
@@ -229,6 +230,16 @@ class PresenceLock(_Share):
             except OSError:
                 return False  # a file system without locks: there may be other users
             return only
+
+    def await_leaving(self) -> None:
+        """Waits for the worker of an ended process to leave the history, if there is no other user.
+
+        Such a worker first stops its cell, and writes the state. A worker that came before would
+        find the history locked, and keep no variables.
+        """
+        history = FileLock(LOCK, self._private)
+        if history.acquire() or (self.is_only() and history.acquire(_LEAVING_SECONDS)):
+            history.release()
 
 
 def _asking(private: Folder, held: ExitStack) -> bool:

@@ -145,6 +145,7 @@ class ProgramHome(SandboxHome[Sandbox]):
     """The home of one sandbox of this process, whose folders it closes with the sandbox."""
 
     def __init__(self, new: NewSession) -> None:
+        new.folders.await_leaving()
         self.new = new
         self._workers = own_workers()
         self._forks: dict[str, SandboxFolders] = {}
