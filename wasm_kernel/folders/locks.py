@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
@@ -238,8 +238,9 @@ class PresenceLock(_Share):
         find the history locked, and keep no variables.
         """
         history = FileLock(LOCK, self._private)
-        if history.acquire() or (self.is_only() and history.acquire(_LEAVING_SECONDS)):
-            history.release()
+        with suppress(OSError):  # it is no file: the worker tells of it
+            if history.acquire() or (self.is_only() and history.acquire(_LEAVING_SECONDS)):
+                history.release()
 
 
 def _asking(private: Folder, held: ExitStack) -> bool:
