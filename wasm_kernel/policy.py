@@ -323,7 +323,7 @@ OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in
 def size_of(text: str, *, plain: int = 1) -> int:
     """Returns the bytes that a text such as `512M` or `1.5 GiB` means.
 
-    A `plain` number counts so many bytes.
+    A number without a unit counts units of `plain` bytes.
 
     Raises:
         ValueError: The text is not of that form.

@@ -22,7 +22,7 @@ def stock(fruit: str) -> int:
 
 
 class ScriptedModel(Model):
-    """A model that gives its answers in order, and prints what it is told."""
+    """A model that gives its answers in order, and prints each message that it gets."""
 
     def generate(self, messages, **options):
         """Returns the next answer."""

@@ -20,7 +20,7 @@ BROKER = LocalBroker({PrepareCodec: prepare_codec})
 
 
 def said_for(cache: Cache) -> str:
-    """What a cell is told when it needs a codec in a process that has used none."""
+    """Returns the notice that a cell gets when it needs a codec in a process that has used none."""
     said: list[str] = []
     streams = OutputStreams()
     limits = {name: limit_of(name, 1000) for name in NAMES.values()}

@@ -29,7 +29,7 @@ def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
 
 
 def said(sandbox: BaseSandbox, code: str) -> str:
-    """What a cell prints, or its error."""
+    """Returns the text that a cell prints, or its error."""
     result = sandbox.execute(code)
     return result.stdout.strip() if result.error is None else str(result.error.evalue)
 

@@ -307,7 +307,7 @@ def test_a_launcher_that_passes_other_settings_gets_no_kernel_of_the_forker(fork
 def test_a_kernel_in_a_folder_of_modules_gets_no_forker_of_kernels_elsewhere(
     forker: Forker, tmp_path: Path
 ) -> None:
-    """That forker's kernels and workers may read all files below the folder."""
+    # Kernels and workers of such a forker may read all files below the folder.
     (tmp_path / "modules" / "notebooks").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "modules")
     env = forker.env | {"PYTHONPATH": f"{forker.env['PYTHONPATH']}{os.pathsep}{tmp_path / 'link'}"}

@@ -1,4 +1,4 @@
-"""Functions of a program that cells can call: what they pass, what they may cost, who may call."""
+"""Functions of a program that cells can call: their values, their limits, their callers."""
 
 from __future__ import annotations
 

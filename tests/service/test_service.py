@@ -157,9 +157,9 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     may_end.set()
     other.worker.last_used -= 2000
     wait_for(lambda: service.list() == [])
-    with pytest.raises(SandboxClosed, match=r"deleted, as nobody had used it for 3000 seconds"):
+    with pytest.raises(SandboxClosed, match=r"deleted, as it had not been used for 3000 seconds"):
         sandbox.execute("x")
-    with pytest.raises(FileNotFoundError, match=r"nobody had used it for 3000 seconds"):
+    with pytest.raises(FileNotFoundError, match=r"it had not been used for 3000 seconds"):
         service.get(sandbox.session_id)
 
 
@@ -359,7 +359,7 @@ def test_a_later_service_deletes_what_expired_and_nothing_else(
     wait_for(lambda: not (left.exists() or killed.exists()))
     wait_for(lambda: not kept.workspace.exists())  # that one has expired by now, too
     assert kernels.workspace.exists()
-    with pytest.raises(FileNotFoundError, match="nobody had used it"):
+    with pytest.raises(FileNotFoundError, match="it had not been used"):
         later.get(left.name)
     assert used.workspace.exists()
     used.closed()

@@ -121,8 +121,8 @@ class Comms:
     ) -> Mapping[str, Any] | None:
         """Returns the request that hands a page's message to the guest; None if it is dropped.
 
-        It is dropped if its comm or target does not exist, or if it can't be delivered; the
-        listener gets the reason of the latter. A dropped `open` is answered with a `close`.
+        It is dropped if its comm or target does not exist, or if it can't be delivered. In
+        the last case the listener gets the reason. A dropped `open` is answered with a `close`.
         """
         is_open = message.kind == "open"
         known = self._targets if is_open else self._open

@@ -228,7 +228,7 @@ class SandboxFolders:
     def expect(self, mounts: Mapping[str, Identity]) -> None:
         """Refuses mounts in whose place another folder is than `identities_of` found.
 
-        The mounts have real paths: what is now a link at such a path leads elsewhere.
+        The mounts have real paths, so a link at such a path was put there since.
         """
         self._expected = mounts
 

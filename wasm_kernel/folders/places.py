@@ -214,7 +214,7 @@ def make_named(path: Path) -> Place:
         raise PrivateFolderError(NOWHERE.format(why=why)) from problem
     place = own_place(path)
     if place is None:
-        why = "private_root is not a folder of this user that nobody else can write to"
+        why = "private_root is not a folder of this user alone: another user can write to it"
         raise PrivateFolderError(NOWHERE.format(why=why))
     return place
 

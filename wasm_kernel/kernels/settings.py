@@ -409,7 +409,7 @@ def connection_path(name: str) -> Path:
     """Returns the path of a connection file's name, as other Jupyter kernels read it.
 
     A plain name is searched in the current folder and in Jupyter's runtime folder; a new file lies
-    in the latter. An empty name stands for a new file.
+    in the runtime folder. An empty name stands for a new file.
     """
     name = name or f"{_PREFIX}{os.getpid()}.json"
     here = Path(name).expanduser()

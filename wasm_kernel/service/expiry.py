@@ -23,7 +23,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 _LOG = logging.getLogger("wasm_kernel.service")
 _SCAN_SECONDS = 60.0  # between two searches for sessions that earlier services left
 _EXPIRED = (
-    "This session was deleted, as nobody had used it for {seconds:g} seconds. Its variables and "
+    "This session was deleted, as it had not been used for {seconds:g} seconds. Its variables and "
     "files are gone. Create another one."
 )
 

@@ -39,7 +39,7 @@ from wasm_kernel.sessions.forking import Forked, ForkSession
 _ROUND_SECONDS = 1.0
 _ANSWER_SECONDS = 60.0
 OF_WORKER = 16  # descriptors of this process that such a sandbox needs, if only for a moment
-_NOT_ASKED = "nobody has asked for it"
+_NOT_ASKED = "it was not asked for"
 
 
 class WorkerPool:

@@ -321,7 +321,7 @@ class SessionWorker:
                 self.sleep()
             case messages.Closed():
                 if self._leaving is None:
-                    raise FrameError("nobody closed it")
+                    raise FrameError("it was not closed")
                 self.resets += self._leaving.anew
                 self.opened = self.opened.verified_by(report.verified)
             case messages.Ended() | messages.Failed():
@@ -357,7 +357,7 @@ class SessionWorker:
             raise messages.error_of(report)
         self.usage.measured(line.worker.cpu_seconds)
         if (pending := self._calls.find(report.call)) is None:
-            raise FrameError("it answers what nobody asked")
+            raise FrameError("it answers a call that was not made")
         end = pending.outcome(report)  # a bad answer loses this call with the worker
         if isinstance(report, messages.Ended):
             budget = self.opened.policy["fuel_budget"]

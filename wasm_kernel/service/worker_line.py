@@ -65,7 +65,7 @@ class WorkerLine:
         self.is_hearing, self._silent_since = False, None
         report = messages.read_report(data)
         if isinstance(report, messages.Pong) and self._expect(-1) < 0:
-            raise FrameError("nobody asked whether it is well")
+            raise FrameError("it was not asked whether it is well")
         return report, len(data)
 
     def answer(self, message: Struct) -> None:

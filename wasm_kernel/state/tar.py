@@ -41,7 +41,7 @@ _FOLLOWS = {
     tarfile.GNUTYPE_LONGNAME: "name",
     tarfile.GNUTYPE_LONGLINK: "name",
 }
-_RANGES_MOST = 50_000  # the map of so many ranges still fits into the headers
+_RANGES_MOST = 50_000  # the map of these ranges still fits into the headers
 _PERMISSIONS = 0o777
 _STEPS = 100_000
 _STEPS_EACH = 64  # for each member: in a tree's order it takes three, a link some dozens

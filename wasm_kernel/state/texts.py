@@ -129,9 +129,9 @@ def evicted(why: str) -> str:
         return "another program has removed their saved states"
     if why == "age":
         return (
-            "they were removed, with named states and earlier versions of files, as nobody had "
-            "used this session for as many days as WasmKernel.sessions_days says; raise it to keep "
-            "them longer"
+            "they were removed, with named states and earlier versions of files, as this session "
+            "had not been used for as many days as WasmKernel.sessions_days says; raise it to "
+            "keep them longer"
         )
     return (
         "they were removed to make room, with named states and earlier versions of files, as all "

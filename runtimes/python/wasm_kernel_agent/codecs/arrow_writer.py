@@ -53,7 +53,7 @@ class Out:
 
 
 def stream_of(schema: Schema, arrays: Sequence[Out], rows: int) -> bytes:
-    """Returns the IPC stream of a table with one batch of so many rows."""
+    """Returns the IPC stream of a table whose rows, `rows` in number, are one batch."""
     numbered = replace(schema, fields=number_dictionaries(schema.fields))
     pieces = [write_message(SCHEMA, schema_table(numbered), 0)]
     for field, array in zip(numbered.fields, arrays, strict=True):

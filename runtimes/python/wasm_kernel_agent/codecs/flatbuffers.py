@@ -1,8 +1,8 @@
-"""FlatBuffers, as far as Arrow's metadata need them: reading tables, and building them.
+"""A reader and a builder of the FlatBuffers tables that Arrow's metadata consist of.
 
-Source of the layout: https://flatbuffers.dev/internals. A table begins with the distance back to
-its vtable, which holds the place of each field in the table, or 0; a distance to anything else
-counts forward from the place where it stands.
+A table begins with the distance back to its vtable. The vtable holds the place of each field in
+the table, or 0 for an absent field. All other distances count forward from their own place.
+Source of the layout: https://flatbuffers.dev/internals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Table:
         return cls(data, _U32.unpack_from(data, 0)[0])
 
     def place(self, number: int) -> int:
-        """Returns the place of a field; 0 if the table has it not."""
+        """Returns the place of a field; 0 if the table lacks the field."""
         entry = 4 + 2 * number
         if entry >= self._size:
             return 0

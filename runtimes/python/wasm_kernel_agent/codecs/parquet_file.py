@@ -1,8 +1,8 @@
 """The outline of a Parquet file: its footer, and smaller files of some of its columns and rows.
 
-A codec reads whole files. So that a large file need not fit twice, and columns that nobody asked
-for are not read at all, it gets a file for each row group, made of the bytes of the wanted columns
-and a footer of its own.
+A codec reads whole files. It gets one small file for each row group, made of the bytes of the
+wanted columns and a footer of its own. So a large file need not fit into memory twice, and the
+other columns are not read at all.
 Source: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 """
 
