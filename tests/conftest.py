@@ -26,8 +26,9 @@ from tests import local
 from tests.faces import PATIENCE
 from tests.local import Isolation
 from tests.ports import hand_out_own
-from tests.prepare import METERED, PLAIN, prepare
+from tests.prepare import prepare
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
+from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 from wasm_kernel.frontends.jupyter import launcher
 
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
@@ -155,14 +156,14 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm() -> None:
-    """Compiles the guests for workers and for this process, unless `make test` has done it."""
-    prepare(*PLAIN)
+    """Compiles the guests, unless `make test` has done it."""
+    prepare(UNCHECKED)
 
 
 @pytest.fixture(scope="session")
 def warm_metered() -> None:
     """Does the work of `warm` for code that counts fuel."""
-    prepare(*METERED)
+    prepare(FUEL)
 
 
 @pytest.fixture(scope="module")

@@ -194,6 +194,17 @@ def test_only_the_engine_imports_wasmtime() -> None:
     assert not wrong, told(wrong)
 
 
+def test_only_a_worker_runs_cells() -> None:
+    """Its owner ends it if a guest does not stop; nothing could stop a guest elsewhere."""
+    makers = [
+        file
+        for file in python_files(PACKAGE)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("SessionGuest")
+    ]
+    assert makers == [ROOT / PACKAGE / "service" / "worker.py"]
+
+
 def test_only_the_front_ends_import_jupyter() -> None:
     doors = {ROOT / PACKAGE / "frontends", ROOT / PACKAGE / "kernels"}
     wrong = [

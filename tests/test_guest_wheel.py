@@ -15,7 +15,7 @@ from guest import javascript, pinned, recipe
 from guest.pinned import GuestFilesError
 from guest.recipe import Pins
 from wasm_kernel.engine import wasmtime_api
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.guests.javascript.files import guest_folder as javascript_folder
 from wasm_kernel.guests.python.files import guest_folder
 from wasm_kernel.guests.python.language import shared_language
@@ -139,7 +139,7 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     names = []
     for version in ("50.0.1", "50.0.2"):
         monkeypatch.setattr(wasmtime_api, "VERSION", version)
-        compiled = language.compiler.name(language.files.wasm, EPOCH)
+        compiled = language.compiler.name(language.files.wasm, UNCHECKED)
         names.append((compiled, language.prepared.image_name))
     (before, image), (after, same) = names
     assert before != after

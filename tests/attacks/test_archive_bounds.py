@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests import local
 from tests.attacks.test_archives import manifest, member, packed, refused
 from tests.peak import MB, Peak
 from tests.sampled import sampled
@@ -101,9 +100,8 @@ def hollow_states(parts: Path, folder: Path, count: int, pages: int) -> tuple[by
 
 
 def test_states_that_are_holes_become_no_more_than_is_allowed(
-    parts: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: Path, root: Path, tmp_path: Path, hasty_workers: None
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.execution.runner.START_SECONDS", 1.0)  # garbage never answers
     states = hollow_states(parts, tmp_path, 2, 20_480)
     archive = with_states(parts, tmp_path / "a.tar.gz", *states)
     with contextlib.suppress(ArchiveError):
@@ -111,8 +109,9 @@ def test_states_that_are_holes_become_no_more_than_is_allowed(
     assert on_disk(root) < 150 * MB
     made = import_session(archive, root)
     assert on_disk(root / made.session_id) < 200 * MB
-    with local.get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
-        assert sandbox.execute("y = 2; print(y)").stdout == "2\n"
+    with get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
+        cells = (sandbox.execute("y = 2; print(y)") for _ in range(3))  # a state may cost a cell
+        assert any(cell.stdout == "2\n" for cell in cells)
 
 
 def test_states_of_gigabytes_are_not_taken_into_memory(

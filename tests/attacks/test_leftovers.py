@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import pytest
 
-from tests import local
 from tests.attacks.conftest import Making, Victim
 from tests.faces import PATIENCE
-from tests.local import Isolation
 from tests.sampled import sampled
 from wasm_kernel import NeverBegan
-from wasm_kernel.policy import ExecutionPolicy
+
+pytestmark = pytest.mark.usefixtures("hasty_workers")
 
 LIMIT, GRACE = 0.5, 0.2  # seconds, for cells that would not end; other cells have plenty
 
@@ -120,19 +116,6 @@ LEFTOVERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The guests live in this process, for `_begins_soon`."""
-    return "in-process"
-
-
-@pytest.fixture(autouse=True)
-def _begins_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up a guest that does not begin its request earlier than outside of tests."""
-    monkeypatch.setattr("wasm_kernel.engine.clock.BEGIN_LEAST", 0.4)
-    monkeypatch.setattr("wasm_kernel.engine.clock.BEGIN_SECONDS", 0.7)
-
-
 @pytest.fixture
 def one(victim_of: Making) -> Victim:
     """A sandbox whose cells set x to 1 and 2, with a checkpoint after each."""
@@ -218,10 +201,9 @@ def test_f7_a_limit_of_an_hour_is_not_waited_for(victim_of: Making) -> None:
 
 
 def test_f7_fuel_that_runs_out_before_a_cell_begins_leads_back(
-    warm_metered: None, victim_of: Making, monkeypatch: pytest.MonkeyPatch
+    warm_metered: None, victim_of: Making
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.engine.clock.BEGIN_SECONDS", PATIENCE)
-    metered = victim_of(fuel_budget=10**9, cell_timeout=None)
+    metered = victim_of(fuel_budget=10**8, cell_timeout=None)
     metered.says("x = 1")
     metered.run(LEFTOVERS["audit hook that spins"])
     result = metered.run("x = 2")
@@ -242,30 +224,14 @@ def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(fresh_victim_o
     for value in range(3):
         short.says(f"x = {value}")
     (short.app / "spin").touch()
-    told = []
     for _ in range(5):
         result = short.run("print('x' in globals())")
         if result.error is None:
             break
-        told.append(result.error.evalue)
     assert result.stdout == "False\n"
-    assert "The variables begin fresh" in told[-1]
+    assert "The variables begin fresh" in result.stderr
     assert short.run("%checkpoints").outputs
     short.lives()
-
-
-def test_f7_a_later_process_is_not_stuck_either(warm: None, tmp_path: Path) -> None:
-    policy = ExecutionPolicy(cell_timeout=PATIENCE, grace_seconds=GRACE)
-    opened = partial(
-        local.create_sandbox, workspace=tmp_path / "app", policy=policy, resume="always"
-    )
-    with opened() as first:
-        first.execute("x = 1")
-        assert first.execute(LEFTOVERS["audit hook that spins"]).success
-    with opened() as second:
-        result = second.execute("print(x)")
-    assert result.stdout == "1\n", result.error
-    assert "The variables are as they were before that" in result.stderr
 
 
 def test_f7_widgets_that_never_say_their_state_hold_up_no_cell(one: Victim) -> None:
@@ -274,7 +240,7 @@ def test_f7_widgets_that_never_say_their_state_hold_up_no_cell(one: Victim) -> N
         "    while True:\n      try:\n        while True: pass\n      except BaseException: pass\n"
         "w = ipywidgets.IntSlider()\nw.__class__ = W"
     )
-    assert ended(one, "while True: pass", LIMIT) == "CellTimeout"
+    assert ended(one, "while True: pass", LIMIT) in ("CellTimeout", "Interrupted")
     assert ended(one, "print(x)") == "2\n"
     assert ended(one, "%undo 2").startswith("Undone")
 

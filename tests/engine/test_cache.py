@@ -15,7 +15,7 @@ from tests.faces import PATIENCE
 from wasm_kernel.engine.cache import ENVIRONMENT, Cache, CacheError, default_folder
 from wasm_kernel.errors import CacheWarning
 
-NAME = f"{64206:032x}-epoch.cwasm"
+NAME = f"{64206:032x}-unchecked.cwasm"
 GOOD = b"good code" * 100
 DAY = 24 * 3600
 

@@ -14,7 +14,7 @@ from tests.engine.test_compiler import binary as binary  # noqa: PLC0414 - a fix
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.cache_archive import CacheArchiveError, read_archive, write_archive
 from wasm_kernel.engine.compiler import Compiler
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import CompileError
 
 MEMORY = bytes(200_000) + b"remembered" + bytes(300_000)
@@ -28,16 +28,16 @@ class Machine:
         self.cache.prepare()
         self.compiler = Compiler(self.cache)
         self._binary = described(binary)
-        self.code = self.compiler.name(self._binary, EPOCH)
+        self.code = self.compiler.name(self._binary, UNCHECKED)
 
     def export(self, target: Path) -> str:
-        self.compiler.module(self._binary, EPOCH, silent)
+        self.compiler.module(self._binary, UNCHECKED, silent)
         self.cache.write("memory.image", lambda path: put(path, MEMORY))
         return write_archive([self.cache.path(self.code), self.cache.path("memory.image")], target)
 
     def take(self, source: Path, sha256: str) -> tuple[str, ...]:
         def check(path: Path) -> None:
-            self.compiler.check(path, self._binary, EPOCH)
+            self.compiler.check(path, self._binary, UNCHECKED)
 
         known = {self.code: check, "memory.image": lambda path: None}
         return read_archive(source, sha256, self.cache, known)

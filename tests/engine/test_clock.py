@@ -60,22 +60,28 @@ def clock() -> Clock:
     return Clock()
 
 
+def must_end(clock: Clock) -> bool:
+    """Checks the time, as the ticker does; returns whether the guest's call must end."""
+    clock.watch()
+    return clock.reason is not None
+
+
 def test_before_the_deadline_the_guest_runs_on(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0)
     at.now += 4.9
-    assert not clock.on_epoch()
+    assert not must_end(clock)
 
 
 def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0)
     at.now += 5.0
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("deadline", 5.0)
 
 
 def overdue(clock: Clock) -> bool:
     """Returns whether the guest is stopped within this number of ticks."""
-    return any(clock.on_epoch() for _ in range(25))
+    return any(must_end(clock) for _ in range(25))
 
 
 def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(
@@ -99,7 +105,7 @@ def test_f7_a_guest_that_has_begun_has_its_whole_limit(
     at.now += 0.4
     assert not overdue(clock)
     at.now += 0.1
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("deadline", 0.5)
 
 
@@ -108,7 +114,7 @@ def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(
 ) -> None:
     clock.arm(signals, None, 2.0, begins=True)
     at.now += 1e6
-    assert not clock.on_epoch()
+    assert not must_end(clock)
     clock.request_taken()
     at.now += 1e6
     assert not overdue(clock)
@@ -119,29 +125,29 @@ def test_at_a_soft_deadline_the_guest_is_interrupted_first(
 ) -> None:
     clock.arm(signals, 5.0, 2.0, soft=True)
     at.now += 5.0
-    assert not clock.on_epoch()
+    assert not must_end(clock)
     assert signals.raised == 1
 
 
 def test_a_soft_deadline_is_hard_after_the_grace(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0, soft=True)
     at.now += 5.0
-    clock.on_epoch()
+    clock.watch()
     at.now += 2.0
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("grace", 2.0)
 
 
 def test_without_a_limit_there_is_no_deadline(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     at.now += 1e9
-    assert not clock.on_epoch()
+    assert not must_end(clock)
 
 
 def test_an_interrupt_is_raised_at_the_next_tick(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     assert clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     assert signals.raised == 1
 
 
@@ -149,7 +155,7 @@ def test_one_interrupt_is_raised_once(clock: Clock, signals: Noted, at: Time) ->
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     for _ in range(5):
-        clock.on_epoch()
+        clock.watch()
     assert signals.raised == 1
 
 
@@ -158,20 +164,20 @@ def test_an_interrupt_that_the_guest_ignores_stops_it(
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     at.now += 2.0
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("grace", 2.0)
 
 
 def test_an_interrupt_that_was_taken_stops_nothing(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     signals.is_pending = False
-    clock.on_epoch()
+    clock.watch()
     at.now += 100
-    assert not clock.on_epoch()
+    assert not must_end(clock)
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -180,15 +186,15 @@ def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     signals.is_pending = False
-    clock.on_epoch()
+    clock.watch()
     for _ in range(1 + more):  # the guest may take one interrupt before the next one comes
         clock.interrupt()
-        clock.on_epoch()
+        clock.watch()
     signals.is_pending = False  # taken again, and swallowed again
     at.now += 2.0
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("grace", 2.0)
 
 
@@ -196,17 +202,17 @@ def test_two_interrupts_at_once_are_one(clock: Clock, signals: Noted, at: Time) 
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     signals.is_pending = False
-    clock.on_epoch()
+    clock.watch()
     at.now += 100
-    assert not clock.on_epoch()
+    assert not must_end(clock)
 
 
 def test_an_interrupt_while_idle_ends_no_turn(clock: Clock, signals: Noted, at: Time) -> None:
     assert not clock.interrupt()
     clock.arm(signals, None, 2.0)
-    clock.on_epoch()
+    clock.watch()
     assert signals.raised == 0
 
 
@@ -215,7 +221,7 @@ def test_an_interrupt_that_came_too_late_is_taken_back(
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     clock.disarm()
     assert not signals.pending()
 
@@ -227,7 +233,7 @@ def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(
     clock.interrupt()
     clock.disarm()
     clock.arm(signals, None, 2.0)
-    clock.on_epoch()
+    clock.watch()
     assert signals.raised == 0
 
 
@@ -245,7 +251,7 @@ def test_a_cell_can_be_interrupted_before_its_turn(clock: Clock, signals: Noted,
         assert not clock.interrupted  # this is not its turn
         clock.disarm()
         clock.arm(signals, None, 2.0, for_cell=True)
-        clock.on_epoch()
+        clock.watch()
         assert signals.raised == 1
 
 
@@ -254,7 +260,7 @@ def test_a_cell_that_was_interrupted_before_it_is_served_stops_at_once(
 ) -> None:
     with clock.serving(Served(is_interrupted=True)):
         clock.arm(signals, None, 2.0, for_cell=True)
-        clock.on_epoch()
+        clock.watch()
         assert signals.raised == 1
 
 
@@ -267,7 +273,7 @@ def test_an_early_interrupt_is_for_one_cell_only(clock: Clock, signals: Noted, a
         assert not clock.interrupt(first)
         clock.arm(signals, None, 2.0, for_cell=True)
         assert not clock.interrupt(first)
-        clock.on_epoch()
+        clock.watch()
     assert signals.raised == 0
 
 
@@ -280,7 +286,7 @@ def test_an_interrupt_of_what_prepares_for_a_cell_stops_the_cell_as_well(
         assert clock.interrupted
         clock.disarm()
         clock.arm(signals, None, 2.0, for_cell=True)
-        clock.on_epoch()
+        clock.watch()
         assert signals.raised == 1
 
 
@@ -288,10 +294,10 @@ def test_the_users_time_does_not_count(clock: Clock, signals: Noted, at: Time) -
     clock.arm(signals, 5.0, 2.0)
     clock.pause()
     at.now += 100
-    assert not clock.on_epoch()
+    assert not must_end(clock)
     clock.resume()
     at.now += 4.9
-    assert not clock.on_epoch()
+    assert not must_end(clock)
 
 
 def test_after_the_users_time_the_deadline_counts_on(
@@ -302,7 +308,7 @@ def test_after_the_users_time_the_deadline_counts_on(
     at.now += 100
     clock.resume()
     at.now += 5.0
-    assert clock.on_epoch()
+    assert must_end(clock)
 
 
 def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(
@@ -320,7 +326,7 @@ def test_an_interrupt_delivered_by_other_means_is_not_raised_again(
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     clock.interrupt_delivered()
-    clock.on_epoch()
+    clock.watch()
     assert signals.raised == 0
 
 
@@ -328,7 +334,7 @@ def test_a_deadline_can_be_lowered(clock: Clock, signals: Noted, at: Time) -> No
     clock.arm(signals, 100.0, 2.0)
     clock.lower_deadline(1.0)
     at.now += 1.0
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("deadline", 1.0, own=True)
 
 
@@ -336,29 +342,29 @@ def test_a_deadline_cannot_be_raised(clock: Clock, signals: Noted, at: Time) -> 
     clock.arm(signals, 1.0, 2.0)
     clock.lower_deadline(100.0)
     at.now += 1.0
-    assert clock.on_epoch()
+    assert must_end(clock)
 
 
 def test_a_new_turn_has_a_new_deadline(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 1.0, 2.0)
     at.now += 1.0
-    clock.on_epoch()
+    clock.watch()
     clock.disarm()
     clock.arm(signals, 1.0, 2.0)
     assert clock.reason is None
-    assert not clock.on_epoch()
+    assert not must_end(clock)
 
 
 def test_closing_stops_the_running_turn(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.close()
-    assert clock.on_epoch()
+    assert must_end(clock)
 
 
 def test_closing_stops_every_later_turn(clock: Clock, signals: Noted, at: Time) -> None:
     clock.close()
     clock.arm(signals, None, 2.0)
-    assert clock.on_epoch()
+    assert must_end(clock)
 
 
 def test_a_wait_ends_at_its_time(clock: Clock, signals: Noted) -> None:
@@ -399,7 +405,7 @@ def test_a_guest_that_sleeps_on_after_an_interrupt_is_stopped(clock: Clock, sign
     assert clock.reason == StopReason("grace", 0.05)
 
 
-def test_the_ticker_advances_only_while_a_guest_runs() -> None:
+def test_the_ticker_ticks_only_while_a_guest_runs() -> None:
     ticker, ticks = Ticker(), threading.Semaphore(0)
     ticker.add(1, ticks.release)
     assert ticks.acquire(timeout=PATIENCE)
@@ -409,7 +415,7 @@ def test_the_ticker_advances_only_while_a_guest_runs() -> None:
         assert time.monotonic() < until, "it goes on"
 
 
-def test_a_guest_that_can_not_be_advanced_leaves_the_others_their_limits() -> None:
+def test_a_guest_that_can_not_be_checked_leaves_the_others_their_limits() -> None:
     ticker, ticks = Ticker(), threading.Semaphore(0)
     ticker.add(1, lambda: 1 // 0)  # type: ignore[arg-type]
     ticker.add(2, ticks.release)
@@ -443,10 +449,10 @@ def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     signals.is_pending = False  # the agent took it as a stale one
     clock.request_taken()
-    clock.on_epoch()
+    clock.watch()
     assert (signals.raised, signals.pending()) == (2, True)
 
 
@@ -462,7 +468,7 @@ def test_an_interrupt_before_the_guest_has_its_request_waits_for_that(
     at.now += 1.0
     assert not overdue(clock)
     at.now += 2.0
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("grace", 2.0)
 
 
@@ -471,20 +477,20 @@ def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_onc
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
-    clock.on_epoch()
+    clock.watch()
     clock.request_taken()
     assert not signals.pending()
-    clock.on_epoch()
+    clock.watch()
     signals.is_pending = False
-    clock.on_epoch()
+    clock.watch()
     at.now += 100
-    assert not clock.on_epoch()
+    assert not must_end(clock)
 
 
 def test_a_request_without_an_interrupt_raises_none(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.request_taken()
-    clock.on_epoch()
+    clock.watch()
     assert signals.raised == 0
 
 
@@ -532,10 +538,10 @@ def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(
 ) -> None:
     clock.arm(signals, 5.0, 2.0, soft=True)
     at.now += 5.0
-    assert not clock.on_epoch()
+    assert not must_end(clock)
     signals.is_pending = False
     at.now += 1.9
-    assert not clock.on_epoch()
+    assert not must_end(clock)
     at.now += 0.1
-    assert clock.on_epoch()
+    assert must_end(clock)
     assert clock.reason == StopReason("grace", 2.0)

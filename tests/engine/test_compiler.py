@@ -17,7 +17,7 @@ import wasmtime
 from tests.faces import PATIENCE, full_disk
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler, GuestBinary, how_long
-from wasm_kernel.engine.flavours import EPOCH, FLAVOURS, FUEL_EPOCH, Flavour
+from wasm_kernel.engine.flavours import FLAVOURS, FUEL, UNCHECKED, Flavour
 from wasm_kernel.errors import CacheWarning, CompileError
 
 TINY = wasmtime.wat2wasm('(module (func (export "f") (result i32) (i32.const 42)))')
@@ -41,10 +41,10 @@ def slowly(module, path):
         file.write(data[len(data) // 2 :])
 
 compiler._serialize = slowly
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 made = compiler.Compiler(Cache(pathlib.Path(folder)))
 guest = compiler.GuestBinary(pathlib.Path(binary), digest, "the guest", 8 << 20, "Reinstall it.")
-made.module(guest, EPOCH, lambda text: None)
+made.module(guest, UNCHECKED, lambda text: None)
 print("loaded", flush=True)
 """
 
@@ -72,11 +72,10 @@ def silent(text: str) -> None:
     """Ignores the progress."""
 
 
-def answer_of(cache: Cache, binary: Path, flavour: Flavour = EPOCH) -> int:
+def answer_of(cache: Cache, binary: Path, flavour: Flavour = UNCHECKED) -> int:
     """The module's answer in a new process."""
     compiled = Compiler(cache).module(described(binary), flavour, silent)
     store = wasmtime.Store(compiled.engine)
-    store.set_epoch_deadline(10**6)
     if flavour.fuel:
         store.set_fuel(1000)
     function = wasmtime.Instance(store, compiled.module, []).exports(store)["f"]
@@ -102,19 +101,19 @@ def test_a_compiled_module_runs(cache: Cache, binary: Path) -> None:
 def test_a_compiled_module_is_kept(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     told: list[str] = []
-    Compiler(cache).module(described(binary), EPOCH, told.append)
+    Compiler(cache).module(described(binary), UNCHECKED, told.append)
     assert told == []
 
 
 def test_a_process_loads_a_module_once(cache: Cache, binary: Path) -> None:
     compiler = Compiler(cache)
-    first = compiler.module(described(binary), EPOCH, silent)
-    assert compiler.module(described(binary), EPOCH, silent).module is first.module
+    first = compiler.module(described(binary), UNCHECKED, silent)
+    assert compiler.module(described(binary), UNCHECKED, silent).module is first.module
 
 
 def test_compiling_says_what_it_does(cache: Cache, binary: Path) -> None:
     told: list[str] = []
-    Compiler(cache).module(described(binary), EPOCH, told.append)
+    Compiler(cache).module(described(binary), UNCHECKED, told.append)
     assert "compiling the tiny guest" in told[0]
 
 
@@ -126,16 +125,16 @@ def test_each_flavour_is_compiled_by_itself(cache: Cache, binary: Path) -> None:
 def test_the_name_tells_the_versions_of_wasmtime_apart(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = Compiler(cache).name(described(Path()), FUEL_EPOCH)
+    ours = Compiler(cache).name(described(Path()), FUEL)
     monkeypatch.setattr("wasm_kernel.engine.wasmtime_api.VERSION", "1.0.0")
-    assert Compiler(cache).name(described(Path()), FUEL_EPOCH) != ours
+    assert Compiler(cache).name(described(Path()), FUEL) != ours
 
 
 def test_a_file_that_is_not_the_one_its_package_describes_is_refused(
     cache: Cache, binary: Path
 ) -> None:
     with pytest.raises(CompileError, match="Reinstall"):
-        Compiler(cache).module(described(binary, "0" * 64), EPOCH, silent)
+        Compiler(cache).module(described(binary, "0" * 64), UNCHECKED, silent)
 
 
 def test_a_file_that_is_not_wasm_is_refused(cache: Cache, tmp_path: Path) -> None:
@@ -143,13 +142,13 @@ def test_a_file_that_is_not_wasm_is_refused(cache: Cache, tmp_path: Path) -> Non
     path.write_bytes(b"no wasm")
     digest = hashlib.sha256(b"no wasm").hexdigest()
     with pytest.raises(CompileError, match="does not compile"):
-        Compiler(cache).module(described(path, digest), EPOCH, silent)
+        Compiler(cache).module(described(path, digest), UNCHECKED, silent)
 
 
 def test_a_module_for_another_wasmtime_is_made_again(cache: Cache, binary: Path) -> None:
     cache.prepare()
     cache.write(
-        Compiler(cache).name(described(Path()), EPOCH),
+        Compiler(cache).name(described(Path()), UNCHECKED),
         lambda path: put(path, b"another wasmtime's"),
     )
     with pytest.warns(CacheWarning, match="does not fit"):
@@ -160,9 +159,9 @@ def test_a_module_for_another_wasmtime_is_made_again(cache: Cache, binary: Path)
 def test_a_module_of_the_other_flavour_is_made_again(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     plain = modules_in(cache)[0].read_bytes()
-    cache.write(Compiler(cache).name(described(Path()), FUEL_EPOCH), lambda path: put(path, plain))
+    cache.write(Compiler(cache).name(described(Path()), FUEL), lambda path: put(path, plain))
     with pytest.warns(CacheWarning, match="does not fit"):
-        assert answer_of(cache, binary, FUEL_EPOCH) == 42
+        assert answer_of(cache, binary, FUEL) == 42
 
 
 def test_a_damaged_module_is_made_again(cache: Cache, binary: Path) -> None:
@@ -204,7 +203,7 @@ def test_a_module_can_be_used_while_it_is_written(
         path.write_bytes(module.serialize())
 
     monkeypatch.setattr("wasm_kernel.engine.compiler._serialize", when_used)
-    with Compiler(cache).being_kept(described(binary), EPOCH, silent) as compiled:
+    with Compiler(cache).being_kept(described(binary), UNCHECKED, silent) as compiled:
         assert [each.name for each in compiled.module.exports] == ["f"]
         assert modules_in(cache) == []
         used.set()
@@ -218,7 +217,10 @@ def test_work_for_the_time_of_compiling_is_done_when_code_was_compiled(
 
     def compile_it() -> None:
         with Compiler(cache).being_kept(
-            described(binary), EPOCH, silent, lambda: done.append(threading.current_thread().name)
+            described(binary),
+            UNCHECKED,
+            silent,
+            lambda: done.append(threading.current_thread().name),
         ):
             assert len(done) == 1
 
@@ -227,7 +229,7 @@ def test_work_for_the_time_of_compiling_is_done_when_code_was_compiled(
     compile_it()  # the code in the cache is up to date, so nothing is done
     cache.remove(modules_in(cache)[0].name)
     with pytest.raises(ZeroDivisionError):
-        Compiler(cache).being_kept(described(binary), EPOCH, silent, lambda: 1 // 0).__enter__()
+        Compiler(cache).being_kept(described(binary), UNCHECKED, silent, lambda: 1 // 0).__enter__()
 
 
 def test_a_disk_that_is_full_is_told(
@@ -235,7 +237,7 @@ def test_a_disk_that_is_full_is_told(
 ) -> None:
     monkeypatch.setattr("wasm_kernel.engine.compiler._serialize", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        Compiler(cache).module(described(binary), EPOCH, silent)
+        Compiler(cache).module(described(binary), UNCHECKED, silent)
     assert list(cache.folder.glob("*.cwasm")) == []
 
 

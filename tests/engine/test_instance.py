@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,8 @@ import wasmtime
 
 from tests.engine.tiny import MIB, Guest
 from tests.faces import PATIENCE
-from wasm_kernel.engine.clock import NO_SIGNALS, StopReason
-from wasm_kernel.engine.flavours import FUEL_EPOCH
+from wasm_kernel.engine.clock import StopReason
+from wasm_kernel.engine.flavours import FUEL
 from wasm_kernel.engine.instance import stop_error
 from wasm_kernel.engine.thread import STACK_BYTES, GuestThread
 from wasm_kernel.engine.wasmtime_api import CallEnd
@@ -105,7 +104,7 @@ def test_an_endless_recursion_exhausts_the_stack_and_not_the_process(tmp_path: P
 
 
 def test_fuel_runs_out(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, flavour=FUEL_EPOCH)
+    guest = Guest(tmp_path, flavour=FUEL)
     try:
         error = stopped(guest, "spin", fuel=100_000)
         assert isinstance(error, OutOfFuel)
@@ -116,7 +115,7 @@ def test_fuel_runs_out(tmp_path: Path) -> None:
 
 
 def test_lowering_fuel_says_what_it_took(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, flavour=FUEL_EPOCH)
+    guest = Guest(tmp_path, flavour=FUEL)
     try:
         guest.call("nothing", fuel=1000)
         left = guest.instance.fuel_left
@@ -130,19 +129,6 @@ def test_lowering_fuel_says_what_it_took(tmp_path: Path) -> None:
 def test_unmetered_code_has_no_fuel(guest: Guest) -> None:
     assert guest.instance.fuel_left is None
     assert guest.instance.lower_fuel(1) == 0
-
-
-def test_a_computing_guest_is_stopped_at_its_deadline(guest: Guest) -> None:
-    guest.clock.arm(NO_SIGNALS, 0.1, 1.0)
-    begun = time.monotonic()
-    error = stopped(guest, "spin")
-    assert isinstance(error, CellTimeout)
-    assert time.monotonic() - begun < PATIENCE
-
-
-def test_a_computing_guest_is_stopped_when_its_sandbox_closes(guest: Guest) -> None:
-    threading.Timer(0.1, guest.clock.close).start()
-    assert isinstance(stopped(guest, "spin"), GuestClosed)
 
 
 def test_memory_grows_to_its_limit_and_no_further(tmp_path: Path) -> None:
@@ -255,7 +241,7 @@ def test_the_last_job_runs_after_all_others_once() -> None:
 
 
 def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, flavour=FUEL_EPOCH)
+    guest = Guest(tmp_path, flavour=FUEL)
     try:
         assert isinstance(stopped(guest, "nothing", fuel=1), OutOfFuel)
     finally:

@@ -19,7 +19,7 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
-from wasm_kernel.engine.flavours import EPOCH, Flavour
+from wasm_kernel.engine.flavours import UNCHECKED, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.guests.python.guest import HostChannel
@@ -89,7 +89,7 @@ def _arm(name: str, body: str) -> str:
 
 
 @cache
-def compiled(flavour: Flavour = EPOCH, pages: int = 8) -> Compiled:
+def compiled(flavour: Flavour = UNCHECKED, pages: int = 8) -> Compiled:
     """The tiny guest, compiled once per run and flavour."""
     engine = Compiler(Cache(Path("unused"))).engine(flavour, 8 * MIB)
     return Compiled(engine, wasmtime.Module(engine, text(pages)), flavour)
@@ -120,7 +120,7 @@ class Guest:
         self,
         folder: Path,
         *,
-        flavour: Flavour = EPOCH,
+        flavour: Flavour = UNCHECKED,
         mounts: tuple[Preopen, ...] = (),
         beneath: Preopen | None = None,
         handler: Callable[[bytes], bytes] = lambda data: data,

@@ -10,7 +10,7 @@ import pytest
 from wasm_kernel.errors import FrameError
 from wasm_kernel.execution.comms import TARGETS_MOST, Comms, TooManyComms
 from wasm_kernel.execution.interfaces import NoListener
-from wasm_kernel.guests.protocol import CommTarget, comm_request, decode
+from wasm_kernel.guests.protocol import CommTarget, Output, Stream, comm_request, decode
 from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
 
 OPENED = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
@@ -52,6 +52,31 @@ def test_a_field_of_the_wrong_kind_is_refused(why: str, fields: dict[str, Any]) 
     with pytest.raises(FrameError) as caught:
         frame(**fields)
     assert why in caught.value.why
+
+
+class Told(NoListener):
+    """Collects what the user is told."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def emit(self, output: Output) -> None:
+        assert isinstance(output, Stream)
+        self.text += output.text
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (CommMessage("msg", "c", {"x": float("nan")}), "can't be delivered"),
+        (CommMessage("msg", "c", buffers=(bytes(60 << 20),)), "the most is 48 MiB"),
+    ],
+)
+def test_what_fits_no_frame_is_refused_in_words(message: CommMessage, words: str) -> None:
+    comms, told = Comms(), Told()
+    comms.from_guest(frame())
+    assert comms.from_page(message, {}, told) is None
+    assert words in told.text
 
 
 def test_what_a_front_end_says_becomes_a_request() -> None:

@@ -14,7 +14,7 @@ from tests.execution.conftest import Opening
 from tests.faces import PATIENCE, says, wait_for
 from tests.local import Isolation, LocalSandbox, create_sandbox
 from wasm_kernel import SandboxClosed
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -268,7 +268,7 @@ def test_variables_are_kept_when_the_compiled_code_is_ready(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox.execute("x = 41; squares = (i * i for i in range(9)); next(squares)\nopen('f', 'w')")
-    better, first = replace(EPOCH), sandbox._runner.guest
+    better, first = replace(UNCHECKED), sandbox._runner.guest
     monkeypatch.setattr(sandbox._language, "code_for", lambda flavour: better)
     assert sandbox.execute("x += 1; print(x, next(squares))").stdout == "42 1\n"
     moved = sandbox._runner.guest

@@ -152,15 +152,6 @@ def test_warming_prepares_the_code_of_all_sessions_or_of_those_with_fuel(
     assert f"{which} at once" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [["--flavour"], ["--flavour", "unchecked"], ["--flavour=fuel"]])
-def test_the_option_of_earlier_versions_says_what_to_type_now(
-    options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["warm", *options])
-    assert "`wasm-kernel warm --fuel` those with a fuel budget" in capsys.readouterr().err
-
-
 def test_warming_leaves_no_folder_behind(
     warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,7 +165,7 @@ def test_a_sandbox_of_ones_own_keeps_its_variables_when_its_worker_is_lost(
 def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     service: Service, how: str
 ) -> None:
-    """With epochs or without, its process is ended, and nothing else happens."""
+    """Its process is ended, and nothing else happens."""
     swallows = (
         f"lost = True\nwhile True:\n  try:\n    {BEGIN}\n    while True: pass\n  except: pass"
     )

@@ -15,7 +15,7 @@ from tests.private import folders_of
 from tests.sessions.other_process import Other
 from tests.stored import commits_in, content_of, rewritten
 from wasm_kernel import BaseSandbox, get_session_sandbox
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import read_index
 
@@ -166,7 +166,7 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     from wasm_kernel.guests.python.language import shared_language
 
     language = shared_language(None)
-    real = language.prepare(EPOCH, lambda text: None).id
+    real = language.prepare(UNCHECKED, lambda text: None).id
     another = "0" * len(real)
     with Folder.open(history) as folder:
         assert read_index(folder).image == real
@@ -186,7 +186,7 @@ def test_variables_saved_over_an_older_image_are_not_laid_over_a_new_one(
     from wasm_kernel.guests.python.language import shared_language
 
     language = shared_language(None)
-    image = language.prepare(EPOCH, lambda text: None)
+    image = language.prepare(UNCHECKED, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
     monkeypatch.setattr(language.prepared, "_image", another)
     with local.create_sandbox(workspace=root / ID, resume="always") as sandbox:

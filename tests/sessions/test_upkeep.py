@@ -216,7 +216,7 @@ def test_compiled_code_of_an_earlier_version_goes(
     cache = tmp_path / "cache"
     cache.mkdir()
     monkeypatch.setenv(ENVIRONMENT, str(cache))
-    code = cache / f"{0:032x}-epoch.cwasm"
+    code = cache / f"{0:032x}-unchecked.cwasm"
     code.touch()
     kept(root)
     assert code.exists()

@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.local import create_sandbox
-from tests.soak import killable
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.flavours import (
     BASELINE,
     BASELINE_SETTING,
-    THIS_PROCESS,
     UNCHECKED,
     Flavour,
 )
@@ -86,12 +84,6 @@ x = sympy.Symbol('x'); print(sympy.factor(x**8 - 1), sympy.integrate(sympy.exp(-
 ]
 
 
-@pytest.fixture
-def as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process may run guests without epochs, as a worker's."""
-    monkeypatch.setattr(THIS_PROCESS, "owner", killable.Owner())
-
-
 def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The output of the cells in code of this flavour."""
     monkeypatch.setattr(PythonLanguage, "code_for", lambda *_: flavour)
@@ -103,7 +95,7 @@ def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_both_compilers_code_prints_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None, as_worker: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
     monkeypatch.setattr(background, "begin", lambda *_: None)
     both = [outputs(tmp_path / each.name, each, monkeypatch) for each in (UNCHECKED, BASELINE)]
@@ -111,7 +103,7 @@ def test_both_compilers_code_prints_the_same(
 
 
 def test_a_first_session_begins_soon_and_moves_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_worker: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BASELINE_SETTING, "1")
     language = PythonLanguage(Cache(tmp_path / "cache"))

@@ -1,13 +1,11 @@
 """Time limits of a running guest: deadlines, interrupts, waits that can be woken.
 
 One `Clock` belongs to one sandbox and outlives its instances. The guest's thread arms it for a
-turn, asks `on_epoch` at every tick whether to stop, and waits through `wait`; any thread may call
-`interrupt` and `close`. The ticker is one thread per process that advances the epochs of the
-engines whose guests run.
+turn and waits through `wait`; any thread may call `interrupt` and `close`. The ticker is one thread
+per process; it calls `watch` for each guest that runs.
 
-Code without epochs never asks. So the ticker calls `watch`, which passes interrupts to the guest
-while it runs. `watch` also interrupts a guest whose time is over, and its call then ends as if an
-epoch had stopped it. A guest that does not react can only be killed.
+`watch` passes interrupts to the guest, also the one that tells it that its time is over. A guest
+that does not react within its grace ends with its process, which its owner kills.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ class Clock:
         self._grace_until: float | None = None  # when an interrupted guest is stopped
         self._second_interrupt = False
         self._woken = False  # a wait ended for an interrupt of this turn
-        self._kill_at: float | None = None  # when a guest without epochs must be killed
+        self._kill_at: float | None = None  # when a guest whose time is over must be killed
         self.reason: StopReason | None = None
         self._cell: Interruptible | None = None  # the one that is served
         self._early = False  # it was interrupted before its own turn
@@ -240,7 +238,7 @@ class Clock:
     def should_stop(self) -> bool:
         """Returns whether a wait in the host must end: for an interrupt or the deadline.
 
-        While the guest waits for the host no epoch fires, so the deadline is checked here.
+        While the guest waits for the host nothing calls `watch`, so the deadline is checked here.
         """
         with self._changed:
             return self._should_stop()
@@ -271,14 +269,8 @@ class Clock:
         elif self._deadline is not None and self._paused_at is None and now >= self._deadline:
             self._at_deadline()
 
-    def on_epoch(self) -> bool:
-        """Checks the time on the guest's thread; returns whether the call must end."""
-        with self._changed:
-            self._look(time.monotonic())
-            return self.reason is not None
-
     def watch(self) -> StopReason | None:
-        """Checks the time of a guest without epochs while it runs.
+        """Checks the time of a guest while it runs.
 
         The ticker's thread calls this, or the guest's after a host call. A guest whose time is over
         gets an interrupt, and its grace to return. If it does not, `watch` returns the reason why
@@ -348,20 +340,51 @@ class Clock:
             self.reason = StopReason("deadline", self._limit, self._own)
 
 
+class ProcessOwner(Protocol):
+    """The owner of this process, which may kill it and outlives it."""
+
+    def kill(self, reason: StopReason) -> None:
+        """Has this process killed, because its guest does not stop.
+
+        Called once, on the ticker's thread or the guest's. Until the kill, the guest may go on, and
+        other threads may finish what they write, such as the last commit.
+        """
+
+
+class ThisProcess:
+    """This process, which its owner kills with its guest when that does not stop.
+
+    Without an owner, as while a base image is made, only our own code runs, which always returns.
+    """
+
+    def __init__(self) -> None:
+        self.owner: ProcessOwner | None = None
+        self._is_ending = False
+
+    def kill(self, reason: StopReason) -> None:
+        """Asks the owner to kill this process, once."""
+        if self.owner is not None and not self._is_ending:
+            self._is_ending = True
+            self.owner.kill(reason)
+
+
+THIS_PROCESS = ThisProcess()
+
+
 class Ticker:
-    """The thread that advances epochs every `TICK_SECONDS` while a guest runs; one per process."""
+    """The thread that checks each running guest every `TICK_SECONDS`; one per process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running: dict[int, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, key: int, advance: Callable[[], None]) -> None:
-        """Adds a guest that starts to run; `advance` moves its engine's epoch on."""
+    def add(self, key: int, check: Callable[[], None]) -> None:
+        """Adds a guest that starts to run, and the function that checks it."""
         with self._changed:
-            self._running[key] = advance
+            self._running[key] = check
             if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._tick, name="epochs", daemon=True)
+                thread = threading.Thread(target=self._tick, name="ticker", daemon=True)
                 thread.start()
                 self._thread = thread  # only once it runs: otherwise the next guest tries again
             self._changed.notify()
@@ -380,12 +403,12 @@ class Ticker:
             with self._changed:
                 while not self._running:
                     self._changed.wait()
-                advances = set(self._running.values())
-            for advance in advances:
+                checks = set(self._running.values())
+            for check in checks:
                 try:
-                    advance()
+                    check()
                 except Exception:  # all other guests would run without limits
-                    _LOG.exception("a guest's epoch can't be advanced")
+                    _LOG.exception("a guest's time can't be checked")
             time.sleep(TICK_SECONDS)
 
 

@@ -73,7 +73,6 @@ def _engine(flavour: Flavour, stack_bytes: int, processor: Processor | None) -> 
     if flavour.is_baseline:
         wasmtime_api.use_baseline_compiler(config)
     config.consume_fuel = flavour.fuel
-    config.epoch_interruption = flavour.epochs
     wasmtime_api.set_async_stack(
         config, stack_bytes
     )  # first: wasmtime aborts if the next is larger

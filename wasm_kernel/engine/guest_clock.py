@@ -7,7 +7,7 @@ time.
 
 The guest sleeps through the turn's clock, which an interrupt or a deadline ends. A sleep that is
 cut short answers success: the interrupt is then pending in the guest, which raises it at once.
-wasmtime's own `poll_oneoff` would block in the host, where neither fuel nor epochs fire.
+wasmtime's own `poll_oneoff` would block in the host, where no interrupt reaches it.
 
 Source of the layouts: `subscription` (48 bytes) and `event` (32 bytes) of WASI preview 1.
 """

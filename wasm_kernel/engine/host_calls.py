@@ -101,9 +101,9 @@ class BoundGuest(Protocol):
         """Calls an export. Raises `GuestStopped` if the call does not return."""
 
     def count_work(self, fuel: int) -> bool:
-        """Counts work in the guest's place, and checks the time; returns whether to go on.
+        """Counts work in the guest's place; returns whether there is fuel and time to go on.
 
-        Long work is counted piece by piece. After False, the guest's call ends once the handler has
+        Long work is counted piece by piece. After False, the guest ends soon once the handler has
         returned.
         """
 

@@ -20,9 +20,8 @@ import wasmtime
 from msgspec import Struct, field
 
 from wasm_kernel.engine import guest_clock, wasmtime_api
-from wasm_kernel.engine.clock import TICKER, Clock, StopReason
+from wasm_kernel.engine.clock import THIS_PROCESS, TICKER, Clock, StopReason
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.engine.guest_clock import GuestClock
 from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions, Import
 from wasm_kernel.engine.streams import OutputStreams
@@ -41,23 +40,22 @@ if TYPE_CHECKING:
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page
-_LOOK_SECONDS = 0.001  # processor time of a guest without epochs between two checks of its time
+_LOOK_SECONDS = 0.001  # processor time of a guest between two checks of its time
 
 
 class InstanceOptions(Struct, frozen=True):
     """The options that a guest is started with.
 
     `memory_bytes` is the most that its memory may grow to. `clock_before` is the monotonic time at
-    which the earlier instance ended, in nanoseconds. With `own_code` it runs only our own code,
-    which always returns. With `deterministic`, its clock and random numbers are those of every such
-    instance. With `refuses_others` it may have imports that no host answers; a call of one ends it.
+    which the earlier instance ended, in nanoseconds. With `deterministic`, its clock and random
+    numbers are those of every such instance. With `refuses_others` it may have imports that no host
+    answers; a call of one ends it.
     """
 
     memory_bytes: int
     argv: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     clock_before: int = 0
-    own_code: bool = False
     deterministic: bool = False
     refuses_others: bool = False
 
@@ -85,11 +83,8 @@ class Instance:
         """Instantiates a guest; the clock and the streams outlive it.
 
         `hosts` answer the imports besides the engine's own and wasmtime's. Raises `HostFailed` if
-        there is no memory for the guest, `RuntimeError` if this process may not run code of its
-        flavour.
+        there is no memory for the guest.
         """
-        if not options.own_code:
-            THIS_PROCESS.check(compiled.flavour)
         self._owner = threading.get_ident()
         self._processor_time = time.pthread_getcpuclockid(self._owner)
         self._ran = 0.0  # its processor time at the last check
@@ -107,7 +102,6 @@ class Instance:
             self._time = SteppedClock(streams, options.clock_before)
             self.random = self._time.random
         self._store = self._make_store(options)
-        self._epochs = wasmtime_api.watch_epochs(self._store, self._on_epoch)
         hosts = (self._time, *hosts)
         self._dispatcher = Dispatcher.of(self._engine, hosts)
         try:
@@ -125,7 +119,6 @@ class Instance:
         store.set_limits(memory_size=options.memory_bytes)
         if self._flavour.fuel:
             store.set_fuel(UNLIMITED_FUEL)
-        store.set_epoch_deadline(1)
         earliest = time.monotonic_ns()
         wasi = wasmtime.WasiConfig()
         wasi.argv = list(options.argv)
@@ -143,12 +136,8 @@ class Instance:
         self.memory = GuestMemory(wasmtime_api.RawMemory(self._context, self._memory))
         self._dispatcher.bind(self, hosts)
 
-    def _on_epoch(self) -> bool:
-        self._streams.on_tick()
-        return self._clock.on_epoch()
-
     def _watch(self) -> None:
-        """Does the work of an epoch, on the ticker's thread, while the guest computes.
+        """Checks the guest on the ticker's thread, while it computes.
 
         If the guest is in a host call, the check follows when that call ends.
         """
@@ -171,23 +160,18 @@ class Instance:
             THIS_PROCESS.kill(reason)
 
     def count_work(self, fuel: int) -> bool:
-        """Burns fuel for work that the host does in the guest's place, and checks the time.
+        """Burns fuel for work that the host does in the guest's place.
 
-        Returns whether to do the work. If not, fuel or time is over, and the guest's next check
-        ends it. For a guest without epochs the ticker's thread checks the time, as while the guest
-        computes, and the work goes on until the process is killed.
+        Returns whether to do the work. If not, fuel or time is over, and the guest ends soon. The
+        ticker's thread checks the time during the work, as while the guest computes.
         """
         left = self.fuel_left
         if left is not None:
             self._store.set_fuel(max(0, left - fuel))
             if left < fuel:
                 return False
-        if not self._flavour.epochs:
-            self._dispatcher.is_in_host = False
-        elif self._on_epoch():
-            self._engine.increment_epoch()  # or the next check would be as late as the next tick
-            return False
-        return True
+        self._dispatcher.is_in_host = False
+        return self._clock.reason is None
 
     def monotonic(self) -> int:
         """Returns the guest's monotonic time in nanoseconds."""
@@ -212,8 +196,7 @@ class Instance:
         if self._flavour.fuel:
             self._store.set_fuel(UNLIMITED_FUEL if fuel is None else fuel)
         self._fuel = fuel
-        advance = self._engine.increment_epoch if self._flavour.epochs else self._watch
-        TICKER.add(id(self), advance)
+        TICKER.add(id(self), self._watch)
         try:
             yield
         finally:
@@ -239,8 +222,7 @@ class Instance:
         from_host, self._dispatcher.is_in_host = self._dispatcher.is_in_host, False
         end = function(ctypes.addressof(slots), len(slots) // 2)
         self._dispatcher.is_in_host = from_host
-        is_over = not self._flavour.epochs and self._clock.reason is not None
-        if end is None and is_over and not from_host:
+        if end is None and self._clock.reason is not None and not from_host:
             end = CallEnd()  # it took the interrupt, which came because its time was over
         if end is not None:
             raise stop_error(end, self._clock.reason, fuel=self._fuel)
@@ -268,7 +250,6 @@ class Instance:
             self._closed = True
             self._store.close()
             self._dispatcher.release()
-            self._epochs = None
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

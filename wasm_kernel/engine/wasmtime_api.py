@@ -6,8 +6,6 @@ wasmtime-py has no public way to
   (`wasmtime_config_async_stack_size_set`);
 - compile with the baseline compiler, and what that asks for with exceptions
   (`wasmtime_config_strategy_set`, `…_wasm_exceptions_set`, `…_gc_support_set`);
-- hang a callback on a store's epoch deadline (`wasmtime_store_epoch_deadline_callback`), the one
-  way for the host to act on the guest's thread while the guest computes;
 - define a host function without an object for each value (`wasmtime_linker_define_func_unchecked`)
   and call back into the guest the same way (`wasmtime_func_call_unchecked`): ten times faster;
 - read a trap's code and an exit status without going through exceptions
@@ -52,14 +50,12 @@ _NEEDED = (
     "wasmtime_config_cranelift_opt_level_set",
     "wasmtime_config_wasm_exceptions_set",
     "wasmtime_config_gc_support_set",
-    "wasmtime_store_epoch_deadline_callback",
     "wasmtime_linker_define_func_unchecked",
     "wasmtime_func_unchecked_callback_t",
     "wasmtime_func_call_unchecked",
     "wasmtime_trap_code",
     "wasmtime_error_exit_status",
     "wasmtime_error_delete",
-    "wasmtime_error_new",
     "wasmtime_memory_data",
     "wasmtime_memory_data_size",
     "wasm_trap_delete",
@@ -76,7 +72,6 @@ SLOT = 16  # bytes of one wasmtime_val_raw_t: arguments and results lie in an ar
 _SIGACTION_BYTES = 512  # larger than struct sigaction on any system
 _WINCH = 2  # wasmtime_strategy_enum: auto, Cranelift, Winch
 _UNOPTIMIZED = 0  # wasmtime_opt_level_enum
-UPDATE_CONTINUE = 0  # wasmtime_update_deadline_kind_t
 
 HostFunction = Callable[[int, int], None]
 """Called with the address of the argument slots and their number; writes its result to slot 0."""
@@ -85,8 +80,6 @@ _CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 )
 _NO_FINALIZER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)()
-_epoch_type = _bindings._wasmtime_store_epoch_deadline_callback.argtypes[1]
-_epoch_no_finalizer = _bindings._wasmtime_store_epoch_deadline_callback.argtypes[3]()
 # The same C function under a prototype of our own: a raw address instead of a typed pointer for
 # the slots, which come to host functions as an address.
 _call = ctypes.CFUNCTYPE(
@@ -168,8 +161,8 @@ def define(
 class CallEnd(Struct, frozen=True):
     """The way in which a call into the guest ended early.
 
-    `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both are None if the
-    epoch callback ended it (or wasmtime failed otherwise).
+    `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both are None if its
+    time is over (or wasmtime failed otherwise).
     """
 
     trap: wasmtime.TrapCode | None = None
@@ -221,22 +214,3 @@ class RawMemory:
     def size(self) -> int:
         """Returns the size in bytes, which only ever grows."""
         return int(_bindings.wasmtime_memory_data_size(self._context, self._handle))
-
-
-def watch_epochs(store: wasmtime.Store, on_epoch: Callable[[], bool]) -> object:
-    """Calls `on_epoch` on the guest's thread at every epoch; True ends the running call.
-
-    The object returned must outlive the store.
-    """
-
-    def callback(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
-        delta[0] = 1
-        kind[0] = UPDATE_CONTINUE
-        if not on_epoch():
-            return 0
-        error = _bindings.wasmtime_error_new(ctypes.create_string_buffer(b"stopped"))
-        return ctypes.cast(error, ctypes.c_void_p).value or 0
-
-    kept = _epoch_type(callback)
-    _bindings.wasmtime_store_epoch_deadline_callback(store.ptr(), kept, None, _epoch_no_finalizer)
-    return kept

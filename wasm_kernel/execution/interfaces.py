@@ -56,8 +56,7 @@ class SessionFacts:
 class Listener(Protocol):
     """Gets the output of a running cell. Every method is called on the sandbox's own guest thread.
 
-    Only text of a guest without epochs may come on another thread while the guest computes; two
-    calls never come at once.
+    Only text may come on another thread, while the guest computes; two calls never come at once.
 
     Attributes:
         collects: Whether the cell's result also holds the output. A listener that has sent the

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
-from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
+from wasm_kernel.engine.flavours import FUEL, UNCHECKED, Flavour
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import (
     CALL_SECONDS,
@@ -185,7 +185,7 @@ class GuestRunner:
 
     @property
     def _flavour(self) -> Flavour:
-        best = THIS_PROCESS.flavour(metered=self.policy.metered)
+        best = FUEL if self.policy.metered else UNCHECKED
         # a first session imports more modules itself, and so draws other random numbers
         return best if self.policy.deterministic else self.language.code_for(best)
 

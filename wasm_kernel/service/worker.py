@@ -20,8 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.engine.flavours import THIS_PROCESS
+from wasm_kernel.engine.clock import THIS_PROCESS, StopReason
 from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
@@ -73,7 +72,7 @@ def serve(channel: Channel, language: GuestLanguage) -> None:
     assert isinstance(opened, Open), "it comes first"
     try:
         worker = _Worker(channel, language, opened)
-        THIS_PROCESS.may_be_killed_by(worker)
+        THIS_PROCESS.owner = worker
     except Exception as problem:
         channel.send(messages.failure(0, problem))
         return

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.flavours import EPOCH
+from wasm_kernel.engine.flavours import UNCHECKED
 from wasm_kernel.errors import BundleError, CacheWarning
 from wasm_kernel.guests.python import files
 from wasm_kernel.guests.python.files import GuestFiles
@@ -79,7 +79,7 @@ def test_a_process_that_may_not_write_down_what_it_found_has_it_written_down(cac
     language = PythonLanguage(cache, AskedBroker())
     language.files = files.find(cache)  # as if a caller had asked for the version
     with pytest.raises(Asked):
-        language.prepare(EPOCH, lambda text: None)
+        language.prepare(UNCHECKED, lambda text: None)
 
 
 def test_a_touched_agent_is_found_anew(
@@ -258,5 +258,5 @@ def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(
     language.files = small
     monkeypatch.setattr(language.compiler, "being_kept", lambda *_: nullcontext())
     monkeypatch.setattr(language.prepared, "image_at_hand", lambda: "the installed one")
-    language.prepare(EPOCH, lambda text: None)
+    language.prepare(UNCHECKED, lambda text: None)
     assert cache.folder_of(files.folder_name(small)) is not None

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.faces import says
 from tests.local import create_sandbox, get_session_sandbox
-from wasm_kernel.engine.flavours import BASELINE, EPOCH, UNCHECKED
+from wasm_kernel.engine.flavours import BASELINE, UNCHECKED
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import prepare_on_own_thread
 from wasm_kernel.guests.python.language import PythonLanguage, shared_language
@@ -56,7 +56,7 @@ def beginner(warm: None) -> PythonLanguage:
     language = PythonLanguage()
     language._prepared_for = lambda flavour: language.small  # type: ignore[method-assign]
     language.prepared.image_at_hand = lambda: None  # type: ignore[method-assign]
-    prepare_on_own_thread(language, EPOCH, lambda text: None)
+    prepare_on_own_thread(language, UNCHECKED, lambda text: None)
     return language
 
 

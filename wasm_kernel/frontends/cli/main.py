@@ -91,9 +91,6 @@ def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     warm.add_argument(
         "--fuel", action="store_true", help="the code for sessions with a fuel budget instead"
     )
-    warm.add_argument(
-        "--flavour", nargs="?", const="", help=argparse.SUPPRESS
-    )  # of earlier versions
     carried = warm.add_mutually_exclusive_group()
     carried.add_argument(
         "--export",
@@ -170,11 +167,6 @@ def _warm(options: argparse.Namespace) -> None:
     def say(line: str) -> None:
         print(line, flush=True)
 
-    if options.flavour is not None:
-        options.usage(
-            "there is no --flavour any more: `wasm-kernel warm` serves all sessions, and "
-            "`wasm-kernel warm --fuel` those with a fuel budget"
-        )
     if (options.source is None) != (options.sha256 is None):
         options.usage("--import and --sha256 come together: the digest is what --export printed")
     if options.source is not None:

@@ -230,7 +230,7 @@ class JavaScriptGuest:
 
     def _strip(self, source: str) -> str | None:
         try:
-            text = self._strippers.strip(source, self.instance, self.interrupts)
+            text = self._strippers.strip(source, self.instance)
         except TypeScriptError as problem:
             self.interrupts.take()
             return self._step("unstripped", self._text(str(problem)))
@@ -243,7 +243,7 @@ class JavaScriptGuest:
         """
         marked = self._laid("mark", source)
         try:
-            stripped = self._strippers.strip(marked, self.instance, self.interrupts)
+            stripped = self._strippers.strip(marked, self.instance)
         except TypeScriptError as problem:
             told = [source, self._first_unexpected(source), str(problem)]
             raise TypeScriptError(self._laid("place", json.dumps(told))) from None
@@ -262,7 +262,7 @@ class JavaScriptGuest:
         except (TypeScriptError, msgspec.MsgspecError):
             return -1
         return first_unexpected(
-            source, ends, lambda text: self._strippers.strip(text, self.instance, self.interrupts)
+            source, ends, lambda text: self._strippers.strip(text, self.instance)
         )
 
     def _laid(self, event: str, text: str) -> str:

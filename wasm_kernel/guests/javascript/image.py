@@ -121,7 +121,7 @@ class ImageBuilder:
     def _raw(self) -> Iterator[tuple[Instance, HostImports]]:
         """Runs a guest without an image, with the binary's initial memory."""
         host = HostImports(Interrupts())
-        options = InstanceOptions(_MEMORY, own_code=True)
+        options = InstanceOptions(_MEMORY)
         instance = Instance(self._compiled, (host,), options, Clock(), OutputStreams())
         with contextlib.closing(instance):
             yield instance, host

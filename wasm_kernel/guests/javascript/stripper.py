@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from wasm_kernel.engine.clock import Clock, Signals, StopReason
+from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import OutputStreams
@@ -28,37 +28,20 @@ class TypeScriptError(Exception):
     """A text is not TypeScript; `str()` says why."""
 
 
-class _StrippersClock(Clock):
-    """A clock that stops the second guest when the cell is interrupted, as no state is lost."""
-
-    def __init__(self, of_cell: Clock, interrupts: Signals) -> None:
-        super().__init__()
-        self._of_cell, self._interrupts = of_cell, interrupts
-
-    def on_epoch(self) -> bool:
-        is_over = self._of_cell.on_epoch()
-        self.reason = self._of_cell.reason
-        return is_over or self._interrupts.pending()
-
-    def watch(self) -> StopReason | None:
-        return self._of_cell.watch()
-
-
 class StripperFactory:
     """Takes types out of the texts of one guest, in a second one of at most `memory_bytes`."""
 
     def __init__(self, compiled: Callable[[], Compiled], clock: Clock, memory_bytes: int) -> None:
         self._compiled, self._clock, self._memory_bytes = compiled, clock, memory_bytes
 
-    def strip(self, source: str, cell: Instance, signals: Signals) -> str:
+    def strip(self, source: str, cell: Instance) -> str:
         """Returns a text without its types; comments in front of statements stay.
 
-        The fuel and the interrupts are those of the waiting cell. Raises `TypeScriptError` if the
-        text can't be parsed, `GuestStopped` if time or fuel are over.
+        The fuel and the time are those of the waiting cell. Raises `TypeScriptError` if the text
+        can't be parsed, `GuestStopped` if time or fuel are over.
         """
-        clock = _StrippersClock(self._clock, signals)
         options = InstanceOptions(self._memory_bytes)
-        instance = Instance(self._compiled(), (), options, clock, OutputStreams())
+        instance = Instance(self._compiled(), (), options, self._clock, OutputStreams())
         fuel = cell.fuel_left
         try:
             with instance.turn(fuel):

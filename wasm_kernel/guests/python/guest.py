@@ -372,7 +372,7 @@ class ImageBuilder:
             open_files=policy.open_files,
             should_stop=clock.should_stop,
         )
-        options = InstanceOptions(_BOOT_MEMORY, argv=ARGV, env=ENV, own_code=True)
+        options = InstanceOptions(_BOOT_MEMORY, argv=ARGV, env=ENV)
         hosts = (WasiFiles(files, streams.devices()), HostChannel(answer))
         with contextlib.closing(files):
             instance = Instance(self._compiled, hosts, options, clock, streams)

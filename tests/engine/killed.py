@@ -1,4 +1,4 @@
-"""A process that may be killed, with tiny guests that have no epochs: `test_flavours.py` runs it.
+"""A process that may be killed, with tiny guests: `test_kills.py` runs it.
 
 Each scene is a function here, which prints facts for the test.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.engine.tiny import Guest
-from wasm_kernel.engine.clock import StopReason
-from wasm_kernel.engine.flavours import FLAVOURS, THIS_PROCESS, Flavour
+from wasm_kernel.engine.clock import THIS_PROCESS, StopReason
+from wasm_kernel.engine.flavours import FLAVOURS, Flavour
 from wasm_kernel.errors import GuestStopped
 from wasm_kernel.guests.python.guest import SignalWords
 
@@ -70,7 +70,7 @@ class Scenes:
         self._ends("spin_until")
 
     def deadline(self) -> None:
-        """A guest whose time is over, and that reacts, ends as if an epoch had stopped it."""
+        """A guest whose time is over, and that reacts, is stopped without a kill."""
         self._guest.clock.arm(self._signals, 0.05, 60.0)
         self._ends("spin_until")
 
@@ -113,7 +113,7 @@ class Scenes:
         self._ends("spin")
 
     def work(self) -> None:
-        """A guest for which the host works without end ends with the process."""
+        """The work of the host for a guest ends when the guest's time is over."""
         self._guest.clock.arm(self._signals, 60.0, 0.05)
         lower = self._guest.clock.lower_deadline
         threading.Thread(target=lambda: WORKING.wait() and lower(0.0), daemon=True).start()
@@ -142,7 +142,7 @@ def guest_in(folder: Path, flavour: Flavour, *, is_short: bool) -> Guest:
 
 
 def main(flavour: Flavour, scenes: list[str]) -> None:
-    THIS_PROCESS.may_be_killed_by(Owner())
+    THIS_PROCESS.owner = Owner()
     for scene in scenes:
         with TemporaryDirectory() as folder:
             guest = guest_in(Path(folder), flavour, is_short=scene == "asking")
