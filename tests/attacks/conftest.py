@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests import local
-from tests.attacks import hasty_worker
 from tests.faces import PATIENCE, process_of, put_back
 from tests.local import Isolation
+from tests.patched_worker import patched
 from tests.peak import Peak
 from wasm_kernel import (
     BaseSandbox,
@@ -27,9 +26,6 @@ from wasm_kernel import (
 )
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.linux import trees
-from wasm_kernel.service import fork_process
-from wasm_kernel.service.fork_server import ForkServer
-from wasm_kernel.service.program_home import own_workers
 
 SMALL = ExecutionPolicy(
     cell_timeout=PATIENCE,  # an attack that should reach one of these three limits sets its own
@@ -152,10 +148,7 @@ def made_in(where: Isolation, workspace: Path, policy: ExecutionPolicy) -> BaseS
 @pytest.fixture(scope="module")
 def hasty_workers() -> Iterator[None]:
     """The workers of the file count a guest sooner as unable to begin a cell."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.closing(ForkServer()) as server:
-        patch.setattr(fork_process, "PROGRAM", hasty_worker.__name__)
-        patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
-        patch.setattr(own_workers(), "fork_server", server)
+    with patched(engine__clock__BEGIN_LEAST=0.4, engine__clock__BEGIN_SECONDS=0.7):
         yield
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.patched_worker import patched
 from tests.peak import MB
 from tests.sampled import sampled
 from wasm_kernel import FrameError, NoListener
-from wasm_kernel.execution import comms
 from wasm_kernel.result import CommKind, CommMessage
 
 RSS = 768 * MB  # bytes for guest and host together; the guest alone may have as much
@@ -81,16 +81,14 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(
     flooded.lives()
 
 
-def test_case_22_a_number_of_comms_may_be_open(
-    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comms, "COMMS_MOST", 500)
-    many, page = fresh_victim_of(where="in-process"), Page()
-    code = "from comm import create_comm\nkeep = [create_comm('t') for _ in range(600)]"
-    many.run(code, listener=page)
-    assert len(page.said) == 500
-    assert len(many.sandbox.comms().result(SECONDS)) <= 500
-    many.lives()
+def test_case_22_a_number_of_comms_may_be_open(fresh_victim_of: Making) -> None:
+    with patched(execution__comms__COMMS_MOST=500):
+        many, page = fresh_victim_of(), Page()
+        code = "from comm import create_comm\nkeep = [create_comm('t') for _ in range(600)]"
+        many.run(code, listener=page)
+        assert len(page.said) == 500
+        assert len(many.sandbox.comms().result(SECONDS)) <= 500
+        many.lives()
 
 
 def test_case_22_a_flood_in_a_callback_ends_with_it(victim_of: Making) -> None:

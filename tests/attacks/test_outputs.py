@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.patched_worker import patched
 from tests.peak import MB
 from tests.sampled import sampled
-from wasm_kernel.execution import limits
 
 RSS = 400 * MB  # that the host may grow by
 
@@ -63,14 +63,13 @@ def test_case_22_a_cap_on_displays_names_its_setting_once(victim: Victim) -> Non
     assert len(result.stderr) < 1000
 
 
-def test_case_22_an_error_flood_is_bounded(
-    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "ERROR_BYTES", 1 << 20)
-    victim = fresh_victim_of(where="in-process")
-    peak = victim.peak()
+def test_case_22_an_error_flood_is_bounded(fresh_victim_of: Making) -> None:
     show = "get_ipython()._showtraceback(ValueError, ValueError('x'), ['y' * 10**5])"
-    result = victim.run(f"for _ in range(20): {show}")
+    with patched(execution__limits__ERROR_BYTES=1 << 20):
+        victim = fresh_victim_of()
+        victim.says("1")
+        peak = victim.peak()
+        result = victim.run(f"for _ in range(20): {show}")
     assert result.stderr.count("display_bytes") == 1
     assert peak.grown < RSS
 

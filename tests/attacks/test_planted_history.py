@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import local
 from tests.faces import process_of
 from tests.peak import MB, Peak, of_process
 from tests.sampled import sampled
@@ -41,7 +40,7 @@ def place_of(root: Path, name: str) -> Path:
 @pytest.fixture
 def saved(warm: None, tmp_path: Path) -> Path:
     """The root of a session that has a history of two cells."""
-    with local.get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
         assert sandbox.execute("x = 1").success
         assert sandbox.execute("x = 2").success
     return tmp_path

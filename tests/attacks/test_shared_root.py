@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import local
 from tests.faces import A_UUID
 from wasm_kernel import (
     BaseSandbox,
@@ -25,13 +24,13 @@ UUID = ids.new()
 def root(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("shared") / "workspace"
     for name in ("named", UUID):
-        with local.get_session_sandbox(name, workspace_root=root) as sandbox:
+        with get_session_sandbox(name, workspace_root=root) as sandbox:
             sandbox.execute("open('secret', 'w').write('SECRET'); x = 1")
     (root / "copied").mkdir()
     (root / "copied" / ".metadata.json").write_text("{}")
     (root / "copied" / "secret").write_text("SECRET")
     (root / "below").mkdir()
-    with local.get_session_sandbox("deep", workspace_root=root / "below") as sandbox:
+    with get_session_sandbox("deep", workspace_root=root / "below") as sandbox:
         sandbox.execute("open('secret', 'w').write('SECRET')")
     (root / "mine").mkdir()
     (root / "mine" / "file").write_text("mine")

@@ -15,7 +15,7 @@ import pytest
 from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.faces import happens, says
-from tests.local import LocalSandbox, get_session_sandbox
+from wasm_kernel import Sandbox, get_session_sandbox
 from wasm_kernel.sessions import ids
 
 FILES = 9000
@@ -63,7 +63,7 @@ def forked(kernel: RealKernel, cell: str = "%fork") -> str:
     return said["stdout"].split()[1]
 
 
-def opened(session: str, sessions: Path) -> LocalSandbox:
+def opened(session: str, sessions: Path) -> Sandbox:
     return get_session_sandbox(session, workspace_root=sessions)
 
 

@@ -18,7 +18,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.local import get_session_sandbox
+from wasm_kernel import get_session_sandbox
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = ("1-tour", "2-limits", "3-files", "4-time-travel")

@@ -12,10 +12,16 @@ from structlog.testing import CapturingLogger
 
 import wasm_kernel
 from tests import documented
-from tests.local import LocalSandbox, create_sandbox
-from wasm_kernel import ExecutionPolicy, Resume, SandboxLogger
+from wasm_kernel import (
+    ExecutionPolicy,
+    Resume,
+    Sandbox,
+    SandboxLogger,
+    create_sandbox,
+    get_session_sandbox,
+)
 
-Opening = Callable[..., LocalSandbox]
+Opening = Callable[..., Sandbox]
 SECRET = "the_secret_name"
 
 
@@ -39,15 +45,12 @@ def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Op
     """Sandboxes on one workspace that write to the log."""
     with ExitStack() as stack:
 
-        def one(resume: Resume = Resume.NEVER, quiet: bool = False, **limits: Any) -> LocalSandbox:
-            made = create_sandbox(
-                workspace=tmp_path / "app",
-                policy=ExecutionPolicy(**limits),
-                logger=SandboxLogger(captured),
-                session_id="abc-123",
-                resume=resume,
-                quiet=quiet,
-            )
+        def one(resume: Resume = Resume.NEVER, session: str = "", **limits: Any) -> Sandbox:
+            logger, policy = SandboxLogger(captured), ExecutionPolicy(**limits)
+            if session:
+                made = get_session_sandbox(session, "python", policy, tmp_path, logger)
+            else:
+                made = create_sandbox("python", tmp_path / "app", policy, logger, resume=resume)
             stack.callback(made.close)
             return made
 
@@ -57,7 +60,7 @@ def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Op
 
 
 def test_a_lost_guest_is_a_trap_and_a_rollback(opened: Opening, captured: CapturingLogger) -> None:
-    sandbox = opened()
+    sandbox = opened(session="abc-123")
     sandbox.execute("x = 1")
     sandbox.execute(f"import os; {SECRET} = 1; os.abort()")
     heard = Heard(captured)
@@ -136,14 +139,14 @@ def test_travels_are_told(opened: Opening, captured: CapturingLogger, inside: bo
 
 
 def test_a_resumed_session_is_told(opened: Opening, captured: CapturingLogger) -> None:
-    for quiet in (False, True):
-        with opened(resume=Resume.ALWAYS) as sandbox:
+    for session in ("", "abc-123"):
+        with opened(Resume.ALWAYS, session) as sandbox:
             sandbox.execute(f"{SECRET} = 1")
         captured.calls.clear()
-        with opened(resume=Resume.ALWAYS, quiet=quiet) as sandbox:
+        with opened(Resume.ALWAYS, session) as sandbox:
             said = sandbox.execute(f"print({SECRET})")
         assert said.stdout == "1\n"
-        assert ("The session goes on" in said.stderr) is not quiet
+        assert ("The session goes on" in said.stderr) is not bool(session)
         (resumed,) = Heard(captured).of("memory.resume")
         assert resumed["crashed"] is False
         assert resumed["cell"] >= 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faces import put_back, says
-from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
 
 
@@ -181,7 +181,7 @@ THINGS = {
 }
 
 
-def opened(workspace: Path) -> LocalSandbox:
+def opened(workspace: Path) -> Sandbox:
     return create_sandbox(workspace=workspace, resume=Resume.ALWAYS)
 
 

@@ -9,25 +9,20 @@ from textwrap import dedent
 
 import pytest
 
+from tests import local
 from tests.execution.forks import Opening
 from tests.faces import says
-from tests.local import Isolation, LocalSandbox, create_sandbox
-
-
-@pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The tests reach inside."""
-    return "in-process"
+from wasm_kernel import Sandbox, create_sandbox
 
 
 @pytest.mark.parametrize("there", ["a/..", "a/../a/./..", "../app"])
-def test_the_working_folder_is_one_plain_path(module_sandbox: LocalSandbox, there: str) -> None:
+def test_the_working_folder_is_one_plain_path(module_sandbox: Sandbox, there: str) -> None:
     code = f"import os; os.makedirs('/app/a', exist_ok=True); os.chdir('/app'); os.chdir({there!r})"
     assert module_sandbox.execute(code).success
     assert module_sandbox.execute("print(os.getcwd(), end='')").stdout == "/app"
 
 
-def test_cd_goes_back_and_forth(sandbox: LocalSandbox) -> None:
+def test_cd_goes_back_and_forth(sandbox: Sandbox) -> None:
     sandbox.execute("%mkdir a")
     assert sandbox.execute("%cd a").stdout == "/app/a\n"
     assert sandbox.execute("%cd ..").stdout == "/app\n"
@@ -51,12 +46,12 @@ def test_what_is_stored_outlives_the_kernel(warm: None, tmp_path: Path) -> None:
         assert "no stored variable" in second.execute("%store -r kept").stdout
 
 
-def test_what_cannot_be_stored_leaves_nothing_behind(sandbox: LocalSandbox) -> None:
+def test_what_cannot_be_stored_leaves_nothing_behind(sandbox: Sandbox) -> None:
     assert not sandbox.execute("hard = (n for n in ())\n%store hard").success
     assert "hard" not in sandbox.execute("%store").stdout
 
 
-def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: LocalSandbox) -> None:
+def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: Sandbox) -> None:
     cells = [
         {"cell_type": "markdown", "source": "x = 0"},
         {"cell_type": "code", "source": ["x = 20\n", "%time y = 2"]},
@@ -67,7 +62,7 @@ def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: LocalSandbox) -> No
     assert sandbox.execute("z").outputs[0].data["text/plain"] == "22"
 
 
-def test_a_notebook_that_fails_says_where(sandbox: LocalSandbox) -> None:
+def test_a_notebook_that_fails_says_where(sandbox: Sandbox) -> None:
     cells = [{"cell_type": "code", "source": source} for source in ("1/0", "after = 1")]
     (sandbox.workspace / "bad.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
     result = sandbox.execute("%run bad.ipynb")
@@ -76,7 +71,7 @@ def test_a_notebook_that_fails_says_where(sandbox: LocalSandbox) -> None:
     assert not sandbox.execute("after").success
 
 
-def test_a_file_that_is_not_a_notebook_is_refused_in_a_sentence(sandbox: LocalSandbox) -> None:
+def test_a_file_that_is_not_a_notebook_is_refused_in_a_sentence(sandbox: Sandbox) -> None:
     (sandbox.workspace / "no.ipynb").write_text("[]")
     assert "no.ipynb is not a notebook" in sandbox.execute("%run no.ipynb").stderr
 
@@ -94,7 +89,7 @@ def test_history_becomes_a_valid_notebook(opened: Opening) -> None:
 
 
 def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
-    sandbox: LocalSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox,
 ) -> None:
     code = """
         import contextlib, os
@@ -108,11 +103,17 @@ def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
     sandbox.execute("%undo")
     again = "print(null.write('unseen'), null.flush(), os.listdir('/dev'), 'x' in dir())"
     assert says(sandbox, again) == "6 None ['null'] False"
-    planted = tmp_path / "null"  # another file in the place of the null device
-    planted.touch()
-    monkeypatch.setattr(os, "devnull", str(planted))
-    assert sandbox.execute("open('/dev/null', 'w').write('x')").error is not None
-    assert planted.read_bytes() == b""
     refused = sandbox.execute("open('/dev/other', 'w')").error
     assert refused is not None
     assert refused.ename == "PermissionError"
+
+
+def test_another_file_in_the_place_of_the_null_device_is_not_written(
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = tmp_path / "null"
+    planted.touch()
+    monkeypatch.setattr(os, "devnull", str(planted))
+    with local.create_sandbox(workspace=tmp_path / "app") as sandbox:
+        assert sandbox.execute("open('/dev/null', 'w').write('x')").error is not None
+    assert planted.read_bytes() == b""

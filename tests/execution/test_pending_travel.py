@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import Resume
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
+def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
     """A session whose cells set x to 1, 2 and 3."""
     with create_sandbox(workspace=tmp_path / "app", resume=Resume.ALWAYS) as made:
         for value in (1, 2, 3):
@@ -21,37 +21,37 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
         yield made
 
 
-def x(sandbox: LocalSandbox) -> str:
+def x(sandbox: Sandbox) -> str:
     result = sandbox.execute("print(x)", silent=True)
     return result.stdout.strip()
 
 
-def test_two_undos_in_one_cell_take_back_two_cells(sandbox: LocalSandbox) -> None:
+def test_two_undos_in_one_cell_take_back_two_cells(sandbox: Sandbox) -> None:
     told = sandbox.execute("%undo\n%undo").stdout
     assert told == "Undone: In[3] x = 3\nUndone: In[2] x = 2\n"
     assert x(sandbox) == "1"
 
 
-def test_an_undo_and_a_redo_in_one_cell_leave_all_as_it_was(sandbox: LocalSandbox) -> None:
+def test_an_undo_and_a_redo_in_one_cell_leave_all_as_it_was(sandbox: Sandbox) -> None:
     assert sandbox.execute("%undo 2\n%redo").success
     assert x(sandbox) == "3"
 
 
-def test_a_checkpoint_before_an_undo_names_what_is_left(sandbox: LocalSandbox) -> None:
+def test_a_checkpoint_before_an_undo_names_what_is_left(sandbox: Sandbox) -> None:
     sandbox.execute("y = 'here'\n%checkpoint far\n%undo 2")
     assert x(sandbox) == "1"
     sandbox.restore("far")
     assert sandbox.execute("print(x, y)").stdout == "3 here\n"
 
 
-def test_a_checkpoint_after_an_undo_names_where_it_leads(sandbox: LocalSandbox) -> None:
+def test_a_checkpoint_after_an_undo_names_where_it_leads(sandbox: Sandbox) -> None:
     sandbox.execute("%undo 2\n%checkpoint back")
     sandbox.execute("x = 99")
     sandbox.restore("back")
     assert x(sandbox) == "1"
 
 
-def test_each_name_of_one_cell_is_given(sandbox: LocalSandbox) -> None:
+def test_each_name_of_one_cell_is_given(sandbox: Sandbox) -> None:
     sandbox.execute("%checkpoint one\n%checkpoint two")
     assert {c.name for c in sandbox.checkpoints() if c.here} == {"one", "two"}
 
@@ -59,27 +59,27 @@ def test_each_name_of_one_cell_is_given(sandbox: LocalSandbox) -> None:
 @pytest.mark.parametrize(
     "code", ["%undo 99", "%checkpoints", "%history_tree", "%checkpoint a", "%restore nowhere"]
 )
-def test_a_cell_that_only_asks_is_not_one_to_undo(sandbox: LocalSandbox, code: str) -> None:
+def test_a_cell_that_only_asks_is_not_one_to_undo(sandbox: Sandbox, code: str) -> None:
     sandbox.execute(code)
     assert sandbox.execute("%undo").stdout == "Undone: In[3] x = 3\n"
     assert x(sandbox) == "2"
 
 
-def test_a_silent_cell_goes_with_the_cell_before(sandbox: LocalSandbox) -> None:
+def test_a_silent_cell_goes_with_the_cell_before(sandbox: Sandbox) -> None:
     sandbox.execute("z = 1", silent=True)
     sandbox.execute("z = 2", store_history=False)
     assert sandbox.undo().cells == ("x = 3",)
     assert sandbox.execute("print('z' in globals())").stdout == "False\n"
 
 
-def test_a_silent_cell_between_two_stays_with_the_first(sandbox: LocalSandbox) -> None:
+def test_a_silent_cell_between_two_stays_with_the_first(sandbox: Sandbox) -> None:
     sandbox.execute("z = 1", silent=True)
     sandbox.execute("x = 4")
     assert sandbox.undo().cells == ("x = 4",)
     assert sandbox.execute("print(z)").stdout == "1\n"
 
 
-def test_a_redo_waits_while_cells_only_ask(sandbox: LocalSandbox) -> None:
+def test_a_redo_waits_while_cells_only_ask(sandbox: Sandbox) -> None:
     sandbox.undo(2)
     sandbox.execute("%checkpoints")
     sandbox.execute("%undo 99")
@@ -87,7 +87,7 @@ def test_a_redo_waits_while_cells_only_ask(sandbox: LocalSandbox) -> None:
     assert x(sandbox) == "3"
 
 
-def test_a_redo_is_possible_in_another_process(sandbox: LocalSandbox) -> None:
+def test_a_redo_is_possible_in_another_process(sandbox: Sandbox) -> None:
     sandbox.undo()
     sandbox.undo()
     sandbox.close()
@@ -97,7 +97,7 @@ def test_a_redo_is_possible_in_another_process(sandbox: LocalSandbox) -> None:
         assert x(again) == "3"
 
 
-def test_a_redo_after_a_cell_is_refused_in_another_process(sandbox: LocalSandbox) -> None:
+def test_a_redo_after_a_cell_is_refused_in_another_process(sandbox: Sandbox) -> None:
     sandbox.undo()
     sandbox.execute("x = 5")
     sandbox.close()
@@ -117,7 +117,7 @@ BREAKING = {
 
 
 @pytest.mark.parametrize("code", BREAKING.values(), ids=BREAKING.keys())
-def test_an_undo_works_where_ipython_does_not(sandbox: LocalSandbox, code: str) -> None:
+def test_an_undo_works_where_ipython_does_not(sandbox: Sandbox, code: str) -> None:
     sandbox.execute(code)
     asked = sandbox.execute("%undo")
     assert asked.success, asked.error
@@ -125,7 +125,7 @@ def test_an_undo_works_where_ipython_does_not(sandbox: LocalSandbox, code: str) 
     assert sandbox.execute("print(x)").stdout == "3\n"
 
 
-def test_a_crash_of_the_asking_cell_is_no_reason_to_do_more(sandbox: LocalSandbox) -> None:
+def test_a_crash_of_the_asking_cell_is_no_reason_to_do_more(sandbox: Sandbox) -> None:
     sandbox.execute(
         "get_ipython().events.register('pre_run_cell', lambda *a: __import__('os')._exit(4))"
     )
@@ -136,7 +136,7 @@ def test_a_crash_of_the_asking_cell_is_no_reason_to_do_more(sandbox: LocalSandbo
     assert x(sandbox) == "3"
 
 
-def test_the_tree_shows_branches(sandbox: LocalSandbox) -> None:
+def test_the_tree_shows_branches(sandbox: Sandbox) -> None:
     sandbox.undo(2)
     sandbox.execute("x = 'branch'")
     [shown] = sandbox.execute("%history_tree").outputs
@@ -146,6 +146,6 @@ def test_the_tree_shows_branches(sandbox: LocalSandbox) -> None:
     assert "<ul><li>In[2]" in shown.data["text/html"]
 
 
-def test_states_know_their_parents(sandbox: LocalSandbox) -> None:
+def test_states_know_their_parents(sandbox: Sandbox) -> None:
     by_cell = {state.cell: state for state in sandbox.checkpoints()}
     assert by_cell[2].parent == by_cell[1].id

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine import twins
-from tests.local import LocalSandbox, create_sandbox
+from wasm_kernel import Sandbox, create_sandbox
 
 NAMES = ["a", "b", "c", "d", "d/a", "d/twin", "d/e", "d/e/x", "new", "way", "here/b", "d/up/c"]
 ONE = [
@@ -52,7 +52,7 @@ RUN = (
 
 
 @pytest.fixture(scope="module")
-def sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+def sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with create_sandbox(workspace=tmp_path_factory.mktemp("app")) as made:
         made.execute("import os, pathlib, shutil, sqlite3\nos.chdir('/app'); kept = []")
         yield made
@@ -61,7 +61,7 @@ def sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
 @settings(max_examples=15)
 @given(cells=st.lists(CELL, min_size=1, max_size=2))
 def test_the_files_of_a_result_are_what_the_tree_tells(
-    sandbox: LocalSandbox, cells: list[list[str]]
+    sandbox: Sandbox, cells: list[list[str]]
 ) -> None:
     root = sandbox.workspace
     for path in root.iterdir():

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.aged import aged
-from tests.local import get_session_sandbox
 from tests.private import folders_of
 from tests.sessions.other_process import Other
-from wasm_kernel import write_session_file
+from wasm_kernel import get_session_sandbox, write_session_file
 from wasm_kernel.folders.folders import STATE
 from wasm_kernel.folders.locks import note_evicted
 from wasm_kernel.frontends.cli.main import main

@@ -68,10 +68,12 @@ def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: Sandbox) -> No
     page = Page()
     code = "import sys\nprint('a', flush=True)\nprint('e', file=sys.stderr)\n"
     code += "open('f', 'w').close()\n6 * 7"
-    result = sandbox.execute(code, listener=page, user_expressions={"n": "1 + 1"})
+    result = sandbox.execute(code, listener=page, user_expressions={"n": "1 + 1", "b": "1 / 0"})
     assert (result.success, result.stdout, result.stderr) == (True, "a\n", "e\n")
+    assert (result.exit_code, result.memory_used_bytes > 0) == (0, True)
     assert result.outputs[-1].data == {"text/plain": "42"}
     assert result.reply["user_expressions"]["n"]["data"] == {"text/plain": "2"}
+    assert result.reply["user_expressions"]["b"]["status"] == "error"
     assert (result.files_created, result.workspace_path) == (("f",), sandbox.workspace)
     assert result.metadata == {"session_id": sandbox.session_id}
     assert Stream("stdout", "a\n") in page.heard

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests import local, stored
+from tests import stored
 from tests.faces import full_disk, says
 from tests.private import private_of
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
+    Sandbox,
     SandboxLogger,
     SessionInUse,
     get_session_sandbox,
@@ -38,9 +39,9 @@ from wasm_kernel.state.tar import ArchiveError
 ID = "abc-123"
 
 
-def session_in(root: Path) -> local.LocalSandbox:
-    """A session that will be exported. The imported one is opened in a worker."""
-    return local.get_session_sandbox(ID, workspace_root=root)
+def session_in(root: Path) -> Sandbox:
+    """A session that will be exported."""
+    return get_session_sandbox(ID, workspace_root=root)
 
 
 @pytest.fixture

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local import LocalSandbox, create_sandbox
+from tests.faces import process_of
 from tests.peak import MB, Peak
 from tests.sampled import lasting
+from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 pytestmark = pytest.mark.soak
@@ -58,7 +60,7 @@ for _ in range(3000):
 
 
 @pytest.fixture
-def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
+def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
     """A sandbox with small limits."""
     policy = ExecutionPolicy(cell_timeout=20.0, display_count=500, display_bytes=1 << 20)
     made = create_sandbox(workspace=tmp_path / "app", policy=policy)
@@ -67,9 +69,9 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[LocalSandbox]:
     made.close()
 
 
-def test_no_frame_hurts_the_host_or_another_cell(sandbox: LocalSandbox) -> None:
+def test_no_frame_hurts_the_host_or_another_cell(sandbox: Sandbox) -> None:
     sandbox.execute("mine = 1")
-    peak = Peak()
+    peak = Peak(os.getpid(), process_of(sandbox))
     for seed in lasting(2):
         sandbox.execute(FUZZ.format(seed=seed))
         result = sandbox.execute(f"print({seed})")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import LocalSandbox, create_sandbox
 from tests.sampled import lasting
+from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 pytestmark = pytest.mark.soak
@@ -72,7 +72,7 @@ def cases() -> list[Path]:
     return random.Random(SEED).sample(found, SAMPLE)
 
 
-def passes(sandbox: LocalSandbox, path: Path) -> bool | None:
+def passes(sandbox: Sandbox, path: Path) -> bool | None:
     """True if a case of the suite does what it should; None if it can't be tried here."""
     text = path.read_text()
     head = text.partition("/*---")[2].partition("---*/")[0]

@@ -12,43 +12,39 @@ from typing import Any
 
 import pytest
 
+from tests import local
 from tests.execution.story import Story
 from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
-from tests.local import LocalSandbox, create_sandbox
+from tests.local import LocalSandbox
+from tests.patched_worker import patched
 from tests.private import private_of
 from tests.sampled import lasting, sampled
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
+from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import HistoryError, TravelError
 from wasm_kernel.folders.locks import Holder, Resume, note_evicted
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commits, pages
+from wasm_kernel.state import commits
 from wasm_kernel.state.file_journal import FileJournal
 from wasm_kernel.state.index import Head, Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 from wasm_kernel.state.stored import StateFolder
 
-Opening = Callable[..., LocalSandbox]
+Opening = Callable[..., Sandbox]
+Inside = Callable[..., LocalSandbox]
 TRAP = "import os; os._exit(3)"
 
 
 @pytest.fixture
 def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
     """Opens sandboxes on one workspace."""
-    made: list[LocalSandbox] = []
+    made: list[Sandbox] = []
 
-    def one(
-        resume: Resume = Resume.ALWAYS, note: Callable[[str], None] | None = None, **policy: int
-    ) -> LocalSandbox:
-        made.append(
-            create_sandbox(
-                workspace=tmp_path / "app",
-                resume=resume,
-                note=note,
-                policy=ExecutionPolicy(**policy),  # type: ignore[arg-type]
-            )
-        )
+    def one(resume: Resume = Resume.ALWAYS, **limits: int) -> Sandbox:
+        policy = ExecutionPolicy(**limits)  # type: ignore[arg-type]
+        made.append(create_sandbox(workspace=tmp_path / "app", resume=resume, policy=policy))
         return made[-1]
 
     yield one
@@ -57,8 +53,22 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 
 
 @pytest.fixture
-def sandbox(opened: Opening) -> LocalSandbox:
+def sandbox(opened: Opening) -> Sandbox:
     return opened()
+
+
+@pytest.fixture
+def inside(warm: None, tmp_path: Path) -> Iterator[Inside]:
+    """Opens sandboxes on one workspace with their guests in this process, for faults in it."""
+    made: list[LocalSandbox] = []
+
+    def one(resume: Resume = Resume.ALWAYS, **options: Any) -> LocalSandbox:
+        made.append(local.create_sandbox(workspace=tmp_path / "app", resume=resume, **options))
+        return made[-1]
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
 
 
 def stories(folder: Path, seed: int, steps: int) -> None:
@@ -81,23 +91,21 @@ def test_random_programs_and_travels_agree_with_a_model(
 
 @pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
 def test_every_way_of_tracking_agrees_with_the_model(
-    warm: None, tmp_path: Path, kind: object, monkeypatch: pytest.MonkeyPatch
+    warm: None, tmp_path: Path, kind: type
 ) -> None:
-    monkeypatch.setattr(pages, "best", kind)
-    stories(tmp_path, 99, 15)
+    with patched(state__pages__best=kind.__name__):
+        stories(tmp_path, 99, 15)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
-def test_thousands_of_steps_agree_with_the_model(
-    warm: None, tmp_path: Path, kind: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "best", kind)
-    for number in lasting(2):
-        stories(tmp_path / str(number), 100 + number, 600)
+def test_thousands_of_steps_agree_with_the_model(warm: None, tmp_path: Path, kind: type) -> None:
+    with patched(state__pages__best=kind.__name__):
+        for number in lasting(2):
+            stories(tmp_path / str(number), 100 + number, 600)
 
 
-def test_after_a_trap_everything_is_as_before_the_cell(sandbox: LocalSandbox) -> None:
+def test_after_a_trap_everything_is_as_before_the_cell(sandbox: Sandbox) -> None:
     says(sandbox, "x = [1]; y = x")
     before = says(sandbox, "print(id(x), x is y, len(In))").split()
     result = sandbox.execute(f"x.append(2); del y; {TRAP}")
@@ -107,14 +115,14 @@ def test_after_a_trap_everything_is_as_before_the_cell(sandbox: LocalSandbox) ->
     assert (after[0], after[1], int(after[2])) == (before[0], "True", int(before[2]) + 2)
 
 
-def test_a_connection_made_before_a_trap_works(sandbox: LocalSandbox) -> None:
+def test_a_connection_made_before_a_trap_works(sandbox: Sandbox) -> None:
     says(sandbox, "import sqlite3; c = sqlite3.connect('/app/db'); c.execute('create table t(a)')")
     sandbox.execute(TRAP)
     says(sandbox, "c.execute('insert into t values(5)'); c.commit()")
     assert says(sandbox, "print(c.execute('select * from t').fetchall())") == "[(5,)]"
 
 
-def test_a_file_that_was_replaced_fails_in_words(sandbox: LocalSandbox) -> None:
+def test_a_file_that_was_replaced_fails_in_words(sandbox: Sandbox) -> None:
     says(sandbox, "f = open('/app/f', 'w+'); f.write('mine'); f.flush(); import os")
     sandbox.execute(f"os.remove('/app/f'); open('/app/f', 'w').write('other'); {TRAP}")
     error = sandbox.execute("f.seek(0); f.read()").error
@@ -133,14 +141,14 @@ def test_the_clock_does_not_go_back(opened: Opening) -> None:
     assert says(again, "print(time.monotonic() >= t, time.perf_counter() >= p)") == "True True"
 
 
-def test_counts_go_on_upwards_after_an_undo(sandbox: LocalSandbox) -> None:
+def test_counts_go_on_upwards_after_an_undo(sandbox: Sandbox) -> None:
     for value in range(4):
         sandbox.execute(f"x = {value}")
     sandbox.undo(3)
     assert sandbox.execute("x").reply["execution_count"] == 5
 
 
-def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: LocalSandbox) -> None:
+def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: Sandbox) -> None:
     for value in range(4):
         sandbox.execute(f"x = {value}")
     sandbox.undo(3)
@@ -162,7 +170,7 @@ def test_a_number_is_used_once_whatever_became_of_its_cell(opened: Opening, lost
     assert says(again, "print(x)") == "3"
 
 
-def test_undo_right_after_a_trap_is_of_the_cell_before(sandbox: LocalSandbox) -> None:
+def test_undo_right_after_a_trap_is_of_the_cell_before(sandbox: Sandbox) -> None:
     sandbox.execute("x = 1")
     sandbox.execute("x = 2")
     sandbox.execute(f"x = 3; {TRAP}")
@@ -205,7 +213,7 @@ def test_a_state_that_a_cell_asked_for_is_not_folded_away_during_the_cell(opened
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "a/b", "x" * 65, "..", "a\\b"])
-def test_a_name_that_is_a_path_is_refused(sandbox: LocalSandbox, name: str) -> None:
+def test_a_name_that_is_a_path_is_refused(sandbox: Sandbox, name: str) -> None:
     error = sandbox.execute(f"%checkpoint {name}").error
     assert error is not None
     assert "was not used" in error.evalue
@@ -213,7 +221,7 @@ def test_a_name_that_is_a_path_is_refused(sandbox: LocalSandbox, name: str) -> N
         sandbox.checkpoint(name)
 
 
-def test_two_names_of_one_state_are_both_listed(sandbox: LocalSandbox) -> None:
+def test_two_names_of_one_state_are_both_listed(sandbox: Sandbox) -> None:
     sandbox.execute("x = 1")
     sandbox.checkpoint("one")
     sandbox.checkpoint("two")
@@ -287,8 +295,8 @@ def test_names_outlive_variables(opened: Opening) -> None:
     assert says(opened(Resume.ALWAYS), "print(x)") == "2"
 
 
-def test_names_that_were_removed_for_room_are_told_of(opened: Opening, tmp_path: Path) -> None:
-    first = opened(Resume.NEVER)
+def test_names_that_were_removed_for_room_are_told_of(inside: Inside, tmp_path: Path) -> None:
+    first = inside(Resume.NEVER)
     says(first, "x = 1; print(x)")
     first.checkpoint("clean")
     first.close()
@@ -296,7 +304,7 @@ def test_names_that_were_removed_for_room_are_told_of(opened: Opening, tmp_path:
     with Folder.open(private_of(tmp_path / "app")) as private:
         note_evicted(private, "room")
     notes: list[str] = []
-    second = opened(Resume.NEVER, notes.append)
+    second = inside(Resume.NEVER, note=notes.append)
     assert second.execute("1").stderr == ""
     assert "can't be restored: they were removed to make room" in "".join(notes)
 
@@ -325,7 +333,7 @@ def test_two_sandboxes_of_one_process_do_not_share_a_history(opened: Opening) ->
 
 
 def test_closing_writes_what_the_writer_is_behind_with(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = commits.write_content
 
@@ -334,15 +342,15 @@ def test_closing_writes_what_the_writer_is_behind_with(
         return write(folder, parts)
 
     monkeypatch.setattr(commits, "write_content", slow)
-    first = opened()
+    first = inside()
     for value in range(20):
         first.execute(f"x = {value}")
     first.close()
-    assert says(opened(), "print(x)") == "19"
+    assert says(inside(), "print(x)") == "19"
 
 
 def test_closing_waits_as_long_as_the_disk_takes(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = commits.write_content
 
@@ -352,11 +360,11 @@ def test_closing_waits_as_long_as_the_disk_takes(
 
     monkeypatch.setattr(commits, "write_content", slow)
     monkeypatch.setattr("wasm_kernel.execution.jobs.JOIN_SECONDS", 0.05)
-    first = opened()
+    first = inside()
     for value in range(4):
         first.execute(f"x = {value}")
     first.close()
-    assert says(opened(), "print(x)") == "3"
+    assert says(inside(), "print(x)") == "3"
 
 
 def test_quick_cells_do_not_pile_up(opened: Opening) -> None:
@@ -371,8 +379,9 @@ def test_quick_cells_do_not_pile_up(opened: Opening) -> None:
 
 
 def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
-    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sandbox = inside()
     sandbox.execute("x = 1; y = 1")
     sandbox.checkpoints()  # its commit is taken after its result
     with pytest.MonkeyPatch.context() as patch:
@@ -386,26 +395,26 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
 
 
 def test_what_is_kept_is_saved_whatever_becomes_of_the_last_state(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(instance: object) -> bool:
         raise RuntimeError("a fault")
 
-    first = opened()
+    first = inside()
     first.execute("x = 1")
     first.checkpoints()  # its commit is taken after its result
     monkeypatch.setattr(first._runner.state, "catch_up", fail)
     with pytest.raises(RuntimeError, match="a fault"):
         first._jobs.submit(first._runner.close).result(60)
     first.close()
-    result = opened().execute("print(x)")
+    result = inside().execute("print(x)")
     assert (result.stdout, "after a break" in result.stderr) == ("1\n", False)
 
 
 def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = opened()
+    first = inside()
     first.execute("x = 1")
     first.checkpoints()  # its commit is taken after its result
     with pytest.MonkeyPatch.context() as patch:
@@ -415,7 +424,7 @@ def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
             first.checkpoint("two")
         first.close()
     assert "What is kept are those after In[1]" in caplog.text
-    second = opened()
+    second = inside()
     result = second.execute("print(x); x = 3")
     assert (result.stdout, "after a break" in result.stderr) == ("1\n", True)
     with pytest.MonkeyPatch.context() as patch:
@@ -424,12 +433,13 @@ def test_a_last_state_that_is_not_kept_is_logged_and_told_to_the_next_user(
         second.checkpoints()
     caplog.clear()
     second.close()  # there is room again
-    assert (caplog.text, says(opened(), "print(x)")) == ("", "4")
+    assert (caplog.text, says(inside(), "print(x)")) == ("", "4")
 
 
 def test_a_name_that_is_not_on_disk_in_time_is_no_success(
-    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sandbox = inside()
     write, may_write = commits.write_content, threading.Event()
 
     def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
@@ -450,8 +460,9 @@ def test_a_name_that_is_not_on_disk_in_time_is_no_success(
 
 
 def test_a_result_does_not_wait_for_its_commit(
-    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sandbox = inside()
     sandbox.execute("x = 1")
     sandbox.checkpoints()
     copy, has_result = memory.read_ranges, threading.Event()
@@ -471,10 +482,10 @@ def _no_memory(*args: object) -> bytearray:
 
 
 def test_a_history_that_can_not_be_begun_is_closed(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Index, "rewrite", full_disk)
-    sandbox = opened()
+    sandbox = inside()
     assert "No space left on device" in sandbox.execute("x = 1").stderr
     state = str(Path(f"/proc/self/fd/{sandbox.folders.private.fd}").readlink() / "state")
     assert [path for path in open_files() if path.startswith(state)] == []
@@ -483,9 +494,9 @@ def test_a_history_that_can_not_be_begun_is_closed(
 
 @pytest.mark.parametrize("place", [Index, FileJournal])
 def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch, place: type[Index | FileJournal]
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, place: type[Index | FileJournal]
 ) -> None:
-    sandbox = opened()
+    sandbox = inside()
     sandbox.execute("x = 1; open('/app/file', 'w').write('old')")
     sandbox.execute("open('/app/file', 'w').write('new')")
     append = place.append
@@ -498,7 +509,7 @@ def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
     with monkeypatch.context() as patch:
         patch.setattr(place, "append", failing)
         sandbox.close()
-    again = opened(Resume.CRASH)
+    again = inside(Resume.CRASH)
     told = again.execute("print(x)")
     assert told.stdout == "1\n"
     assert "damaged" not in told.stderr
@@ -507,12 +518,12 @@ def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
 
 
 def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(self: object, image: str) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
-    sandbox = opened()
+    sandbox = inside()
     sandbox.execute("x = 1")
     private = private_of(sandbox.workspace)
     sandbox.close()
@@ -520,13 +531,13 @@ def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
         Holder(alive=True).write(folder)  # as after a crash
     with monkeypatch.context() as patch:
         patch.setattr(StateFolder, "read", failing)
-        sandbox = opened(Resume.CRASH)
+        sandbox = inside(Resume.CRASH)
         assert "too many open files" in sandbox.execute("x = 2").stderr
         sandbox.close()
-    assert says(opened(Resume.CRASH), "print(x)") == "1"
+    assert says(inside(Resume.CRASH), "print(x)") == "1"
 
 
-def test_many_threads_may_travel(sandbox: LocalSandbox) -> None:
+def test_many_threads_may_travel(sandbox: Sandbox) -> None:
     for value in range(6):
         sandbox.execute(f"x = {value}")
     failed: list[Exception] = []
@@ -551,7 +562,7 @@ def test_many_threads_may_travel(sandbox: LocalSandbox) -> None:
 
 
 def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
-    sandbox: LocalSandbox,
+    sandbox: Sandbox,
 ) -> None:
     for value in range(1, 6):
         sandbox.execute(f"x = {value}")

@@ -175,3 +175,18 @@ def test_another_backend_that_a_cell_chose_before_its_first_figure_stays(
     code = "import matplotlib; matplotlib.use('svg'); import matplotlib.pyplot as plt\n"
     with create_sandbox(workspace=root, language=beginner) as sandbox:
         assert says(sandbox, code + "print(plt.get_backend())") == "svg"
+
+
+def test_variables_are_kept_when_better_code_is_ready(
+    warm: None, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    language, better = shared_language(None), replace(UNCHECKED)
+    with create_sandbox(workspace=root, language=language) as sandbox:
+        says(sandbox, "x = 41; squares = (i * i for i in range(9)); next(squares)\nopen('f', 'w')")
+        first = sandbox._runner.guest
+        monkeypatch.setattr(language, "code_for", lambda flavour: better)
+        assert says(sandbox, "x += 1; print(x, next(squares))") == "42 1"
+        moved = sandbox._runner.guest
+        assert (moved.flavour, moved is first) == (better, False)
+        assert says(sandbox, "print(x, next(squares))") == "42 4"
+        assert sandbox._runner.guest is moved
