@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -184,6 +185,39 @@ def test_errors_are_of_the_same_class_and_name_no_place_of_the_host(offering: Sa
     assert "not object" in fails(sandbox, "put_off(object())")
 
 
+def test_what_no_message_can_carry_is_an_error_in_words(
+    offering: Sandboxes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def deep(n: int) -> Any:
+        value: Any = 1
+        for _ in range(n):
+            value = [value]
+        return value
+
+    def name() -> str:
+        return "odd\udc80name"
+
+    def no_such() -> str:
+        raise LookupError("odd\udc80name")
+
+    sandbox = offering(deep, name, no_such)
+    for n in (500, 900, 5000):
+        assert "its result can't be passed to a cell: maximum" in fails(sandbox, f"deep({n})")
+    assert "surrogates not allowed" in fails(sandbox, "name()")
+    assert fails(sandbox, "no_such()") == "LookupError: odd?name"
+
+
+def test_a_function_that_cancels_itself_interrupts_no_cell(offering: Sandboxes) -> None:
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(PATIENCE))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    sandbox = offering(cancelled)
+    assert fails(sandbox, "await cancelled()") == "RuntimeError: it ended with CancelledError"
+
+
 def test_a_function_that_exits_ends_its_call_alone(offering: Sandboxes) -> None:
     async def leave() -> None:
         raise SystemExit(3)
@@ -204,6 +238,51 @@ def test_awaited_calls_run_at_the_same_time_and_are_cancelled_with_their_task(
     late = "try: await asyncio.wait_for(meet(9), 0.05)\nexcept TimeoutError: print('late')"
     assert says(sandbox, late) == "late"
     assert meeting.cancelled.wait(PATIENCE)
+
+
+def test_what_a_cell_awaits_ends_with_the_cell_even_if_no_later_one_calls(
+    offering: Sandboxes,
+) -> None:
+    """Before, it went on until a later cell called a function."""
+    meeting, streams = Meeting(), Streams()
+    sandbox = offering(meeting.meet, streams.slow_numbers)
+    says(
+        sandbox,
+        "import asyncio; task = asyncio.create_task(meet(9)); await asyncio.sleep(0)\n"
+        "kept = slow_numbers(9); await anext(kept)",
+    )
+    assert meeting.cancelled.wait(PATIENCE)
+    wait_for(lambda: streams.closed == ["slow_numbers"], "the end of the stream")
+
+
+BUSY = """
+import asyncio; task = asyncio.create_task(meet(9))
+for _ in range(700): await asyncio.sleep(0.001)
+task.cancel(); print('done')
+"""
+
+
+def test_a_cell_that_does_other_work_while_it_awaits_a_call_keeps_its_worker(
+    offering: Sandboxes,
+) -> None:
+    """Before, each short wait was a request, and the worker was ended for too many of them."""
+    seldom = HostFunction(Meeting().meet, seconds=1, calls_a_cell=1)
+    assert says(offering(seldom), BUSY) == "done"
+
+
+def test_calls_that_are_given_up_cost_no_worker(offering: Sandboxes) -> None:
+    """Before, the worker was ended: each was three requests, and two were expected."""
+    sandbox = offering(HostFunction(Meeting().meet, calls_a_cell=400))
+    code = """
+import asyncio
+for _ in range(400):
+    task = asyncio.create_task(meet(999))
+    for _ in range(2): await asyncio.sleep(0.001)
+    task.cancel()
+    await asyncio.sleep(0)
+print('done')
+"""
+    assert says(sandbox, code) == "done"
 
 
 def test_a_stream_ends_with_its_cell(offering: Sandboxes) -> None:
@@ -244,6 +323,24 @@ def test_calls_that_never_end_are_bounded(offering: Sandboxes) -> None:
     )
     door.opened.set()
     wait_for(lambda: sandbox.execute("echo(1)").success, "the end of the earlier calls")
+
+
+def test_a_stream_whose_end_hangs_holds_up_no_later_call(offering: Sandboxes) -> None:
+    """Before, every later call of the session ended with a `TimeoutError`."""
+    door = Door()
+
+    def waiting() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            door.knock()
+
+    sandbox = offering(waiting, HostFunction(echo, seconds=1))
+    says(sandbox, "kept = waiting(); next(kept)")
+    assert door.knocked.wait(PATIENCE)
+    fails(sandbox, "echo(1)")
+    assert says(sandbox, "print(echo(2))") == "2"
+    door.opened.set()
 
 
 def test_an_interrupt_ends_the_wait_and_keeps_the_variables(offering: Sandboxes) -> None:
@@ -375,6 +472,52 @@ def test_each_call_is_an_event_without_its_content(offering: Sandboxes) -> None:
 def test_a_function_that_can_not_be_offered_is_refused(function: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         create_sandbox(functions=[echo, function])
+
+
+def _page_of(shelf: threading.Event, book: Literal["a", "b"]) -> str:
+    return book
+
+
+async def _awaited_page(shelf: threading.Event, book: Literal["a", "b"]) -> str:
+    return book
+
+
+def _hiding(*rest: Any) -> Any:
+    return _page_of(*rest)
+
+
+vars(_hiding)["__wrapped__"] = _page_of
+
+
+class Page:
+    """A page, whose class is its function."""
+
+    def __init__(self, book: Literal["a", "b"]) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        (functools.partial(_page_of, threading.Event()), "page"),
+        (functools.partial(functools.partial(_awaited_page), threading.Event()), "await page"),
+        (Page, "page"),
+    ],
+    ids=["partial", "async partial", "class"],
+)
+def test_arguments_are_checked_whatever_is_callable(
+    offering: Sandboxes, function: Any, call: str
+) -> None:
+    """Before, a cell saw the annotations of such a function, and could pass anything."""
+    sandbox = offering(HostFunction(function, name="page"))
+    assert "Invalid enum value 'c'" in fails(sandbox, f"{call}('c')")
+    if function is not Page:
+        assert says(sandbox, f"print({call}('b'))") == "b"
+
+
+def test_a_function_that_hides_the_annotations_it_shows_is_refused() -> None:
+    with pytest.raises(TypeError, match="parameter shelf can't be read, so it can't be checked"):
+        create_sandbox(functions=[HostFunction(_hiding, name="page")])
 
 
 def test_an_annotation_that_no_plain_data_fits_is_refused() -> None:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
-from wasm_kernel.execution.functions import FunctionReply, Offered, TurnFunctions
+from wasm_kernel.execution.functions import NOT_FINISHED, FunctionReply, Offered, TurnFunctions
 from wasm_kernel.guests.base import (
     ActionContext,
     AfterCellAction,
@@ -269,6 +269,8 @@ class TurnCommands:
         """Returns the answer to a call of the owner's function; its frame has `size` bytes."""
 
         def run() -> Mapping[str, Json]:
+            if self._functions.rests(asked):
+                return NOT_FINISHED
             self._functions.check(asked, size)
             return self.broker.call(asked, FunctionReply, self).answer
 

@@ -6,23 +6,33 @@ The functions run in the process of the program that owns the sandbox
 
 # Annotations are values here, not texts, which msgspec would compile at every start.
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from wasm_kernel.guests.base import CommandRefused
-from wasm_kernel.guests.protocol import CallFunction, FunctionFrame, NextItem
+from wasm_kernel.guests.protocol import (
+    CallFunction,
+    DropCall,
+    FinishedCalls,
+    FunctionFrame,
+    NextItem,
+)
 from wasm_kernel.policy import MIB
 
 CALL_BYTES = 16 * MIB - 4096
 """The most bytes of one call's frame; the rest is for the message around it."""
 
+_LOOK_SECONDS = 0.05  # between two looks for finished calls, beside one for each call
+_SPARE_DROPS = 100  # of streams that an earlier cell has left
 _UNKNOWN = "the program that owns this sandbox offers no such function"
 _LARGE = f"the arguments take more than {CALL_BYTES // MIB} MiB"
 _OFTEN = "a cell may call it {most:,} times"
+_DROPPED = "as many calls were dropped as were made"
 
 
 class Parameter(Struct, frozen=True, omit_defaults=True):
@@ -72,23 +82,48 @@ class FunctionReply(Struct, frozen=True):
     answer: dict[str, Any]
 
 
+NOT_FINISHED: Mapping[str, Any] = {"finished": [], "left": 1}
+"""The answer to a look for finished calls that was not made."""
+
+
 def as_request(offered: Sequence[OfferedFunction]) -> Any:
     """Returns the description of functions for the guest, as plain values."""
     return msgspec.to_builtins([*offered])
 
 
 class TurnFunctions:
-    """The calls of the host's functions in one turn, counted."""
+    """The calls of the host's functions in one turn, counted.
+
+    The owner would end a worker that asked too often.
+    """
 
     def __init__(self, offered: Sequence[OfferedFunction]) -> None:
         self._most = {each.name: each.calls_a_cell for each in offered}
         self._made: Counter[str] = Counter()
+        self._looks_left, self._drops_left = 0, _SPARE_DROPS  # and one of each for each call
+        self._looked_at = 0.0
+
+    def rests(self, asked: FunctionFrame) -> bool:
+        """Rests in place of a look for finished calls that comes too soon; returns whether."""
+        if not isinstance(asked, FinishedCalls):
+            return False
+        now = time.monotonic()
+        rest = _LOOK_SECONDS - (now - self._looked_at)
+        if self._looks_left == 0 and rest > 0:
+            time.sleep(min(rest, asked.seconds))
+            return True
+        self._looks_left, self._looked_at = max(0, self._looks_left - 1), now
+        return False
 
     def check(self, asked: FunctionFrame, size: int) -> None:
         """Counts a call whose frame has `size` bytes; raises `CommandRefused` if it is refused.
 
-        The owner would end a worker that asked too often; it alone knows whether a cell runs.
+        The owner alone knows whether a cell runs.
         """
+        if isinstance(asked, DropCall):
+            self._drops_left -= 1
+            if self._drops_left < 0:
+                raise CommandRefused(_DROPPED)
         if not isinstance(asked, CallFunction | NextItem):
             return
         if (most := self._most.get(asked.function)) is None:
@@ -98,3 +133,5 @@ class TurnFunctions:
         if self._made[asked.function] >= most:
             raise CommandRefused(_OFTEN.format(most=most))
         self._made[asked.function] += 1
+        self._looks_left += 1
+        self._drops_left += 1

@@ -7,6 +7,7 @@ a cell runs, the function's name, the arguments, and every limit.
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -35,7 +36,8 @@ from wasm_kernel.service.running_call import (
 _POLL_SECONDS = 0.05
 _MINUTE = 60.0
 _OPEN_MOST = 100  # streams, and calls that a cell awaits, at a time
-_LOOKS_A_SECOND = 30  # a cell that awaits calls looks for them some 20 times
+_LOOKS_A_SECOND = 30  # a worker makes 20 at most, beside one for each call
+_NUMBER_BITS = 48  # of the first number: variables may hold streams of an earlier program
 _TOGETHER_BYTES = 1024 * 1024  # of results that are sent at once, beside the first one
 
 _NO_CELL = "functions of the host are called by a cell that runs"
@@ -73,7 +75,7 @@ class FunctionCalls:
         self._cell, self._cell_began = 0, time.monotonic()
         self._made: Counter[str] = Counter()
         self._times: dict[str, deque[float]] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(random.getrandbits(_NUMBER_BITS))
         self._streams: dict[int, Stream] = {}
         self._awaited: dict[int, RunningCall] = {}
         self._thread = CallThread()
@@ -90,15 +92,22 @@ class FunctionCalls:
 
     @property
     def requests_a_cell(self) -> int:
-        """How many requests a worker may have made in this cell; some are to cancel others."""
+        """How many requests a worker may have made in this cell.
+
+        A call may be looked for and dropped; `TurnFunctions` sees to that in the worker.
+        """
         seconds = time.monotonic() - self._cell_began
         calls = sum(each.limits.calls_a_cell for each in self._functions.values())
-        return 2 * calls + int(seconds * _LOOKS_A_SECOND)
+        return 3 * calls + int(seconds * _LOOKS_A_SECOND)
+
+    def end_cell(self) -> None:
+        """Ends what the cell has left open."""
+        for number in [*self._streams, *self._awaited]:
+            self._end(number)
 
     def close(self) -> None:
         """Ends what the last cell has left open."""
-        for number in [*self._streams, *self._awaited]:
-            self._end(number)
+        self.end_cell()
         self._thread.close()
 
     # -- the worker's requests
@@ -173,8 +182,7 @@ class FunctionCalls:
         if not cell:
             raise CallRefused(_NO_CELL)
         if cell != self._cell:
-            for number in [*self._streams, *self._awaited]:
-                self._end(number)
+            self.end_cell()
             self._cell, self._cell_began = cell, time.monotonic()
             self._made.clear()
 

@@ -29,6 +29,9 @@ class SessionCalls(Protocol):
     def requests_a_cell(self) -> int:
         """How many requests the worker may have made in the running cell."""
 
+    def end_cell(self) -> None:
+        """Ends what a cell has left open. Call it when the cell has ended."""
+
     def close(self) -> None:
         """Ends what a cell has left open. Call it when the session falls asleep."""
 
@@ -36,6 +39,9 @@ class SessionCalls(Protocol):
 class _NoCalls:
     handlers: Handlers = MappingProxyType({})
     requests_a_cell = 0
+
+    def end_cell(self) -> None:
+        """Does nothing."""
 
     def close(self) -> None:
         """Does nothing."""

@@ -7,6 +7,7 @@ annotation before the function sees it.
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import keyword
 import typing
@@ -23,6 +24,7 @@ from wasm_kernel.service import plain_data
 Function = Callable[..., Any]
 _KINDS = inspect.Parameter
 _NAME = "a function of the host needs a name that is a Python identifier, not "
+_UNREAD = "the annotation of {name}'s parameter {parameter} can't be read, so it can't be checked"
 _BUILTIN = "would hide Python's own; give another: HostFunction(function, name=...)"
 
 
@@ -80,15 +82,19 @@ class BoundFunction:
         self.limits = host
         self.function = host.function
         self._signature = inspect.signature(host.function)
-        self._types = _types_of(host.function)
-        for each in self._types.values():
+        called = _called(host.function)
+        hints = typing.get_type_hints(called, include_extras=True)
+        self._types: dict[str, Any] = {}
+        for name, each in self._signature.parameters.items():
+            if each.annotation is _KINDS.empty:
+                continue
             try:
-                plain_data.check_type(each)
+                self._types[name] = hints[name]
+                plain_data.check_type(hints[name])
+            except KeyError:
+                raise TypeError(_UNREAD.format(name=host.name, parameter=name)) from None
             except (TypeError, RuntimeError) as problem:
                 raise TypeError(f"an annotation of {host.name}: {problem}") from None
-        called: Any = host.function
-        if not inspect.isroutine(called):
-            called = type(called).__call__
         is_async_stream = inspect.isasyncgenfunction(called)
         self.is_async = inspect.iscoroutinefunction(called) or is_async_stream
         self.is_stream = inspect.isgeneratorfunction(called) or is_async_stream
@@ -153,11 +159,13 @@ def bound_by_name(functions: Iterable[Function | HostFunction]) -> dict[str, Bou
     return found
 
 
-def _types_of(function: Function) -> dict[str, Any]:
-    """Returns the types of a function's parameters; those without an annotation are left out."""
-    plain = function if inspect.isroutine(function) else type(function).__call__
-    hints = typing.get_type_hints(plain, include_extras=True)
-    return {name: kind for name, kind in hints.items() if name != "return"}
+def _called(function: Any) -> Any:
+    """Returns the function that a call runs: the one with the annotations, and maybe `async`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function):
+        return function
+    return function.__init__ if isinstance(function, type) else type(function).__call__  # type: ignore[misc]
 
 
 def _shown(parameter: inspect.Parameter) -> Parameter:

@@ -35,10 +35,9 @@ def encoded(value: Any) -> Json:
         NotPlainError: it holds something else.
     """
     try:
-        plain = msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_converted)
+        return _marked(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_converted))
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotPlainError(str(problem)) from problem
-    return _marked(plain)
 
 
 def _converted(value: Any) -> Any:

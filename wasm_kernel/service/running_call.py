@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.service.host_function import BoundFunction
 from wasm_kernel.service.plain_data import NotPlainError, encoded
@@ -45,12 +46,13 @@ class CallThread:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] | None = None
-        self._unheard: set[Future[Any]] = set()
+        self._serving: list[threading.Thread] = []
 
     @property
     def is_overrun(self) -> bool:
-        """True if too many calls go on unheard."""
-        return len(self._unheard) >= UNHEARD_MOST
+        """True if too many calls, or ends of streams, go on unheard."""
+        self._serving = [each for each in self._serving if each.is_alive()]
+        return len(self._serving) > UNHEARD_MOST
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Runs a function after those before it."""
@@ -66,20 +68,19 @@ class CallThread:
             except BaseException as end:  # such as SystemExit, which would end this thread alone
                 future.set_exception(_ended_by(end))
 
-        if self._jobs is None:
-            self._jobs = queue.SimpleQueue()
-            serve = threading.Thread(target=_serve, args=(self._jobs,), name="host functions")
-            serve.daemon = True
-            serve.start()
-        self._jobs.put(run)
+        if (jobs := self._jobs) is None:
+            jobs = self._jobs = queue.SimpleQueue()
+            serving = threading.Thread(target=_serve, args=(jobs,), name="host functions")
+            serving.daemon = True
+            serving.start()
+            self._serving.append(serving)
+        jobs.put(run)
         return future
 
     def give_up(self, future: Future[Any]) -> None:
         """Leaves a call, and the thread that it keeps, to itself."""
-        self._unheard.add(future)
-        future.add_done_callback(self._unheard.discard)
-        if not future.cancel():
-            self.close()
+        future.cancel()
+        self.close()
 
     def close(self) -> None:
         """Lets the thread end after its last call. A later call gets another thread."""
@@ -196,9 +197,9 @@ class RunningCall:
             return _raised(TimeoutError(_SLOW.format(name=limits.name, seconds=limits.seconds)))
         try:
             value = self.future.result()
-        except CancelledError:
-            self.outcome = "interrupted"
-            return {"interrupted": True}
+        except CancelledError as end:  # the function itself was cancelled, by something in it
+            self.outcome = type(end).__name__
+            return _raised(_ended_by(end))
         except Exception as problem:
             self.outcome = type(problem).__name__
             return _raised(problem)
@@ -211,12 +212,12 @@ class RunningCall:
     def _plain(self, value: Any) -> Answer:
         try:
             answer = {"value": encoded(value)}
-        except NotPlainError as problem:
+            size = len(msgspec.json.encode(answer))
+        except (NotPlainError, UnicodeEncodeError) as problem:
             log_failure(f"the function {self.bound.limits.name}", problem)
             self.outcome = "refused"
             return {"refused": _NOT_PLAIN.format(why=problem)}
-        size, most = len(msgspec.json.encode(answer)), self.bound.limits.most_bytes
-        if size > most:
+        if size > (most := self.bound.limits.most_bytes):
             self.outcome = "refused"
             return {"refused": _LARGE.format(size=size, most=most)}
         return answer
@@ -241,5 +242,5 @@ def _raised(problem: Exception) -> Answer:
         said = problem.args[0]  # its text would be in quotes
     elif isinstance(problem, OSError) and problem.strerror:
         said = problem.strerror
-    text = str(said)[:_TEXT_MOST]
+    text = without_surrogates(str(said)[:_TEXT_MOST])
     return {"raised": {"type": type(problem).__name__, "base": next(kinds).__name__, "text": text}}

@@ -366,6 +366,7 @@ class SessionWorker:
         line.renew()
         if pending.is_cell:
             self._offers.end()
+            self.function_calls.end_cell()
         with self._changed:
             self._calls.remove(report.call)
             self.last_used = time.time()
