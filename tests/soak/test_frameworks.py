@@ -34,6 +34,8 @@ KeyError: 'plum'
 answer: {{'all': 7}}
 """
 
+HOSTILE = "str\n" * 6 + "[{'a': 1}]\n"
+
 DSPY = """\
 found k 3
 [Error] IndexError: list index out of range
@@ -46,8 +48,9 @@ answer: three
 @pytest.mark.parametrize(
     ("framework", "script", "printed"),
     [
-        ("smolagents>=1.26,<2", "smolagents_agent.py", SMOLAGENTS),
-        ("dspy>=3.4,<4", "dspy_rlm.py", DSPY),
+        ("smolagents>=1.26,<2", "examples/frameworks/smolagents_agent.py", SMOLAGENTS),
+        ("smolagents>=1.26,<2", "tests/soak/clients/hostile_agent.py", HOSTILE),
+        ("dspy>=3.4,<4", "examples/frameworks/dspy_rlm.py", DSPY),
     ],
 )
 def test_a_framework_runs_its_agents_code_in_a_sandbox(
@@ -58,7 +61,7 @@ def test_a_framework_runs_its_agents_code_in_a_sandbox(
     subprocess.run([str(python), "-m", "pip", "install", "--quiet", framework], check=True)
     ours = sysconfig.get_path("purelib")
     ended = subprocess.run(
-        [str(python), str(ROOT / "examples" / "frameworks" / script)],
+        [str(python), str(ROOT / script)],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ours}"},
         cwd=tmp_path,
         capture_output=True,

@@ -16,6 +16,7 @@ from wasm_kernel import HostFunction, Sandbox
 from wasm_kernel.integrations.agent_sandbox import AgentSandbox, Answered
 
 _ANSWER = "final_answer"
+_LITERAL_MOST = 100_000  # characters of a text that is read as a value
 
 
 class SandboxExecutor(PythonExecutor):
@@ -93,12 +94,24 @@ def _signature_of(inputs: Mapping[str, Mapping[str, Any]]) -> inspect.Signature:
 def _value_of(outputs: tuple[Any, ...]) -> Any:
     """Returns the value of a cell's last expression: a literal, an image, or its text."""
     found: Mapping[str, Any] = next((o.data for o in outputs if o.kind == "result"), {})
-    if "image/png" in found:
-        from PIL import Image
-
-        return Image.open(io.BytesIO(base64.b64decode(found["image/png"])))
+    if (image := _image_of(found)) is not None:
+        return image
     text = found.get("text/plain")
-    try:
-        return None if text is None else ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    try:  # a literal takes some 500 times the memory of its text
+        return text if text is None or len(text) > _LITERAL_MOST else ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
+
+
+def _image_of(found: Mapping[str, Any]) -> Any:
+    """Returns the image that a cell shows; None if it is no PNG, whatever else Pillow could read:
+    for some formats, it runs programs.
+    """
+    if "image/png" not in found:
+        return None
+    from PIL import Image
+
+    try:
+        return Image.open(io.BytesIO(base64.b64decode(found["image/png"])), formats=["PNG"])
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
