@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from typing import Any
 
-from tests.local import get_session_sandbox
-from wasm_kernel.folders.private import PrivateFolders
+from wasm_kernel import ExecutionPolicy, Resume, Sandbox, SandboxLogger
+from wasm_kernel.execution.interfaces import NewSession
+from wasm_kernel.service.open_message import KernelSession, NotebookFolder
+from wasm_kernel.service.program_home import ProgramHome, opened_in
+from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.session import Session
 
 
-def over(folder: Path, aside: Path) -> Any:
+def over(
+    folder: Path, root: Path, session_id: str = "reader", policy: ExecutionPolicy | None = None
+) -> Sandbox:
     """A session whose guest sees a folder as /notebook; the caller closes it.
 
     Args:
         folder: The folder.
-        aside: A folder for the session's root and the connection file.
+        root: The root of the session. The kernel's connection file would lie beside it.
+        session_id: The session's id.
+        policy: Its limits.
     """
-    sandbox = get_session_sandbox("reader", workspace_root=aside / "sessions")
-    with contextlib.chdir(folder):
-        sandbox.folders.show_notebook(
-            PrivateFolders(aside / "sessions"), aside / "runtime" / "kernel.json"
-        )
-    return sandbox
+    policy, logger, found = policy or ExecutionPolicy(), SandboxLogger.of(None), folder.stat()
+    session = Session(SessionsRoot(root), session_id, logger, mounts=policy.mounts)
+    kernel = KernelSession(
+        workspace=str(session.workspace),
+        tomorrow="",
+        of_notebook=True,
+        reopened=session.folders.reopened,
+        fork=False,
+        prune=False,
+        suffixes=(),
+        results=(),
+        collects=False,
+        publishes_at_end=False,
+        notebook=NotebookFolder(
+            path=str(folder),
+            identity=(found.st_dev, found.st_ino),
+            secret=str(root.parent / "runtime" / "kernel.json"),
+            kept=(),
+            writes=False,
+        ),
+        logs=False,
+        awake_seconds=600.0,
+    )
+    home = ProgramHome(NewSession(session.folders, session.id, session))
+    opened = opened_in(
+        home.new, "python", policy, resume=Resume.ALWAYS, pip=False, quiet=True, kernel=kernel
+    )
+    return home.sandbox(opened, policy, logger)

@@ -24,7 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import local
 from tests.faces import PATIENCE
-from tests.local import Isolation
+from tests.local import Inside, LocalSandbox
 from tests.ports import hand_out_own
 from tests.prepare import prepare
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
@@ -166,33 +166,40 @@ def warm_metered() -> None:
     prepare(FUEL)
 
 
-@pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The process in which the guests of a file live. A file whose tests reach inside has its own
-    fixture, and a test a parameter.
+@pytest.fixture
+def inside(warm: None, tmp_path: Path) -> Iterator[Inside]:
+    """Opens sandboxes whose guests live in this process, for tests that look or reach inside.
+
+    They are closed after the test. Nothing stops a guest there that ignores interrupts.
     """
-    return "worker"
+    made: list[LocalSandbox] = []
+
+    def one(name: str = "app", **options: Any) -> LocalSandbox:
+        asked: dict[str, Any] = {"workspace": tmp_path / name, "resume": "always"} | options
+        made.append(local.create_sandbox(**asked))
+        return made[-1]
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
 
 
 @pytest.fixture
-def sandbox(warm: None, isolation: Isolation, tmp_path: Path) -> Iterator[BaseSandbox]:
+def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
     """A started sandbox whose workspace is `tmp_path / "app"`."""
-    with _started(tmp_path / "app", PATIENT, isolation) as started:
+    with _started(tmp_path / "app") as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def module_sandbox(
-    warm: None, isolation: Isolation, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[BaseSandbox]:
+def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
     """A started sandbox for a file whose tests leave each other's variables alone."""
-    with _started(tmp_path_factory.mktemp("app"), PATIENT, isolation) as started:
+    with _started(tmp_path_factory.mktemp("app")) as started:
         yield started
 
 
-def _started(workspace: Path, policy: ExecutionPolicy, isolation: Isolation) -> BaseSandbox:
-    make: Any = create_sandbox if isolation == "worker" else local.create_sandbox
-    made: BaseSandbox = make(workspace=workspace, policy=policy)
+def _started(workspace: Path) -> BaseSandbox:
+    made = create_sandbox(workspace=workspace, policy=PATIENT)
     made.start().result(FIRST_START_SECONDS)
     return made
 

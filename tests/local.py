@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
@@ -28,12 +28,10 @@ from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.service.workspace import open_workspace
-from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
-__all__ = ["LocalSandbox", "create_sandbox", "create_session_sandbox", "get_session_sandbox"]
-Isolation = Literal["worker", "in-process"]
+__all__ = ["Inside", "LocalSandbox", "create_sandbox", "get_session_sandbox"]
 
 
 class LocalSandbox(SessionGuest):
@@ -125,6 +123,9 @@ class LocalSandbox(SessionGuest):
         self.close()
 
 
+Inside = Callable[..., LocalSandbox]
+
+
 def create_sandbox(
     runtime: RuntimeType | str = RuntimeType.PYTHON,
     workspace: Path | str = "workspace",
@@ -154,22 +155,6 @@ def create_sandbox(
         pip=pip,
         note=note,
     )
-
-
-def create_session_sandbox(
-    runtime: RuntimeType | str = RuntimeType.PYTHON,
-    policy: ExecutionPolicy | None = None,
-    workspace_root: Path | str = "workspace",
-    logger: SandboxLogger | None = None,
-    *,
-    private_root: Path | str | None = None,
-    pip: bool = False,
-) -> tuple[str, LocalSandbox]:
-    name = ids.new()
-    made = get_session_sandbox(
-        name, runtime, policy, workspace_root, logger, private_root=private_root, pip=pip
-    )
-    return name, made
 
 
 def get_session_sandbox(

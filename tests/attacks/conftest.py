@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import local
 from tests.faces import PATIENCE, process_of, put_back
-from tests.local import Isolation
 from tests.patched_worker import patched
 from tests.peak import Peak
 from wasm_kernel import (
@@ -139,12 +137,6 @@ def small(**limits: Any) -> ExecutionPolicy:
     return ExecutionPolicy(**{**_fields(SMALL), **limits})
 
 
-def made_in(where: Isolation, workspace: Path, policy: ExecutionPolicy) -> BaseSandbox:
-    make: Any = create_sandbox if where == "worker" else local.create_sandbox
-    made: BaseSandbox = make(workspace=workspace, policy=policy)
-    return made
-
-
 @pytest.fixture(scope="module")
 def hasty_workers() -> Iterator[None]:
     """The workers of the file count a guest sooner as unable to begin a cell."""
@@ -153,14 +145,12 @@ def hasty_workers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def shared(
-    warm: None, isolation: Isolation, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shared]:
+def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """The sandboxes for all tests of a file."""
 
     def make(policy: ExecutionPolicy) -> BaseSandbox:
         workspace = tmp_path_factory.mktemp("victim") / "app"
-        return made_in(isolation, workspace, policy)
+        return create_sandbox(workspace=workspace, policy=policy)
 
     made = Shared(make)
     yield made
@@ -182,13 +172,12 @@ def victim_of(shared: Shared) -> Making:
 
 
 @pytest.fixture
-def fresh_victim_of(warm: None, isolation: Isolation, tmp_path: Path) -> Iterator[Making]:
+def fresh_victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
     """Makes new sandboxes, each with its own folder and limits set by the test."""
     made: list[BaseSandbox] = []
 
-    def one(name: str = "app", where: Isolation = isolation, **limits: Any) -> Victim:
-        workspace, policy = tmp_path / name, small(**limits)
-        made.append(made_in(where, workspace, policy))
+    def one(name: str = "app", **limits: Any) -> Victim:
+        made.append(create_sandbox(workspace=tmp_path / name, policy=small(**limits)))
         return Victim(made[-1])
 
     yield one

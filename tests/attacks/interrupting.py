@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable
 
-from tests.local import LocalSandbox
 from wasm_kernel import Sandbox
 from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 
@@ -46,7 +45,7 @@ LATEST = 0.016  # seconds after which an interrupt comes
 class Asked(NoListener):
     """A user who never answers; an interrupt ends the waiting."""
 
-    def __init__(self, sandbox: Sandbox | LocalSandbox) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
     def ask(self, prompt: str, password: bool) -> str:
@@ -58,9 +57,7 @@ class Asked(NoListener):
         return "an answer"
 
 
-def interrupt_many(
-    sandbox: Sandbox | LocalSandbox, rounds: Iterable[int], seed: int
-) -> dict[str, int]:
+def interrupt_many(sandbox: Sandbox, rounds: Iterable[int], seed: int) -> dict[str, int]:
     """Interrupt one cell in each round; the cell after it must run. Returns how often cells ended
     how.
     """

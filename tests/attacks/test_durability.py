@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests import local
 from tests.attacks.conftest import Making, Victim
 from tests.execution.committing import CELL, FILES, WHOLE
 from tests.faces import full_disk, wait_for
+from tests.local import Inside
 from tests.sampled import lasting, sampled
 from tests.stored import commits_in, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -161,9 +162,10 @@ def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("nth", [0, 2])
 def test_a_failing_disk_is_told_and_rollback_works(
-    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
 ) -> None:
-    victim = fresh_victim_of(where="in-process")
+    sandbox: Any = inside()
+    victim = Victim(sandbox)
     write, done = commits.write_content, 0
 
     def failing(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
@@ -188,8 +190,9 @@ def test_a_failing_disk_is_told_and_rollback_works(
     assert victim.says("print(x)") == str(len(told) - 1)
 
 
-def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making) -> None:
-    victim = fresh_victim_of(where="in-process")
+def test_with_room_again_a_crash_loses_nothing(inside: Inside) -> None:
+    sandbox: Any = inside()
+    victim = Victim(sandbox)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commits, "write_content", full_disk)
         victim.run("x = 1")
@@ -207,13 +210,13 @@ def resumed(victim: Victim) -> str:
 
 
 def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
-    monkeypatch: pytest.MonkeyPatch, warm: None, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, inside: Inside
 ) -> None:
     monkeypatch.setattr(locks.HistoryLock, "take", full_disk)
-    with local.create_sandbox(workspace=tmp_path) as sandbox:
-        assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
-        sandbox.execute("import os; x = 2; os._exit(1)")
-        assert sandbox.execute("print(x)").stdout == "1\n"
+    sandbox = inside()
+    assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
+    sandbox.execute("import os; x = 2; os._exit(1)")
+    assert sandbox.execute("print(x)").stdout == "1\n"
 
 
 def test_a_history_that_is_removed_under_a_session_is_told(fresh_victim_of: Making) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.attacks.conftest import Making, Victim
+from tests.attacks.conftest import Making, Shared, Victim
 from tests.faces import PATIENCE
-from tests.local import Isolation, LocalSandbox
+from tests.local import LocalSandbox, create_sandbox
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.policy import ExecutionPolicy
 
 MAGIC = """
 from IPython.core.magic import no_var_expand, register_line_magic
@@ -25,9 +27,15 @@ del knock  # it would hide the magic where that stands without its percent sign
 
 
 @pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The program that has the guest adds a command to it."""
-    return "in-process"
+def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """The file's guests live in this process, which adds a command to them."""
+
+    def make(policy: ExecutionPolicy) -> Any:
+        return create_sandbox(workspace=tmp_path_factory.mktemp("victim"), policy=policy)
+
+    made = Shared(make)
+    yield made
+    made.close()
 
 
 def commands_of(victim: Victim) -> HostCommands:

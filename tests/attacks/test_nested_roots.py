@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,8 +53,8 @@ def _mount(folder: Path) -> BaseSandbox:
     return create_sandbox(workspace=folder.parent.parent / "own", policy=policy)
 
 
-def _notebook(folder: Path) -> Any:
-    return over(folder, folder.parent.parent / "own")
+def _notebook(folder: Path) -> BaseSandbox:
+    return over(folder, folder.parent.parent / "own" / "sessions")
 
 
 OUTER: list[Callable[[Path], BaseSandbox]] = [_session, _mount, _notebook]

@@ -12,14 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import LocalSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
+from tests.beneath import over
+from tests.faces import says
 from tests.wasi_files.overlays import host_tree
-from wasm_kernel import export_session, import_session, list_session_files
-from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel import (
+    ExecutionPolicy,
+    Sandbox,
+    create_sandbox,
+    create_session_sandbox,
+    export_session,
+    get_session_sandbox,
+    import_session,
+    list_session_files,
+)
+from wasm_kernel.sessions import ids
 
 SECRET = "secret of the host"
-Opening = Callable[..., LocalSandbox]
+Opening = Callable[..., Sandbox]
 LIST = "import os; print(sorted(os.listdir()))"
 
 
@@ -36,33 +45,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def begin(
-    warm: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Opening]:
+def begin(warm: None, folder: Path, tmp_path: Path) -> Iterator[Opening]:
     """Opens a session like a Jupyter kernel that was started in the folder."""
-    made: list[LocalSandbox] = []
-    monkeypatch.chdir(folder)
+    made: list[Sandbox] = []
 
-    def one(
-        root: Path = tmp_path / "sessions", plant: Callable[[Path], object] = str
-    ) -> LocalSandbox:
-        _, sandbox = create_session_sandbox(
-            workspace_root=root, policy=ExecutionPolicy(cell_timeout=20.0)
-        )
-        made.append(sandbox)
-        plant(sandbox.workspace)
-        sandbox.folders.show_notebook(PrivateFolders(root), tmp_path / "runtime" / "kernel.json")
-        return sandbox
+    def one(root: Path = tmp_path / "sessions", plant: Callable[[Path], object] = str) -> Sandbox:
+        made.append(over(folder, root, ids.new(), ExecutionPolicy(cell_timeout=20.0)))
+        plant(made[-1].workspace)
+        return made[-1]
 
     yield one
     for sandbox in made:
         sandbox.close()
-
-
-def says(sandbox: LocalSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
 
 
 def test_a_planted_workspace_leads_nowhere(begin: Opening, folder: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ OUTER: dict[str, Opening] = {
     "mount": _mounted,
     "session": _in_session,
     "lone": lambda folder: create_sandbox(workspace=folder),
-    "notebook": lambda folder: over(folder, folder.parent.parent / "own"),
+    "notebook": lambda folder: over(folder, folder.parent.parent / "own" / "sessions"),
 }
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import chdir, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests import local
+from tests.beneath import over
 from tests.private import private_folders, private_of
 from tests.sampled import sampled
 from wasm_kernel import (
@@ -29,7 +28,6 @@ from wasm_kernel import (
     list_session_files,
     prune_sessions,
 )
-from wasm_kernel.folders.private import PrivateFolders
 
 ID = "planted"
 OLD: tuple[str, ...] = ("", "/tmp", "/packages", "/packages/site-packages", "/files", "/loose")
@@ -144,14 +142,11 @@ def _session(root: Path) -> BaseSandbox:
     return get_session_sandbox(ID, workspace_root=root, policy=POLICY)
 
 
-def _notebook(root: Path) -> Any:
+def _notebook(root: Path) -> BaseSandbox:
     """A kernel's sandbox."""
-    sandbox: Any = local.get_session_sandbox(ID, workspace_root=root, policy=POLICY)
-    book, secret = root.parent / "book", root.parent / "runtime" / "kernel.json"
+    book = root.parent / "book"
     plant(book, root.parent / "outside", _file_link, NAMES[-14:])  # as hostile as the workspace
-    with chdir(book):
-        sandbox.folders.show_notebook(PrivateFolders(root), secret)
-    return sandbox
+    return over(book, root, ID, POLICY)
 
 
 PLANTED = {f"{kind.__name__} in a session": (kind, _session) for kind in KINDS}
@@ -221,7 +216,7 @@ def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
 
 
 def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_path: Path) -> None:
-    opened = partial(local.get_session_sandbox, ID, workspace_root=tmp_path)
+    opened = partial(get_session_sandbox, ID, workspace_root=tmp_path)
     (tmp_path / "keep").mkdir()
     for _ in range(2):
         with opened() as sandbox:

@@ -9,19 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from tests.local import Isolation, LocalSandbox
+from tests.local import Inside
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.guests.base import ActionContext
 from wasm_kernel.linux.broker import LocalBroker
 
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The tests reach inside."""
-    return "in-process"
 
 
 class Action:
@@ -97,7 +91,8 @@ class Slow:
         """Does nothing."""
 
 
-def test_what_is_done_before_a_cell_can_be_interrupted(sandbox: LocalSandbox) -> None:
+def test_what_is_done_before_a_cell_can_be_interrupted(inside: Inside) -> None:
+    sandbox = inside()
     sandbox.execute("x = 1")
     sandbox.commands.listener = Slow()
     cell = sandbox.submit("x = 2")

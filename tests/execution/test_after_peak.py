@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.local import Isolation, LocalSandbox
+from tests.local import Inside, LocalSandbox
 from wasm_kernel.guests.dlmalloc import Dlmalloc
 from wasm_kernel.state import pages
 
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The tests reach inside."""
-    return "in-process"
+@pytest.fixture
+def sandbox(inside: Inside) -> LocalSandbox:
+    sandbox = inside()
+    sandbox.start().result()
+    return sandbox
 
 
 def resident() -> int:

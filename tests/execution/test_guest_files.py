@@ -9,9 +9,9 @@ from textwrap import dedent
 
 import pytest
 
-from tests import local
 from tests.execution.forks import Opening
 from tests.faces import says
+from tests.local import Inside
 from wasm_kernel import Sandbox, create_sandbox
 
 
@@ -109,11 +109,10 @@ def test_the_null_device_takes_all_and_gives_nothing_also_after_an_undo(
 
 
 def test_another_file_in_the_place_of_the_null_device_is_not_written(
-    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = tmp_path / "null"
     planted.touch()
     monkeypatch.setattr(os, "devnull", str(planted))
-    with local.create_sandbox(workspace=tmp_path / "app") as sandbox:
-        assert sandbox.execute("open('/dev/null', 'w').write('x')").error is not None
+    assert inside().execute("open('/dev/null', 'w').write('x')").error is not None
     assert planted.read_bytes() == b""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tests import local
 from tests.faces import says
-from tests.local import Isolation, LocalSandbox
+from tests.local import Inside, LocalSandbox, create_sandbox
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.policy import ExecutionPolicy
 
-Opening = Callable[..., LocalSandbox]
 MAKE = """
 import numpy as np, zlib
 def matrices(n, kind="f8"):
@@ -27,24 +24,9 @@ def digest(array):
 
 
 @pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The tests reach inside."""
-    return "in-process"
-
-
-@pytest.fixture
-def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
-    """Opens sandboxes in this process, which are closed after the test."""
-    made: list[LocalSandbox] = []
-
-    def one(**policy: object) -> LocalSandbox:
-        limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
-        made.append(local.create_sandbox(workspace=tmp_path / "app", policy=limits))
-        return made[-1]
-
-    yield one
-    for sandbox in made:
-        sandbox.close()
+def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+    with create_sandbox(workspace=tmp_path_factory.mktemp("app")) as made:
+        yield made
 
 
 @pytest.fixture
@@ -102,17 +84,18 @@ def test_small_work_is_not_for_the_host(module_sandbox: LocalSandbox, pieces: li
 
 
 def test_without_numpy_on_the_host_the_guest_computes_by_itself(
-    opened: Opening, pieces: list[int], monkeypatch: pytest.MonkeyPatch
+    inside: Inside, pieces: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     code = f"""{MAKE}
 a, b = matrices(100)
 print(np.allclose(a @ b, np.einsum("ij,jk", a, b)), (np.diff(np.sort(a.ravel())) >= 0).all())"""
-    assert says(opened(), code) == "True True"
+    assert says(inside(), code) == "True True"
     assert pieces == []
 
 
-def test_an_undo_takes_back_what_the_host_wrote(sandbox: LocalSandbox, pieces: list[int]) -> None:
+def test_an_undo_takes_back_what_the_host_wrote(inside: Inside, pieces: list[int]) -> None:
+    sandbox = inside()
     setup = "a, b = matrices(300); c = np.zeros((300, 300)); s = np.arange(9000.0)[::-1].copy()"
     assert sandbox.execute(f"{MAKE}\n{setup}").success
     assert sandbox.execute("np.matmul(a, b, out=c); s.sort()").success
@@ -122,8 +105,8 @@ def test_an_undo_takes_back_what_the_host_wrote(sandbox: LocalSandbox, pieces: l
     assert says(sandbox, "print(c.any(), s[0])") == "False 8999.0"
 
 
-def test_a_deadline_breaks_a_product_off(opened: Opening, pieces: list[int]) -> None:
-    sandbox = opened()
+def test_a_deadline_breaks_a_product_off(inside: Inside, pieces: list[int]) -> None:
+    sandbox = inside()
     assert sandbox.execute(f"{MAKE}\na, b = np.ones((2, 4000, 4000), 'f4')\nkept = 5").success
     error = sandbox.execute("a @ b", timeout_seconds=0.3).error
     assert error is not None and error.ename == "CellTimeout"
@@ -132,9 +115,9 @@ def test_a_deadline_breaks_a_product_off(opened: Opening, pieces: list[int]) -> 
 
 
 def test_an_interrupt_lets_the_product_finish(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox = opened(grace_seconds=60.0)
+    sandbox = inside(policy=ExecutionPolicy(grace_seconds=60.0))
     code = f"{MAKE}\na, b = np.ones((2, 1000, 1000), 'f4')\nc = np.zeros((1000, 1000), 'f4')"
     assert sandbox.execute(code).success
     count_work = Instance.count_work
@@ -151,9 +134,9 @@ def test_an_interrupt_lets_the_product_finish(
 
 
 def test_what_the_host_computes_burns_fuel(
-    warm_metered: None, opened: Opening, pieces: list[int]
+    warm_metered: None, inside: Inside, pieces: list[int]
 ) -> None:
-    sandbox = opened(fuel_budget=20_000_000_000)
+    sandbox = inside(policy=ExecutionPolicy(fuel_budget=20_000_000_000))
     assert sandbox.execute(f"{MAKE}\na, b = np.ones((2, 1000, 1000), 'f4')").success
     consumed = sandbox.execute("np.matmul(a, b)\nNone").fuel_consumed
     assert consumed is not None and sum(pieces) == 4 * 1000**3 <= consumed < 4.1 * 1000**3

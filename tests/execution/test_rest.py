@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
-from tests.local import Isolation, LocalSandbox, create_sandbox
-from wasm_kernel.folders.locks import Resume
+from tests.local import Inside, LocalSandbox
 from wasm_kernel.linux import memory
-from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state.pages import Content
-
-Opening = Callable[..., LocalSandbox]
 
 BEFORE = """
 import asyncio, os, time
@@ -38,30 +33,9 @@ print(next(g), f.read(), gone.read(), os.getcwd(), time.monotonic() - began >= 0
 """
 
 
-@pytest.fixture(scope="module")
-def isolation() -> Isolation:
-    """The tests reach inside."""
-    return "in-process"
-
-
 @pytest.fixture
-def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
-    """Opens sandboxes in this process, which are closed after the test."""
-    made: list[LocalSandbox] = []
-
-    def one(name: str = "app", resume: Resume = Resume.NEVER, **policy: object) -> LocalSandbox:
-        limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
-        made.append(create_sandbox(workspace=tmp_path / name, resume=resume, policy=limits))
-        return made[-1]
-
-    yield one
-    for sandbox in made:
-        sandbox.close()
-
-
-@pytest.fixture
-def parent(opened: Opening) -> LocalSandbox:
-    return opened()
+def sandbox(inside: Inside) -> LocalSandbox:
+    return inside()
 
 
 def rest(sandbox: LocalSandbox) -> None:
@@ -151,19 +125,19 @@ def test_a_file_that_a_question_opened_keeps_a_guest_from_resting(sandbox: Local
     says(sandbox, "h.close()")
 
 
-def test_a_state_that_was_lost_during_the_rest_is_told(parent: LocalSandbox) -> None:
-    says(parent, "x = 1")
-    says(parent, "x = bytearray(range(256)) * 400")
-    rest(parent)
-    contents = Path(parent.folders.private_path, "state", "contents")
+def test_a_state_that_was_lost_during_the_rest_is_told(sandbox: LocalSandbox) -> None:
+    says(sandbox, "x = 1")
+    says(sandbox, "x = bytearray(range(256)) * 400")
+    rest(sandbox)
+    contents = Path(sandbox.folders.private_path, "state", "contents")
     max(contents.iterdir(), key=lambda one: one.stat().st_mtime_ns).unlink()
-    result = parent.execute("print(x)")
+    result = sandbox.execute("print(x)")
     assert result.stdout == "1\n", result
     assert "can't be read any more" in result.stderr
 
 
-def test_a_resting_guest_leaves_nothing_open_when_it_is_closed(opened: Opening) -> None:
-    sandbox = opened("put-away")
+def test_a_resting_guest_leaves_nothing_open_when_it_is_closed(inside: Inside) -> None:
+    sandbox = inside("put-away")
     says(sandbox, "f = open('kept', 'w')")
     rest(sandbox)
     sandbox.close()

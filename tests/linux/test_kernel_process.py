@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 
 from tests.faces import tells_of_start, wait_for
 from tests.linux.inside import needs_walls
-from tests.local import get_session_sandbox
 from tests.ports import write_connection
 from tests.private import folders_of
 from tests.sampled import sampled
+from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions.session import session_paths

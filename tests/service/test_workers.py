@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.faces import A_UUID, PATIENCE, happens, says, wait_for
 from tests.linux.inside import needs_walls
-from tests.local import create_sandbox as create_local
+from tests.local import Inside
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.engine.clock import StopReason
@@ -187,15 +187,14 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
         assert says(sandbox, "print(x, 'lost' in dir())") == "41 False"
 
 
-@pytest.mark.usefixtures("warm")
 def test_a_guest_that_does_not_stop_costs_no_cell_that_is_still_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, its process was ended at once, and the large cell before it was lost."""
     ours, theirs = socket.socketpair()
     may_store = threading.Event()
     there, here = (Channel(each) for each in (ours, theirs))
-    with closing(there), closing(here), create_local(workspace=tmp_path) as sandbox:
+    with closing(there), closing(here), inside() as sandbox:
         says(sandbox, "x = 1")
         history = sandbox._runner.state.history
         store = history.store

@@ -1,7 +1,7 @@
 """Another process on a session: `python -m tests.sessions.other_process ROOT ID`.
 
 Each line on stdin is a cell as JSON text; each line on stdout is the result of one. The end of
-stdin closes the session. Its guest lives in it, so that a kill ends both.
+stdin closes the session.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import local
+from wasm_kernel import get_session_sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ class Other:
 
 def main(root: str, session_id: str) -> None:
     """Runs the cells that arrive."""
-    with local.get_session_sandbox(session_id, workspace_root=root) as sandbox:
+    with get_session_sandbox(session_id, workspace_root=root) as sandbox:
         for line in sys.stdin:
             result = sandbox.execute(json.loads(line))
             error = result.error.ename if result.error else ""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests import local
 from tests.faces import says, wait_for
+from tests.local import Inside
 from tests.private import folders_of
 from tests.sessions.other_process import Other
 from tests.stored import commits_in, content_of, rewritten
@@ -178,7 +178,7 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
 
 
 def test_variables_saved_over_an_older_image_are_not_laid_over_a_new_one(
-    other: Opening, root: Path, monkeypatch: pytest.MonkeyPatch
+    other: Opening, inside: Inside, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = other()
     first.run("x = 1")
@@ -189,8 +189,7 @@ def test_variables_saved_over_an_older_image_are_not_laid_over_a_new_one(
     image = language.prepare(UNCHECKED, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
     monkeypatch.setattr(language.prepared, "_image", another)
-    with local.create_sandbox(workspace=root / ID, resume="always") as sandbox:
-        result = sandbox.execute("print('x' in globals())")
+    result = inside(workspace=root / ID).execute("print('x' in globals())")
     assert result.stdout == "False\n"
     assert "before its cache was made anew" in result.stderr
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import local
 from tests.execution.story import Story
 from tests.faces import PATIENCE, full_disk, open_files, says, wait_for
-from tests.local import LocalSandbox
+from tests.local import Inside
 from tests.patched_worker import patched
 from tests.private import private_of
 from tests.sampled import lasting, sampled
@@ -33,7 +32,6 @@ from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 from wasm_kernel.state.stored import StateFolder
 
 Opening = Callable[..., Sandbox]
-Inside = Callable[..., LocalSandbox]
 TRAP = "import os; os._exit(3)"
 
 
@@ -55,20 +53,6 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 @pytest.fixture
 def sandbox(opened: Opening) -> Sandbox:
     return opened()
-
-
-@pytest.fixture
-def inside(warm: None, tmp_path: Path) -> Iterator[Inside]:
-    """Opens sandboxes on one workspace with their guests in this process, for faults in it."""
-    made: list[LocalSandbox] = []
-
-    def one(resume: Resume = Resume.ALWAYS, **options: Any) -> LocalSandbox:
-        made.append(local.create_sandbox(workspace=tmp_path / "app", resume=resume, **options))
-        return made[-1]
-
-    yield one
-    for sandbox in made:
-        sandbox.close()
 
 
 def stories(folder: Path, seed: int, steps: int) -> None:
@@ -296,7 +280,7 @@ def test_names_outlive_variables(opened: Opening) -> None:
 
 
 def test_names_that_were_removed_for_room_are_told_of(inside: Inside, tmp_path: Path) -> None:
-    first = inside(Resume.NEVER)
+    first = inside(resume=Resume.NEVER)
     says(first, "x = 1; print(x)")
     first.checkpoint("clean")
     first.close()
@@ -304,7 +288,7 @@ def test_names_that_were_removed_for_room_are_told_of(inside: Inside, tmp_path: 
     with Folder.open(private_of(tmp_path / "app")) as private:
         note_evicted(private, "room")
     notes: list[str] = []
-    second = inside(Resume.NEVER, note=notes.append)
+    second = inside(resume=Resume.NEVER, note=notes.append)
     assert second.execute("1").stderr == ""
     assert "can't be restored: they were removed to make room" in "".join(notes)
 
@@ -509,7 +493,7 @@ def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
     with monkeypatch.context() as patch:
         patch.setattr(place, "append", failing)
         sandbox.close()
-    again = inside(Resume.CRASH)
+    again = inside(resume=Resume.CRASH)
     told = again.execute("print(x)")
     assert told.stdout == "1\n"
     assert "damaged" not in told.stderr
@@ -531,10 +515,10 @@ def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
         Holder(alive=True).write(folder)  # as after a crash
     with monkeypatch.context() as patch:
         patch.setattr(StateFolder, "read", failing)
-        sandbox = inside(Resume.CRASH)
+        sandbox = inside(resume=Resume.CRASH)
         assert "too many open files" in sandbox.execute("x = 2").stderr
         sandbox.close()
-    assert says(inside(Resume.CRASH), "print(x)") == "1"
+    assert says(inside(resume=Resume.CRASH), "print(x)") == "1"
 
 
 def test_many_threads_may_travel(sandbox: Sandbox) -> None:

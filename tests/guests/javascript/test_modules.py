@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import local
 from tests.guests.javascript.conftest import problem, value
+from tests.local import Inside
 from wasm_kernel import BaseSandbox
 
 
@@ -97,15 +97,15 @@ def test_what_can_not_be_imported_says_why(javascript: BaseSandbox, name: str, w
     assert why in problem(javascript, f"await import({name!r})")
 
 
-def test_a_name_of_many_megabytes_costs_the_host_nothing(tmp_path: Path) -> None:
-    with local.create_sandbox("javascript", tmp_path) as sandbox:
-        sandbox.start().result()
-        tracemalloc.start()
-        try:
-            error = sandbox.execute("await import('x'.repeat(1 << 24))").error
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+def test_a_name_of_many_megabytes_costs_the_host_nothing(inside: Inside) -> None:
+    sandbox = inside(runtime="javascript")
+    sandbox.start().result()
+    tracemalloc.start()
+    try:
+        error = sandbox.execute("await import('x'.repeat(1 << 24))").error
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
     assert error is not None
     assert "The name of a module has 1 to 4,096 characters." in error.evalue
     assert peak < 8 * 1024 * 1024

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import local
 from tests.faces import PATIENCE
 from tests.guests.python.packages.conftest import index_in
-from tests.local import LocalSandbox
+from tests.local import Inside
 from tests.private import private_of
 from wasm_kernel import (
     BaseSandbox,
@@ -253,13 +252,12 @@ def test_a_requirements_file_is_installed(guest: BaseSandbox, index: Make) -> No
 
 
 def test_demands_that_are_never_met_come_to_an_end(
-    warm: None, tmp_path: Path, index: Make, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, index: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "ROUNDS_MOST", 2)
     for version in range(1, 6):
         index("less", f"{version}.0", needs=(f"less<{version}",))
-    with local.create_sandbox(workspace=tmp_path / "app", pip=True) as guest:
-        error = guest.execute("%pip install less").stderr
+    error = inside(pip=True).execute("%pip install less").stderr
     assert "what packages need of each other changes with each one that is fetched" in error
 
 
@@ -303,8 +301,8 @@ def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, i
     assert not left.exists()
 
 
-@pytest.mark.parametrize("isolation", ["in-process"])
-def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: LocalSandbox) -> None:
+def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(inside: Inside) -> None:
+    sandbox = inside()
     assert "with pip=True" in sandbox.execute("%pip install one").stderr
     sandbox.commands.add("pip", switched_off("%pip is switched off. Nothing was installed."))
     assert "switched off. Nothing was" in sandbox.execute("%pip install one").stderr
