@@ -5,7 +5,7 @@ Other tests use the public functions, whose guests live in workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
@@ -17,16 +17,15 @@ from wasm_kernel.execution.interfaces import (
     Listener,
     NewSession,
     NoListener,
-    SessionHooks,
     TravelRequest,
 )
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.guests.broker_handlers import broker_handlers
-from wasm_kernel.linux.broker import Broker, LocalBroker
+from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
+from wasm_kernel.result import Checkpoint, SandboxResult, Travelled
 from wasm_kernel.service.workspace import open_workspace
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
@@ -42,8 +41,10 @@ class LocalSandbox(SessionGuest):
         new: NewSession,
         policy: ExecutionPolicy,
         language: GuestLanguage,
-        logger: SandboxLogger | None,
-        broker: Broker | None,
+        logger: SandboxLogger | None = None,
+        *,
+        quiet: bool = False,
+        pip: bool = False,
         **options: Any,
     ) -> None:
         self.workspace = new.folders.path
@@ -56,8 +57,10 @@ class LocalSandbox(SessionGuest):
             policy,
             SandboxLogger.of(logger),
             new.session_id,
-            broker=broker or LocalBroker(broker_handlers(language.name, new.folders.open_private)),
+            broker=LocalBroker(broker_handlers(language.name, new.folders.open_private)),
             hooks=new.hooks,
+            quiet=quiet,
+            pip=pip,
             **options,
         )
 
@@ -83,17 +86,6 @@ class LocalSandbox(SessionGuest):
     def execute(self, code: str, **options: Any) -> SandboxResult:
         return self.submit(code, **options).wait()
 
-    def comm(
-        self,
-        message: CommMessage,
-        parent: Mapping[str, str] | None = None,
-        listener: Listener | None = None,
-    ) -> Future[None]:
-        return super().comm(message, parent or {}, listener or NoListener())
-
-    def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
-        return super().comms(listener or NoListener())
-
     def checkpoint(self, name: str) -> None:
         self.name_state(name).result()
 
@@ -103,18 +95,11 @@ class LocalSandbox(SessionGuest):
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
         return self.travel(TravelRequest("undo", cells, files=files)).result()
 
-    def redo(self, *, files: bool = False) -> Travelled:
-        return self.travel(TravelRequest("redo", files=files)).result()
-
     def restore(self, where: str | int, *, files: bool = False) -> Travelled:
         return self.travel(TravelRequest("restore", where=str(where), files=files)).result()
 
     def rollback(self, *, files: bool = False) -> Travelled:
         return self.travel(TravelRequest("rollback", files=files)).result()
-
-    @property
-    def busy(self) -> bool:
-        return self._jobs.is_busy
 
     def __enter__(self) -> Self:
         return self
@@ -130,53 +115,32 @@ def create_sandbox(
     runtime: RuntimeType | str = RuntimeType.PYTHON,
     workspace: Path | str = "workspace",
     policy: ExecutionPolicy | None = None,
-    logger: SandboxLogger | None = None,
     *,
-    private_root: Path | str | None = None,
     session_id: str = "",
     resume: Resume | str = Resume.NEVER,
-    hooks: SessionHooks | None = None,
     language: GuestLanguage | None = None,
-    broker: Broker | None = None,
-    quiet: bool = False,
-    pip: bool = False,
-    note: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> LocalSandbox:
     policy = policy or ExecutionPolicy()
-    new = open_workspace(workspace, policy, private_root)
+    new = open_workspace(workspace, policy, None)
     return LocalSandbox(
-        NewSession(new.folders, session_id, hooks or new.hooks),
+        NewSession(new.folders, session_id, new.hooks),
         policy,
         language or load(RuntimeType.checked(runtime)),
-        logger,
-        broker,
         resume=Resume.checked(resume),
-        quiet=quiet,
-        pip=pip,
-        note=note,
+        **options,
     )
 
 
 def get_session_sandbox(
-    session_id: str,
-    runtime: RuntimeType | str = RuntimeType.PYTHON,
-    policy: ExecutionPolicy | None = None,
-    workspace_root: Path | str = "workspace",
-    logger: SandboxLogger | None = None,
-    *,
-    private_root: Path | str | None = None,
-    pip: bool = False,
+    session_id: str, workspace_root: Path | str, logger: SandboxLogger | None = None
 ) -> LocalSandbox:
-    policy = policy or ExecutionPolicy()
-    root = SessionsRoot(workspace_root, private_root)
-    session = Session(root, session_id, SandboxLogger.of(logger), mounts=policy.mounts)
+    session = Session(SessionsRoot(workspace_root), session_id, SandboxLogger.of(logger))
     return LocalSandbox(
         NewSession(session.folders, session.id, session),
-        policy,
-        load(RuntimeType.checked(runtime)),
+        ExecutionPolicy(),
+        load(RuntimeType.PYTHON),
         logger,
-        None,
         resume=Resume.ALWAYS,
         quiet=True,
-        pip=pip,
     )

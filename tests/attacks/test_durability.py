@@ -22,7 +22,7 @@ from tests.faces import full_disk, wait_for
 from tests.local import Inside
 from tests.sampled import lasting, sampled
 from tests.stored import commits_in, state_of
-from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel import create_sandbox
 from wasm_kernel.folders import locks
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
@@ -228,31 +228,6 @@ def test_a_history_that_is_removed_under_a_session_is_told(fresh_victim_of: Maki
     victim.run("import os; os._exit(1)")
     assert "can't be read any more" in victim.run("1").stderr
     victim.lives()
-
-
-def test_a_second_process_gets_the_files_and_is_told(warm: None, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("shared")
-    child = commit_in(tmp_path)
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        with create_sandbox(workspace=tmp_path, resume=Resume.ALWAYS) as sandbox:
-            first = sandbox.execute("print('n' in globals(), open('/app/file').read())")
-            assert first.stdout == "False shared\n"
-            assert "This session is already open" in first.stderr
-            assert fails_and_lives(sandbox)
-    finally:
-        child.kill()
-        child.wait(SECONDS)
-        if child.stdout is not None:
-            child.stdout.close()
-    assert found_in(tmp_path)[0] >= 0
-
-
-def fails_and_lives(sandbox: BaseSandbox) -> bool:
-    sandbox.execute("x = 1")
-    sandbox.execute("x = 2; import os; os._exit(1)")
-    return sandbox.execute("print(x)").stdout == "1\n"
 
 
 def test_the_lock_of_a_killed_process_is_free(saved: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
-import wasm_kernel
 from tests import documented
 from wasm_kernel import (
     ExecutionPolicy,
@@ -163,14 +162,3 @@ def test_trouble_is_told_without_the_cells_text(
     (trouble,) = Heard(captured).of("memory.trouble")
     assert trouble["error"] == "the session is already open"
     assert trouble["level"] == "warning"
-
-
-def test_resume_is_also_text(warm: None, tmp_path: Path) -> None:
-    """Text instead of a `Resume` meant "never", and the saved variables were lost."""
-    with create_sandbox(workspace=tmp_path, resume="always") as sandbox:
-        assert sandbox.execute("x = 1").success
-    with create_sandbox(workspace=tmp_path, resume="always") as sandbox:
-        assert sandbox.execute("print(x)").stdout == "1\n"
-    with pytest.raises(ValueError, match="'always', not 'yes'"):
-        wasm_kernel.create_sandbox(workspace=tmp_path / "none", resume="yes")
-    assert not (tmp_path / "none").exists()

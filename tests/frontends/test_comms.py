@@ -142,6 +142,16 @@ def test_a_page_does_not_wait_for_a_first_start(
     assert kernel.value("1") == "1"
 
 
+def test_a_message_whose_callback_is_stopped_says_why(kernel: Driven) -> None:
+    kernel.run(
+        "from wasm_kernel.errors import Interrupted\n"
+        "def on_comm(message, listener): raise Interrupted(0.3)"
+    )
+    heard = say(kernel, "comm_msg", {"comm_id": "c1", "data": {}})
+    (told,) = (m["content"]["text"] for m in heard if m["msg_type"] == "stream")
+    assert "did not answer the interrupt within 0.3 seconds" in told
+
+
 def test_an_odd_message_is_answered_with_idle(kernel: Driven) -> None:
     kernel.run(ECHO)
     odd = {"comm_id": 5}, {"comm_id": "c", "target_name": 3}, {"comm_id": "c", "data": [1]}

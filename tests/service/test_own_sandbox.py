@@ -85,6 +85,9 @@ def test_what_is_wrong_is_said_before_anything_is_made(make: Making, tmp_path: P
         make(policy={})
     with pytest.raises(TypeError, match="broker"):
         make(broker=None)
+    with pytest.raises(ValueError, match="'always', not 'yes'"):
+        make(resume="yes")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(("resume", "kept"), [("never", False), ("always", True), ("crash", False)])

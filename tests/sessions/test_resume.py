@@ -250,22 +250,6 @@ def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(
         process.end()
 
 
-def test_a_fork_is_found_again_in_the_same_process(
-    here: Callable[[], BaseSandbox], root: Path
-) -> None:
-    (fork,) = here().fork()
-    assert fork.session_id is not None
-    assert get_session_sandbox(fork.session_id, workspace_root=root) is fork
-    fork.close()
-
-
-def test_get_session_sandbox_always_resumes(here: Callable[[], BaseSandbox]) -> None:
-    sandbox = here()
-    sandbox.execute("x = 1")
-    sandbox.close()
-    assert says(here(), "print(x)") == "1"
-
-
 def test_variables_that_were_given_up_are_not_found(here: Callable[[], BaseSandbox]) -> None:
     sandbox = here()
     sandbox.execute("x = 1; open('file', 'w').write('kept')")

@@ -125,13 +125,6 @@ def test_the_clock_does_not_go_back(opened: Opening) -> None:
     assert says(again, "print(time.monotonic() >= t, time.perf_counter() >= p)") == "True True"
 
 
-def test_counts_go_on_upwards_after_an_undo(sandbox: Sandbox) -> None:
-    for value in range(4):
-        sandbox.execute(f"x = {value}")
-    sandbox.undo(3)
-    assert sandbox.execute("x").reply["execution_count"] == 5
-
-
 def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: Sandbox) -> None:
     for value in range(4):
         sandbox.execute(f"x = {value}")
@@ -212,26 +205,6 @@ def test_two_names_of_one_state_are_both_listed(sandbox: Sandbox) -> None:
     assert [c.name for c in sandbox.checkpoints() if c.cell == 1] == ["one", "two"]
 
 
-def test_names_survive_the_end(opened: Opening) -> None:
-    first = opened()
-    first.execute("x = 1")
-    first.checkpoint("one")
-    first.execute("x = 2")
-    first.close()
-    again = opened()
-    again.restore("one")
-    assert says(again, "print(x)") == "1"
-
-
-def test_an_undo_survives_the_end(opened: Opening) -> None:
-    first = opened()
-    first.execute("x = 1")
-    first.execute("x = 2")
-    first.undo()
-    first.close()
-    assert says(opened(), "print(x)") == "1"
-
-
 def test_a_resumed_session_says_after_which_cell(opened: Opening) -> None:
     first = opened()
     first.execute("x = 1")
@@ -239,15 +212,6 @@ def test_a_resumed_session_says_after_which_cell(opened: Opening) -> None:
     again = opened()
     assert "as they were after In[1] (x = 1)" in again.execute("1").stderr
     assert again.execute("1").stderr == ""
-
-
-def test_a_restart_begins_clean(opened: Opening) -> None:
-    first = opened()
-    first.execute("x = 1")
-    first.close()
-    error = opened(Resume.CRASH).execute("x").error
-    assert error is not None
-    assert error.ename == "NameError"
 
 
 def test_names_outlive_variables(opened: Opening) -> None:

@@ -28,6 +28,7 @@ _NOT_ADMITTED = (
     "[wasm-kernel] The page opened a comm that is not a widget's; it was closed, as only widgets "
     "may talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
 )
+_UNDELIVERED = "[wasm-kernel] What the page sent to a widget was not delivered: {why}\n"
 _SHOWN_HEADER = ("msg_id", "msg_type")
 
 
@@ -132,6 +133,7 @@ class Page(CleanPage):
                 listener.comm(CommMessage("close", message.comm_id))
         except WasmKernelError as problem:
             self._log.warning("a widget's message was not delivered: %s", problem)
+            listener.emit(Stream("stderr", _UNDELIVERED.format(why=problem)))
         listener.finish()
 
     async def open_comms(self, parent: Content, is_up: Callable[[], Any]) -> Content:
