@@ -19,8 +19,11 @@ from wasm_kernel.guests.protocol import (
 )
 from wasm_kernel.kernels import messages
 from wasm_kernel.outputs import bundle
-from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.bundle import Mode, never_stop
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CellError, SandboxResult
+
+SAFELY = Cleaner(Mode.SAFE)
 
 
 def result(error: CellError | None = None, **reply: Any) -> SandboxResult:
@@ -53,7 +56,7 @@ def test_each_output_has_its_message(output: Output, kind: str, content: dict[st
 
 
 def test_a_reply_keeps_its_shape_whatever_the_guest_answered() -> None:
-    reply = messages.execute_reply(result(user_expressions=[1], payload={"a": 1}), 4)
+    reply = messages.execute_reply(result(user_expressions=[1], payload={"a": 1}), 4, SAFELY)
     assert reply == {"status": "ok", "execution_count": 4, "user_expressions": {}, "payload": []}
 
 
@@ -77,14 +80,15 @@ def test_why_a_start_failed_is_told_in_words(problem: Exception, name: str, word
 
 
 def test_an_error_reply_carries_the_error_without_terminal_control() -> None:
-    reply = messages.execute_reply(result(CellError("E\x07", "v\x1b[2J", ("\x1b[31mt",))), 1)
+    error = CellError("E\x07", "v\x1b[2J", ("\x1b[31mt",))
+    reply = messages.execute_reply(result(error), 1, SAFELY)
     assert (reply["status"], reply["ename"], reply["evalue"]) == ("error", "E", "v")
     assert reply["traceback"] == ["\x1b[31mt"]
 
 
 @pytest.mark.parametrize("value", ["x", [1], {"ename": 1}, None, {"status": "ok", "data": 3}])
 def test_a_malformed_user_expression_does_no_harm(value: Any) -> None:
-    reply = messages.execute_reply(result(user_expressions={"it": value}), 1)
+    reply = messages.execute_reply(result(user_expressions={"it": value}), 1, SAFELY)
     assert reply["user_expressions"]["it"]["status"] in ("ok", "error")
 
 
@@ -92,19 +96,20 @@ def test_a_malformed_user_expression_does_no_harm(value: Any) -> None:
     "item", [1, {}, {"source": "edit_magic", "filename": "x"}, {"source": ["page"]}]
 )
 def test_an_unknown_payload_is_dropped(item: Any) -> None:
-    assert messages.payloads([item]) == []
+    assert messages.payloads([item], SAFELY, never_stop) == []
 
 
 def test_payloads_are_capped_in_number_and_size() -> None:
     text = "x" * (messages.PAYLOAD_CHARACTERS + 1)
-    found = messages.payloads([{"source": "set_next_input", "text": text}] * 100)
+    many = [{"source": "set_next_input", "text": text}] * 100
+    found = messages.payloads(many, SAFELY, never_stop)
     assert len(found) == messages.PAYLOADS
     assert found[0]["text"].endswith("[cut: it is longer than a cell may send]")
 
 
 def test_a_pager_payload_passes() -> None:
     page = {"source": "page", "data": {"text/plain": "doc"}, "start": 0}
-    assert messages.payloads([page]) == [page]
+    assert messages.payloads([page], SAFELY, never_stop) == [page]
 
 
 @pytest.mark.parametrize("count", [True, -1, "3", 2**60, None, 1.5])
@@ -114,7 +119,7 @@ def test_an_invalid_count_is_not_believed(count: Any) -> None:
 
 def test_empty_answers_are_whole_replies() -> None:
     assert messages.complete_reply({}, 7)["cursor_start"] == 7
-    assert messages.inspect_reply({}) == {
+    assert messages.inspect_reply({}, SAFELY) == {
         "status": "ok", "found": False, "data": {}, "metadata": {},
     }  # fmt: skip
     assert messages.is_complete_reply({}) == {"status": "unknown"}

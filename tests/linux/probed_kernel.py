@@ -74,7 +74,7 @@ OF_FORKED: dict[str, Callable[[], object]] = {
 """What is tried besides in a kernel that was forked."""
 
 
-def _tried(what: Callable[[], object]) -> str:
+def tried(what: Callable[[], object]) -> str:
     try:
         what()
     except OSError as problem:
@@ -88,7 +88,7 @@ def watch(workspace: Path) -> None:
         time.sleep(0.02)
     tries = TRIES | (OF_FORKED if "PROBE_FORKER" in os.environ else {})
     tries |= {"own session": lambda: list(workspace.iterdir())}
-    found = {name: _tried(what) for name, what in tries.items()}
+    found = {name: tried(what) for name, what in tries.items()}
     RESULTS.write(json.dumps(found) + "\n")
 
 

@@ -18,6 +18,7 @@ from wasm_kernel.guests.python.cell_reader import commands_in
 from wasm_kernel.kernels import messages
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode, clean
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.widgets import WidgetGate
 from wasm_kernel.result import CommMessage
@@ -286,6 +287,6 @@ def test_f5_replies_are_checked_in_linear_time() -> None:
     def reply(given: dict[str, Any]) -> None:
         messages.complete_reply(given, 0)
         messages.history_reply(given)
-        messages.inspect_reply(given | {"found": True})
+        messages.inspect_reply(given | {"found": True}, Cleaner(Mode.SAFE))
 
     assert is_linear(reply, build)

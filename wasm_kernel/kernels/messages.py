@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -27,7 +27,8 @@ from wasm_kernel.guests.protocol import (
     UpdateDisplay,
 )
 from wasm_kernel.outputs import bundle, terminal
-from wasm_kernel.outputs.bundle import Mode, never_stop
+from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.cleaner import OutputCleaner, ShouldStop
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
 
@@ -93,14 +94,14 @@ def of_problem(problem: Exception) -> Error:
     )
 
 
-def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode.SAFE) -> Content:
+def execute_reply(result: SandboxResult, execution_count: int, cleaner: OutputCleaner) -> Content:
     """The reply to an `execute_request` with this result."""
-    should_stop = _in_a_moment()
+    asked, should_stop = result.reply, _in_a_moment()
     reply: Content = {
         "status": "ok",
         "execution_count": execution_count,
-        "user_expressions": _expressions(result.reply.get("user_expressions"), mode, should_stop),
-        "payload": payloads(result.reply.get("payload"), mode, should_stop),
+        "user_expressions": _expressions(asked.get("user_expressions"), cleaner, should_stop),
+        "payload": payloads(asked.get("payload"), cleaner, should_stop),
     }
     if not result.success:
         error = result.error or CellError("Error", "The cell failed and did not say how.")
@@ -145,40 +146,38 @@ def _in_a_moment() -> ShouldStop:
     return lambda: time.monotonic() > end
 
 
-def _expressions(value: Any, mode: Mode, should_stop: ShouldStop) -> Content:
+def _expressions(value: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
     answers = value if isinstance(value, dict) else {}
-    return {name: _expression(answer, mode, should_stop) for name, answer in answers.items()}
+    return {name: _expression(answer, cleaner, should_stop) for name, answer in answers.items()}
 
 
-def _expression(answer: Any, mode: Mode, should_stop: ShouldStop) -> Content:
+def _expression(answer: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
     if isinstance(answer, dict) and answer.get("status") == "ok":
-        return {"status": "ok"} | _shown(answer, mode, should_stop)
+        return {"status": "ok"} | _shown(answer, cleaner, should_stop)
     fields = _object(answer)
     error = Error(_text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback"))
     return {"status": "error"} | error_fields(clean_error(error))
 
 
-def _shown(answer: Mapping[str, Any], mode: Mode, should_stop: ShouldStop) -> Content:
+def _shown(answer: Mapping[str, Any], cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
     """The cleaned bundle in an answer of the guest."""
     data, metadata = _object(answer.get("data")), _object(answer.get("metadata"))
-    shown = bundle.clean(data, metadata, mode, should_stop)
+    shown = cleaner.bundle(data, metadata, should_stop)
     return {"data": shown.data, "metadata": shown.metadata}
 
 
-def payloads(
-    value: Any, mode: Mode = Mode.SAFE, should_stop: ShouldStop = never_stop
-) -> list[Content]:
+def payloads(value: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> list[Content]:
     """The last `PAYLOADS` payloads, if a front end acts on them, cut to size."""
     last = value[-PAYLOADS:] if isinstance(value, list) else []
-    found = [_payload(item, mode, should_stop) for item in last]
+    found = [_payload(item, cleaner, should_stop) for item in last]
     return [payload for payload in found if payload]
 
 
-def _payload(item: Any, mode: Mode, should_stop: ShouldStop) -> Content:
+def _payload(item: Any, cleaner: OutputCleaner, should_stop: ShouldStop) -> Content:
     fields = _object(item)
     match fields.get("source"):
         case "page":
-            data = bundle.clean(_object(fields.get("data")), {}, mode, should_stop).data
+            data = cleaner.bundle(_object(fields.get("data")), {}, should_stop).data
             start = fields.get("start")
             shown = {mime: _cut(text) for mime, text in data.items() if isinstance(text, str)}
             return {"source": "page", "data": shown, "start": start if _is_count(start) else 0}
@@ -222,9 +221,9 @@ def _typed(metadata: Content) -> Content:
     return {_TYPES: types} if listed else {}
 
 
-def inspect_reply(reply: Mapping[str, Any], mode: Mode = Mode.SAFE) -> Content:
+def inspect_reply(reply: Mapping[str, Any], cleaner: OutputCleaner) -> Content:
     """The reply to an `inspect_request`; an empty `reply` makes one that found nothing."""
-    shown = _shown(reply, mode, _in_a_moment())
+    shown = _shown(reply, cleaner, _in_a_moment())
     found = reply.get("found") is True and bool(shown["data"])
     return {"status": "ok", "found": found} | shown
 
@@ -268,8 +267,6 @@ def _lines(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 # -- cleaned outputs
 
-ShouldStop = Callable[[], bool]
-
 _WHY = {
     Mode.SAFE: (
         " An output can't run code, load anything or reach out of its place in the page. "
@@ -292,7 +289,7 @@ def clean_error(error: Error) -> Error:
 
 
 def clean_output(
-    output: Output, mode: Mode, should_stop: ShouldStop = bundle.never_stop
+    output: Output, cleaner: OutputCleaner, should_stop: ShouldStop
 ) -> tuple[Output, tuple[str, ...]]:
     """Returns the cleaned output, and phrases for the removed parts.
 
@@ -303,9 +300,9 @@ def clean_output(
         return clean_error(output), ()
     if not isinstance(output, Display | Result):
         return output, ()
-    shown = bundle.clean(output.data, output.metadata, mode, should_stop)
+    shown = cleaner.bundle(output.data, output.metadata, should_stop)
     clean = replace(output, data=shown.data, metadata=shown.metadata)
-    if isinstance(clean, Display) and mode is not Mode.TRUSTED:
+    if isinstance(clean, Display) and cleaner.mode is not Mode.TRUSTED:
         clean = replace(clean, transient=bundle.transient(clean.transient))
     return clean, shown.removed
 

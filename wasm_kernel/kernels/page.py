@@ -6,21 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.interfaces import InputRefused
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.kernels import messages
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.outputs.limits import stopping_if
-from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.cleaner import OutputCleaner
 from wasm_kernel.outputs.terminal import StreamCleaner
 from wasm_kernel.result import CommMessage
-
-if TYPE_CHECKING:
-    from wasm_kernel.outputs.widgets import WidgetGate
 
 Content = dict[str, Any]
 
@@ -43,21 +38,14 @@ class PageSandbox(Protocol):
 class CleanPage(ABC):
     """A page that gets cleaned outputs alone.
 
-    Methods that send or clean are called on the sandbox's thread. The mode says how much of rich
-    outputs is shown. `is_ending` is true once a cell has asked its kernel to end.
+    Methods that send or clean are called on the sandbox's thread. `is_ending` is true once a cell
+    has asked its kernel to end.
     """
 
-    def __init__(self, sandbox: PageSandbox, mode: Mode) -> None:
-        self.mode = mode
+    def __init__(self, sandbox: PageSandbox, cleaner: OutputCleaner) -> None:
+        self.cleaner = cleaner
         self.is_ending = False
         self._sandbox = sandbox
-
-    @cached_property
-    def gate(self) -> WidgetGate:
-        """The gate for messages to and from widgets."""
-        from wasm_kernel.outputs.widgets import WidgetGate
-
-        return WidgetGate(self.mode)
 
     @abstractmethod
     def publish(self, parent: Content, kind: str, content: Content) -> None:
@@ -66,17 +54,6 @@ class CleanPage(ABC):
     @abstractmethod
     def send(self, parent: Content, message: CommMessage) -> None:
         """Passes on a message to a widget."""
-
-    def clean(self, message: CommMessage, removals: Removals) -> CommMessage | None:
-        """Returns the part of a guest's message that may reach the page; None for nothing."""
-        try:
-            with stopping_if(self.should_stop):
-                return self.gate.out(message, removals)
-        except (MemoryError, KeyboardInterrupt):
-            raise
-        except BaseException:  # nh3's panics are not Exceptions; unchecked messages are not sent
-            removals.add("a message to a widget that could not be checked")
-            return None
 
     def should_stop(self) -> bool:
         """Returns whether the cell was interrupted, and checks of its output should stop."""
@@ -107,7 +84,8 @@ class CleanListener:
             if not text:
                 return
             output = Stream(output.name, text)
-        clean, removed = messages.clean_output(output, self._page.mode, self._page.should_stop)
+        cleaner, should_stop = self._page.cleaner, self._page.should_stop
+        clean, removed = messages.clean_output(output, cleaner, should_stop)
         self._show(clean)
         self._name(removed)
 
@@ -116,18 +94,17 @@ class CleanListener:
 
     def comm(self, message: CommMessage) -> None:
         """Passes on the part of a comm message that may reach the page."""
-        removals = Removals()
-        passed = self._page.clean(message, removals)
-        if passed is not None:
-            self._page.send(self.parent, passed)
+        passed = self._page.cleaner.comm(message, self._page.should_stop)
+        if passed.message is not None:
+            self._page.send(self.parent, passed.message)
         elif message.kind == "open":
             self._refused.append(message.comm_id)
-        self._name(removals.phrases)
+        self._name(passed.removed)
 
     def _name(self, removed: Iterable[str]) -> None:
         fresh = [phrase for phrase in removed if phrase not in self._named]
         if fresh and len(self._named) < REMOVALS_MOST:
-            line = messages.removal_notice(fresh, self._page.mode, first=not self._named)
+            line = messages.removal_notice(fresh, self._page.cleaner.mode, first=not self._named)
             self._named.update(fresh)
             self._show(Stream("stderr", line))
 
@@ -145,5 +122,6 @@ class CleanListener:
             text = stream.finish()
             if text:
                 self._show(Stream(name, text))
-        for refused in self._refused[:REFUSED_MOST] if self._page.mode is Mode.SAFE else ():
+        is_safe = self._page.cleaner.mode is Mode.SAFE
+        for refused in self._refused[:REFUSED_MOST] if is_safe else ():
             self._page.refuse(refused)

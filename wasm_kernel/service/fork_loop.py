@@ -37,7 +37,7 @@ from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import import_places
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import worker
-from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
 
 _LEAVE_SECONDS = 2.0  # for workers to close their sessions when the owner is gone
 _OF_WORKER = 4  # descriptors that a new worker takes here, some only for a moment
@@ -206,7 +206,7 @@ class WorkerForks:
         except OSError:
             return False
         try:
-            request = msgspec.json.decode(packet, type=ForkRequest)
+            request = msgspec.json.decode(packet, type=ForkRequest | CleanerRequest)
             reply, process = self._answer(request, descriptors, line)
             # does not wait: an owner that reads nothing must not keep the others waiting
             told = msgspec.json.encode(reply)
@@ -220,7 +220,7 @@ class WorkerForks:
         return True
 
     def _answer(
-        self, request: ForkRequest, descriptors: list[int], line: _Line
+        self, request: ForkRequest | CleanerRequest, descriptors: list[int], line: _Line
     ) -> tuple[ForkReply, list[int]]:
         """Returns the reply to a request, and the descriptor of the worker's process, if any."""
         try:
@@ -234,10 +234,8 @@ class WorkerForks:
             return ForkReply(why=str(problem)), []
         return ForkReply(forked.process), [forked.descriptor]
 
-    def _fork(self, request: ForkRequest, channel: int, line: _Line) -> _Worker:
-        language = self.load(request)
-        is_first = request not in self._served  # its caller waits, and it gains less
-        self._served.add(request)
+    def _fork(self, request: ForkRequest | CleanerRequest, channel: int, line: _Line) -> _Worker:
+        serve = self._loaded_for(request)
         check_alone()
         own = os.getpid()
         process = os.fork()
@@ -246,16 +244,30 @@ class WorkerForks:
                 if not self._is_shared:
                     end_with(own)
                 self._become_worker()
-                if not is_first:
-                    worker.get_ready()
-                served = Channel(socket.socket(fileno=channel))
-                worker.serve(served, language)
+                serve(Channel(socket.socket(fileno=channel)))
             except Exception as problem:
                 log_failure("a worker", problem)
             finally:
                 os._exit(0)
         self.has_forked = True
         return self._forked(process, line)
+
+    def _loaded_for(self, request: ForkRequest | CleanerRequest) -> Callable[[Channel], None]:
+        """Loads what the asked process needs; returns its main function."""
+        if isinstance(request, CleanerRequest):
+            from wasm_kernel.service import cleaning  # only a batch asks for it
+
+            return lambda channel: cleaning.serve(channel, request)
+        language = self.load(request)
+        is_first = request not in self._served  # its caller waits, and it gains less
+        self._served.add(request)
+
+        def serve(channel: Channel) -> None:
+            if not is_first:
+                worker.get_ready()
+            worker.serve(channel, language)
+
+        return serve
 
     def _become_worker(self) -> None:
         gc.enable()

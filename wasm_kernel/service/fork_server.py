@@ -37,7 +37,7 @@ from wasm_kernel.linux.confinement import OFF, possible
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.service import fork_process
 from wasm_kernel.service.fork_process import ForkProcess
-from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+from wasm_kernel.service.messages import PACKET, CleanerRequest, ForkReply, ForkRequest
 from wasm_kernel.service.open_message import Open
 
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
@@ -57,6 +57,7 @@ except WasmKernelError as problem:
     raise SystemExit(str(problem))
 """
 CLOSED = "the service is closed; make another one"
+_NO_ANSWER = "the process that starts sessions does not answer"
 _COPY = "this process was forked from the one whose service it is; make another one"
 _STOPPED = "the process that sessions are forked from was stopped; it was told to go on"
 _LOG = logging.getLogger("wasm_kernel.service")
@@ -299,7 +300,15 @@ class ForkServer:
                 if self._prepared[runtime] == prepared:  # no other thread has prepared it
                     _prepare(runtime, flavours, progress)
                     self._prepared[runtime] += 1
-        raise HostFailed("the process that starts sessions does not answer")
+        raise HostFailed(_NO_ANSWER)
+
+    def spawn_cleaner(self, request: CleanerRequest) -> Worker:
+        """Returns a new process that cleans outputs; raises `HostFailed` if there can be none."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(OSError):  # the process was killed, or hangs: it was dropped
+                if (made := self._first([request])) is not None:
+                    return made
+        raise HostFailed(_NO_ANSWER)
 
     def _take_spare(self, requests: list[ForkRequest]) -> Worker | None:
         with self._guard:
@@ -329,7 +338,7 @@ class ForkServer:
         if unused is not None:
             unused.close()
 
-    def _first(self, requests: Sequence[ForkRequest]) -> Worker | None:
+    def _first(self, requests: Sequence[ForkRequest | CleanerRequest]) -> Worker | None:
         """Returns a worker for the first request that is prepared; None if none is.
 
         Raises `ConnectionError` or `TimeoutError` if the process is gone, or does not answer.
@@ -361,7 +370,9 @@ class ForkServer:
         self._process = kind(started.number, started.descriptor)
         self._line = socket.socket(fileno=started.line.detach())
 
-    def _ask(self, line: socket.socket, request: ForkRequest) -> tuple[ForkReply, Worker | None]:
+    def _ask(
+        self, line: socket.socket, request: ForkRequest | CleanerRequest
+    ) -> tuple[ForkReply, Worker | None]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours:
             with theirs:

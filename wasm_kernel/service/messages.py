@@ -56,15 +56,22 @@ class _Call(_Message, frozen=True):
 PACKET = 64 * 1024
 
 
-class ForkRequest(Struct, frozen=True):
+class ForkRequest(Struct, frozen=True, tag=True):
     """Asks for a worker of a language and a flavour; its line's descriptor comes with it."""
 
     language: str
     flavour: FlavourName
 
 
+class CleanerRequest(Struct, frozen=True, tag=True):
+    """Asks for a process that cleans outputs in a mode; its line's descriptor comes with it."""
+
+    mode: str
+    confinement: str
+
+
 class ForkReply(Struct, frozen=True):
-    """The worker's process, whose descriptor comes with it; 0 and the reason if there is none.
+    """The forked process, whose descriptor comes with it; 0 and the reason if there is none.
 
     If it `is_unprepared`, something must be compiled first, in another process.
     """

@@ -29,11 +29,13 @@ from nbformat.v4 import output_from_msg
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.cell_future import CellFuture
 from wasm_kernel.frontends.batch.notebooks import MOST_VALUES
+from wasm_kernel.guests.protocol import Output
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
-from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.cleaner import OutputCleaner
 from wasm_kernel.policy import MIB
 from wasm_kernel.result import CommMessage
+from wasm_kernel.service.cleaning import CleanerLost
 from wasm_kernel.service.sandbox import Sandbox
 
 COPIED_BYTES = 64 * MIB
@@ -181,20 +183,20 @@ class NotebookPage(CleanPage):
     They come on the sandbox's thread, which waits until each is in its cell.
     """
 
-    def __init__(self, sandbox: Sandbox, mode: Mode, client: CellClient) -> None:
-        super().__init__(sandbox, mode)
+    def __init__(self, sandbox: Sandbox, cleaner: OutputCleaner, client: CellClient) -> None:
+        super().__init__(sandbox, cleaner)
         self._worker_side = sandbox
         self._client = client
         self._guard = threading.Lock()
         self._cell: tuple[NotebookNode, int] | None = None
         self._problem: Exception | None = None
-        self._listener = CleanListener(self, {})
+        self._listener = _CellListener(self, {})
         client.page = self
 
     def begin(self, cell: NotebookNode, place: int) -> CellFuture:
         """Queues a cell, whose outputs go into it."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request"}
-        self._listener = CleanListener(self, {"header": header})
+        self._listener = _CellListener(self, {"header": header})
         self._cell, self._problem = (cell, place), None
         sandbox = self._worker_side
         self._tell_state("busy")
@@ -220,7 +222,7 @@ class NotebookPage(CleanPage):
             raise self._problem
         count = messages.count_of(result.reply)
         shown = self._worker_side.next_count if count is None else count
-        content = messages.execute_reply(result, shown, self.mode)
+        content = messages.execute_reply(result, shown, self.cleaner)
         return _message(self._listener.parent, "execute_reply", content)
 
     def publish(self, parent: Told, kind: str, content: Told) -> None:
@@ -250,9 +252,40 @@ class NotebookPage(CleanPage):
             except CellExecutionComplete:
                 return
             except Exception as problem:
-                self._problem = problem
-        if self._problem is not None:
-            self._worker_side.interrupt()
+                failed = problem
+            else:
+                return
+        self.fail(failed)
+
+    def fail(self, problem: Exception) -> None:
+        """Ends the running cell, if it has not ended: its outputs can't be taken."""
+        with self._guard:
+            if self._cell is None or self._problem is not None:
+                return
+            self._problem = problem
+        self._worker_side.interrupt()
+
+
+class _CellListener(CleanListener):
+    """The listener of a cell, which ends if its outputs can't be cleaned."""
+
+    def __init__(self, page: NotebookPage, parent: Told) -> None:
+        super().__init__(page, parent)
+        self._notebook = page
+
+    def emit(self, output: Output) -> None:
+        """Shows a cleaned piece of output."""
+        try:
+            super().emit(output)
+        except CleanerLost as problem:
+            self._notebook.fail(problem)
+
+    def comm(self, message: CommMessage) -> None:
+        """Passes on the part of a comm message that may reach the page."""
+        try:
+            super().comm(message)
+        except CleanerLost as problem:
+            self._notebook.fail(problem)
 
 
 def _message(parent: Told, kind: str, content: Told) -> Told:

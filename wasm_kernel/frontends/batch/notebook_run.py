@@ -69,6 +69,8 @@ from wasm_kernel.guests.base import info_of
 from wasm_kernel.kernels.settings import SessionSettings
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service.cleaning import WalledCleaner
+from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -169,6 +171,7 @@ class NotebookRun:
         self._outcome = Outcome(source.name, "ok", output=str(source.output))
         self._limits = LimitsMet()
         self._sandbox: Sandbox | None = None
+        self._cleaner: WalledCleaner | None = None
         self._book = NotebookNode()
         self._cells: Sequence[Cell] = ()
         self._done = 0
@@ -302,6 +305,8 @@ class NotebookRun:
         if self._sandbox is None:
             return
         await asyncio.to_thread(self._sandbox.close)
+        if self._cleaner is not None:
+            await asyncio.to_thread(self._cleaner.close)
         stays = self._settings.keeps_session and 0 < self._done == len(self._cells)
         if stays and not await asyncio.to_thread(self._session.is_whole):
             raise KernelLost(_NOT_KEPT)
@@ -315,7 +320,7 @@ class NotebookRun:
             earlier.copy_outputs(self._done)
             self._note(kept=self._done, note=earlier.note(self._done))
             if self._done:
-                return self._page(sandbox, settings)
+                return await self._page(sandbox, settings)
             await asyncio.to_thread(sandbox.close)
             self._sandbox = None
         await asyncio.to_thread(self._begin_session)
@@ -324,7 +329,7 @@ class NotebookRun:
             await self._limited(asyncio.wrap_future(sandbox.start()))
         except WasmKernelError as problem:
             raise _not_started(problem) from problem
-        return self._page(sandbox, settings)
+        return await self._page(sandbox, settings)
 
     def _begin_session(self) -> None:
         self._session.begin(self._settings.inputs)
@@ -353,14 +358,18 @@ class NotebookRun:
             raise _not_started(problem) from problem
         return self._sandbox, settings
 
-    def _page(self, sandbox: Sandbox, settings: SessionSettings) -> tuple[NotebookPage, CellClient]:
+    async def _page(
+        self, sandbox: Sandbox, settings: SessionSettings
+    ) -> tuple[NotebookPage, CellClient]:
         """Returns the notebook's page, and nbclient's client that fills it."""
         runtime = runtime_of(self._book)
         self._book.metadata["language_info"] = dict(info_of(runtime).language_info)
         client = CellClient(self._book, record_timing=not self._settings.deterministic)
         for name, hook in self._settings.hooks.items():
             setattr(client, name, hook)
-        return NotebookPage(sandbox, Mode(settings.outputs), client), client
+        args = (own_workers().fork_server, Mode(settings.outputs), settings.confinement)
+        self._cleaner = await asyncio.to_thread(WalledCleaner, *args)
+        return NotebookPage(sandbox, self._cleaner, client), client
 
     async def _run_or_go_on(
         self, client: CellClient, page: NotebookPage, place: int, cell: NotebookNode

@@ -59,6 +59,7 @@ from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
 from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.names import PublishLimits
 from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
@@ -364,7 +365,7 @@ class WasmKernelApp(ConfiguredApp):
             sandbox=sandbox,
             starting=starting,
             notes=self._notes,
-            mode=Mode(self.settings.outputs),
+            cleaner=Cleaner(Mode(self.settings.outputs)),
             runtime=self.settings.runtime,
             parent=self,
             session=connection.session,

@@ -36,6 +36,7 @@ from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.settings import SECTION
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import SandboxResult
 
@@ -74,7 +75,7 @@ class WasmKernel(Kernel):
         starting: StartProgress,
         session: Session,
         notes: deque[str] | None = None,
-        mode: Mode = Mode.SAFE,
+        cleaner: Cleaner | None = None,
         runtime: RuntimeType = RuntimeType.PYTHON,
         **traits: Any,
     ) -> None:
@@ -84,7 +85,7 @@ class WasmKernel(Kernel):
         self._notes = deque[str]() if notes is None else notes
         self.sandbox = sandbox
         self.starting = starting
-        self.mode = mode
+        self._cleaner = Cleaner(Mode.SAFE) if cleaner is None else cleaner
         self.runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_interrupted = False  # since the last message of the shell channel came
@@ -93,7 +94,13 @@ class WasmKernel(Kernel):
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         stdin = StdinChannel(self.stdin_socket, session)
         self._page = Page(
-            sandbox, session, self.iopub_socket, stdin, mode=mode, log=self.log, ident=self.ident
+            sandbox,
+            session,
+            self.iopub_socket,
+            stdin,
+            cleaner=self._cleaner,
+            log=self.log,
+            ident=self.ident,
         )
 
     @classmethod
@@ -163,7 +170,7 @@ class WasmKernel(Kernel):
             await self._end()
         count = messages.count_of(result.reply)
         shown = self.sandbox.next_count if count is None else count
-        reply = messages.execute_reply(result, shown, self.mode)
+        reply = messages.execute_reply(result, shown, self._cleaner)
         if not silent:
             messages.add_notes(reply, self._notes)
         self._obey(reply["payload"])
@@ -317,7 +324,7 @@ class WasmKernel(Kernel):
         """Returns information about the object at a place in the code."""
         request = {"op": "inspect", "code": code, "cursor_pos": cursor_pos}
         request |= {"detail_level": detail_level, "omit_sections": list(omit_sections)}
-        return messages.inspect_reply(await self._asked(request), self.mode)
+        return messages.inspect_reply(await self._asked(request), self._cleaner)
 
     async def do_is_complete(self, code: str) -> Content:
         """Returns whether the code is complete."""

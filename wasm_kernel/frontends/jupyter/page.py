@@ -19,6 +19,7 @@ from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.result import CommMessage
 
 Content = dict[str, Any]
@@ -42,11 +43,12 @@ class Page(CleanPage):
         iopub: Any,
         stdin: StdinChannel,
         *,
-        mode: Mode,
+        cleaner: Cleaner,
         log: logging.Logger,
         ident: str,
     ) -> None:
-        super().__init__(sandbox, mode)
+        super().__init__(sandbox, cleaner)
+        self._gate = cleaner
         self.sandbox = sandbox
         self.stdin = stdin
         self._session = session
@@ -104,7 +106,7 @@ class Page(CleanPage):
             message = message_of(parent)
         except Exception:  # dispatching refuses and reports a message that can't be read
             return None
-        if message is None or not self.gate.admits(message):
+        if message is None or not self._gate.admits(message):
             return None
         listener = KernelListener(self, parent)
         served = ServedMessage(listener, cell)
@@ -121,8 +123,8 @@ class Page(CleanPage):
         if message is None:
             return
         try:
-            if not self.gate.admits(message):
-                if self.mode is Mode.SAFE:
+            if not self._gate.admits(message):
+                if self.cleaner.mode is Mode.SAFE:
                     listener.emit(Stream("stderr", _NOT_ADMITTED))
                 self.send(parent, CommMessage("close", message.comm_id))
             elif await is_up():

@@ -1,0 +1,41 @@
+"""The fork server with hostile code in each process that cleans outputs: see `test_cleaning.py`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.linux.probed_kernel import TRIES, tried
+from wasm_kernel.outputs.bundle import CleanOutput
+from wasm_kernel.outputs.cleaner import Cleaner
+from wasm_kernel.service import cleaning, fork_loop
+
+
+def deep() -> Any:
+    nested: Any = []
+    for _ in range(900):
+        nested = [nested]
+    return nested
+
+
+ORDERS: Mapping[str, Callable[[], Any]] = {
+    "probe": lambda: {name: tried(what) for name, what in TRIES.items()},
+    "end": lambda: os._exit(1),
+    "hang": lambda: time.sleep(60),
+    "another type": lambda: 1,
+    "too deep": lambda: {"text/plain": deep()},
+}
+
+
+class Traitor(Cleaner):
+    """A cleaner that obeys the output."""
+
+    def bundle(self, data: Mapping[str, Any], *_: Any) -> CleanOutput:
+        return CleanOutput(ORDERS[data["text/plain"]]())
+
+
+def main(line: int, owner: int) -> None:
+    vars(cleaning)["Cleaner"] = Traitor
+    fork_loop.main(line, owner)

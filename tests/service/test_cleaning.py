@@ -1,0 +1,93 @@
+"""Outputs are cleaned behind a wall: a process that was taken over can harm one page only."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.linux.inside import needs_walls
+from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.outputs.bundle import Mode, never_stop
+from wasm_kernel.outputs.cleaner import Cleaner
+from wasm_kernel.result import CommMessage
+from wasm_kernel.service import cleaning, fork_process
+from wasm_kernel.service.cleaning import CleanerLost, WalledCleaner
+from wasm_kernel.service.fork_server import ForkServer
+
+ROOT = Path(__file__).parents[2]
+PAGE = {"text/html": "<b>bold</b><script>run()</script>", "text/plain": "bold"}
+OPENED = CommMessage("open", "a" * 32, {"state": {}}, target_name="elsewhere")
+
+
+@pytest.fixture
+def server(warm: None) -> Iterator[ForkServer]:
+    with closing(ForkServer(fork_process.start())) as made:
+        yield made
+
+
+@pytest.fixture
+def obeying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ForkServer
+) -> Iterator[ForkServer]:
+    """A server whose cleaners obey the outputs that they get."""
+    secret = tmp_path / "private" / "secret"
+    secret.parent.mkdir()
+    secret.write_text("as it was")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")  # the probe writes there, if nothing prevents it
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = str(listening.getsockname()[1])
+        probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": port, "PYTHONPATH": str(ROOT)}
+        probe |= {"PROBE_CACHE": str(default_folder()), "XDG_STATE_HOME": str(tmp_path)}
+        for name, value in (probe | {"PROBE_RESULTS": str(tmp_path / "results")}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(fork_process, "VARIABLES", (*fork_process.VARIABLES, "PROBE_"))
+        monkeypatch.setattr(fork_process, "PROGRAM", "tests.service.probed_cleaner")
+        with closing(ForkServer(fork_process.start())) as made:
+            yield made
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_outputs_are_cleaned_as_in_this_process(server: ForkServer, mode: Mode) -> None:
+    with closing(WalledCleaner(server, mode, "auto")) as walled:
+        own = Cleaner(mode)
+        assert walled.bundle(PAGE, {}) == own.bundle(PAGE, {})
+        assert walled.comm(OPENED, never_stop) == own.comm(OPENED, never_stop)
+
+
+def test_what_waits_to_be_cleaned_when_the_cell_is_interrupted_is_left_out(
+    server: ForkServer,
+) -> None:
+    with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:
+        shown = walled.bundle({"text/html": "<p>" * 10**6}, {}, lambda: True)
+        assert "text/html" not in shown.data and shown.removed == cleaning.STOPPED
+        assert walled.bundle(PAGE, {}).data["text/plain"] == "bold"
+
+
+@needs_walls
+@pytest.mark.parametrize("confinement", ["required", "off"])
+def test_a_cleaner_that_was_taken_over_reaches_nothing(
+    obeying: ForkServer, confinement: str
+) -> None:
+    with closing(WalledCleaner(obeying, Mode.SAFE, confinement)) as walled:
+        found = walled.bundle({"text/plain": "probe"}, {}).data
+    reached = {name for name, came in found.items() if came == "done"}
+    if confinement == "off":  # this shows that the same probe would notice
+        assert reached >= {"secret", "passwords", "program", "tcp"}
+        return
+    assert reached == {"own files"}
+
+
+@pytest.mark.parametrize("order", ["end", "hang", "another type", "too deep"])
+def test_the_end_of_a_cleaner_is_told_in_words(
+    obeying: ForkServer, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    with closing(WalledCleaner(obeying, Mode.SAFE, "auto")) as walled:
+        if order == "hang":
+            monkeypatch.setattr(cleaning, "ANSWER_SECONDS", 0.3)
+        with pytest.raises(CleanerLost, match="Outputs up to now are kept"):
+            walled.bundle({"text/plain": order}, {})

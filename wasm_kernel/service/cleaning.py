@@ -1,0 +1,149 @@
+"""A process that cleans outputs, behind the second wall, for one that has no wall of its own.
+
+A guest's output may be made to attack the code that parses it. So that code runs in a process that
+reaches no file, no network and no other process, and has only the outputs of one session.
+"""
+
+# No `from __future__ import annotations`: msgspec would compile each annotation at every start.
+
+import queue
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.guests.protocol import check_depth
+from wasm_kernel.linux.broker import BrokerAnswer, BrokerServer, Handlers, RemoteBroker
+from wasm_kernel.linux.channel import Channel
+from wasm_kernel.linux.confinement import Confinement, KeptPaths
+from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.outputs.bundle import CleanOutput, Mode, never_stop
+from wasm_kernel.outputs.cleaner import Cleaner, CleanMessage
+from wasm_kernel.result import CommMessage
+from wasm_kernel.service.fork_server import ForkServer, Worker
+from wasm_kernel.service.messages import CleanerRequest
+
+PACKAGES = ("nh3", "tinycss2", "webencodings", "markdown_it", "mdurl", "mdit_py_plugins", "msgspec")
+"""The packages that may be imported from behind the wall, wherever they lie."""
+ANSWER_SECONDS = 60.0
+_GONE = "the process that cleans outputs has ended"
+STOPPED = ("what was still being checked when the cell ended",)
+
+Reply = TypeVar("Reply", bound=Struct)
+
+
+class CleanerLost(WasmKernelError):
+    """The process that cleans the outputs of a session has ended, hangs, or breaks the protocol."""
+
+
+class CleanBundle(Struct, frozen=True):
+    """Asks for the part of a MIME bundle that may be shown: a `CleanOutput`."""
+
+    data: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+
+class CleanComm(Struct, frozen=True):
+    """Asks for the part of a guest's message that may reach a widget: a `CleanMessage`."""
+
+    message: CommMessage
+
+
+def serve(channel: Channel, request: CleanerRequest) -> None:
+    """Cleans outputs until the process at the other end of the channel closes it or is gone."""
+    cleaner = Cleaner(Mode(request.mode))
+    walls = Confinement(request.confinement)
+    walls.close_files(KeptPaths(packages=PACKAGES))
+    walls.close_calls()
+
+    def clean_bundle(asked: CleanBundle, task: Task) -> CleanOutput:
+        return cleaner.bundle(asked.data, asked.metadata, lambda: task.cancelled)
+
+    def clean_comm(asked: CleanComm, task: Task) -> CleanMessage:
+        return cleaner.comm(asked.message, lambda: task.cancelled)
+
+    handlers: Handlers = {CleanBundle: clean_bundle, CleanComm: clean_comm}
+    BrokerServer(channel, lambda: handlers).run()
+
+
+class WalledCleaner:
+    """An `OutputCleaner` whose work is done by a process of its own, behind the second wall.
+
+    Its methods raise `CleanerLost` if that process ends, or gives no valid answer within
+    `ANSWER_SECONDS`. Any thread may close it.
+    """
+
+    def __init__(self, server: ForkServer, mode: Mode, confinement: str) -> None:
+        self.mode = mode
+        self.process: Worker = server.spawn_cleaner(CleanerRequest(mode.value, confinement))
+        self._answers = _Answers(self.process.channel)
+        self._broker = RemoteBroker(self.process.channel, self._answers, _GONE)
+
+    def bundle(
+        self,
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        should_stop: Callable[[], bool] = never_stop,
+    ) -> CleanOutput:
+        """Has a bundle cleaned."""
+        asked = CleanBundle(data, metadata)
+        return self._ask(asked, CleanOutput, should_stop) or CleanOutput({}, removed=STOPPED)
+
+    def comm(self, message: CommMessage, should_stop: Callable[[], bool]) -> CleanMessage:
+        """Has a message to a widget cleaned."""
+        asked = CleanComm(message)
+        return self._ask(asked, CleanMessage, should_stop) or CleanMessage(None, STOPPED)
+
+    def close(self) -> None:
+        """Ends the process, even in the middle of its work."""
+        self.process.close()
+
+    def _ask(
+        self, asked: Struct, reply: type[Reply], should_stop: Callable[[], bool]
+    ) -> Reply | None:
+        """Returns the answer; None if the cell was interrupted before the work began."""
+        self._answers.until = time.monotonic() + ANSWER_SECONDS
+        try:
+            answer = self._broker.call(asked, reply, _Stoppable(should_stop))
+            check_depth(answer)
+        except Cancelled:
+            return None
+        except (WasmKernelError, ValueError, RecursionError) as problem:
+            raise CleanerLost(
+                "The process that cleans the outputs of this notebook has ended, or does not "
+                "answer. Outputs up to now are kept."
+            ) from problem
+        return answer
+
+
+class _Answers:
+    """The answers of a cleaner's process, which it must give `until` a time."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.until = 0.0
+        self._channel = channel
+
+    def get(self, *, timeout: float) -> BrokerAnswer:
+        """Returns the next answer; raises `EOFError` if it is late."""
+        if not self._channel.is_quiet(timeout):
+            return msgspec.json.decode(self._channel.receive(), type=BrokerAnswer)
+        if time.monotonic() > self.until:
+            raise EOFError
+        raise queue.Empty
+
+
+class _Stoppable:
+    """A `Task` that is cancelled when a cell was interrupted."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+
+    @property
+    def cancelled(self) -> bool:
+        return self._should_stop()
+
+    def report(self, text: str) -> None:
+        """Does nothing: cleaning reports no progress."""
