@@ -152,6 +152,9 @@ HOSTILE = {
     "junk in the pages": "data[:20] + b'\\xff' * 200 + data[220:]",
     "nested lists in the footer": "b'PAR1' + b'\\x19' * 5000 + b'\\x88\\x13\\0\\0PAR1'",
     "nested structs in the footer": "b'PAR1' + b'\\x1c' * 5000 + b'\\x88\\x13\\0\\0PAR1'",
+    "no list of row groups": (
+        "b'PAR1' + bytes.fromhex('291c4801610016001c1c000000') + b'\\r\\0\\0\\0PAR1'"
+    ),
     "bad lengths": "open('bad.parquet', 'rb').read()",
 }
 

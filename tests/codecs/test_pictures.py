@@ -119,6 +119,7 @@ HOSTILE = {
     ),
     "a WebP of lies": ("b'RIFF\\xff\\xff\\xff\\xffWEBPVP8L' + b'\\x7f' * 40", ""),
     "a WebP without pixels": ("webp[:20]", ""),
+    "a cut frame": ("anim[: anim.index(b'ANMF')] + b'ANMF\\4\\0\\0\\0' + bytes(4)", "cut off"),
     "an animation of lies": ("anim[:200] + b'\\xff' * 300", ""),
 }
 

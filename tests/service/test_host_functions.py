@@ -377,6 +377,24 @@ def test_another_program_offers_others_to_the_same_variables(
     assert says(again, "print(echo({'number': 1, 'due': '2026-01-01'})['number'])") == "1"
 
 
+def test_functions_that_are_offered_again_change_nothing_in_a_running_cell(
+    offering: Sandboxes,
+) -> None:
+    """Before, the cell's streams ended, and its limits began anew."""
+    door = Door()
+    sandbox = offering(door.knock, Streams().numbers, HostFunction(echo, calls_a_minute=2))
+    code = "s = numbers(3); a = next(s); echo(1); knock(); print(a, next(s), echo(2))"
+    future: Future[SandboxResult] = sandbox.submit(code)
+    assert door.knocked.wait(PATIENCE)
+    sandbox.offer_functions([HostFunction(echo, calls_a_minute=2)])
+    door.opened.set()
+    assert future.result(PATIENCE).stdout == "0 1 2\n"
+    assert "2 times a minute" in fails(sandbox, "echo(3)")
+    sandbox.offer_functions([HostFunction(echo, calls_a_minute=3)])
+    assert says(sandbox, "print(echo(3))") == "3"
+    assert "3 times a minute" in fails(sandbox, "echo(4)")
+
+
 def test_functions_that_are_offered_later_are_there_after_an_undo(offering: Sandboxes) -> None:
     sandbox = offering()
     says(sandbox, "x = 1")

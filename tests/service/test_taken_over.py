@@ -340,6 +340,7 @@ def says(*reports: Any) -> Script:
         says(*[messages.Text(99, "stdout", "x" * 2**20)] * 5),
         says(*[messages.Text(99, "stdout", "")] * 20_000),
         says(*[BrokerCancel(1)] * 20_000),
+        says(*[messages.MaySleep()] * 20_000),
         says(*[BrokerRequest(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(99)]),
         says(messages.Logged(30, "x" * 20_000)),
         says(messages.Logged(10**9, "x")),
@@ -348,7 +349,7 @@ def says(*reports: Any) -> Script:
     ids=[
         *("answered twice", "answer to nothing", "failure of nothing", "other type"),
         *("unasked pong", "unasked end", "stray text", "empty stray text"),
-        *("unwanted", "too many wishes", "long log", "level", "limit"),
+        *("unwanted", "too tired", "too many wishes", "long log", "level", "limit"),
     ],
 )
 def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(

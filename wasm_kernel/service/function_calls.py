@@ -70,6 +70,7 @@ class FunctionCalls:
         logger: Callable[[], SandboxLogger],
     ) -> None:
         self._functions = functions
+        self._next = (0, functions)
         self._running_cell = running_cell
         self._logger = logger
         self._cell, self._cell_began = 0, time.monotonic()
@@ -99,6 +100,13 @@ class FunctionCalls:
         seconds = time.monotonic() - self._cell_began
         calls = sum(each.limits.calls_a_cell for each in self._functions.values())
         return 3 * calls + int(seconds * _LOOKS_A_SECOND)
+
+    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
+        """Takes other functions, for cells whose number is above `after`.
+
+        The limits of a minute go on.
+        """
+        self._next = (after, functions)
 
     def end_cell(self) -> None:
         """Ends what the cell has left open."""
@@ -185,6 +193,9 @@ class FunctionCalls:
             self.end_cell()
             self._cell, self._cell_began = cell, time.monotonic()
             self._made.clear()
+            after, functions = self._next
+            if cell > after:
+                self._functions = functions
 
     def _checked(self, name: str) -> BoundFunction:
         """Counts a call, and returns its function; raises `CallRefused`."""
@@ -199,8 +210,10 @@ class FunctionCalls:
         return bound
 
     def _check_rate(self, bound: BoundFunction) -> None:
-        now, most = time.monotonic(), bound.limits.calls_a_minute
-        times = self._times.setdefault(bound.limits.name, deque(maxlen=most))
+        now, name, most = time.monotonic(), bound.limits.name, bound.limits.calls_a_minute
+        times = self._times.get(name)
+        if times is None or times.maxlen != most:
+            times = self._times[name] = deque(times or (), maxlen=most)
         if len(times) == most and now - times[0] < _MINUTE:
             raise CallRefused(_FAST.format(most=most))
         times.append(now)

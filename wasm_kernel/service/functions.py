@@ -29,6 +29,9 @@ class SessionCalls(Protocol):
     def requests_a_cell(self) -> int:
         """How many requests the worker may have made in the running cell."""
 
+    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
+        """Takes other functions, for cells whose number is above `after`."""
+
     def end_cell(self) -> None:
         """Ends what a cell has left open. Call it when the cell has ended."""
 
@@ -39,6 +42,9 @@ class SessionCalls(Protocol):
 class _NoCalls:
     handlers: Handlers = MappingProxyType({})
     requests_a_cell = 0
+
+    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
+        """Does nothing."""
 
     def end_cell(self) -> None:
         """Does nothing."""
@@ -79,12 +85,13 @@ class Functions:
         self.offered: Offered = tuple(each.offered for each in self._bound.values())
 
     def serve(self, session: ServedSession) -> Mapping[str, Any]:
-        """Serves the calls of a session's cells from now on.
+        """Serves the calls of a session's cells from the next cell on.
 
         Returns the fields of `Open` that change for its next worker.
         """
-        session.function_calls.close()
-        session.function_calls = self._calls_of(session)
+        if session.function_calls is NO_CALLS:
+            session.function_calls = self._calls_of(session)
+        session.function_calls.offer(self._bound, session.running_cell)
         return {} if self.offered == session.opened.functions else {"functions": self.offered}
 
     def _calls_of(self, session: ServedSession) -> SessionCalls:

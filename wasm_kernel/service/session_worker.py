@@ -112,8 +112,7 @@ class SessionWorker:
         self._home = home
         self.logger = logger
         self._answer_seconds = answer_seconds
-        self._changed = threading.Condition()
-        self._sending = threading.Lock()
+        self._changed, self._sending = threading.Condition(), threading.Lock()
         self._calls = CallQueue(queue)
         self._offers = PageOffers()
         self._thread: threading.Thread | None = None
@@ -318,6 +317,7 @@ class SessionWorker:
                 self.usage.count_on(report.count)
                 self._killed = 0
             case messages.MaySleep():
+                line.count(size)
                 self.sleep()
             case messages.Closed():
                 if self._leaving is None:

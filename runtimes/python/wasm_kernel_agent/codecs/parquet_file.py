@@ -60,7 +60,7 @@ class ParquetFile:
         with _reading_footer():
             self._footer, _ = thrift.read(file.read(length))
             self._elements: list[Struct] = self._footer[_SCHEMA].value[1]
-            self._groups: list[Struct] = self._footer[_GROUPS].value[1]
+            self._groups: list[Struct] = [*self._footer[_GROUPS].value[1]]
             self.rows = int(self._footer[_ROWS].value)
             self._tops = list(self._found_tops())
             self.names = [self._elements[at][_NAME].value.decode() for at, *_ in self._tops]
@@ -99,8 +99,8 @@ class ParquetFile:
             ]
             pairs = self._pairs_of(kept)
         leaves = [leaf for n in kept for leaf in range(*self._tops[n][2:])]
-        groups: list[Struct | None] = [*self._groups] or [None]
-        for group in groups:
+        groups: list[Struct | None] = [*self._groups]
+        for group in groups or [None]:
             with _reading_footer():
                 part = self._part(elements, pairs, group, leaves)
             yield part

@@ -152,6 +152,8 @@ class WebPAnimDecoder:
 
     def _composed(self, frame: bytes) -> Image.Image:
         """Returns the canvas with a frame on it."""
+        if len(frame) < _FRAME_HEAD:
+            raise OSError(_BROKEN.format("a frame is cut off"))
         if self._canvas is None:
             self._canvas = Image.new("RGBA", self._size)
         x, y, width, height, duration = (_number(frame[at : at + 3]) for at in range(0, 15, 3))
