@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from traitlets import TraitError
 from traitlets.config import Config
 
@@ -19,17 +20,15 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.kernels.configured import ConfiguredApp
+from wasm_kernel.kernels.session import handlers_beside, kernel_session, place_beside
 from wasm_kernel.kernels.settings import (
     SECTION,
     KernelSettings,
     SessionSettings,
     check_names,
-    jupyters_folders,
 )
 from wasm_kernel.linux.broker import Handlers
-from wasm_kernel.publishing.names import PublishLimits
-from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, WriteFiles
-from wasm_kernel.service.open_message import KernelSession, NotebookFolder
+from wasm_kernel.publishing.place import PlaceBeside
 from wasm_kernel.service.program_home import ProgramHome, opened_in
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.session_worker import SessionWorker
@@ -94,14 +93,7 @@ class _NotebookHome(ProgramHome):
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the worker's requests."""
-        handlers, place = super().handlers(session), self._place
-        if self._settings.writes_folder:
-            handlers = {**handlers, WriteFiles: place.write, AdoptFiles: place.adopt}
-        if not self._settings.prune_sessions:
-            return handlers
-        from wasm_kernel.sessions.pruning import PruneSessions, prune
-
-        return {**handlers, PruneSessions: prune(place.root)}
+        return {**super().handlers(session), **handlers_beside(self._settings, self._place)}
 
 
 def open_sandbox(
@@ -129,16 +121,13 @@ def open_sandbox(
     policy, logger = settings.policy(Door.BATCH), SandboxLogger(limits)
     session = Session(owned.root, owned.id, logger, mounts=policy.mounts)
     try:
-        place = PlaceBeside(
-            root=owned.root,
-            session_id=session.id,
-            folder=results,
-            names=settings.publishable(),
-            limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
-            secret=_NO_SECRET,
-            most_kept=policy.files_history_bytes,
-            kept=jupyters_folders(),
-            start=folder,
+        at = (owned.root, session.id, results)
+        place = place_beside(settings, policy, *at, secret=_NO_SECRET, start=folder)
+        awake = _AWAKE_SECONDS
+        kernel = replace(
+            kernel_session(settings, session, place, tomorrow=_TOMORROW, awake_seconds=awake),
+            fork=False,  # its sessions would stay
+            collects=True,
         )
         home = _NotebookHome(session, settings, place)
         opened = opened_in(
@@ -149,39 +138,10 @@ def open_sandbox(
             pip=settings.pip,
             quiet=resumes,
             confinement=settings.confinement,
-            kernel=_kernel(session, settings, place),
+            kernel=kernel,
         )
         return home.sandbox(opened, policy, logger.bind(session_id=session.id))
     except BaseException:
         session.closed()
         session.folders.close()
         raise
-
-
-def _kernel(session: Session, settings: SessionSettings, place: PlaceBeside) -> KernelSession:
-    """Returns what a notebook's cells may ask of the host."""
-    notebook = None
-    if settings.shows_folder:
-        found = place.start.stat()
-        notebook = NotebookFolder(
-            path=str(place.start),
-            identity=(found.st_dev, found.st_ino),
-            secret=str(place.secret),
-            kept=tuple(map(str, place.kept)),
-            writes=settings.writes_folder,
-        )
-    return KernelSession(
-        workspace=str(session.workspace),
-        tomorrow=_TOMORROW,
-        of_notebook=False,
-        reopened=session.folders.reopened,
-        fork=False,  # its sessions would stay
-        prune=settings.prune_sessions,
-        suffixes=place.names.suffixes,
-        results=place.folder,
-        collects=True,
-        publishes_at_end=False,
-        notebook=notebook,
-        logs=True,
-        awake_seconds=_AWAKE_SECONDS,
-    )

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_core.application import JupyterApp
+from msgspec.structs import replace
 from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
@@ -37,22 +38,21 @@ from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_by
 from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
 from wasm_kernel.frontends.jupyter.kernel_sandbox import (
+    AWAKE_SECONDS,
     KernelHome,
     KernelSandbox,
     KernelSandboxFactory,
     create,
-    kernel_session,
-    notebook_folder,
 )
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.kernels.configured import ConfiguredApp
+from wasm_kernel.kernels.session import handlers_beside, kernel_session, place_beside
 from wasm_kernel.kernels.settings import (
     KernelSettings,
     check_names,
     connection_path,
     folder_of_notebook,
-    jupyters_folders,
     notebook_of,
 )
 from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
@@ -61,8 +61,7 @@ from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.publishing.names import PublishLimits
-from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, PublishFiles, WriteFiles
+from wasm_kernel.publishing.place import PlaceBeside, PublishFiles
 from wasm_kernel.publishing.publish import PublishCommand, Results
 from wasm_kernel.service.fork_server import flavours_of
 from wasm_kernel.service.open_message import Open, plain_policy
@@ -214,18 +213,11 @@ class WasmKernelApp(ConfiguredApp):
         policy: ExecutionPolicy,
     ) -> Open:
         """Returns the message that opens the session in its worker."""
-        notebook = None
-        if self.settings.shows_folder:
-            writes = self.settings.writes_folder
-            notebook = notebook_folder(place.secret, place.kept, writes=writes)
-        kernel = kernel_session(
-            self.settings,
-            session,
-            opening,
-            place.names,
-            results=place.into,
+        tomorrow, awake = opening.tomorrow, AWAKE_SECONDS
+        kernel = replace(
+            kernel_session(self.settings, session, place, tomorrow=tomorrow, awake_seconds=awake),
+            of_notebook=opening.is_of_notebook,
             publishes_at_end=self._publishes_at_end,
-            notebook=notebook,
             logs=self._has_log,
         )
         return opened_in(
@@ -267,15 +259,13 @@ class WasmKernelApp(ConfiguredApp):
             later.start()
 
     def _place_beside(self, opening: Opening, secret: Path, policy: ExecutionPolicy) -> PlaceBeside:
-        return PlaceBeside(
-            root=self.settings.root,
-            session_id=opening.session_id,
-            folder=self.settings.published_into(),
-            names=self.settings.publishable(),
-            limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
+        return place_beside(
+            self.settings,
+            policy,
+            self.settings.root,
+            opening.session_id,
+            self.settings.published_into(),
             secret=secret,
-            most_kept=policy.files_history_bytes,
-            kept=jupyters_folders(),
             follows=None if self.settings.publish_folder else opening.file,
         )
 
@@ -290,18 +280,12 @@ class WasmKernelApp(ConfiguredApp):
         private = root.private_of(session_id)
         handlers: Handlers = {
             **broker_handlers(self.settings.runtime, private, pip=self.settings.pip),
+            **handlers_beside(self.settings, place),
             PublishFiles: place.publish,
         }
-        if self.settings.fork:
-            fork = fork_session(root, root.lineage_below(session_id), policy)
-            handlers = {**handlers, ForkSession: fork}
-        if self.settings.writes_folder:
-            handlers = {**handlers, WriteFiles: place.write, AdoptFiles: place.adopt}
-        if not self.settings.prune_sessions:
+        if not self.settings.fork:
             return handlers
-        from wasm_kernel.sessions.pruning import PruneSessions, prune
-
-        return {**handlers, PruneSessions: prune(root)}
+        return {**handlers, ForkSession: fork_session(root, root.lineage_below(session_id), policy)}
 
     @property
     def _has_log(self) -> bool:

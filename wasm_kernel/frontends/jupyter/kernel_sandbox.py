@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -22,23 +21,20 @@ from wasm_kernel.execution.interfaces import (
     ProcessUsage,
 )
 from wasm_kernel.folders.locks import LOCK
-from wasm_kernel.kernels.settings import SessionSettings
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.locks import try_lock, unlock
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.publishing.names import PublishableNames
 from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
 from wasm_kernel.publishing.publish import log_published
 from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.open_message import KernelSession, NotebookFolder, Open
+from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.program_home import ProgramHome
 from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.service.worker_supply import WorkerSource
 from wasm_kernel.sessions.forking import ForkSession, log_fork
-from wasm_kernel.sessions.notebooks import Opening
 from wasm_kernel.sessions.session import Session
 
 Note = Callable[[str], None]
@@ -183,48 +179,3 @@ def create(
 ) -> Sandbox:
     """Makes the sandbox of a real kernel."""
     return home.sandbox(opened, policy, session.logger, noted=note)
-
-
-def kernel_session(
-    settings: SessionSettings,
-    session: Session,
-    opening: Opening,
-    names: PublishableNames,
-    *,
-    results: tuple[str, ...],
-    publishes_at_end: bool,
-    notebook: NotebookFolder | None,
-    logs: bool,
-) -> KernelSession:
-    """Returns what a kernel's cells may ask of the host, by its settings."""
-    return KernelSession(
-        workspace=str(session.workspace),
-        tomorrow=opening.tomorrow,
-        of_notebook=opening.is_of_notebook,
-        reopened=session.folders.reopened,
-        fork=settings.fork,
-        prune=settings.prune_sessions,
-        suffixes=names.suffixes,
-        results=results,
-        collects=False,
-        publishes_at_end=publishes_at_end,
-        notebook=notebook,
-        logs=logs,
-        awake_seconds=AWAKE_SECONDS,
-    )
-
-
-def notebook_folder(secret: Path, kept: tuple[Path, ...], *, writes: bool) -> NotebookFolder | None:
-    """Returns the folder that this process was started in; None if it is gone."""
-    try:
-        here = Path.cwd()
-        found = here.stat()
-    except OSError:
-        return None
-    return NotebookFolder(
-        path=str(here),
-        identity=(found.st_dev, found.st_ino),
-        secret=str(secret),
-        kept=tuple(map(str, kept)),
-        writes=writes,
-    )

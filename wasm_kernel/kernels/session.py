@@ -1,0 +1,100 @@
+"""The session of a notebook, by the settings of kernels: what it may ask for beyond its worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wasm_kernel.folders.notebook_file import NotebookFile
+from wasm_kernel.kernels.settings import SessionSettings, jupyters_folders
+from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.publishing.names import PublishLimits
+from wasm_kernel.publishing.place import AdoptFiles, PlaceBeside, WriteFiles
+from wasm_kernel.service.open_message import KernelSession, NotebookFolder
+from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.session import Session
+
+
+def place_beside(
+    settings: SessionSettings,
+    policy: ExecutionPolicy,
+    root: SessionsRoot,
+    session_id: str,
+    folder: tuple[str, ...],
+    *,
+    secret: Path,
+    follows: NotebookFile | None = None,
+    start: Path = Path(),
+) -> PlaceBeside:
+    """Returns the place beside a notebook that files of its session go to; see `PlaceBeside`."""
+    return PlaceBeside(
+        root=root,
+        session_id=session_id,
+        folder=folder,
+        names=settings.publishable(),
+        limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
+        secret=secret,
+        most_kept=policy.files_history_bytes,
+        kept=jupyters_folders(),
+        follows=follows,
+        start=start,
+    )
+
+
+def handlers_beside(settings: SessionSettings, place: PlaceBeside) -> Handlers:
+    """Returns the handlers of requests that the settings allow any notebook's session.
+
+    Each handler checks its request as untrusted input.
+    """
+    handlers: Handlers = {}
+    if settings.writes_folder:
+        handlers = {WriteFiles: place.write, AdoptFiles: place.adopt}
+    if not settings.prune_sessions:
+        return handlers
+    from wasm_kernel.sessions.pruning import PruneSessions, prune
+
+    return {**handlers, PruneSessions: prune(place.root)}
+
+
+def kernel_session(
+    settings: SessionSettings,
+    session: Session,
+    place: PlaceBeside,
+    *,
+    tomorrow: str,
+    awake_seconds: float,
+) -> KernelSession:
+    """Returns what a session's cells may ask of the host; a kernel's and a batch's replace more."""
+    return KernelSession(
+        workspace=str(session.workspace),
+        tomorrow=tomorrow,
+        of_notebook=False,
+        reopened=session.folders.reopened,
+        fork=settings.fork,
+        prune=settings.prune_sessions,
+        suffixes=place.names.suffixes,
+        results=place.into,
+        collects=False,
+        publishes_at_end=False,
+        notebook=_shown_folder(settings, place),
+        logs=True,
+        awake_seconds=awake_seconds,
+    )
+
+
+def _shown_folder(settings: SessionSettings, place: PlaceBeside) -> NotebookFolder | None:
+    """Returns the notebook's folder, if cells see it; None if it is gone."""
+    if not settings.shows_folder:
+        return None
+    try:
+        here = place.start.absolute()
+        found = here.stat()
+    except OSError:
+        return None
+    return NotebookFolder(
+        path=str(here),
+        identity=(found.st_dev, found.st_ino),
+        secret=str(place.secret),
+        kept=tuple(map(str, place.kept)),
+        writes=settings.writes_folder,
+    )
