@@ -222,9 +222,13 @@ def test_a_function_that_exits_ends_its_call_alone(offering: Sandboxes) -> None:
     async def leave() -> None:
         raise SystemExit(3)
 
-    sandbox = offering(leave, HostFunction(exit_plainly, name="leave_plainly"), echo)
+    async def give_up() -> None:
+        raise GeneratorExit
+
+    sandbox = offering(leave, give_up, HostFunction(exit_plainly, name="leave_plainly"), echo)
     for call in ("await leave()", "leave_plainly()", "await leave()"):
         assert fails(sandbox, call) == "RuntimeError: it ended with SystemExit"
+    assert fails(sandbox, "await give_up()") == "RuntimeError: it ended with GeneratorExit"
     assert says(sandbox, "print(echo(1))") == "1"
 
 

@@ -197,11 +197,10 @@ class RunningCall:
             return _raised(TimeoutError(_SLOW.format(name=limits.name, seconds=limits.seconds)))
         try:
             value = self.future.result()
-        except CancelledError as end:  # the function itself was cancelled, by something in it
-            self.outcome = type(end).__name__
-            return _raised(_ended_by(end))
-        except Exception as problem:
+        except BaseException as problem:
             self.outcome = type(problem).__name__
+            if isinstance(problem, CancelledError) or not isinstance(problem, Exception):
+                problem = _ended_by(problem)
             return _raised(problem)
         if value is END:
             return {}
