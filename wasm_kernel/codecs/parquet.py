@@ -89,11 +89,22 @@ def read(codec: CodecModule, at: int, length: int, _numbers: tuple[int, ...]) ->
 def write(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
     """Writes a table as a file; numbers: the compression, the most rows of a row group."""
     compression, rows = numbers
+    return _write(codec, at, length, setCompression=compression, setMaxRowGroupSize=rows)
+
+
+def write_plain(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+    """Writes a table as a file that holds its values as they are; number: the compression."""
+    (compression,) = numbers
+    off = {"setDictionaryEnabled": 0, "setStatisticsEnabled": 0}
+    return _write(codec, at, length, setCompression=compression, **off)
+
+
+def _write(codec: CodecModule, at: int, length: int, **settings: int) -> Result:
     table, _, failed = codec.call_for(3, "table_fromIPCStream", at, length)
     _check(codec, failed)
     builder = codec.call("writerpropertiesbuilder_new")
-    for option, value in (("setCompression", compression), ("setMaxRowGroupSize", rows)):
-        builder = codec.call(f"writerpropertiesbuilder_{option}", builder, value)
+    for name, value in settings.items():
+        builder = codec.call(f"writerpropertiesbuilder_{name}", builder, value)
     options = codec.call("writerpropertiesbuilder_build", builder)
     place, size, _, failed = codec.call_for(4, "writeParquet", table, options)
     _check(codec, failed)
@@ -105,5 +116,5 @@ def _check(codec: CodecModule, failed: int) -> None:
         raise CodecError(codec.imports.text)
 
 
-FUNCTIONS: Mapping[str, Function] = {"read": read, "write": write}
+FUNCTIONS: Mapping[str, Function] = {"read": read, "write": write, "write_plain": write_plain}
 IMPORTS = ParquetImports

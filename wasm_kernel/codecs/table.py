@@ -72,7 +72,7 @@ _ROWS = (
         "parquet",
         "parquet_wasm_bg.wasm",
         "7636a31df453d8c73aacbed5ae9fd262a71136258f420fa0d97016b8da9e8aa1",
-        "the codec of Parquet",
+        "the codec of Parquet and Feather",
     ),
 )
 CODECS = {codec.name: codec for codec in _ROWS}

@@ -384,6 +384,23 @@ def read_parquet(module: Any) -> None:
     module.PyArrowImpl = engine
 
 
+def read_feather(module: Any) -> None:
+    """Lets pandas read and write Feather by code that is imported when it is first used."""
+
+    def by_codec(name: str) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **options: Any) -> Any:
+            feather: Any = importlib.import_module("wasm_kernel_agent.codecs.feather")
+            return getattr(feather, name)(*args, **options)
+
+        setattr(module, name, call)
+
+    by_codec("read_feather")
+    by_codec("to_feather")
+
+
 CHANGES: dict[str, Change] = {
     "PIL.JpegImagePlugin": decode_jpeg,
     "PIL.WebPImagePlugin": decode_webp,
@@ -401,6 +418,7 @@ CHANGES: dict[str, Change] = {
     "pandas.core.dtypes.common": read_positions_as_int64,
     "pandas.core.indexes.base": widen_indexes,
     "pandas.core.internals.blocks": widening("maybe_coerce_values"),
+    "pandas.io.feather_format": read_feather,
     "pandas.io.parquet": read_parquet,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,

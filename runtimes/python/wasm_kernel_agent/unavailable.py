@@ -6,9 +6,9 @@ import re
 import sys
 
 _PARQUET = (
-    "pandas.read_parquet and DataFrame.to_parquet work here without it, and so do CSV, Excel, "
-    "JSON, SQLite and pickle. Feather and ORC can't be read: convert such files outside, for "
-    "example with pandas.read_feather('a.feather').to_parquet('a.parquet')"
+    "pandas.read_parquet, DataFrame.to_parquet, read_feather and to_feather work here without it, "
+    "and so do CSV, Excel, JSON, SQLite and pickle. ORC can't be read: convert such files outside, "
+    "for example with pandas.read_orc('a.orc').to_parquet('a.parquet')"
 )
 _TREES = "scikit-learn's HistGradientBoostingClassifier and HistGradientBoostingRegressor"
 _NETS = "scikit-learn's MLPClassifier and MLPRegressor train small networks; numpy does the rest"

@@ -47,7 +47,7 @@ last: name another one by its `language`, or by `session`, a handle as results s
 - When a cell hits a limit (time, memory, fuel) or crashes, variables are as they were before it.
   undo takes cells back, checkpoint and restore name states, fork_session copies a session so that
   you can try variants. get_workspace_info shows variables, files, history and limits.
-- pandas reads and writes Parquet, though pyarrow is not there. It reads no Feather and no ORC.
+- pandas reads and writes Parquet and Feather, though pyarrow is not there. It reads no ORC.
 """
 _NO_MOUNTS = "Nothing else of the machine is there."
 _MOUNTS = """Of the machine there is also {mounts}: cells, list_files and

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +15,7 @@ import pandas
 from pandas.api.types import union_categoricals
 
 from wasm_kernel_agent.codecs.arrow_reader import Array
-from wasm_kernel_agent.codecs.arrow_schema import ArrowError, Field, Type
+from wasm_kernel_agent.codecs.arrow_schema import EXTENDED, EXTENSION, ArrowError, Field, Type
 
 _EXACT = decimal.Context(prec=100)
 _NAT = numpy.iinfo(numpy.int64).min
@@ -28,20 +30,25 @@ _BINARIES = ("binary", "large_binary", "binary_view")
 _TEMPORAL = ("timestamp", "duration")
 
 
-def column(parts: Sequence[Array], column: Field, *, nullable: bool = False) -> Any:
+def column(
+    parts: Sequence[Array], column: Field, *, nullable: bool = False, keeps_categories: bool
+) -> Any:
     """Returns the values of a column, whose batches are `parts`, as pandas holds them.
 
-    `nullable` asks for pandas' types with a mask. Raises `ArrowError`.
+    `nullable` asks for pandas' types with a mask. `keeps_categories` says whether the file keeps
+    those that are ordered or not texts. Raises `ArrowError`.
     """
+    extended = _EXTENDED.get(column.metadata.get(EXTENSION, ""))
+    if extended is not None:
+        return extended(parts, column)
     if column.dictionary is not None:
-        if column.type.name in _TEXTS + _BINARIES:
+        if keeps_categories or column.type.name in _TEXTS + _BINARIES:
             return _categories(parts, column)
-        parts = [_looked_up(each) for each in parts]  # Parquet keeps no order of such categories
+        parts = [looked_up(each) for each in parts]  # Parquet keeps no order of such categories
     kind = column.type
     pieces = [_flat(each) for each in parts]
     if not pieces:
-        empty = Array(column, 0, values=numpy.empty(0, "V16"), offsets=numpy.zeros(1, "<i8"))
-        return _finished(kind, *_empty(empty), nullable=nullable)
+        return _finished(kind, numpy.empty(0, numpy_dtype(kind)), None, nullable=nullable)
     values = numpy.concatenate([each for each, _ in pieces])
     missing = None
     if any(each is not None for _, each in pieces):
@@ -50,7 +57,46 @@ def column(parts: Sequence[Array], column: Field, *, nullable: bool = False) -> 
     return _finished(kind, values, missing, nullable=nullable)
 
 
-def _looked_up(array: Array) -> Array:
+def _periods(parts: Sequence[Array], field: Field) -> Any:
+    kind = pandas.PeriodDtype(_about(field)["freq"])
+    values = [
+        numpy.where(each.valid, each.values, _NAT) if each.valid is not None else each.values
+        for each in parts
+    ]
+    if field.type != Type("int", 64):
+        raise ArrowError("its periods are not numbers")
+    return pandas.arrays.PeriodArray(numpy.concatenate([numpy.empty(0, "i8"), *values]), dtype=kind)
+
+
+def _intervals(parts: Sequence[Array], field: Field) -> Any:
+    closed = _about(field)["closed"]
+    if [each.name for each in field.children] != ["left", "right"]:
+        raise ArrowError("its intervals have no two ends")
+    ends = []
+    for number, child in enumerate(field.children):
+        inner = [(each, each.children[number]) for each in parts]
+        held = [replace(within, valid=_both(each, within)) for each, within in inner]
+        ends.append(column(held, child, keeps_categories=True))
+    return pandas.arrays.IntervalArray.from_arrays(*ends, closed=closed)
+
+
+def _both(outer: Array, inner: Array) -> Any:
+    if outer.valid is None or inner.valid is None:
+        return inner.valid if outer.valid is None else outer.valid
+    return outer.valid & inner.valid
+
+
+def _about(field: Field) -> Any:
+    return json.loads(field.metadata.get(EXTENDED, ""))
+
+
+_EXTENDED: dict[str, Callable[[Sequence[Array], Field], Any]] = {
+    "pandas.period": _periods,
+    "pandas.interval": _intervals,
+}
+
+
+def looked_up(array: Array) -> Array:
     """Returns the values that stand in a dictionary, in their places."""
     (dictionary,) = array.children
     plain = Field(array.field.name, array.field.type)
@@ -69,11 +115,11 @@ def _looked_up(array: Array) -> Array:
     return Array(plain, array.length, there, dictionary.values[chosen])
 
 
-def _empty(array: Array) -> tuple[Any, None]:
-    kind = array.field.type
+def numpy_dtype(kind: Type) -> Any:
+    """Returns the type of the numbers that a column's values are; else that of objects."""
     types = {"int": f"{'i' if kind.signed else 'u'}{kind.width // 8}", "bool": "?"}
     types |= {"float": f"f{kind.width // 8}", "timestamp": "i8", "duration": "i8"}
-    return numpy.empty(0, types.get(kind.name, object)), None
+    return numpy.dtype(types.get(kind.name, object))
 
 
 def _categories(parts: Sequence[Array], column: Field) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy
 
@@ -22,8 +23,9 @@ from wasm_kernel_agent.codecs.arrow_schema import (
 from wasm_kernel_agent.codecs.flatbuffers import Table
 
 _DAMAGED = "the data are damaged"
-_MARKER = 0xFFFFFFFF
+MARKER = 0xFFFFFFFF
 _OFFSETS: dict[str, Any] = {"": numpy.dtype("<i4"), "large_": numpy.dtype("<i8")}
+_Part = TypeVar("_Part")
 _INLINE = 12  # bytes of a short text within its view
 
 
@@ -48,6 +50,31 @@ class Array:
     children: tuple[Array, ...] = ()
 
 
+class Body(Protocol):
+    """The body of a message: bytes, or a part of a file that is read when it is asked for."""
+
+    def __len__(self) -> int:
+        """Its length in bytes."""
+
+    def __getitem__(self, place: slice, /) -> memoryview:
+        """Some of its bytes."""
+
+
+Unpack = Callable[[int, Sequence[memoryview]], list[memoryview]]
+"""Decompresses buffers, all of which are compressed in the way that has this number."""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raises `ArrowError` for whatever goes wrong while messages are read."""
+    try:
+        yield
+    except ArrowError:
+        raise
+    except (struct.error, IndexError, RecursionError, ValueError, OverflowError) as problem:
+        raise ArrowError(_DAMAGED) from problem
+
+
 class Stream:
     """An IPC stream: its schema, and its batches in turn.
 
@@ -56,57 +83,90 @@ class Stream:
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0
-        self._dictionaries: dict[int, Array] = {}
-        try:
-            kind, header, _ = self._next() or (0, None, None)
+        with reading():
+            kind, header, _ = self._next() or (0, None, memoryview(b""))
             if kind != SCHEMA:
                 raise ArrowError("there is no schema")
             self.schema: Schema = read_schema(header)
-        except (struct.error, IndexError, RecursionError) as problem:
-            raise ArrowError(_DAMAGED) from problem
-        self._encoded = {each.dictionary.id: each for each in _with_dictionaries(self.schema)}
+        self._reader = BatchReader(self.schema)
 
     def batches(self) -> Iterator[list[Array]]:
         """Yields the columns of each batch."""
-        try:
+        with reading():
             while (message := self._next()) is not None:
                 kind, header, body = message
                 if kind == DICTIONARY and header is not None:
-                    self._take_dictionary(header, body)
+                    self._reader.take_dictionary(header, body)
                 elif kind == BATCH and header is not None:
-                    reader = _BatchReader(header, body, self._dictionaries)
-                    yield [reader.read(each) for each in self.schema.fields]
-        except (struct.error, IndexError, RecursionError, ValueError, OverflowError) as problem:
-            if isinstance(problem, ArrowError):
-                raise
-            raise ArrowError(_DAMAGED) from problem
+                    yield self._reader.read(header, body)
 
     def _next(self) -> tuple[int, Table | None, memoryview] | None:
         if self._at + 8 > len(self._data):
             return None
         marker, size = struct.unpack_from("<II", self._data, self._at)
-        if marker != _MARKER or size == 0:
+        if marker != MARKER or size == 0:
             return None
         start = self._at + 8
-        message = Table.root(self._data[start : start + size])
+        kind, header, length = read_message(self._data[start : start + size])
         begin = start + size
-        self._at = begin + message.number(3, "q")
+        self._at = begin + length
         if self._at < begin or self._at > len(self._data):
             raise ArrowError("the data end too early")
-        return message.number(1, "B"), message.table(2), self._data[begin : self._at]
+        return kind, header, self._data[begin : self._at]
 
-    def _take_dictionary(self, header: Table, body: memoryview) -> None:
+
+def read_message(data: memoryview) -> tuple[int, Table | None, int]:
+    """Returns a message's kind, its header, and the length of its body."""
+    message = Table.root(data)
+    return message.number(1, "B"), message.table(2), message.number(3, "q")
+
+
+class BatchReader:
+    """Reads batches of a table.
+
+    Args:
+        schema: The table's schema.
+        wanted: The places of the columns to read; None for all.
+        unpack: Decompresses buffers.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        wanted: Collection[int] | None = None,
+        unpack: Unpack | None = None,
+    ) -> None:
+        self._schema, self._unpack = schema, unpack
+        self._wanted = range(len(schema.fields)) if wanted is None else wanted
+        self.fields = tuple(each for n, each in enumerate(schema.fields) if n in self._wanted)
+        self._encoded = {each.dictionary.id: each for each in _with_dictionaries(self.fields)}
+        self._dictionaries: dict[int, Array] = {}
+
+    def take_dictionary(self, header: Table, body: Body) -> None:
+        """Keeps a dictionary for the batches that follow."""
         number, data = header.number(0, "q"), header.table(1)
         column = self._encoded.get(number)
+        if column is None and self._wanted != range(len(self._schema.fields)):
+            return
         if column is None or data is None or header.number(2, "?"):
             raise ArrowError("a dictionary is not of a kind that can be read")
-        reader = _BatchReader(data, body, self._dictionaries)
         plain = Field(column.name, column.type, column.children)
-        self._dictionaries[number] = reader.read(plain)
+        parts = _Parts(data, body, self._dictionaries)
+        parts.take_all(self._unpack)
+        self._dictionaries[number] = parts.read(plain)
+
+    def read(self, header: Table, body: Body) -> list[Array]:
+        """Returns the wanted columns of a batch."""
+        parts = _Parts(header, body, self._dictionaries)
+        if len(self.fields) == len(self._schema.fields):
+            parts.take_all(self._unpack)
+        else:
+            parts.take_some(self._schema.fields, self._wanted, self._unpack)
+        return [parts.read_named(each) for each in self.fields]
 
 
-def _with_dictionaries(schema: Schema) -> Iterator[Any]:
-    waiting = list(schema.fields)
+def _with_dictionaries(fields: Iterable[Field]) -> Iterator[Any]:
+    waiting = list(fields)
     while waiting:
         each = waiting.pop()
         waiting += each.children
@@ -114,16 +174,81 @@ def _with_dictionaries(schema: Schema) -> Iterator[Any]:
             yield each
 
 
-class _BatchReader:
-    """Reads the arrays of one batch, each of which takes its nodes and buffers in turn."""
+_BUFFERS = {
+    **dict.fromkeys(("struct", "fixed_list"), 0),
+    **dict.fromkeys(("binary", "utf8", "large_binary", "large_utf8"), 2),
+    **dict.fromkeys(("list", "large_list", "map", "bool", "int", "float", "decimal"), 1),
+    **dict.fromkeys(("date", "time", "timestamp", "duration", "interval", "fixed_binary"), 1),
+}
+"""The numbers of buffers of types, without that of the gaps."""
 
-    def __init__(self, header: Table, body: memoryview, dictionaries: dict[int, Array]) -> None:
-        if header.table(3) is not None:
-            raise ArrowError("compressed buffers can't be read")
+
+def _sizes(column: Field, views: Iterator[tuple[int, ...]]) -> tuple[int, int, int]:
+    """Returns how many nodes, buffers and counts of views a column has."""
+    kind = column.type.name
+    if kind == "null":
+        return 1, 0, 0
+    if column.dictionary is not None:
+        return 1, 2, 0
+    if kind in ("binary_view", "utf8_view"):
+        return 1, 2 + next(views)[0], 1
+    if kind not in _BUFFERS:
+        raise ArrowError(f"the type {kind} can't be read")
+    nodes, buffers, counts = 1, 1 + _BUFFERS[kind], 0
+    for each in column.children:
+        more = _sizes(each, views)
+        nodes, buffers, counts = nodes + more[0], buffers + more[1], counts + more[2]
+    return nodes, buffers, counts
+
+
+class _Parts:
+    """The parts of one batch. Its arrays take their nodes and buffers in turn."""
+
+    def __init__(self, header: Table, body: Body, dictionaries: dict[int, Array]) -> None:
         self._body, self._dictionaries = body, dictionaries
-        self._nodes = iter(header.structs(1, "<qq"))
-        self._buffers = iter(header.structs(2, "<qq"))
-        self._views = iter(header.structs(4, "<q"))
+        compression = header.table(3)
+        self._compression = None if compression is None else compression.number(0, "b")
+        self._all = header.structs(1, "<qq"), header.structs(2, "<qq"), header.structs(4, "<q")
+
+    def take_all(self, unpack: Unpack | None) -> None:
+        """Takes the parts of all columns."""
+        self._take(*self._all, unpack)
+
+    def take_some(
+        self, fields: Sequence[Field], wanted: Collection[int], unpack: Unpack | None
+    ) -> None:
+        """Takes the parts of some columns, and reads nothing of the others."""
+        counts, at = iter(self._all[2]), (0, 0, 0)
+        kept: tuple[list[Any], list[Any], list[Any]] = [], [], []
+        for number, field in enumerate(fields):
+            sizes = _sizes(field, counts)
+            if number in wanted:
+                for some, of_all, start, size in zip(kept, self._all, at, sizes, strict=True):
+                    some.extend(of_all[start : start + size])
+            at = at[0] + sizes[0], at[1] + sizes[1], at[2] + sizes[2]
+        self._take(*kept, unpack)
+
+    def _take(
+        self, nodes: list[Any], places: list[Any], views: list[Any], unpack: Unpack | None
+    ) -> None:
+        buffers = [self._bytes(*place) for place in places]
+        if self._compression is not None:
+            if unpack is None:
+                raise ArrowError("compressed buffers can't be read")
+            buffers = unpack(self._compression, buffers)
+        self._nodes, self._buffers, self._views = iter(nodes), iter(buffers), iter(views)
+
+    def _bytes(self, at: int, length: int) -> memoryview:
+        if at < 0 or length < 0 or at + length > len(self._body):
+            raise ArrowError(_DAMAGED)
+        return self._body[at : at + length]
+
+    def read_named(self, column: Field) -> Array:
+        """Reads the values of a column, whose name an error has."""
+        try:
+            return self.read(column)
+        except ArrowError as problem:
+            raise ArrowError(f"column {column.name!r}: {problem}") from None
 
     def read(self, column: Field) -> Array:
         """Reads the values of a field."""
@@ -133,7 +258,7 @@ class _BatchReader:
         if column.type.name == "null":
             return Array(column, length)
         made = Array(column, length)
-        bits = self._buffer()
+        bits = self._taken(self._buffers)
         if nulls:
             made.valid = _bits(bits, length)
         if column.dictionary is not None:
@@ -150,15 +275,17 @@ class _BatchReader:
         size = "large_" if kind.name.startswith("large_") else ""
         match kind.name.removeprefix("large_"):
             case "bool":
-                made.values = _bits(self._buffer(), made.length)
+                made.values = _bits(self._taken(self._buffers), made.length)
             case "binary" | "utf8":
                 made.offsets = self._offsets(size, made.length)
-                made.values = self._buffer()
+                made.values = self._taken(self._buffers)
                 self._check(made, len(made.values))
             case "binary_view" | "utf8_view":
                 views = self._numbers(numpy.dtype("V16"), made.length)
                 (count,) = self._taken(self._views)
-                made.values = _joined(views, [self._buffer() for _ in range(count)], made)
+                made.values = _joined(
+                    views, [self._taken(self._buffers) for _ in range(count)], made
+                )
             case "list" | "map":
                 made.offsets = self._offsets(size, made.length)
                 made.children = (self.read(made.field.children[0]),)
@@ -174,26 +301,20 @@ class _BatchReader:
             case _:
                 made.values = self._numbers(numpy_type(kind), made.length)
 
-    def _taken(self, numbers: Iterator[tuple[int, ...]]) -> tuple[int, ...]:
-        found = next(numbers, None)
+    def _taken(self, parts: Iterator[_Part]) -> _Part:
+        found = next(parts, None)
         if found is None:
             raise ArrowError(_DAMAGED)
         return found
 
-    def _buffer(self) -> memoryview:
-        at, length = self._taken(self._buffers)
-        if at < 0 or length < 0 or at + length > len(self._body):
-            raise ArrowError(_DAMAGED)
-        return self._body[at : at + length]
-
     def _numbers(self, kind: Any, length: int) -> Any:
-        data = self._buffer()
+        data = self._taken(self._buffers)
         if len(data) < length * kind.itemsize:
             raise ArrowError(_DAMAGED)
         return numpy.frombuffer(data, kind, length) if length else numpy.empty(0, kind)
 
     def _offsets(self, size: str, length: int) -> Any:
-        kind, data = _OFFSETS[size], self._buffer()
+        kind, data = _OFFSETS[size], self._taken(self._buffers)
         if not length:
             return numpy.zeros(1, kind)
         if len(data) < (length + 1) * kind.itemsize:

@@ -11,6 +11,7 @@ from wasm_kernel_agent.codecs.flatbuffers import Table, Write
 
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 VERSION = 4  # of the metadata: V5
+EXTENSION, EXTENDED = "ARROW:extension:name", "ARROW:extension:metadata"  # of a field
 UNITS = ("s", "ms", "us", "ns")
 TYPES = {
     1: "null",
@@ -73,13 +74,14 @@ class Type:
 
 @dataclass(frozen=True)
 class Field:
-    """A column, or a part of one."""
+    """A column, or a part of one; `may_lack` says whether values may be missing."""
 
     name: str
     type: Type
     children: tuple[Field, ...] = ()
     dictionary: Dictionary | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    may_lack: bool = True
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def read_schema(table: Table | None) -> Schema:
     """Reads a schema. Raises `ArrowError`, `struct.error` or `IndexError` if it is damaged."""
     if table is None:
         raise ArrowError("there is no schema")
+    if table.number(0, "h"):
+        raise ArrowError("its numbers are big-endian, which can't be read")
     fields = tuple(_read_field(each, 0) for each in table.tables(1))
     return Schema(fields, dict(_pairs(table, 2)))
 
@@ -204,7 +208,7 @@ def _field_table(column: Field) -> Write:
     return flatbuffers.table(
         {
             0: flatbuffers.text(column.name),
-            1: ("?", True),
+            1: ("?", column.may_lack),
             2: ("B", _NUMBERS[column.type.name]),
             3: _type_table(column.type),
             4: encoding,

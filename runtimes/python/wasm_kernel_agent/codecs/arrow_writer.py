@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,10 @@ from wasm_kernel_agent.codecs import flatbuffers
 from wasm_kernel_agent.codecs.arrow_schema import (
     BATCH,
     DICTIONARY,
+    EXTENDED,
+    EXTENSION,
     SCHEMA,
+    UNITS,
     Dictionary,
     Field,
     Schema,
@@ -29,8 +33,18 @@ from wasm_kernel_agent.codecs.arrow_schema import (
 
 _INT32_MOST = 2**31 - 1
 _PADDING = 8
+END = struct.pack("<II", 0xFFFFFFFF, 0)
+"""The end of a stream."""
 _DIGITS_MOST = 38
 _ADVICE = "Convert it first, for example with astype('str')."
+
+
+_ARROW_NAMES = {
+    "float64": "double",
+    "float32": "float",
+    **{f"datetime64[{unit}]": f"timestamp[{unit}]" for unit in UNITS},
+    **{f"timedelta64[{unit}]": f"duration[{unit}]" for unit in UNITS},
+}
 
 
 @dataclass
@@ -52,39 +66,88 @@ class Out:
     dictionary: Out | None = None
 
 
+Pack = Callable[[Sequence[bytes]], list[bytes]]
+"""Compresses buffers."""
+
+
+@dataclass
+class Compression:
+    """How buffers are compressed: the number that Arrow has for it, and a function."""
+
+    number: int
+    pack: Pack
+
+
+@dataclass
+class Message:
+    """An IPC message: its kind, its head, and the pieces of its body."""
+
+    kind: int
+    head: bytes
+    body: list[bytes]
+
+    @property
+    def length(self) -> int:
+        """The length of its body."""
+        return sum(map(len, self.body))
+
+
+def messages(
+    schema: Schema, arrays: Sequence[Out], rows: int, compression: Compression | None = None
+) -> Iterator[Message]:
+    """Yields the messages of a table whose rows, `rows` in number, are one batch.
+
+    The fields' dictionaries have numbers already.
+    """
+    yield Message(SCHEMA, write_message(SCHEMA, schema_table(schema), 0), [])
+    for field, array in zip(schema.fields, arrays, strict=True):
+        if field.dictionary is not None and array.dictionary is not None:
+            values = array.dictionary
+            header, body = _batch(values.length, [values], compression)
+            table = flatbuffers.table({0: ("q", field.dictionary.id), 1: header})
+            yield _message(DICTIONARY, table, body)
+    yield _message(BATCH, *_batch(rows, arrays, compression))
+
+
+def _message(kind: int, header: flatbuffers.Write, body: list[bytes]) -> Message:
+    return Message(kind, write_message(kind, header, sum(map(len, body))), body)
+
+
 def stream_of(schema: Schema, arrays: Sequence[Out], rows: int) -> bytes:
     """Returns the IPC stream of a table whose rows, `rows` in number, are one batch."""
     numbered = replace(schema, fields=number_dictionaries(schema.fields))
-    pieces = [write_message(SCHEMA, schema_table(numbered), 0)]
-    for field, array in zip(numbered.fields, arrays, strict=True):
-        if field.dictionary is not None and array.dictionary is not None:
-            header, body = _batch(array.dictionary.length, [array.dictionary])
-            table = flatbuffers.table({0: ("q", field.dictionary.id), 1: header})
-            pieces += [write_message(DICTIONARY, table, sum(map(len, body))), *body]
-    header, body = _batch(rows, arrays)
-    pieces += [write_message(BATCH, header, sum(map(len, body))), *body]
-    return b"".join([*pieces, struct.pack("<II", 0xFFFFFFFF, 0)])
+    pieces = [
+        piece for each in messages(numbered, arrays, rows) for piece in (each.head, *each.body)
+    ]
+    return b"".join([*pieces, END])
 
 
-def _batch(length: int, arrays: Sequence[Out]) -> tuple[flatbuffers.Write, list[bytes]]:
+def _batch(
+    length: int, arrays: Sequence[Out], compression: Compression | None
+) -> tuple[flatbuffers.Write, list[bytes]]:
     """Returns a batch's header, and the pieces of its body."""
-    nodes, buffers, body, at = [], [], [], 0
-    for each in _all(arrays):
-        nodes.append((each.length, each.nulls))
-        for buffer in each.buffers:
-            data = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
-            buffers.append((at, data.nbytes))
-            padding = bytes(-data.nbytes % _PADDING)
-            body += [bytes(data), padding]
-            at += data.nbytes + len(padding)
-    header = flatbuffers.table(
-        {
-            0: ("q", length),
-            1: flatbuffers.structs("<qq", nodes),
-            2: flatbuffers.structs("<qq", buffers),
-        }
-    )
-    return header, body
+    listed = [*_all(arrays)]
+    data = [
+        bytes(memoryview(buffer).cast("B")) if len(buffer) else b""
+        for each in listed
+        for buffer in each.buffers
+    ]
+    if compression is not None:
+        data = compression.pack(data)
+    places, body, at = [], [], 0
+    for each in data:
+        padding = bytes(-len(each) % _PADDING)
+        places.append((at, len(each)))
+        body += [each, padding]
+        at += len(each) + len(padding)
+    header: dict[int, Any] = {
+        0: ("q", length),
+        1: flatbuffers.structs("<qq", [(each.length, each.nulls) for each in listed]),
+        2: flatbuffers.structs("<qq", places),
+    }
+    if compression is not None:
+        header[3] = flatbuffers.table({0: ("b", compression.number)})
+    return flatbuffers.table(header), body
 
 
 def _all(arrays: Sequence[Out]) -> Iterator[Out]:
@@ -96,23 +159,39 @@ def _all(arrays: Sequence[Out]) -> Iterator[Out]:
 # -- columns
 
 
-def written(name: str, column: pandas.Series) -> tuple[Field, Out, str]:
+def written(name: str, column: pandas.Series, *, keeps_categories: bool) -> tuple[Field, Out, str]:
     """Returns a column's field, its values, and the name of its type in pandas' metadata.
+
+    `keeps_categories` says whether the format keeps those that are ordered or not texts.
 
     Raises `ValueError` with the column's name if it can't be written.
     """
+    extension = _extension(column.dtype)
     try:
         if isinstance(column.dtype, pandas.CategoricalDtype):
             categories = column.cat.categories
-            if not column.cat.ordered and categories.inferred_type == "string":
+            is_plain = not column.cat.ordered and categories.inferred_type == "string"
+            if keeps_categories or is_plain:
                 return _category(name, column)
             # a dictionary would give other readers the categories in another order
+            extension = _extension(categories.dtype)
             kind, made, children = _column(column.astype(categories.dtype))
-            return Field(name, kind, children), made, "categorical"
+            return Field(name, kind, children, metadata=extension), made, "categorical"
         kind, made, children = _column(column)
     except (ValueError, TypeError, OverflowError) as problem:
         raise ValueError(f"column {name!r} can't be written: {problem}") from None
-    return Field(name, kind, children), made, _pandas_name(kind, children)
+    return Field(name, kind, children, metadata=extension), made, _pandas_name(kind, children)
+
+
+def _extension(kind: Any) -> dict[str, str]:
+    """Returns how pandas marks columns of periods and intervals in their metadata."""
+    if isinstance(kind, pandas.PeriodDtype):
+        return {EXTENSION: "pandas.period", EXTENDED: json.dumps({"freq": kind.name[7:-1]})}
+    if isinstance(kind, pandas.IntervalDtype):
+        subtype = _ARROW_NAMES.get(str(kind.subtype), str(kind.subtype))
+        about = {"subtype": subtype, "closed": kind.closed}
+        return {EXTENSION: "pandas.interval", EXTENDED: json.dumps(about)}
+    return {}
 
 
 def _pandas_name(kind: Type, children: tuple[Field, ...]) -> str:
@@ -157,19 +236,20 @@ def _column(column: pandas.Series) -> _Made:
         times = column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
         return _times(times, str(kind.tz))
     if isinstance(kind, numpy.dtype):
-        if kind.kind in "mM":
-            return _times(column.to_numpy())
-        if kind.kind in "iufb":
-            return _numbers(column.to_numpy(), None)
         if kind.kind == "O":
             return _objects(column.tolist())
+        if kind.kind in "mMiufb":
+            values = column.to_numpy()
+            return _times(values) if kind.kind in "mM" else _numbers(values, None)
+    elif isinstance(kind, pandas.PeriodDtype | pandas.IntervalDtype):
+        return _periods(column) if isinstance(kind, pandas.PeriodDtype) else _intervals(column)
     elif isinstance(kind, pandas.StringDtype):
-        return _objects(column.tolist(), "utf8")
+        return _WRITERS["utf8"](column.tolist(), column.isna().to_numpy())
     elif str(kind) in _MASKED:
         missing = column.isna().to_numpy()
         plain = _MASKED[str(kind)]
         return _numbers(column.to_numpy(plain, na_value=plain.type(0)), missing)
-    raise ValueError(f"Parquet has no type for {kind}. {_ADVICE}")
+    raise ValueError(f"there is no type for {kind}. {_ADVICE}")
 
 
 _MASKED = {
@@ -211,18 +291,38 @@ def _times(values: Any, zone: str = "") -> _Made:
     return Type(name, 64, unit=unit, zone=zone), out, ()
 
 
-def _objects(values: list[Any], known: str = "") -> _Made:
+def _periods(column: pandas.Series) -> _Made:
+    missing = column.isna().to_numpy()
+    values = numpy.where(missing, 0, column.array.asi8).astype(numpy.int64)
+    return Type("int", 64), Out(len(values), int(missing.sum()), [_bits(missing), values]), ()
+
+
+def _intervals(column: pandas.Series) -> _Made:
+    missing = column.isna().to_numpy()
+    ends = [(name, pandas.Series(getattr(column.array, name))) for name in ("left", "right")]
+    fields, children = [], []
+    for name, values in ends:
+        kind, made, parts = _column(values)
+        fields.append(Field(name, kind, parts))
+        children.append(made)
+    out = Out(len(missing), int(missing.sum()), [_bits(missing)], tuple(children))
+    return Type("struct"), out, tuple(fields)
+
+
+def _objects(values: list[Any]) -> _Made:
     """Returns the array of objects, all of which must be of one kind."""
     missing = pandas.isna(numpy.fromiter(values, object, len(values)))
     kinds = {_kind(each) for each in set(map(type, values))} - {""}
-    if len(kinds) > 1:  # gaps may be floats
+    if missing.all():
+        kinds = set()
+    elif len(kinds) > 1:  # gaps may be floats
         there = {type(each) for each, gap in zip(values, missing.tolist(), strict=True) if not gap}
         kinds = {_kind(each) for each in there}
     if kinds == {"int", "float"}:
         kinds = {"float"}
     if len(kinds) > 1:
         raise TypeError(f"it has values of several types ({', '.join(sorted(kinds))}). {_ADVICE}")
-    kind = kinds.pop() if kinds else known or "null"
+    kind = kinds.pop() if kinds else "null"
     if kind == "null":
         return Type("null"), Out(len(values), len(values), []), ()
     return _WRITERS[kind](values, missing)
@@ -235,7 +335,7 @@ def _kind(of: type) -> str:
     for kind, types in _TYPES.items():
         if issubclass(of, types):
             return kind
-    raise TypeError(f"Parquet has no type for a value of the type {of.__name__}. {_ADVICE}")
+    raise TypeError(f"there is no type for a value of the type {of.__name__}. {_ADVICE}")
 
 
 _GAPS = (type(None), type(pandas.NA), type(pandas.NaT))

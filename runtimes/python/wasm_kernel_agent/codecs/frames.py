@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import numpy
 import pandas
 
 from wasm_kernel_agent.codecs import arrow_pandas
@@ -20,6 +22,8 @@ _LABEL_TYPES = {
     "integer": "int64",
     "floating": "float64",
     "boolean": "bool",
+    "bytes": "bytes",
+    "empty": "empty",
     "datetime64": "datetime",
     "datetimetz": "datetimetz",
 }
@@ -38,12 +42,12 @@ class Layout:
 
     Args:
         metadata: The file's pairs.
-        names: The names of its columns.
+        keeps_categories: Whether the file keeps categories that are ordered or not texts.
     """
 
-    def __init__(self, metadata: Mapping[str, str], names: Sequence[str]) -> None:
+    def __init__(self, metadata: Mapping[str, str], *, keeps_categories: bool) -> None:
         self._attributes = metadata.get(_ATTRIBUTES)
-        self._names = names
+        self._keeps_categories = keeps_categories
         try:
             about = json.loads(metadata.get("pandas", "{}"))
             self._index = [*about.get("index_columns", ())]
@@ -68,10 +72,12 @@ class Layout:
         rows: int,
         *,
         nullable: bool,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> pandas.DataFrame:
         """Returns the frame of a table's batches, in the order of the wanted columns.
 
-        `rows` is their number, which a table without columns does not tell.
+        `rows` is their number, which a table without columns does not tell. `more` are columns
+        that are not in the table.
 
         Raises `ArrowError` if a column has no type in pandas; it names the column.
         """
@@ -80,13 +86,16 @@ class Layout:
             batches = [each[number] for each in parts]
             columns.append(self._column(field, batches, nullable=nullable))
         rows = sum(each[0].length for each in parts) if schema.fields else rows
-        names = [each.name for each in schema.fields]
+        names = [*(each.name for each in schema.fields), *more]
+        columns += more.values()
         index, used = self._made_index(dict(zip(names, columns, strict=True)), rows)
         shown = [n for n, name in enumerate(names) if name not in used]
         if wanted is not None:
-            order = {name: place for place, name in reversed([*enumerate(wanted)])}
-            shown = sorted((n for n in shown if names[n] in order), key=lambda n: order[names[n]])
-        frame = pandas.DataFrame({n: columns[n] for n in shown}, index=index, copy=False)
+            places = {names[n]: n for n in shown}
+            shown = [places[name] for name in wanted if name in places]
+        copied = len(set(shown)) < len(shown)  # one column may be wanted twice
+        held = {place: columns[n] for place, n in enumerate(shown)}
+        frame = pandas.DataFrame(held, index=index, copy=copied)
         frame.columns = self._made_labels([names[n] for n in shown])
         if self._attributes is not None:
             frame.attrs = json.loads(self._attributes)
@@ -95,11 +104,14 @@ class Layout:
     def _column(self, field: Field, batches: Sequence[Array], *, nullable: bool) -> Any:
         about = self._columns.get(field.name, {})
         kind = about.get("numpy_type")
-        if field.metadata.get("ARROW:extension:name", "").startswith("pandas."):
-            raise ArrowError(f"column {field.name!r}: periods and intervals can't be read here")
         try:
-            found = arrow_pandas.column(batches, field, nullable=nullable or kind in _MASKED)
-        except (ArrowError, ValueError, OverflowError) as problem:
+            found = arrow_pandas.column(
+                batches,
+                field,
+                nullable=nullable or kind in _MASKED,
+                keeps_categories=self._keeps_categories,
+            )
+        except (ValueError, KeyError, TypeError, OverflowError) as problem:
             raise ArrowError(f"column {field.name!r}: {problem}") from None
         categories = (about.get("metadata") or {}).get("categories")
         if isinstance(categories, list) and about.get("pandas_type") == "categorical":
@@ -141,16 +153,22 @@ class Layout:
             return pandas.Index(names)
         about = self._labels[0] if self._labels else {}
         found = pandas.Index(names, dtype=None if names else "str", name=about.get("name"))
-        kind = str(about.get("numpy_type", "object"))
-        if about.get("pandas_type") in ("unicode", "string", "empty", None):
+        if names and about.get("pandas_type") in ("unicode", "string", "empty", None):
             return found
         try:
-            if about.get("pandas_type") == "datetimetz":
-                zone = (about.get("metadata") or {}).get("timezone", "UTC")
-                return pandas.to_datetime(found).tz_convert(zone)
-            return found.astype(kind)
-        except (ValueError, TypeError):
+            return _with_type(found, about) if about else found
+        except (ValueError, TypeError, AttributeError):
             return found
+
+
+def _with_type(labels: Any, about: Mapping[str, Any]) -> Any:
+    """Returns labels, which are texts, with the type that a description names."""
+    if about.get("pandas_type") == "bytes":
+        return pandas.Index([each.encode() for each in labels], name=labels.name)
+    if about.get("pandas_type") == "datetimetz":
+        zone = (about.get("metadata") or {}).get("timezone", "UTC")
+        return pandas.to_datetime(labels).tz_convert(zone)
+    return labels.astype(str(about.get("numpy_type", "object")))
 
 
 def _recoded(found: Any, categories: list[Any], ordered: bool) -> Any:
@@ -174,12 +192,16 @@ def _as_tuple(text: str, size: int) -> tuple[Any, ...] | None:
 # -- taking apart
 
 
-def taken_apart(frame: pandas.DataFrame, index: bool | None) -> tuple[Schema, list[Any]]:
+def taken_apart(
+    frame: pandas.DataFrame, index: bool | None, *, keeps_categories: bool
+) -> tuple[Schema, list[Any]]:
     """Returns the schema and the arrays of a frame; `index` as pandas' `to_parquet` has it.
+
+    `keeps_categories` says whether the format keeps those that are ordered or not texts.
 
     Raises `ValueError` with the name of a column that can't be written.
     """
-    names = [each if isinstance(each, str) else str(each) for each in frame.columns]
+    names = [_name_of(each) for each in frame.columns]
     if len(set(names)) < len(names):
         raise ValueError("Duplicate column names found: each column needs a name of its own")
     labelled = enumerate(zip(names, frame.columns, strict=True))
@@ -187,7 +209,7 @@ def taken_apart(frame: pandas.DataFrame, index: bool | None) -> tuple[Schema, li
     levels, about_index = _index_columns(frame, index, set(names))
     fields, arrays, about = [], [], []
     for name, held, label in [*columns, *levels]:
-        field, array, pandas_type = written(name, held)
+        field, array, pandas_type = written(name, held, keeps_categories=keeps_categories)
         fields.append(field)
         arrays.append(array)
         about.append(_about(name, label, held, pandas_type))
@@ -203,6 +225,10 @@ def taken_apart(frame: pandas.DataFrame, index: bool | None) -> tuple[Schema, li
     if frame.attrs:
         pairs[_ATTRIBUTES] = json.dumps(frame.attrs)
     return Schema(tuple(fields), pairs), arrays
+
+
+def _name_of(label: Any) -> str:
+    return label.decode() if isinstance(label, bytes) else str(label)
 
 
 def _index_columns(
@@ -240,7 +266,7 @@ def _about(name: str, label: Any, held: Any, pandas_type: str) -> dict[str, Any]
     else:
         numpy_type = "str" if kind == "str" else str(kind)
     return {
-        "name": None if label is None else str(label),
+        "name": None if label is None else _name_of(label),
         "field_name": name,
         "pandas_type": pandas_type,
         "numpy_type": numpy_type,
@@ -255,7 +281,7 @@ def _about_labels(labels: Any, level: int) -> dict[str, Any]:
     inferred = held.inferred_type
     if isinstance(kind, pandas.DatetimeTZDtype):
         inferred, metadata = "datetimetz", {"timezone": str(kind.tz)}
-    is_text = inferred in ("string", "empty") or not len(held)
+    is_text = inferred == "string" or (inferred == "empty" and not isinstance(kind, numpy.dtype))
     pandas_type = "unicode" if is_text else _LABEL_TYPES.get(inferred, str(kind))
     name = labels.names[level]
     return {

@@ -1,0 +1,138 @@
+"""Feather in the sandbox, beside what pandas with pyarrow reads of the same files (`feather/`)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
+
+FILES = Path(__file__).parent / "feather"
+READ_BY_PYARROW: dict[str, Any] = json.loads((FILES / "read-by-pyarrow.json").read_text())
+SETUP = """
+import io, struct
+import numpy as np, pandas as pd
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
+    begun = module_sandbox.execute(SETUP)
+    for path in FILES.glob("*.feather"):
+        shutil.copy(path, begun.workspace_path)
+    return module_sandbox
+
+
+def said(sandbox: BaseSandbox, code: str) -> str:
+    """Returns the text that a cell prints, or its error."""
+    result = sandbox.execute(code)
+    return result.stdout.strip() if result.error is None else str(result.error.evalue)
+
+
+def as_numbers(kind: str, values: str) -> tuple[str, str]:
+    """A column's type, and its values without spaces: in dicts and maps with gaps, pyarrow makes
+    floats of integers, which stay integers here.
+    """
+    return kind, re.sub(r"(?<=\d)\.0(?!\d)", "", "".join(values.split()))
+
+
+@pytest.mark.parametrize("name", READ_BY_PYARROW)
+def test_a_file_is_read_as_pyarrow_reads_it(sandbox: BaseSandbox, name: str) -> None:
+    code = f"df = pd.read_feather('{name}.feather')\n"
+    code += "found = {c: [str(df[c].dtype), repr(df[c].tolist())] for c in df.columns}\n"
+    code += "import json; print(json.dumps([repr(df.index.tolist()), found]))"
+    index, columns = json.loads(said(sandbox, code))
+    wanted = READ_BY_PYARROW[name]
+    assert index == wanted["index"]
+    assert {name: as_numbers(*each) for name, each in columns.items()} == {
+        name: as_numbers(*each) for name, each in wanted["columns"].items()
+    }
+
+
+@pytest.mark.parametrize("how", ["lz4", "zstd", "uncompressed"])
+def test_a_written_frame_is_read_again(sandbox: BaseSandbox, how: str) -> None:
+    code = "df = pd.read_feather('lz4.feather')\n"
+    code += f"df.to_feather('copy.feather', compression={how!r})\n"
+    code += "pd.testing.assert_frame_equal(pd.read_feather('copy.feather'), df); print('same')"
+    assert said(sandbox, code) == "same"
+
+
+def test_large_buffers_are_compressed_in_blocks_by_default(sandbox: BaseSandbox) -> None:
+    code = """
+df = pd.DataFrame({"n": np.arange(3_000_000) % 1000, "none": pd.Series([], dtype="str").reindex(
+    range(3_000_000))})
+df.to_feather(out := io.BytesIO())
+print(len(out.getvalue()) < 2_000_000, pd.read_feather(out).equals(df))
+"""
+    assert said(sandbox, code) == "True True"
+
+
+def test_columns_and_types_with_masks_are_chosen(sandbox: BaseSandbox) -> None:
+    code = """
+read = pd.read_feather
+print(list(read("zstd.feather", columns=["dicts", "cat", "f"])))
+print(read("zstd.feather", columns=["text"])["text"].tolist())
+print(read("uncompressed.feather", columns=[2, 0]).columns.tolist())
+print(read("arrow.feather", columns=["view", "dict", "bview"])["view"].tolist()[2])
+print(read("lz4.feather", dtype_backend="numpy_nullable").dtypes.astype(str)[:5].tolist())
+"""
+    assert said(sandbox, code).splitlines() == [
+        "['dicts', 'cat', 'f']",
+        "['a', nan, 'ünï', '', 'long text beyond twelve']",
+        "['f', 'i8']",
+        "a text that is long enough",
+        "['Int8', 'UInt64', 'Float64', 'boolean', 'string']",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("pd.DataFrame({'mine': [1, 'a']}).to_feather('x')", "column 'mine' can't be written"),
+        ("pd.read_feather('lz4.feather', columns=['nope'])", "the file has no column 'nope'"),
+        ("pd.read_feather('first-version.feather')", "Feather's first version"),
+        ("pd.read_feather('lz4.feather', dtype_backend='pyarrow')", "'numpy_nullable' works"),
+        ("pd.DataFrame().to_feather('x', compression='gzip')", "lz4, zstd, uncompressed"),
+        ("pd.DataFrame().to_feather('x', chunksize=3)", "chunksize can't be used here"),
+    ],
+)
+def test_what_is_refused_is_refused_in_words(sandbox: BaseSandbox, code: str, words: str) -> None:
+    assert words in said(sandbox, code)
+
+
+HOSTILE = {
+    "not Feather": "b'ARROW1' + bytes(100)",
+    "cut": "data[:-20]",
+    "without its beginning": "data[3000:]",
+    "a footer of lies": "data[:-10] + b'\\xff\\xff\\xff\\x7f' + b'ARROW1'",
+    "junk in the footer": "data[:-300] + bytes(range(200)) + data[-100:]",
+    "junk in the batches": "data[:9000] + b'\\xff' * 4000 + data[13000:]",
+    "a length of lies": "data.replace(struct.pack('<q', 40), struct.pack('<q', 1 << 30))",
+}
+
+
+@pytest.mark.parametrize("file", ["lz4", "zstd"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_an_error_in_words(sandbox: BaseSandbox, name: str, file: str) -> None:
+    code = f"data = open('{file}.feather', 'rb').read()\n"
+    code += f"pd.read_feather(io.BytesIO({HOSTILE[name]}))"
+    result = sandbox.execute(code)
+    assert result.error is not None
+    assert result.error.ename == "ArrowError"
+    assert said(sandbox, f"print(len(pd.read_feather('{file}.feather')))") == "5"
+
+
+def test_a_bomb_is_refused_within_the_memory_of_the_session(warm: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(memory_bytes=512 * 1024 * 1024)
+    with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
+        code = SETUP + "from wasm_kernel_agent.codecs.arrow_compression import packed, unpacked\n"
+        code += "(piece,) = packed(1, [bytes(40_000_000)])\n"
+        code += "lie = memoryview(struct.pack('<q', 40_000_000 * 40) + piece[8:] * 40)\n"
+        code += "kept = 1; unpacked(1, [lie])"
+        assert "more memory is needed" in said(sandbox, code)
+        assert said(sandbox, "print(kept)") == "1"

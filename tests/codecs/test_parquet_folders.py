@@ -1,0 +1,175 @@
+"""Folders of Parquet files, which are one table; their names may hold values (`year=2024/`).
+
+The expected values are those of pandas 3.0.6 with pyarrow 26.0.1.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from wasm_kernel import BaseSandbox
+
+SETUP = """
+import datetime, decimal, os
+import numpy as np, pandas as pd
+
+def written(name, **columns):
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    pd.DataFrame(columns).to_parquet(name)
+
+def found(*args, **options):
+    df = pd.read_parquet(*args, **options)
+    kinds = {c: [df[c].cat.categories.dtype.kind, *df[c].cat.categories]
+             for c in df if df[c].dtype == "category"}
+    print(df.to_dict("list"), df.index.tolist(), kinds or "")
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
+    module_sandbox.execute(SETUP)
+    return module_sandbox
+
+
+def said(sandbox: BaseSandbox, code: str) -> str:
+    """Returns the text that a cell prints, or its error."""
+    result = sandbox.execute(code)
+    return result.stdout.strip() if result.error is None else str(result.error.evalue)
+
+
+def test_a_frame_is_written_into_folders_named_by_its_values(sandbox: BaseSandbox) -> None:
+    code = """
+df = pd.DataFrame({"year": [2024, 2023, 2024, 2023], "c": ["x/y", "b", "é=1", None],
+                   "v": [1, 2, 3, 4], "l": [["a"], None, [], ["b", None]]})
+df.to_parquet("sales", partition_cols=["year", "c"])
+names = sorted(os.path.join(a, f) for a, _, b in os.walk("sales") for f in b)
+print([os.path.dirname(each) for each in names], names[0].endswith("-0.parquet"))
+found("sales")
+"""
+    folders, table = said(sandbox, code).splitlines()
+    assert folders == (
+        "['sales/year=2023/c=__HIVE_DEFAULT_PARTITION__', 'sales/year=2023/c=b', "
+        "'sales/year=2024/c=%C3%A9%3D1', 'sales/year=2024/c=x%2Fy'] True"
+    )
+    assert table == (
+        "{'v': [4, 2, 3, 1], 'l': [array(['b', None], dtype=object), None, "
+        "array([], dtype=object), array(['a'], dtype=object)], "
+        "'year': [2023, 2023, 2024, 2024], 'c': [nan, 'b', 'é=1', 'x/y']} [0, 1, 2, 3] "
+        "{'year': ['i', 2023, 2024], 'c': ['O', 'b', 'é=1', 'x/y']}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ("columns=['c', 'v']", "{'c': ['b', 'a', 'x'], 'v': [2, 3, 1]}"),
+        ("columns=['v']", "{'v': [2, 3, 1]} [0, 1, 2]"),
+        ("filters=[('year', '=', 2024)], columns=['v']", "{'v': [3, 1]}"),
+        ("filters=[('year', '>', 2023), ('v', '<', 3)]", "{'v': [1], 'year': [2024]"),
+        ("filters=[[('c', 'in', ['b'])], [('v', '=', 1)]], columns=['v']", "{'v': [2, 1]}"),
+        ("filters=[('year', '=', 1999)]", "{'v': [], 'year': [], 'c': []} [] {'year': ['i', 2023"),
+        ("filters=[('year', '=', '2024')]", "column 'year' has numbers"),
+        ("columns=['nope']", "the file has no column 'nope'"),
+    ],
+)
+def test_columns_and_filters_may_name_the_folders(
+    sandbox: BaseSandbox, options: str, wanted: str
+) -> None:
+    code = """
+if not os.path.exists("by"):
+    for year, c, v in ((2023, "b", 2), (2024, "a", 3), (2024, "x", 1)):
+        written(f"by/year={year}/c={c}/part.parquet", v=[v])
+"""
+    assert wanted in said(sandbox, f"{code}found('by', {options})")
+
+
+def test_files_that_filters_exclude_are_not_read(sandbox: BaseSandbox) -> None:
+    code = """
+written("broken/year=2023/a.parquet", v=[1])
+written("broken/year=2024/a.parquet", v=[2])
+open("broken/year=2024/a.parquet", "w").write("no Parquet")
+found("broken", filters=[("year", "<", 2024)], columns=["v"])
+found("broken")
+"""
+    assert "year=2024/a.parquet: the file is not Parquet" in said(sandbox, code)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ("[10, 9, 100, -1]", "['i', -1, 10, 100, 9]"),
+        ("['10', '9', 'x', '007']", "['O', '007', '10', '9', 'x']"),
+        ("['007', '10', '007', '10']", "['i', 7, 10]"),
+        ("[3_000_000_000, 1, 1, 1]", "['O', '1', '3000000000']"),
+        ("[1.5, 2.0, 2.0, 1.5]", "['O', '1.5', '2']"),
+        ("[True, False, True, True]", "['O', 'false', 'true']"),
+        ("pd.to_datetime(['2020-01-01'] * 4)", "['O', '2020-01-01 00:00:00.000000']"),
+        ("[datetime.date(2020, 1, 2)] * 4", "['O', '2020-01-02']"),
+        ("pd.Categorical(list('baab'), categories=list('zba'))", "['O', 'a', 'b']"),
+    ],
+)
+def test_values_in_names_are_categories_of_numbers_or_texts(
+    sandbox: BaseSandbox, values: str, wanted: str
+) -> None:
+    code = "import shutil; shutil.rmtree('kinds', ignore_errors=True)\n"
+    code += f"df = pd.DataFrame({{'k': {values}, 'v': 1}})\n"
+    code += "df.to_parquet('kinds', partition_cols='k'); found('kinds')"
+    assert said(sandbox, code).endswith(f"{{'k': {wanted}}}")
+
+
+def test_the_types_of_the_whole_frame_are_those_of_each_part(sandbox: BaseSandbox) -> None:
+    code = """
+df = pd.DataFrame({"p": ["a", "b", "a"], "text": [None, "x", None], "flag": [True, None, False],
+    "dec": [decimal.Decimal("1.00"), decimal.Decimal("2.25"), None],
+    "d": [{"x": 1}, None, {"x": 3}],
+    "cat": pd.Categorical(["u", "v", None]), "day": [None, datetime.date(2020, 1, 1), None],
+    "n": pd.array([1, None, 3], "Int16"), "t": pd.to_datetime(["2020", None, "2021"])},
+    index=pd.Index([10, 20, 30], name="i"))
+df.to_parquet("typed", partition_cols=["p"])
+back = pd.read_parquet("typed")
+order = df.loc[[10, 30, 20]].drop(columns="p")
+print(back.drop(columns="p").astype(str).equals(order.astype(str)))
+print(back.index.tolist(), back.dtypes.astype(str).tolist())
+"""
+    assert said(sandbox, code) == (
+        "True\n[10, 30, 20] ['str', 'object', 'object', 'object', 'category', 'object', "
+        "'Int16', 'datetime64[us]', 'category']"
+    )
+
+
+def test_files_without_a_column_have_gaps_and_other_numbers_are_fitted(
+    sandbox: BaseSandbox,
+) -> None:
+    code = """
+written("mixed/1.parquet", n=[0], t=["a"])
+written("mixed/2.parquet", n=pd.Series([1], dtype="int32"), t=[None], more=[1])
+written("mixed/3.parquet", t=["b"])
+os.makedirs("mixed/_ignored"); open("mixed/_ignored/x", "w"); open("mixed/.y", "w")
+found("mixed")
+written("mixed/4.parquet", n=[1.5])
+found("mixed")
+"""
+    words = "column 'n': it is of float64, and of int64 in the first file"
+    assert said(sandbox, code).endswith(words)
+    assert said(sandbox, "os.remove('mixed/4.parquet'); found('mixed')") == (
+        "{'n': [0.0, 1.0, nan], 't': ['a', nan, 'b']} [0, 1, 2]"
+    )
+
+
+def test_a_list_of_files_is_one_table(sandbox: BaseSandbox) -> None:
+    code = "written('l/y=1/a.parquet', v=[1]); written('l/y=2/a.parquet', v=[2])\n"
+    code += "found(['l/y=1/a.parquet', 'l/y=2/a.parquet'])"
+    assert said(sandbox, code) == "{'v': [1, 2], 'y': [1, 2]} [0, 1] {'y': ['i', 1, 2]}"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("df.to_parquet('no', partition_cols=['z'])", "there is no column 'z'"),
+        ("df.to_parquet('no', partition_cols=['a', 'b'])", "no column is left"),
+        ("written('both/a=1/x.parquet', a=[1]); found('both')", "column 'a' is in the file"),
+        ("os.makedirs('empty', exist_ok=True); found('empty')", "there are no files in empty"),
+    ],
+)
+def test_what_is_refused_is_refused_in_words(sandbox: BaseSandbox, code: str, words: str) -> None:
+    assert words in said(sandbox, "df = pd.DataFrame({'a': [1], 'b': [2]})\n" + code)
