@@ -34,10 +34,13 @@ class Time:
     """The host's clock, as a test moves it."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now, self.is_busy = 1000.0, True
 
     def monotonic(self) -> float:
         return self.now
+
+    def process_time(self) -> float:
+        return self.now if self.is_busy else 0.0
 
 
 @pytest.fixture
@@ -45,6 +48,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Time:
     """A clock that stands still until the test moves it."""
     made = Time()
     monkeypatch.setattr("wasm_kernel.engine.clock.time.monotonic", made.monotonic)
+    monkeypatch.setattr("wasm_kernel.engine.clock.time.process_time", made.process_time)
     return made
 
 
@@ -93,6 +97,17 @@ def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(
     at.now += 0.1
     assert overdue(clock)
     assert clock.reason == StopReason("begin", 5.0)
+
+
+def test_f7_a_guest_that_gets_no_processor_has_longer_to_begin(
+    clock: Clock, signals: Noted, at: Time
+) -> None:
+    at.is_busy = False
+    clock.arm(signals, None, 2.0, begins=True)
+    at.now += 5.0
+    assert not overdue(clock)
+    clock.wait(at.now)  # now it waits by its own will
+    assert overdue(clock)
 
 
 def test_f7_a_guest_that_has_begun_has_its_whole_limit(

@@ -27,6 +27,8 @@ TICK_SECONDS = 0.01
 BEGIN_SECONDS = 5.0  # until a guest must ask for its request, which takes it milliseconds
 BEGIN_LEAST = 1.0  # the least such limit; this much of the start does not count to the turn's limit
 _BEGIN_TICKS = 20  # further ticks: after a suspension of the process a guest is not stuck
+_STARVED_TICKS = 4000  # the same for a process that hardly gets a processor, or waits for the disk
+_BUSY_PART = 0.2  # of the limit: the processor time of a guest that is not starved, but stuck
 
 
 class StopReason(Struct, frozen=True):
@@ -89,6 +91,7 @@ class Clock:
         self._armed = 0.0
         self._begin_by: float | None = None
         self._overdue = 0  # ticks since `_begin_by`
+        self._busy_at = 0.0  # processor time after which a guest that has not begun is stuck
         self._limit = 0.0
         self._own = False
         self._grace = 0.0
@@ -142,6 +145,7 @@ class Clock:
             self._deadline = None if seconds is None else self._armed + seconds
             most = max(BEGIN_LEAST, min(BEGIN_SECONDS, seconds or BEGIN_SECONDS))
             self._begin_by, self._overdue = self._armed + most if begins else None, 0
+            self._busy_at = time.process_time() + most * _BUSY_PART
             self._soft, self._paused_at, self._own = soft, None, False
             self._warned = False
             self._asked = self._signalled = 0
@@ -247,6 +251,7 @@ class Clock:
         """Waits for `seconds` in the guest's place. Returns True early if `should_stop` does."""
         until = time.monotonic() + seconds
         with self._changed:
+            self._busy_at = 0.0  # a guest that waits is not starved
             while not self._should_stop() and (left := until - time.monotonic()) > 0:
                 ends = [t - time.monotonic() for t in self._ends]
                 self._changed.wait(max(0.0, min([left, *ends])))
@@ -264,7 +269,8 @@ class Clock:
     def _look_at_ends(self, now: float) -> None:
         if self._begin_by is not None:  # the deadline does not count before that
             self._overdue += now >= self._begin_by
-            if self._overdue > _BEGIN_TICKS:
+            is_stuck = time.process_time() >= self._busy_at
+            if self._overdue > (_BEGIN_TICKS if is_stuck else _STARVED_TICKS):
                 self.reason = StopReason("begin", self._begin_by - self._armed)
         elif self._deadline is not None and self._paused_at is None and now >= self._deadline:
             self._at_deadline()
@@ -292,6 +298,7 @@ class Clock:
     def wait(self, until: float | None) -> None:
         """Waits on the guest's thread for a monotonic time, an interrupt or the turn's end."""
         with self._changed:
+            self._busy_at = 0.0  # a guest that waits is not starved
             # an interrupt that reached the guest just before this call ends one wait, too
             before = self._signalled if self._woken or not self._is_pending else 0
             while True:
