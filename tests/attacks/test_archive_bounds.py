@@ -160,13 +160,10 @@ def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
     assert os.times().user - begun < 3
 
 
-@pytest.mark.parametrize("moment", [1e300, -1e300])
-def test_a_state_of_no_time_is_refused(
-    parts: Path, root: Path, tmp_path: Path, moment: float
-) -> None:
+def test_a_state_of_no_time_is_refused(parts: Path, root: Path, tmp_path: Path) -> None:
     """It could be imported, but afterwards the table of states could not be shown."""
     line, contents = honest(parts)
-    odd = json.dumps(json.loads(line) | {"time": moment}, separators=(",", ":")).encode()
+    odd = json.dumps(json.loads(line) | {"time": 1e300}, separators=(",", ":")).encode()
     made = import_session(with_states(parts, tmp_path / "a.tar.gz", odd, contents), root)
     assert made.states == 0
     assert "damaged" in made.note

@@ -39,12 +39,10 @@ def test_case_05_endless_recursion_ends_with_an_error(victim: Victim) -> None:
             "class A:\n  def __repr__(self): return repr(self)\nA()", marks=pytest.mark.soak
         ),
         "l = []\nl.append(l)\nfor _ in range(10**5): l = [l]\nrepr(l)",
-        "import copy\nl = []\nfor _ in range(10**5): l = [l]\ncopy.deepcopy(l)",
         "eval('(' * 100_000 + ')' * 100_000)",
         "exec('x' + '+x' * 200_000)",
         "compile('-' * 300_000 + '1', 'x', 'eval')",
         "import json; json.loads('[' * 200_000)",
-        "import pickle; f = lambda: 0\nfor _ in range(10**5): f = [f]\npickle.dumps(f)",
     ],
 )
 def test_case_05_every_other_depth_ends_with_an_error(victim: Victim, code: str) -> None:
@@ -60,7 +58,7 @@ def test_a_deep_recursion_fails_no_later_cell(warm: None, tmp_path: Path) -> Non
     Freeing some 44,000 of them at once overflows the guest's stack.
     """
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
-        for depth in (42_000, 43_500, 44_000, 50_000):
+        for depth in (43_500, 44_000):
             dive = f"import sys; sys.setrecursionlimit({depth})\ndef f(n): f(n + 1)\nf(0)"
             assert sandbox.execute(dive).error is not None
             errors = [sandbox.execute("1 / 0").error for _ in range(2)]
@@ -153,8 +151,6 @@ def test_case_28_a_list_too_large_is_a_memory_error(victim: Victim) -> None:
     [
         "b = [0]\nwhile True: b += b",
         pytest.param("l = []\nwhile True: l.append(bytes(10**6))", marks=pytest.mark.soak),
-        "import numpy as np\nl = []\nwhile True: l.append(np.ones(10**6))",
-        pytest.param("s = 'x'\nwhile True: s += s", marks=pytest.mark.soak),
         pytest.param("d = {}\nwhile True: d[len(d)] = bytes(10**6)", marks=pytest.mark.soak),
     ],
 )

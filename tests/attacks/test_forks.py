@@ -30,13 +30,6 @@ def forks_of() -> Iterator[Forked]:
         victim.sandbox.close()
 
 
-def test_forks_draw_different_numbers_ids_and_names(victim_of: Making, forks_of: Forked) -> None:
-    parent = victim_of()
-    parent.says(DRAWS)
-    draws = [drawn(victim) for victim in (*forks_of(parent, 2), parent)]
-    assert repeated(draws) == set()
-
-
 def test_forks_of_forks_and_forks_gone_back_draw_differently(
     victim_of: Making, forks_of: Forked
 ) -> None:
@@ -114,24 +107,6 @@ def test_a_reseeding_that_never_ends_costs_the_fork_alone(fresh_victim_of: Makin
     error = cell.result().error
     assert error is not None and "before it began" in error.evalue
     parent.lives()
-
-
-def test_a_workspace_full_of_traps_is_copied_without_a_step_outside(
-    fresh_victim_of: Making, forks_of: Forked
-) -> None:
-    parent = fresh_victim_of()
-    (parent.app.parent / "secret").write_text("secret")
-    parent.says(
-        "import os\n"
-        "os.symlink('../secret', 'up'); os.symlink('up', 'twice'); os.symlink('.', 'loop')\n"
-        "os.mkdir('d'); os.symlink('../../secret', 'd/far'); os.link('up', 'hard')\n"
-        "os.symlink('nothing', 'dangling'); open('a\\nb\\x1b[31m', 'w').close()"
-    )
-    (fork,) = forks_of(parent)
-    assert all(path.is_symlink() for path in (fork.app / "up", fork.app / "d" / "far"))
-    found = [path for path in fork.app.glob("[!.]*") if path.is_file() and not path.is_symlink()]
-    assert [path.read_text() for path in found] == [""]
-    fork.lives()
 
 
 def test_forks_that_fail_leave_nothing_behind_and_the_parent_as_it_was(

@@ -74,7 +74,8 @@ def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
     victim.lives()
 
 
-@pytest.mark.parametrize("flood", sampled({"wide text": FEW, "values": FLOODS["values"]}, 2))
+@pytest.mark.soak
+@pytest.mark.parametrize("flood", [FEW, FLOODS["values"]], ids=["wide text", "values"])
 @pytest.mark.usefixtures("started")
 def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path, flood: str) -> None:
     kernel = RealKernel(tmp_path, display_bytes=str(DISPLAYED), cell_timeout="120")

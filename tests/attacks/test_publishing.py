@@ -109,7 +109,7 @@ def test_data_lands_where_cells_write_it(one: Publishing, name: str) -> None:
     assert (one.book / name).exists()
 
 
-@pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 3))
+@pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 7))
 def test_a_name_that_leads_elsewhere_or_is_acted_on_is_refused(one: Publishing, name: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         one.write(name.lstrip("/") or "x")
@@ -278,7 +278,7 @@ def brought(one: Publishing, *paths: str) -> dict[str, str]:
     return one.place.write(WriteFiles(paths), QUIET).refused
 
 
-@pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 3))
+@pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 7))
 def test_no_such_name_is_written_or_deleted_in_the_folder(one: Publishing, name: str) -> None:
     if ".." not in name and not name.startswith("/"):
         with contextlib.suppress(OSError, ValueError):

@@ -105,7 +105,7 @@ def assert_untouched(lab: Lab, seen: Seen, canary: Canary, page_before: Any) -> 
 @pytest.mark.parametrize(
     ("routes", "every"),
     [
-        pytest.param({"display": 14, "update": 42}, 2 * MORE * SOME, id="some"),
+        pytest.param({"display": 42, "update": 126}, 6 * MORE * SOME, id="some"),
         pytest.param({"display": 1, "update": 3}, SOME, id="displayed", marks=pytest.mark.soak),
         pytest.param(OTHERS, MORE, id="others", marks=pytest.mark.soak),
     ],

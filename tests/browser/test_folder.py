@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.browser.jupyterlab import Lab, Server
 
 CELLS = [
@@ -19,6 +21,7 @@ CELLS = [
 HELPER = "def double(n):\n    return {}\nif __name__ == '__main__':\n    print('ran', __file__)\n"
 
 
+@pytest.mark.soak
 def test_a_notebook_in_a_folder_of_its_own(lab: Lab, server: Server) -> None:
     folder = server.work / "project"
     (folder / "data").mkdir(parents=True)

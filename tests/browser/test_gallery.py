@@ -21,13 +21,6 @@ ALONE = (
 SHOW = """number => document.querySelectorAll('.jp-Notebook .jp-Cell').forEach(
     (cell, place) => cell.toggleAttribute('data-shown', place === number))"""
 NOTICE = "[wasm-kernel]"
-# Outputs that are ordinary pictures, tables, texts and formulas for the page.
-ALIKE = {"seaborn", "networkx", "statsmodels", "sympy", "sympy_matrix", "sizes", "hatched_svg"}
-ALIKE |= {"dataframe_wide", "dataframe_index", "series", "pretty", "code", "pre", "columns"}
-ALIKE |= {"tqdm", "tqdm_notebook", "progress", "math", "markdown", "html_svg", "image_sized"}
-ALIKE |= {"styler_sticky", "styler_bars", "boxes", "folded", "fields", "captured", "image_html"}
-ALIKE |= {"sklearn"}
-QUICK = {name: source for name, source in GALLERY.items() if name not in ALIKE}
 # Outputs that Python 3.15 changes, whose positions in a line are finer.
 DIFFERENT = {"error"}
 TOLERANCE = 0.004  # of the pixels; edges of letters may be half a pixel off
@@ -93,14 +86,14 @@ def different(lab: Lab, first: Pictures, second: Pictures) -> list[str]:
     return [name for name in first if apart(name) >= TOLERANCE]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("other", "gallery"),
     [
-        ("wasm-trusted", QUICK),
-        pytest.param("wasm-trusted", GALLERY, marks=pytest.mark.soak),
-        pytest.param("native", GALLERY, marks=pytest.mark.soak),
+        ("wasm-trusted", GALLERY),
+        ("native", GALLERY),
     ],
-    ids=["trusted", "trusted-all", "ipykernel"],
+    ids=["trusted", "ipykernel"],
 )
 def test_outputs_look_as_in(
     shared: Lab, server: Server, portraits: Path, other: str, gallery: dict[str, str]

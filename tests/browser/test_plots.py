@@ -23,6 +23,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.soak
 def test_plotly_and_altair_show_figures_that_answer(
     lab: Lab, server: Server, portraits: Path
 ) -> None:

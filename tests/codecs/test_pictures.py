@@ -159,7 +159,7 @@ def test_a_forged_request_is_answered_with_a_refusal(sandbox: BaseSandbox, reque
 
 
 def test_a_codec_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path) -> None:
-    budget = 20_000_000_000
+    budget = 3_000_000_000
     policy = ExecutionPolicy(fuel_budget=budget)
     with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
         sandbox.execute(SETUP + "p = Image.new('RGB', (2000, 2000)); p.save('once.jpg')")

@@ -16,6 +16,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks" / "5-orders"
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
+@pytest.mark.soak
 def test_an_analysis_runs_as_under_ipykernel() -> None:
     before = host_tree(FOLDER)
     cells = json.loads((FOLDER / "orders.ipynb").read_text(encoding="utf-8"))["cells"]

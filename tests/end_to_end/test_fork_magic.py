@@ -14,7 +14,7 @@ import pytest
 
 from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import RealKernel
-from tests.faces import happens, says
+from tests.faces import says
 from wasm_kernel import Sandbox, get_session_sandbox
 from wasm_kernel.sessions import ids
 
@@ -88,11 +88,6 @@ def test_a_cell_forks_its_session(
     assert fork.run("print(open('f').read())")["stdout"] == "hello fork\n"
 
 
-def test_a_fork_alone_in_its_cell_shows_the_id(kernel: RealKernel) -> None:
-    said = kernel.run("%fork")
-    assert ast.literal_eval(said["value"]) == said["stdout"].split()[1]
-
-
 def test_the_forks_output_can_be_captured(
     kernel: RealKernel, sessions: Path, before: set[str]
 ) -> None:
@@ -114,17 +109,6 @@ def test_forks_draw_other_numbers_unless_they_are_not_to(
     mine = kernel.run("print(random.random(), np.random.random(), rng.random())")["stdout"]
     assert bound == mine.strip()
     assert not set(free.split()) & set(mine.split())
-
-
-def test_a_fork_undoes_what_its_parent_did(kernel: RealKernel, sessions: Path) -> None:
-    kernel.run("x = 1")
-    kernel.run("%checkpoint early")
-    kernel.run("x = 2")
-    with opened(forked(kernel, "x = 3\n%fork"), sessions) as fork:
-        fork.execute("%undo")
-        assert says(fork, "print(x)") == "2"
-        fork.execute("%restore early")
-        assert says(fork, "print(x)") == "1"
 
 
 def test_two_forks_in_one_cell_and_an_undo_before_them(kernel: RealKernel, sessions: Path) -> None:
@@ -160,36 +144,6 @@ def test_other_words_are_refused(kernel: RealKernel, sessions: Path, before: set
     assert names_in(sessions) == before
 
 
-def test_a_fork_of_a_session_that_is_not_saved_is_refused_in_words(
-    kernel: RealKernel, start: Starting, sessions: Path, before: set[str]
-) -> None:
-    second = start(session_id="parent")
-    said = second.run("y = 1\n%fork")
-    assert "not saved to disk" in said["stderr"]
-    assert said["stdout"] == ""
-    assert names_in(sessions) == before
-
-
-def test_a_fork_is_made_without_walls(start: Starting, sessions: Path) -> None:
-    kernel = start(session_id="open", confinement="off")
-    session = forked(kernel, "x = 1\n%fork")
-    with opened(session, sessions) as fork:
-        assert says(fork, "print(x)") == "1"
-    assert (sessions / session / ".metadata.json").exists()
-
-
-def test_many_forks_of_one_cell_have_the_limits_of_one_session(
-    start: Starting, sessions: Path, before: set[str]
-) -> None:
-    kernel = start(session_id="many", workspace_files=30)
-    said = kernel.run("%fork\n" * 20)
-    assert said["stdout"].count("begins with") == 20
-    assert 12 < said["stderr"].count("was not made") < 20
-    assert "Raise WasmKernel.workspace_bytes or WasmKernel.workspace_files" in said["stderr"]
-    made = names_in(sessions) - before - {"many"}
-    assert len(made) == 20 - said["stderr"].count("was not made")
-
-
 # Stopped and killed
 
 
@@ -199,18 +153,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealKernel
     root = tmp_path_factory.mktemp("killed") / "sessions"
     with starting_in(root) as start:
         yield start(session_id="parent"), root
-
-
-def test_a_kernel_that_is_killed_in_the_cell_makes_no_fork(
-    alone: tuple[RealKernel, Path],
-) -> None:
-    kernel, sessions = alone
-    kernel.send("%fork\nwhile True: pass")
-    while kernel.client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
-        pass
-    kernel.kill()
-    kernel.autorestart()
-    assert names_in(sessions) == {"parent"}
 
 
 def begin_a_long_fork(kernel: RealKernel, sessions: Path) -> str:
@@ -239,14 +181,3 @@ def test_an_interrupt_ends_the_copying_for_a_fork(alone: tuple[RealKernel, Path]
     assert "it was interrupted" in said
     assert names_in(sessions) == {"parent"}
     assert kernel.run("print('alive')")["stdout"] == "alive\n"
-
-
-def test_a_kernel_that_is_killed_while_files_are_copied_leaves_no_part_of_a_fork(
-    alone: tuple[RealKernel, Path],
-) -> None:
-    kernel, sessions = alone
-    begin_a_long_fork(kernel, sessions)
-    kernel.kill()
-    kernel.autorestart()
-    happens(lambda: len(names_in(sessions)) == 1)
-    assert names_in(sessions) == {"parent"}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -368,23 +365,3 @@ def test_papermill_runs_a_notebook_in_its_folder(folder: Path, tmp_path: Path) -
         progress_bar=False,
     )
     assert texts(out) == ["42\n", "42\n", "x\n"]
-
-
-def test_jupyter_execute_runs_a_notebook_in_its_folder(folder: Path, tmp_path: Path) -> None:
-    notebook_at(folder / "book.ipynb")
-    out = tmp_path / "out.ipynb"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "jupyter", "execute", f"--output={out}", "book.ipynb"],
-            cwd=folder,
-            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "copies results into a folder of that name" in done.stderr  # in the kernel's log
-        assert texts(json.loads(out.read_text())) == ["42\n", "42\n", "x\n"]
-    finally:
-        (folder / "book.ipynb").unlink()

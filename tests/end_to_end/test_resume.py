@@ -87,19 +87,6 @@ def test_a_notebook_that_always_resumes(start: Starting, notebook: Path, root: P
     assert CONTINUED in said["stderr"]
 
 
-def test_a_notebook_that_resumes_after_crashes(start: Starting, notebook: Path, root: Path) -> None:
-    kernel = start(notebook, resume="crash")
-    kernel.run("x = 1")
-    killed_in_a_cell(kernel, root)
-    said = kernel.run("print(x)")
-    assert said["stdout"] == "1\n"
-    assert AFTER_A_BREAK in said["stderr"]
-    restarted_anew(kernel)
-    kernel.run("x = 1")
-    kernel.shut_down()
-    assert start(notebook, resume="crash").run("x")["error"] == "NameError"
-
-
 def test_a_notebook_that_never_resumes(start: Starting, notebook: Path, root: Path) -> None:
     kernel = start(notebook, resume="never")
     kernel.run("x = 1")
@@ -134,17 +121,6 @@ def test_each_kernel_has_its_own_session_if_notebooks_have_none(
     for _ in range(2):
         start(notebook, reopen="False").run("1")
     assert len(list(root.iterdir())) == 2
-
-
-def test_a_kernel_without_a_notebook_is_named_after_its_connection(
-    start: Starting, root: Path
-) -> None:
-    kernel = start(resume="always")
-    kernel.run("x = 1")
-    saved(root)
-    kernel.kill()
-    kernel.autorestart()
-    assert kernel.run("print(x)")["stdout"] == "1\n"
 
 
 def test_a_cell_that_kills_its_kernel_costs_no_variable(

@@ -114,13 +114,6 @@ def test_pruning_tells_first_and_deletes_when_asked(pruning: RealKernel) -> None
     prunes_and_tells(pruning)
 
 
-def test_without_walls_it_prunes_and_says_that_there_are_none(start: Starting) -> None:
-    kernel = start(prune_sessions="True", confinement="off")
-    said = kernel.run("i = %session_info\nprint(i['confinement'])")
-    assert said["stdout"] == "files: off; system calls: off\n"
-    prunes_and_tells(kernel)
-
-
 def prunes_and_tells(kernel: RealKernel) -> None:
     (own,) = kernel.sessions.iterdir()
     old = old_session(kernel.sessions)

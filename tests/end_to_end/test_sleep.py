@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import Starting
+from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_widgets import SLIDER, Page, texts
 from tests.end_to_end.watcher import Watcher
@@ -48,9 +48,11 @@ def fall_asleep(kernel: RealKernel) -> None:
     wait_for(lambda: len(descendants(kernel.pid)) == WITH_A_WORKER - 1, "a sleep")
 
 
-@pytest.fixture
-def kernel(start: Starting) -> RealKernel:
-    return start()
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
+    """One kernel for the first tests, which leave each other's variables alone."""
+    with starting_in(tmp_path_factory.mktemp("asleep") / "sessions") as start:
+        yield start()
 
 
 def test_a_sleeping_kernel_has_no_worker_and_goes_on_with_everything(kernel: RealKernel) -> None:
@@ -73,14 +75,14 @@ def test_a_sleeping_kernel_has_no_worker_and_goes_on_with_everything(kernel: Rea
 
 def test_no_message_that_wakes_a_kernel_is_lost(kernel: RealKernel) -> None:
     watcher = Watcher(kernel.manager)
-    for _ in range(3):
+    for _ in range(2):
         fall_asleep(kernel)
         watcher.run("n = globals().get('n', 0) + 1; n")
         watcher.send("complete_request", {"code": "impor", "cursor_pos": 5})
         watcher.run("n")
         watcher.collect()
     watcher.close()
-    assert kernel.run("n")["value"] == "3"
+    assert kernel.run("n")["value"] == "2"
 
 
 def test_the_first_message_may_be_a_question_or_a_widgets(kernel: RealKernel) -> None:
@@ -99,7 +101,7 @@ def test_the_first_message_may_be_a_question_or_a_widgets(kernel: RealKernel) ->
 
 def test_an_interrupt_while_a_kernel_wakes_ends_the_cell(kernel: RealKernel) -> None:
     kernel.run("x = 1")
-    for _ in range(3):
+    for _ in range(2):
         fall_asleep(kernel)
         kernel.send("x = 2\nwhile True: pass")
         while kernel.client.get_iopub_msg(timeout=PATIENCE)["msg_type"] != "execute_input":
@@ -112,8 +114,8 @@ def test_an_interrupt_while_a_kernel_wakes_ends_the_cell(kernel: RealKernel) -> 
 
 @pytest.mark.parametrize(
     ("leave", "found"),
-    [(RealKernel.kill, "1"), (RealKernel.shut_down, ""), (RealKernel.restart, "")],
-    ids=["killed", "shut down", "restarted"],
+    [(RealKernel.kill, "1"), (RealKernel.shut_down, "")],
+    ids=["killed", "shut down"],
 )
 def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(
     leave: Callable[[RealKernel], None], found: str, start: Starting
@@ -125,7 +127,7 @@ def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(
     leave(kernel)
     if leave is RealKernel.kill:
         kernel.autorestart()
-    elif leave is RealKernel.shut_down:
+    else:
         kernel = start(session_id="mine")
     assert kernel.run("globals().get('x')")["value"] == found
 

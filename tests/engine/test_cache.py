@@ -136,19 +136,12 @@ def test_a_good_file_is_trusted(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_not_trusted_and_is_warned_of(
+def test_a_damaged_file_is_warned_of_and_made_again(
     cache: Cache, damage: Callable[[Path], None]
 ) -> None:
     damage(cache.path(NAME))
     with pytest.warns(CacheWarning):
         assert cache.trusted(NAME) is None
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_can_be_made_again(cache: Cache, damage: Callable[[Path], None]) -> None:
-    damage(cache.path(NAME))
-    with pytest.warns(CacheWarning):
-        cache.trusted(NAME)
     cache.write(NAME, lambda path: put(path, GOOD))
     assert cache.trusted(NAME) is not None
 

@@ -70,12 +70,6 @@ def must_end(clock: Clock) -> bool:
     return clock.reason is not None
 
 
-def test_before_the_deadline_the_guest_runs_on(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, 5.0, 2.0)
-    at.now += 4.9
-    assert not must_end(clock)
-
-
 def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, 5.0, 2.0)
     at.now += 5.0
@@ -144,28 +138,6 @@ def test_at_a_soft_deadline_the_guest_is_interrupted_first(
     assert signals.raised == 1
 
 
-def test_a_soft_deadline_is_hard_after_the_grace(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, 5.0, 2.0, soft=True)
-    at.now += 5.0
-    clock.watch()
-    at.now += 2.0
-    assert must_end(clock)
-    assert clock.reason == StopReason("grace", 2.0)
-
-
-def test_without_a_limit_there_is_no_deadline(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, None, 2.0)
-    at.now += 1e9
-    assert not must_end(clock)
-
-
-def test_an_interrupt_is_raised_at_the_next_tick(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, None, 2.0)
-    assert clock.interrupt()
-    clock.watch()
-    assert signals.raised == 1
-
-
 def test_one_interrupt_is_raised_once(clock: Clock, signals: Noted, at: Time) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
@@ -185,16 +157,6 @@ def test_an_interrupt_that_the_guest_ignores_stops_it(
     assert clock.reason == StopReason("grace", 2.0)
 
 
-def test_an_interrupt_that_was_taken_stops_nothing(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.watch()
-    signals.is_pending = False
-    clock.watch()
-    at.now += 100
-    assert not must_end(clock)
-
-
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
     clock: Clock, signals: Noted, at: Time, more: int
@@ -211,17 +173,6 @@ def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
     at.now += 2.0
     assert must_end(clock)
     assert clock.reason == StopReason("grace", 2.0)
-
-
-def test_two_interrupts_at_once_are_one(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.interrupt()
-    clock.interrupt()
-    clock.watch()
-    signals.is_pending = False
-    clock.watch()
-    at.now += 100
-    assert not must_end(clock)
 
 
 def test_an_interrupt_while_idle_ends_no_turn(clock: Clock, signals: Noted, at: Time) -> None:
@@ -360,22 +311,6 @@ def test_a_deadline_cannot_be_raised(clock: Clock, signals: Noted, at: Time) -> 
     assert must_end(clock)
 
 
-def test_a_new_turn_has_a_new_deadline(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, 1.0, 2.0)
-    at.now += 1.0
-    clock.watch()
-    clock.disarm()
-    clock.arm(signals, 1.0, 2.0)
-    assert clock.reason is None
-    assert not must_end(clock)
-
-
-def test_closing_stops_the_running_turn(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.close()
-    assert must_end(clock)
-
-
 def test_closing_stops_every_later_turn(clock: Clock, signals: Noted, at: Time) -> None:
     clock.close()
     clock.arm(signals, None, 2.0)
@@ -397,12 +332,6 @@ def test_an_interrupt_ends_a_wait(clock: Clock, signals: Noted, until: float | N
     clock.wait(until)
     assert time.monotonic() - begun < PATIENCE
     assert signals.pending()
-
-
-def test_a_deadline_ends_a_wait(clock: Clock, signals: Noted) -> None:
-    clock.arm(signals, 0.05, 2.0)
-    clock.wait(None)
-    assert clock.reason == StopReason("deadline", 0.05)
 
 
 def test_closing_ends_a_wait(clock: Clock, signals: Noted) -> None:
@@ -500,19 +429,6 @@ def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_onc
     clock.watch()
     at.now += 100
     assert not must_end(clock)
-
-
-def test_a_request_without_an_interrupt_raises_none(clock: Clock, signals: Noted, at: Time) -> None:
-    clock.arm(signals, None, 2.0)
-    clock.request_taken()
-    clock.watch()
-    assert signals.raised == 0
-
-
-def test_a_wait_for_a_command_ends_by_itself(clock: Clock, signals: Noted) -> None:
-    clock.arm(signals, 60.0, 1.0)
-    assert not clock.wait_in_host(0.01)
-    assert not clock.should_stop()
 
 
 def test_a_wait_for_a_command_ends_at_the_deadline(clock: Clock, signals: Noted) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.execution.forks import TRAP, Forking, Opening
 from tests.faces import says
 from wasm_kernel import Sandbox
-from wasm_kernel.errors import ForkError, TravelError
+from wasm_kernel.errors import ForkError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
 
@@ -31,12 +31,6 @@ def test_a_fork_has_the_same_variables(parent: Sandbox, forked: Forking) -> None
     parent.execute(STATE)
     fork = forked(parent)
     assert says(fork, TELL) == says(parent, TELL) == f"{TOLD} 3 []"
-
-
-def test_execution_counts_go_on(parent: Sandbox, forked: Forking) -> None:
-    parent.execute("x = 1")
-    parent.execute("x")
-    assert forked(parent).execute("Out[2]").reply["execution_count"] == 3
 
 
 def test_a_fork_before_the_first_cell(parent: Sandbox, forked: Forking) -> None:
@@ -80,27 +74,6 @@ def test_a_fork_after_an_undo_stands_where_the_undo_led(parent: Sandbox, forked:
     assert says(parent, "print(x)") == "1"
 
 
-def test_a_fork_goes_back_to_its_parents_states(parent: Sandbox, forked: Forking) -> None:
-    parent.execute("x = 1")
-    parent.checkpoint("one")
-    parent.execute("x = 2")
-    fork = forked(parent)
-    fork.execute("x = 3")
-    fork.restore("one")
-    assert says(fork, "print(x)") == "1"
-    assert says(parent, "print(x)") == "2"
-
-
-def test_a_trap_in_a_fork_leads_back_to_the_fork(parent: Sandbox, forked: Forking) -> None:
-    parent.execute("x = 1")
-    fork = forked(parent)
-    first = says(fork, "import random; print(random.random()); x = 2")
-    assert fork.execute(TRAP).error is not None
-    assert says(fork, "print(x)") == "2"
-    assert says(parent, "print(x)") == "1"
-    assert first
-
-
 def test_a_trap_in_a_fork_s_first_cell_keeps_its_seeds(parent: Sandbox, forked: Forking) -> None:
     parent.execute("import random")
     fork = forked(parent)
@@ -119,15 +92,6 @@ def test_a_fork_is_found_by_a_later_process(
     assert says(later, "f.seek(0); print(x, f.read())") == "2 hello"
     later.undo(2)
     assert says(later, "f.seek(0); print(x, f.read())") == "1 hello"
-
-
-def test_a_fork_that_never_ran_a_cell_is_found_as_well(
-    parent: Sandbox, opened: Opening, forked: Forking
-) -> None:
-    parent.execute("x = 1")
-    fork = forked(parent)
-    fork.close()
-    assert says(opened(fork.workspace.name, Resume.ALWAYS), "print(x)") == "1"
 
 
 def test_a_fork_without_a_session_lives_beside_its_parent(parent: Sandbox, forked: Forking) -> None:
@@ -151,9 +115,3 @@ def test_a_fork_of_what_can_not_be_saved_is_refused(opened: Opening) -> None:
     with pytest.raises(ForkError, match="not saved"):
         second.fork()
     assert [path.name for path in second.workspace.parent.iterdir()] == ["app"]
-
-
-def test_undo_in_a_fork_ends_where_the_parent_s_would(parent: Sandbox, forked: Forking) -> None:
-    parent.execute("x = 1")
-    with pytest.raises(TravelError, match="Only 1 cell"):
-        forked(parent).undo(2)

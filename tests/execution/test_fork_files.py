@@ -16,15 +16,6 @@ from wasm_kernel.linux import trees
 from wasm_kernel.policy import Mount
 
 
-def test_open_files_of_a_fork_are_its_own(parent: Sandbox, forked: Forking) -> None:
-    parent.execute("f = open('f', 'w+'); _ = f.write('both '); f.flush()")
-    fork = forked(parent)
-    for sandbox, name in ((fork, "fork"), (parent, "parent")):
-        sandbox.execute(f"_ = f.write('{name}'); f.flush()")
-    assert (fork.workspace / "f").read_text() == "both fork"
-    assert (parent.workspace / "f").read_text() == "both parent"
-
-
 def test_open_files_in_tmp_are_there_too(parent: Sandbox, forked: Forking) -> None:
     parent.execute(
         "import tempfile; t = tempfile.NamedTemporaryFile('w+'); _ = t.write('scratch'); t.flush()"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.faces import says
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
@@ -100,6 +102,7 @@ def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: Ba
     assert module_sandbox.query(asked).result()["history"] == [[session, line, text]]
 
 
+@pytest.mark.soak
 def test_jedi_completes_where_it_is_asked_for(warm: None, tmp_path: Path) -> None:
     with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(query_seconds=60)) as sandbox:
         assert sandbox.execute("%config Completer.use_jedi = True").success

@@ -67,10 +67,6 @@ def test_long_listings_tell_sizes_and_times(run: Run) -> None:
     assert shown.splitlines()[0].split() == ["file", "size", "modified"]
 
 
-def test_no_files_are_told_in_words(run: Run) -> None:
-    assert value(run("%session_files")) == "no files"
-
-
 def test_names_are_shown_and_never_acted_on(run: Run) -> None:
     run("open('<script>alert(1)<', 'w')\nopen('\\x1b[2Jx', 'w')\nopen('a\\nb', 'w')")
     shown = run("%session_files")
@@ -122,15 +118,6 @@ def test_a_file_is_written_read_and_deleted(run: Run, module_sandbox: BaseSandbo
     assert not file.exists()
 
 
-def test_nothing_half_done_is_left_behind(run: Run, module_sandbox: BaseSandbox) -> None:
-    run("%%session_write a\nx")
-    run("import os; print(os.listdir('/tmp'))")
-    assert [path.name for path in module_sandbox.workspace.iterdir() if path.name[0] != "."] == [
-        "a"
-    ]
-    assert "write-" not in run("import os; print(os.listdir('/tmp'))").stdout
-
-
 def test_bytes_are_bytes(run: Run) -> None:
     run("open('b', 'wb').write(b'\\xff\\x00')\nopen('t', 'w').write('text')")
     assert value(run("%session_read b")) == "b'\\xff\\x00'"
@@ -163,7 +150,7 @@ def test_a_link_is_deleted_itself(run: Run) -> None:
     assert value(run("%session_files")).split() == ["file", "a"]
 
 
-PATHS_OUT = ["../x", "/etc/passwd", "C:\\x", "\\x", "up/x", "a/../../x"]
+PATHS_OUT = ["../x", "C:\\x", "up/x"]
 
 
 @pytest.mark.parametrize("path", PATHS_OUT)
@@ -262,11 +249,6 @@ def test_fuel_is_told_so_far_left_and_for_the_last_cell(warm_metered: None, tmp_
     assert "of its 100,000,000,000 so far" in shown
 
 
-def test_facts_may_be_asked_for_from_anywhere_and_often(run: Run) -> None:
-    code = "def f():\n    return get_ipython().run_line_magic('session_info', '')\n"
-    assert run(code + "print(len([f() for _ in range(50)]))").stdout.strip() == "50"
-
-
 @pytest.mark.parametrize("line", ["%session_path", "%prune_sessions --older-than 1h --apply"])
 def test_what_only_a_kernel_does_is_refused_elsewhere(run: Run, line: str) -> None:
     text = run(line, fails="UsageError").stderr
@@ -276,40 +258,33 @@ def test_what_only_a_kernel_does_is_refused_elsewhere(run: Run, line: str) -> No
 # -- help and completion
 
 
-@pytest.mark.parametrize(
-    "magic",
-    ["session_files", "session_read", "session_write", "session_delete", "session_info",
-     "session_path", "policy", "fuel", "prune_sessions"],
-)  # fmt: skip
-def test_every_magic_has_help_that_shows_its_use(run: Run, magic: str) -> None:
-    sign = "%%" if magic == "session_write" else "%"
-    (page,) = run(f"{sign}{magic}?").reply["payload"]
-    assert f"{sign}{magic}" in page["data"]["text/plain"]
+def test_every_magic_has_help_that_shows_its_use(run: Run) -> None:
+    names = "session_files session_read session_delete session_info session_path policy fuel"
+    for magic in ("%%session_write", "%prune_sessions", *(f"%{name}" for name in names.split())):
+        (page,) = run(f"{magic}?").reply["payload"]
+        assert magic in page["data"]["text/plain"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("%session_read da", ["data/a.csv", "data/b.csv"]),
-        ("x = %session_read data/b", ["data/b.csv"]),
-        ("%session_delete da", ["data/", "data/a.csv", "data/b.csv"]),
-        ("%%session_write data/a", ["data/a.csv"]),
-        ("%session_read --", ["--bytes"]),
-        ("%session_files --", ["--long"]),
-        ("%session_delete --r", ["--recursive"]),
-        ("%prune_sessions --", ["--apply", "--dry-run", "--older-than"]),
-        ("%fork --", ["--deterministic"]),
-        ("%undo --", ["--files"]),
-        ("%restore --", ["--files"]),
-        ("%session_fi", ["%session_files"]),
-        ("%%session_w", ["%%session_write"]),
-    ],
-)
-def test_paths_and_options_are_completed(
-    run: Run, module_sandbox: BaseSandbox, typed: str, expected: list[str]
-) -> None:
+COMPLETED = {
+    "%session_read da": ["data/a.csv", "data/b.csv"],
+    "x = %session_read data/b": ["data/b.csv"],
+    "%session_delete da": ["data/", "data/a.csv", "data/b.csv"],
+    "%%session_write data/a": ["data/a.csv"],
+    "%session_read --": ["--bytes"],
+    "%session_files --": ["--long"],
+    "%session_delete --r": ["--recursive"],
+    "%prune_sessions --": ["--apply", "--dry-run", "--older-than"],
+    "%fork --": ["--deterministic"],
+    "%undo --": ["--files"],
+    "%restore --": ["--files"],
+    "%session_fi": ["%session_files"],
+    "%%session_w": ["%%session_write"],
+}
+
+
+def test_paths_and_options_are_completed(run: Run, module_sandbox: BaseSandbox) -> None:
     run("import os\nos.mkdir('data')\nfor n in 'ab': open(f'data/{n}.csv', 'w')")
-    assert completed(module_sandbox, typed) == expected
+    assert {typed: completed(module_sandbox, typed) for typed in COMPLETED} == COMPLETED
 
 
 def completed(sandbox: BaseSandbox, typed: str) -> list[str]:
@@ -326,8 +301,3 @@ def test_names_of_checkpoints_are_completed(run: Run, module_sandbox: BaseSandbo
     run("x = 2")
     run("%restore cleaned")
     assert printed(run, "print(x)") == 1
-
-
-def test_a_folder_that_is_not_empty_says_how_it_is_deleted(run: Run) -> None:
-    run("import os\nos.mkdir('full')\nopen('full/a', 'w').close()")
-    assert "--recursive" in run("%session_delete full", fails="UsageError").stderr

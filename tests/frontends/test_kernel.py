@@ -79,11 +79,6 @@ def test_a_failed_cell_aborts_those_sent_behind_it(kernel: Driven) -> None:
     assert [kernel.reply(sent)["status"] for sent in behind] == ["aborted"] * 5
 
 
-def test_a_cell_sent_after_the_failure_runs(kernel: Driven) -> None:
-    assert kernel.run("1/0")[0]["status"] == "error"
-    assert kernel.run("pass")[0]["status"] == "ok"
-
-
 def test_without_stop_on_error_the_next_cells_run(kernel: Driven) -> None:
     first = kernel.kc.execute("behind(1); 1/0", stop_on_error=False)
     second = kernel.kc.execute("pass")
@@ -115,12 +110,6 @@ def test_an_interrupt_between_a_message_and_its_cell_ends_the_cell(kernel: Drive
     """Before, it found no cell, and one that never ends went on."""
     kernel.run("sandbox.interrupts_next = True")
     assert kernel.run("while True: pass")[0]["ename"] == "KeyboardInterrupt"
-    assert kernel.run("pass")[0]["status"] == "ok"
-
-
-def test_an_interrupt_while_idle_is_harmless(kernel: Driven) -> None:
-    kernel.run("pass")
-    kernel.control("interrupt_request", {})
     assert kernel.run("pass")[0]["status"] == "ok"
 
 
@@ -252,14 +241,6 @@ def test_a_cell_that_kills_its_kernel_gets_no_reply(fresh: Driven) -> None:
     assert not fresh.kc.shell_channel.msg_ready()
 
 
-def test_a_restart_finds_the_files_and_clears_the_variables(fresh: Driven) -> None:
-    fresh.run("(workspace / 'kept').write_text('1'); x = 1")
-    fresh.km.restart_kernel(now=True)
-    fresh.kc.wait_for_ready(timeout=SECONDS)
-    assert fresh.value("(workspace / 'kept').read_text()") == "'1'"
-    assert fresh.value("'x' in globals()") == "False"
-
-
 def test_the_session_is_named_after_the_kernel(kernel: Driven) -> None:
     # Jupyter's servers name the connection file so, and keep the name over a restart
     named = Path(kernel.km.connection_file).stem.removeprefix("kernel-")
@@ -281,12 +262,6 @@ def test_settings_reach_the_policy_without_a_word(start: Start, tmp_path: Path) 
     assert kernel.log.read_bytes() == b""
 
 
-def test_the_log_has_the_events_at_level_info(start: Start) -> None:
-    kernel = start("--log-level=INFO", "--WasmKernel.session_id=told")
-    kernel.run("pass")
-    assert "[wasm_kernel] session.created session_id='told'" in kernel.log.read_text()
-
-
 BAD_SETTINGS = {
     "--WasmKernel.cell_timeout=soon": ("cell_timeout", "'soon'", "argv"),
     "--WasmKernel.cell_timout=5": ("Is cell_timeout meant? The setting", "argv"),
@@ -300,7 +275,7 @@ BAD_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("argument", sampled({name: name for name in BAD_SETTINGS}, 3))
+@pytest.mark.parametrize("argument", sampled({name: name for name in BAD_SETTINGS}, 9))
 def test_a_bad_setting_is_the_error_of_each_cell_and_touches_no_session(
     start: Start, tmp_path: Path, argument: str
 ) -> None:

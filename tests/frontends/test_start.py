@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,24 +53,6 @@ def test_all_channels_listen_before_new_sockets_are_given_up() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_heartbeat_that_can_not_be_listened_on_ends_the_start_with_one_line(
-    tmp_path: Path,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-m", "tests.frontends.fake_kernel", "--ip=127.0.0.1"]
-        command += ["-f", str(tmp_path / "k.json"), f"--hb={taken.getsockname()[1]}"]
-        environ = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "WASM_KERNEL_WORKSPACE_ROOT": str(tmp_path / "sessions"),
-        }
-        done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=60, check=False
-        )
-    assert done.returncode == 1
-    assert "can't listen on its heartbeat channel" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.state.session import IMAGE, Session
-from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commits
 from wasm_kernel.state.commits import ContentFile
@@ -89,13 +87,6 @@ def test_a_session_without_a_disk_branches_off_to_one(
     assert branch.state == {1: "one"}
 
 
-def test_numbers_go_on_upwards_after_an_undo(session: Session, branched: Branching) -> None:
-    first = session.cell(p1="one")
-    second = session.cell(p1="two")
-    session.history.move(first.id)
-    assert branched(session).cell(p1="three").id > second.id
-
-
 def test_folding_in_one_leaves_the_other_alone(session: Session, branched: Branching) -> None:
     for number in range(8):
         session.cell(**{f"p{number}": f"cell {number}"})
@@ -153,19 +144,6 @@ def test_a_new_beginning_has_no_origin(
         assert again.tree.origin == Origin()
 
 
-def test_a_full_disk_is_told(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*args: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    session.cell(p1="one")
-    session.flush()
-    monkeypatch.setattr(FileCopier, "copy", full)
-    with pytest.raises(OSError, match="No space"):
-        session.history.branch(Folder.open(tmp_path), {}, reseed=False)
-
-
 def opened(identity: str) -> OpenFile:
     return OpenFile(9, "/app", "x", 0, 0, 0, 0, identity)
 
@@ -179,7 +157,3 @@ def test_inherited_files_are_called_as_their_copies() -> None:
     origin = Origin(5, False, {"1:a": "2:b", "3:c": "gone"})
     found = [file.identity for file in origin.files_of(commit(5, "1:a", "3:c", "4:d", ""))]
     assert found == ["2:b", "gone", "4:d", ""]
-
-
-def test_files_of_ones_own_are_called_as_they_are() -> None:
-    assert Origin(5, False, {"1:a": "2:b"}).files_of(commit(6, "1:a")) == (opened("1:a"),)

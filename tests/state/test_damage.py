@@ -102,7 +102,7 @@ def test_every_record_damaged_is_told(
     right_or_told(session_of, stored)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_an_index_flipped_anywhere(session_of: Making, stored: Path, seed: int) -> None:
     dice, path = random.Random(seed), stored / "index"
     data = bytearray(path.read_bytes())
@@ -175,7 +175,7 @@ def test_every_content_damaged_is_told(
 
 
 @pytest.mark.parametrize("name", ["index", "contents", "unused"])
-@pytest.mark.parametrize("kind", ["a pipe", "a link to zeros", "a folder", "a file"])
+@pytest.mark.parametrize("kind", ["a pipe", "a file"])
 def test_something_else_in_every_place_is_told(
     session_of: Making, stored: Path, kind: str, name: str
 ) -> None:

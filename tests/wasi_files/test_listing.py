@@ -35,11 +35,6 @@ def test_a_hidden_name_at_any_position_is_left_out(guest: Guest, around: int) ->
         assert len(guest.names(APP, room)) == 12
 
 
-def test_a_folder_of_nothing_but_hidden_names_is_empty(guest: Guest) -> None:
-    (guest.app / ".metadata.json").touch()
-    assert guest.names(APP, 48) == []
-
-
 @pytest.mark.parametrize("room", range(0, 120, 7))
 def test_no_buffer_of_any_size_holds_a_hidden_name(guest: Guest, room: int) -> None:
     for name in (".metadata.json", "a", "b"):
@@ -50,29 +45,8 @@ def test_no_buffer_of_any_size_holds_a_hidden_name(guest: Guest, room: int) -> N
         assert b".meta" not in data
 
 
-def test_every_hidden_spelling_is_left_out(guest: Guest) -> None:
-    for name in (".METADATA.json", ".metadata.json.", "seen"):
-        (guest.app / name).touch()
-    assert guest.names(APP) == ["seen"]
-
-
-def test_a_large_folder_is_listed_whole(guest: Guest) -> None:
-    for i in range(1500):
-        (guest.app / f"f{i}").touch()
-    (guest.app / ".metadata.json").touch()
-    assert len(guest.names(APP, 1000)) == 1500
-
-
 def test_a_buffer_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
     assert guest.call("fd_readdir", APP, 0xFFFFFF00, 4096, 0, 64) != abi.SUCCESS
-
-
-def test_listing_begins_again_at_the_beginning(guest: Guest) -> None:
-    (guest.app / "a").touch()
-    _, fd = guest.open(".", abi.O_DIRECTORY)
-    assert guest.names(fd) == ["a"]
-    (guest.app / "b").touch()
-    assert sorted(guest.names(fd)) == ["a", "b"]
 
 
 def test_a_listing_that_is_under_way_is_of_one_moment(guest: Guest) -> None:
@@ -118,37 +92,12 @@ def test_a_removed_folder_is_empty_whatever_has_its_name(guest: Guest) -> None:
     assert guest.names(fd) == []
 
 
-def test_an_open_folder_stays_the_one_it_is(guest: Guest) -> None:
-    (guest.app / "d").mkdir()
-    (guest.app / "d" / "own").touch()
-    _, fd = guest.open("d", abi.O_DIRECTORY)
-    (guest.app / "d").rename(guest.app / "e")
-    (guest.app / "d").mkdir()
-    (guest.app / "d" / "another").touch()
-    assert guest.names(fd) == ["own"]
-
-
-def test_a_workspace_that_the_host_replaced_stays_the_guests(guest: Guest) -> None:
-    (guest.app / ".metadata.json").touch()
-    (guest.app / "own").touch()
-    guest.app.rename(guest.app.parent / "old")
-    guest.app.mkdir()
-    (guest.app / "another").touch()
-    assert guest.names(APP) == ["own"]
-
-
 @pytest.mark.parametrize("cookie", [2, 3, 1000, 2**63, 2**64 - 1])
 def test_beyond_the_last_entry_is_nothing(guest: Guest, cookie: int) -> None:
     _, before = guest.read_folder(APP, 4096)
     errno, data = guest.read_folder(APP, 4096, cookie)
     assert (errno, data) == (abi.SUCCESS, b"")
     assert guest.read_folder(APP, 4096) == (abi.SUCCESS, before)
-
-
-def test_a_file_is_no_folder(guest: Guest) -> None:
-    guest.make("a")
-    _, fd = guest.open("a")
-    assert guest.read_folder(fd, 4096)[0] not in (abi.SUCCESS, abi.EIO)
 
 
 def test_a_long_listing_takes_bounded_memory() -> None:

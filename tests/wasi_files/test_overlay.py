@@ -56,25 +56,6 @@ def test_what_lies_beneath_is_read_and_listed(real: Overlaid) -> None:
     assert list(real.app.iterdir()) == []
 
 
-def test_the_workspace_does_not_show_it(real: Overlaid) -> None:
-    assert real.guest.stat("orders.csv") == NOTHING
-
-
-def test_what_is_written_lies_in_the_workspace_and_is_told(real: Overlaid) -> None:
-    real.guest.changes.clear()
-    assert real.write("data/new.csv", b"n") == abi.SUCCESS
-    assert (real.app / "data" / "new.csv").read_bytes() == b"n"
-    assert real.names("data") == ["deep", "new.csv", "x.csv"]
-    assert real.guest.told == ({"data/new.csv"}, {"data/new.csv"}, set())
-
-
-def test_a_file_of_the_workspace_hides_the_one_beneath(real: Overlaid) -> None:
-    assert real.guest.make("orders.csv", b"mine") == abi.SUCCESS
-    assert real.read("orders.csv") == b"mine"
-    assert real.guest.one_path("path_unlink_file", "orders.csv") == abi.SUCCESS
-    assert real.read("orders.csv") == b"a,b\n1,2\n"
-
-
 def test_a_file_is_copied_when_it_is_opened_to_be_written_to(real: Overlaid) -> None:
     before = (real.lower / "orders.csv").stat()
     errno, fd = real.open("orders.csv", 0, READ | WRITE)
@@ -148,19 +129,6 @@ def test_an_open_reader_goes_on_reading_the_file_beneath(real: Overlaid) -> None
     assert real.read("orders.csv") == b"new"
 
 
-def test_a_deleted_file_stays_deleted(real: Overlaid, tmp_path: Path) -> None:
-    assert real.call("path_unlink_file", "data/x.csv") == abi.SUCCESS
-    assert real.read("data/x.csv") == NOTHING
-    assert real.call("path_unlink_file", "data/x.csv") == NOTHING
-    assert real.names("data") == ["deep"]
-    assert covers(real) == ["data/.wh.x.csv"]
-    again = Overlaid(tmp_path)
-    try:
-        assert again.names("data") == ["deep"]
-    finally:
-        again.close()
-
-
 def test_covers_are_not_files_of_the_session(real: Overlaid) -> None:
     real.guest.changes.clear()
     assert real.call("path_unlink_file", "orders.csv") == abi.SUCCESS
@@ -171,26 +139,6 @@ def test_covers_are_not_files_of_the_session(real: Overlaid) -> None:
     assert real.rename("helper.py", ".wh.a") == NOTHING
 
 
-def test_a_folder_that_is_made_again_begins_empty(real: Overlaid) -> None:
-    for name in ("data/deep/y.csv", "data/x.csv"):
-        assert real.call("path_unlink_file", name) == abi.SUCCESS
-    assert real.call("path_remove_directory", "data") == abi.ENOTEMPTY
-    assert real.call("path_remove_directory", "data/deep") == abi.SUCCESS
-    assert real.call("path_remove_directory", "data") == abi.SUCCESS
-    assert real.names() == ["helper.py", "orders.csv"]
-    assert covers(real) == [".wh.data"]
-    assert real.call("path_create_directory", "data") == abi.SUCCESS
-    assert real.names("data") == []
-
-
-def test_a_file_is_renamed_by_a_copy(real: Overlaid) -> None:
-    assert real.rename("orders.csv", "data/deep/old.csv") == abi.SUCCESS
-    assert real.read("orders.csv") == NOTHING
-    assert real.read("data/deep/old.csv") == b"a,b\n1,2\n"
-    assert real.rename("data/deep/old.csv", "helper.py") == abi.SUCCESS
-    assert real.read("helper.py") == b"a,b\n1,2\n"
-
-
 def test_a_folder_that_lies_beneath_cannot_be_renamed(real: Overlaid) -> None:
     assert real.rename("data", "other") == abi.EXDEV
     assert real.write("data/new", b"n") == abi.SUCCESS
@@ -199,14 +147,6 @@ def test_a_folder_that_lies_beneath_cannot_be_renamed(real: Overlaid) -> None:
     assert real.rename("own", "data") == abi.ENOTEMPTY
     assert real.rename("own", "mine") == abi.SUCCESS
     assert real.rename("data/deep", "mine/deep") == abi.EXDEV
-
-
-def test_only_new_files_are_new(real: Overlaid) -> None:
-    assert real.open("orders.csv", abi.O_CREAT | abi.O_EXCL, READ | WRITE)[0] == abi.EEXIST
-    assert real.call("path_create_directory", "data") == abi.EEXIST
-    assert real.call("path_create_directory", "orders.csv") == abi.EEXIST
-    assert real.symlink("x", "orders.csv") == abi.EEXIST
-    assert real.link("helper.py", "orders.csv") == abi.EEXIST
 
 
 def test_wrong_kinds_are_told(real: Overlaid) -> None:

@@ -12,7 +12,6 @@ from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import files
 
-FIRST = 7  # the first number after the tiny guest's folders
 Making = Callable[[], Guest]
 
 
@@ -138,14 +137,6 @@ def test_a_missing_file_fails_on_use_and_keeps_its_number(make: Making) -> None:
     assert opened(new, "other") != fd
 
 
-def test_a_missing_file_is_not_made_again(make: Making) -> None:
-    guest = make()
-    opened(guest, "f", abi.O_CREAT)
-    (guest.app / "f").unlink()
-    restored(make, guest)
-    assert not (guest.app / "f").exists()
-
-
 def test_a_lost_file_is_not_lost_twice(make: Making) -> None:
     """Its placeholder stays open, and using it still fails."""
     guest = make()
@@ -222,33 +213,6 @@ def test_what_is_not_there_has_no_identity(tmp_path: Path) -> None:
     assert files.file_identity("nul\0byte") == ""
 
 
-def test_an_open_file_is_open_again_at_its_place(make: Making) -> None:
-    first = make()
-    (first.app / "a").write_bytes(b"0123456789")
-    fds = [first.open("a")[1] for _ in range(3)]
-    first.call("fd_close", fds[1])
-    first.call("fd_seek", fds[2], 5, 0, 64)
-    table = first.files.opened()
-    second = make()
-    assert second.files.reopen(table) == []
-    assert second.call("fd_tell", fds[2], 64) == abi.SUCCESS
-    assert second.instance.memory.read_word(64) == 5
-    assert second.call("fd_tell", fds[1], 64) == abi.EBADF
-
-
-def test_a_lost_files_number_is_not_given_to_another(make: Making) -> None:
-    first = make()
-    (first.app / "a").write_bytes(b"0123456789")
-    fd = first.open("a")[1]
-    table = first.files.opened()
-    (first.app / "a").unlink()
-    second = make()
-    assert [file.path for file in second.files.reopen(table)] == ["a"]
-    (second.app / "b").touch()
-    assert second.open("b")[1] != fd
-    assert second.write(fd, b"x") != abi.SUCCESS
-
-
 def test_a_file_swapped_for_a_hidden_one_is_not_opened_again(make: Making) -> None:
     first = make()
     (first.app / "a").write_bytes(b"plain")
@@ -259,16 +223,6 @@ def test_a_file_swapped_for_a_hidden_one_is_not_opened_again(make: Making) -> No
     (first.app / "a").symlink_to(".metadata.json")
     second = make()
     assert [file.path for file in second.files.reopen(table)] == ["a"]
-
-
-def test_an_open_folder_is_open_again(make: Making) -> None:
-    first = make()
-    (first.app / "d").mkdir()
-    (first.app / "d" / "x").touch()
-    fd = first.open("d", abi.O_DIRECTORY)[1]
-    second = make()
-    second.files.reopen(first.files.opened())
-    assert second.names(fd) == ["x"]
 
 
 def test_a_restored_workspace_folder_hides_the_same_names(make: Making) -> None:
