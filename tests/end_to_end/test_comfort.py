@@ -345,15 +345,6 @@ def test_what_a_sandbox_can_not_do_is_said(nb: Notebook, code: str, sentence: st
     assert sentence in nb.run(code).stream("stderr")
 
 
-def test_the_few_shell_commands_work(nb: Notebook) -> None:
-    nb.run("import os; os.makedirs('d', exist_ok=True); open('d/b','w').close()")
-    nb.run("import time; time.sleep(0.02); open('d/.a','w').close(); open('d/c','w').close()")
-    assert nb.run("!ls d").stream() == "b\nc\n"
-    assert nb.run("!ls -At d").stream().split()[-1] == "b"
-    assert nb.run("!ls -r d").stream() == "c\nb\n"
-    assert nb.run("files = !ls d\nfiles").data("text/plain") == ["['b', 'c']"]
-
-
 # The kernel itself
 
 

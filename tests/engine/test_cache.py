@@ -131,10 +131,6 @@ DAMAGES: list[Callable[[Path], None]] = [
 ]
 
 
-def test_a_good_file_is_trusted(cache: Cache) -> None:
-    assert cache.trusted(NAME) == cache.path(NAME)
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_warned_of_and_made_again(
     cache: Cache, damage: Callable[[Path], None]
@@ -242,17 +238,6 @@ def test_a_write_that_fails_leaves_the_old_file(cache: Cache) -> None:
         cache.write(NAME, fill)
     assert cache.path(NAME).read_bytes() == GOOD
     assert cache.trusted(NAME) is not None
-
-
-def test_a_write_that_fails_leaves_nothing_else(cache: Cache) -> None:
-    before = sorted(cache.folder.iterdir())
-
-    def fill(path: Path) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        cache.write(NAME, fill)
-    assert sorted(cache.folder.iterdir()) == before
 
 
 def test_a_file_is_not_there_before_it_is_whole(cache: Cache) -> None:

@@ -39,15 +39,6 @@ def streams(heard: Heard, cap: int = CAP) -> OutputStreams:
     return made
 
 
-def test_a_character_split_between_writes_is_put_together() -> None:
-    heard = Heard()
-    out = streams(heard)
-    for byte in "€".encode():
-        out.feed("stdout", bytes([byte]))
-    out.end()
-    assert heard == [("stdout", "€")]
-
-
 def test_a_character_split_by_the_other_stream_is_put_together() -> None:
     heard = Heard()
     out = streams(heard)
@@ -255,14 +246,6 @@ def test_the_whole_text_goes_to_a_file_where_it_is_wanted(
     assert (tmp_path / "output-7-stdout.txt").read_bytes() == b"abcdefg\xffhij"
 
 
-def test_the_notice_names_the_file(overflowing: Overflowing, tmp_path: Path) -> None:
-    heard = Heard()
-    out = overflowing(tmp_path, heard=heard)
-    out.feed("stderr", b"123456")
-    out.end()
-    assert "/app/output-7-stderr.txt" in heard.of("stderr")
-
-
 def test_the_file_has_an_end_too(overflowing: Overflowing, tmp_path: Path) -> None:
     out = overflowing(tmp_path, most=8)
     for _ in range(10):
@@ -294,10 +277,3 @@ def test_a_folder_that_is_gone_costs_the_file_alone(tmp_path: Path) -> None:
     out.feed("stdout", b"123456")
     out.end()
     assert "the rest is cut" in heard.of("stdout")
-
-
-def test_no_file_is_made_unless_it_is_asked_for(overflowing: Overflowing, tmp_path: Path) -> None:
-    out = overflowing(tmp_path, most=0)
-    out.feed("stdout", b"123456")
-    out.end()
-    assert list(tmp_path.iterdir()) == []

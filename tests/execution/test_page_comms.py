@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.faces import PATIENCE, wait_for
+from tests.faces import PATIENCE, put_back, wait_for
 from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import Interrupted
-from wasm_kernel.execution.interfaces import NoListener, OfferedMessage
-from wasm_kernel.folders.locks import Resume
+from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommKind, CommMessage
@@ -75,8 +74,9 @@ class Notebook:
 
 
 @pytest.fixture
-def notebook(sandbox: Sandbox) -> Notebook:
-    return Notebook(sandbox)
+def notebook(module_sandbox: Sandbox) -> Notebook:
+    """The file's sandbox in its first state, with a page of the test's own."""
+    return Notebook(put_back(module_sandbox))
 
 
 @pytest.fixture
@@ -85,14 +85,6 @@ def brief(warm: None, tmp_path: Path) -> Iterator[Notebook]:
     policy = ExecutionPolicy(comm_seconds=0.5, grace_seconds=PATIENCE, comm_count=500)
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
         yield Notebook(made)
-
-
-def test_a_slider_that_is_moved_calls_back(notebook: Notebook) -> None:
-    notebook.run(OBSERVED)
-    page = notebook.move(7)
-    assert page.text == "now 7\n"
-    assert [message.data["method"] for message in page.said] == ["echo_update"]
-    assert notebook.run("print(x, s.value)") == "7 7"
 
 
 def test_ipywidgets_is_at_hand_and_not_imported(notebook: Notebook) -> None:
@@ -114,16 +106,6 @@ def test_a_message_on_no_comm_is_dropped_and_an_opening_is_answered(notebook: No
     assert opened.said == [CommMessage("close", "c1")]
 
 
-def test_all_states_can_be_asked_for(notebook: Notebook) -> None:
-    notebook.run(SLIDER)
-    control = {"target_name": "jupyter.widget.control", "metadata": {"version": "1.0.0"}}
-    assert not notebook.say("open", "c1", **control).said
-    page = notebook.say("msg", "c1", {"method": "request_states"})
-    assert page.said[0].data["states"]["s1"]["state"]["value"] == 3
-    notebook.say("close", "c1")
-    assert "c1" not in notebook.sandbox.comms().result(PATIENCE)
-
-
 def test_a_figure_of_a_callback_is_shown(notebook: Notebook) -> None:
     notebook.run(
         "import ipywidgets as w, matplotlib.pyplot as plt\n"
@@ -138,51 +120,6 @@ def test_progress_bars_are_widgets(notebook: Notebook, name: str) -> None:
     notebook.run(f"from {name} import tqdm\nfor _ in tqdm(range(3)): pass")
     models = [m.data["state"]["_model_name"] for m in notebook.page.said if m.kind == "open"]
     assert "FloatProgressModel" in models
-
-
-def test_a_file_is_uploaded_and_an_image_shown(notebook: Notebook) -> None:
-    notebook.run("import ipywidgets as w; u = w.FileUpload(model_id='u1')")
-    facts = {"name": "a.bin", "type": "", "size": 3_000_000, "last_modified": 0}
-    data = bytes(range(256)) * 12_000
-    state = {"value": [facts]}
-    paths = [["value", 0, "content"]]
-    upload = {"method": "update", "state": state, "buffer_paths": paths}
-    notebook.say("msg", "u1", upload, buffers=(data,))
-    assert notebook.run("print(len(u.value[0].content), sum(u.value[0].content))") == (
-        f"{len(data)} {sum(data)}"
-    )
-    notebook.run("i = w.Image(value=bytes(u.value[0].content))")
-    assert notebook.page.said[-1].buffers == (data,)
-
-
-class Counting:
-    """The sender of an offer, which counts messages that were served."""
-
-    def __init__(self) -> None:
-        self.served = 0
-
-    def began(self) -> None:
-        """Does nothing."""
-
-    def ended(self) -> None:
-        self.served += 1
-
-
-def test_a_cell_that_awaits_takes_messages_as_they_come(notebook: Notebook) -> None:
-    notebook.run(OBSERVED + "\nimport asyncio")
-    cell = notebook.sandbox.submit(
-        "while x < 7: await asyncio.sleep(0.01)\nprint('ends')",
-        listener=notebook.page,
-        parent=PARENT,
-    )
-    state = {"method": "update", "state": {"value": 7}, "buffer_paths": []}
-    page, sender = Page(), Counting()
-    offer = OfferedMessage(CommMessage("msg", "s1", state), PARENT, page, sender)
-    notebook.sandbox.offer(offer)
-    result = cell.result(PATIENCE)
-    assert (result.stdout, page.text) == ("ends\n", "now 7\n")
-    assert (sender.served, offer.claim()) == (1, False)
-    assert notebook.page.text == "ends\n"
 
 
 def test_an_await_for_a_widget_can_be_interrupted(notebook: Notebook) -> None:
@@ -224,18 +161,6 @@ def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(
         assert notebook.page.said[-1].data["state"]["value"] == 3
 
 
-def test_an_interrupt_reaches_a_callback(notebook: Notebook) -> None:
-    notebook.run(SLIDER + "def spin(c):\n    while True: pass\ns.observe(spin, 'value')")
-    page = Page()
-    state = {"method": "update", "state": {"value": 7}, "buffer_paths": []}
-    future = notebook.sandbox.comm(CommMessage("msg", "s1", state), listener=page)
-    wait_for(lambda: page.said)
-    assert notebook.sandbox.interrupt()
-    future.result(PATIENCE)
-    assert page.errors == ["KeyboardInterrupt"]
-    assert "comm_seconds" not in page.text
-
-
 def test_a_flood_of_messages_is_cut_with_one_notice(brief: Notebook) -> None:
     brief.run(SLIDER)
     before = len(brief.page.said)
@@ -245,13 +170,6 @@ def test_a_flood_of_messages_is_cut_with_one_notice(brief: Notebook) -> None:
 
 
 # -- journeys in memory
-
-
-def test_what_a_callback_changed_survives_a_crash_of_the_next_cell(notebook: Notebook) -> None:
-    notebook.run(OBSERVED)
-    notebook.move(7)
-    assert not notebook.sandbox.execute("import os; os._exit(1)").success
-    assert notebook.run("print(x, s.value)") == "7 7"
 
 
 def test_what_a_callback_changed_is_taken_back_with_the_cell_before(notebook: Notebook) -> None:
@@ -282,18 +200,6 @@ def test_many_callbacks_take_no_cell_out_of_the_history(warm: None, tmp_path: Pa
         assert notebook.run("print(x, 'y' in dir(), 'z' in dir())") == "0 False False"
 
 
-def test_after_an_undo_the_page_shows_what_the_guest_believes(notebook: Notebook) -> None:
-    notebook.run(SLIDER)
-    notebook.run("s.value = 8; t = w.IntText(model_id='t1')")
-    notebook.page.said.clear()
-    notebook.run("%undo")
-    assert notebook.page.kinds("t1") == ["close"]
-    [update] = [m for m in notebook.page.said if m.comm_id == "s1"]
-    assert update.data["state"]["value"] == 3
-    assert "t1" not in notebook.sandbox.comms().result(PATIENCE)
-    assert not notebook.move(1, "t1").said
-
-
 def test_a_widget_whose_closing_is_undone_is_opened_again(notebook: Notebook) -> None:
     notebook.run(OBSERVED)
     notebook.run("s.close()")
@@ -308,16 +214,6 @@ def test_after_a_crash_widgets_that_were_never_kept_are_closed(notebook: Noteboo
     made = "t = w.IntText(model_id='t1'); import os; os._exit(1)"
     assert not notebook.sandbox.execute(made, listener=notebook.page).success
     assert notebook.page.kinds("t1") == ["open", "close"]
-
-
-def test_a_resumed_session_goes_on_with_its_widgets(warm: None, tmp_path: Path) -> None:
-    with create_sandbox(workspace=tmp_path / "app") as first:
-        Notebook(first).run(OBSERVED)
-    with create_sandbox(workspace=tmp_path / "app", resume=Resume.ALWAYS) as second:
-        notebook = Notebook(second)
-        assert second.comms().result(PATIENCE)["s1"] == "jupyter.widget"
-        assert notebook.move(5).text == "now 5\n"
-        assert not notebook.page.said
 
 
 def test_the_travels_of_an_owner_are_told_with_the_next_message(notebook: Notebook) -> None:

@@ -144,8 +144,3 @@ def test_the_tree_shows_branches(sandbox: Sandbox) -> None:
     assert "├─● In[2]" in text
     assert "│ ● In[3]" in text
     assert "<ul><li>In[2]" in shown.data["text/html"]
-
-
-def test_states_know_their_parents(sandbox: Sandbox) -> None:
-    by_cell = {state.cell: state for state in sandbox.checkpoints()}
-    assert by_cell[2].parent == by_cell[1].id

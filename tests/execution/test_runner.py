@@ -39,10 +39,6 @@ class Ear:
         """Does nothing, since there is no kernel to end."""
 
 
-def test_the_namespace_starts_empty(module_sandbox: Sandbox) -> None:
-    assert says(module_sandbox, "print('pd' in dir(), 'np' in dir())") == "False False"
-
-
 def test_cells_run_in_the_order_they_came(module_sandbox: Sandbox) -> None:
     module_sandbox.execute("order = []")
     futures = [module_sandbox.submit(f"order.append({i})") for i in range(10)]
@@ -176,13 +172,6 @@ def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[Sandbox], objec
     sandbox.close()
     with pytest.raises(SandboxClosed):
         use(sandbox)
-
-
-def test_closing_twice_is_closing_once(warm: None, tmp_path: Path) -> None:
-    sandbox = create_sandbox(workspace=tmp_path / "app")
-    sandbox.execute("1")
-    sandbox.close()
-    sandbox.close()
 
 
 @pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])

@@ -76,13 +76,6 @@ def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: Sandbox) -> None:
     assert result.files_deleted == ("d/c",)
 
 
-def test_without_files_an_undo_leaves_them(sandbox: Sandbox) -> None:
-    says(sandbox, "x = 1")
-    says(sandbox, "_ = open('a', 'w').write('new')")
-    assert "Files in /app stay as they are: a." in says(sandbox, "%undo")
-    assert state(sandbox) == {"a": "new"}
-
-
 def test_a_redo_brings_them_again(sandbox: Sandbox) -> None:
     says(sandbox, "_ = open('a', 'w').write('old')")
     says(sandbox, "_ = open('a', 'w').write('new'); x = 1")
@@ -257,14 +250,6 @@ def test_a_file_without_a_name_comes_back_after_an_undo(sandbox: Sandbox) -> Non
     assert says(sandbox, "t.seek(0); u.seek(0); print(t.read(), u.read())") == "kept mine"
 
 
-def test_a_file_without_a_name_comes_back_after_a_trap(sandbox: Sandbox) -> None:
-    says(sandbox, LOOSE)
-    sandbox.execute(f"_ = t.write(' and more'); t.flush(); t.close(); {TRAP}")
-    assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept"
-    sandbox.execute(f"_ = t.write('again'); t.flush(); {TRAP}")
-    assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept"
-
-
 def test_a_file_without_a_name_comes_back_in_another_process(opened: Opening) -> None:
     first = opened()
     says(first, LOOSE)
@@ -288,20 +273,6 @@ def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> Non
     sandbox.rollback()
     assert list(loose.iterdir()) == []
     assert says(sandbox, "print(os.listdir('/tmp'))") == "[]"
-
-
-def test_a_fork_has_its_parents_earlier_files(sandbox: Sandbox) -> None:
-    says(sandbox, "_ = open('a', 'w').write('1'); f = open('a')")
-    says(sandbox, "_ = open('a', 'w').write('2'); os.rename('a', 'b'); x = 1")
-    (fork,) = sandbox.fork()
-    with fork:
-        says(fork, "_ = open('b', 'w').write('fork')")
-        assert fork.undo(2, files=True).files_missed == {}
-        assert state(fork) == {"a": "1"}
-        assert says(fork, "print(f.read())") == "1"
-    assert state(sandbox) == {"b": "2"}
-    sandbox.undo(files=True)
-    assert state(sandbox) == {"a": "1"}
 
 
 def test_a_fork_has_its_parents_files_without_names(sandbox: Sandbox) -> None:

@@ -158,10 +158,6 @@ class Driven:
         return answer
 
 
-def test_the_request_is_handed_over() -> None:
-    assert Driven(begun=False).send({"op": "next"}) == REQUEST
-
-
 def test_each_frame_is_a_line_of_the_log_at_level_debug(caplog: pytest.LogCaptureFixture) -> None:
     long = {"op": "display", "data": {"text/plain": "1\n2" * 5_000}}
     with caplog.at_level(logging.DEBUG, "wasm_kernel.execution"):
@@ -175,12 +171,6 @@ def test_each_frame_is_a_line_of_the_log_at_level_debug(caplog: pytest.LogCaptur
     assert "\n" not in shown
 
 
-def test_the_request_is_handed_over_once() -> None:
-    driven = Driven()
-    driven.send({"op": "next"})
-    assert "refused" in driven.send({"op": "next"})
-
-
 def test_the_sandbox_hears_once_that_the_guest_has_its_request() -> None:
     driven = Driven(begun=False)
     before = driven.turn.request_taken
@@ -188,13 +178,6 @@ def test_the_sandbox_hears_once_that_the_guest_has_its_request() -> None:
     driven.send({"op": "next"})
     assert (before, driven.turn.request_taken) == (False, True)
     assert driven.sandbox.calls.count("begun") == 1
-
-
-def test_an_output_is_told_and_collected() -> None:
-    driven = Driven()
-    assert driven.send(DISPLAY) == {}
-    assert driven.ear.heard == [protocol.Display({"text/plain": "x"})]
-    assert [output.kind for output in driven.turn.output.outputs] == ["display"]
 
 
 @pytest.mark.parametrize(
@@ -244,21 +227,6 @@ def test_a_broken_frame_is_refused_and_changes_nothing() -> None:
     assert driven.turn.output.outputs == []
 
 
-def test_displays_over_the_count_are_dropped_with_one_notice() -> None:
-    driven = Driven(display_count=2)
-    answers = [driven.send(DISPLAY) for _ in range(5)]
-    assert ["refused" in answer for answer in answers] == [False, False, True, True, True]
-    assert driven.turn.output.text("stderr").count("display_count") == 1
-
-
-def test_displays_over_the_size_are_dropped() -> None:
-    driven = Driven(display_bytes=1000)
-    large = {"op": "display", "data": {"text/plain": "x" * 900}}
-    assert "refused" not in driven.send(large)
-    assert "refused" in driven.send(large)
-    assert "display_bytes" in driven.turn.output.text("stderr")
-
-
 def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> None:
     driven = Driven(output_bytes=1000)
     large = {"op": "display", "data": {"text/plain": "x" * 1000}}
@@ -266,15 +234,6 @@ def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> 
         True, False, True,
     ]  # fmt: skip
     assert driven.turn.output.text("stderr").count("output_bytes") == 1
-
-
-def test_errors_without_end_are_dropped() -> None:
-    driven = Driven()
-    error = {"op": "error", "ename": "E", "evalue": "v", "traceback": ["x" * 2**20]}
-    answers = [driven.send(error) for _ in range(100)]
-    assert "refused" not in answers[0]
-    assert "refused" in answers[-1]
-    assert sum(isinstance(said, protocol.Error) for said in driven.ear.heard) < 70
 
 
 def test_a_sessions_outputs_are_limited_and_errors_are_shown_even_then() -> None:
@@ -329,23 +288,6 @@ def test_a_cell_that_may_not_ask_does_not_ask() -> None:
     assert driven.ear.asked == []
 
 
-def test_limits_are_handed_on() -> None:
-    driven = Driven()
-    driven.send({"op": "limit", "seconds": 2})
-    assert driven.sandbox.calls[-1] == 2.0
-
-
-def test_the_end_of_the_kernel_is_asked_for() -> None:
-    driven = Driven()
-    driven.send({"op": "terminate"})
-    assert driven.ear.terminated == 1
-
-
-def test_a_travel_is_answered_with_its_words() -> None:
-    answer = Driven().send({"op": "command", "name": "undo", "line": "1"})
-    assert answer == {"value": {"said": "Undone: In[1] x = 1"}}
-
-
 def test_a_callback_can_ask_for_names_and_not_for_travels() -> None:
     driven = Driven("comm")
     assert "works in a cell" in driven.send({"op": "command", "name": "undo"})["refused"]
@@ -372,12 +314,6 @@ def test_f7_what_an_earlier_cell_left_can_do_nothing_before_the_cell_begins(
 def test_a_travel_that_leads_nowhere_is_refused_in_words() -> None:
     answer = Driven().send({"op": "command", "name": "redo"})
     assert answer["refused"].startswith("There is nothing")
-
-
-def test_a_travel_after_the_end_is_refused() -> None:
-    driven = Driven()
-    driven.send({"op": "done", "reply": {}})
-    assert "refused" in driven.send({"op": "command", "name": "undo"})
 
 
 KNOCK = {"op": "command", "name": "knock", "line": "twice"}
@@ -411,17 +347,6 @@ def test_a_command_that_is_not_in_the_text_is_refused_in_words(code: str) -> Non
 def test_a_command_in_a_query_is_refused() -> None:
     driven = Driven("complete")
     driven.sandbox.commands.add("knock", lambda line, context: 1)
-    assert "refused" in driven.send(KNOCK)
-
-
-def test_a_command_after_the_end_is_refused() -> None:
-    driven = asking()
-    driven.send({"op": "done", "reply": {}})
-    assert "refused" in driven.send(KNOCK)
-
-
-def test_an_unknown_command_is_refused() -> None:
-    driven = Driven(Cell(code="%knock twice"))
     assert "refused" in driven.send(KNOCK)
 
 
@@ -502,12 +427,6 @@ def test_comm_messages_reach_the_page_and_the_table() -> None:
     assert not driven.turn.output.outputs
 
 
-def test_a_message_on_no_comm_is_refused() -> None:
-    driven = Driven()
-    assert "no such comm" in driven.send({"op": "comm_msg", "comm_id": "x"})["refused"]
-    assert not driven.ear.said
-
-
 @pytest.mark.parametrize(("setting", "most"), [("comm_count", 3), ("comm_bytes", 200)])
 def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int) -> None:
     limits: dict[str, Any] = {setting: most}
@@ -517,12 +436,6 @@ def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int
     assert "refused" in answers[-1]
     assert len(driven.ear.said) == 3
     assert driven.turn.output.text("stderr").count(f"Raise {setting}") == 1
-
-
-def test_comm_messages_after_the_end_are_refused() -> None:
-    driven = Driven()
-    driven.send({"op": "done", "reply": {}})
-    assert driven.send(COMM) == {"refused": "the turn is over"}
 
 
 def test_a_harmless_command_is_done_from_anywhere_and_as_often_as_asked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -203,16 +202,6 @@ def test_widgets_are_cleaned_and_what_they_lost_is_told_once(kernel: Driven) -> 
     assert len(notices) == 1
     assert "scripts" in notices[0]
     assert "trusted" in notices[0]
-
-
-def test_a_widget_with_code_of_its_own_gives_way_to_a_line(kernel: Driven) -> None:
-    _, heard = kernel.run(
-        opening({"_model_module": "bqplot", "_model_name": "Figure", "x": ATTACK})
-    )
-    [opened] = [m["content"] for m in heard if m["msg_type"] == "comm_open"]
-    assert opened["data"]["state"]["_model_name"] == "HTMLModel"
-    assert "<script" not in json.dumps(opened)
-    assert "bqplot" in next(m["content"]["text"] for m in heard if m["msg_type"] == "stream")
 
 
 def test_a_channel_to_anything_else_is_closed_at_both_ends(kernel: Driven) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,15 +51,6 @@ def down(folder: Path, levels: int) -> FolderWalk:
     return way
 
 
-def test_files_and_folders_are_copied(here: Path, there: Path) -> None:
-    (here / "a").mkdir()
-    (here / "a" / "b.txt").write_text("hello")
-    (here / "empty").touch()
-    assert copied(here, there) == []
-    assert (there / "a" / "b.txt").read_text() == "hello"
-    assert (there / "empty").read_bytes() == b""
-
-
 def test_a_copy_that_is_not_wanted_any_more_stops_between_two_files(
     here: Path, there: Path
 ) -> None:
@@ -82,15 +72,6 @@ def test_a_copy_stops_in_a_large_file(
     assert (there / "large").read_bytes().count(b"x") == 8192
 
 
-def test_hidden_names_are_not_copied_at_the_top_only(here: Path, there: Path) -> None:
-    (here / "secret").touch()
-    (here / "a").mkdir()
-    (here / "a" / "secret").touch()
-    trees.copy_tree(here, there, lambda name: name == "secret")
-    assert not (there / "secret").exists()
-    assert (there / "a" / "secret").exists()
-
-
 def test_permissions_and_times_are_kept(here: Path, there: Path) -> None:
     (here / "tool").write_text("x")
     (here / "tool").chmod(0o4751)
@@ -105,19 +86,6 @@ def test_permissions_and_times_are_kept(here: Path, there: Path) -> None:
     assert (there / "closed" / "inside").exists()
 
 
-def test_a_link_is_copied_as_a_link(here: Path, there: Path, tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret").write_text("secret")
-    (here / "out").symlink_to("../outside")
-    (here / "absolute").symlink_to(tmp_path / "outside" / "secret")
-    (here / "nowhere").symlink_to("nothing")
-    assert copied(here, there) == []
-    assert (there / "out").readlink() == Path("../outside")
-    assert (there / "absolute").is_symlink()
-    assert (there / "nowhere").is_symlink()
-    assert sorted(path.name for path in there.iterdir()) == ["absolute", "nowhere", "out"]
-
-
 def test_files_that_share_their_content_go_on_sharing_it(here: Path, there: Path) -> None:
     (here / "z").mkdir()
     (here / "a").write_text("one")
@@ -127,37 +95,6 @@ def test_files_that_share_their_content_go_on_sharing_it(here: Path, there: Path
     (there / "a").write_text("two")
     assert (there / "z" / "b").read_text() == (there / "c").read_text() == "two"
     assert (here / "a").read_text() == "one"
-
-
-def test_a_pipe_is_made_and_not_opened(here: Path, there: Path) -> None:
-    os.mkfifo(here / "pipe")
-    assert copied(here, there) == []
-    assert stat.S_ISFIFO((there / "pipe").stat().st_mode)
-
-
-def test_a_socket_is_left_out_and_named(
-    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "a").mkdir()
-    monkeypatch.chdir(here / "a")
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind("s")
-        left = copied(here, there)
-    assert left == [trees.LeftOut("a/s", "it is neither a file nor a folder")]
-
-
-def test_holes_stay_holes(here: Path, there: Path) -> None:
-    with (here / "sparse").open("wb") as file:
-        file.truncate(1 << 40)
-        file.seek(1 << 39)
-        file.write(b"middle")
-    copied(here, there)
-    found = (there / "sparse").stat()
-    assert found.st_size == 1 << 40
-    assert found.st_blocks * 512 < 1 << 20
-    with (there / "sparse").open("rb") as file:
-        file.seek(1 << 39)
-        assert file.read(8) == b"middle\0\0"
 
 
 @pytest.mark.parametrize("without", ["_clones", "_ranges"])
@@ -263,20 +200,3 @@ def test_a_folder_that_became_a_link_is_not_entered(here: Path, tmp_path: Path) 
     (here / "a").symlink_to(tmp_path)
     with FolderWalk(here) as way, pytest.raises(OSError, match=r"directory|levels"):
         way.enter("a")
-
-
-def test_everything_is_removed(here: Path, tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("x")
-    (here / "out").symlink_to(tmp_path)
-    (here / "closed").mkdir()
-    (here / "closed" / "file").touch()
-    (here / "closed").chmod(0o000)
-    os.mkfifo(here / "pipe")
-    down(here, DEEP).close()
-    trees.remove_tree(here)
-    assert not here.exists()
-    assert (tmp_path / "kept").exists()
-
-
-def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
-    trees.remove_tree(tmp_path / "nothing")

@@ -44,19 +44,6 @@ def test_a_traceback_names_the_cell_and_no_agent_frame(serve: Serve) -> None:
     assert "wasm_kernel_agent" not in text
 
 
-@pytest.mark.parametrize(
-    ("code", "part"),
-    [
-        ("open('sales.csv')", "[wasm-kernel]"),
-        ("raise ExceptionGroup('several', [ValueError(1)])", "several (1"),
-    ],
-)
-def test_tb_shows_an_error_again_as_it_was(serve: Serve, code: str, part: str) -> None:
-    [first, again] = [turn.sent("error")[0]["traceback"] for turn in serve(code, "%tb")]
-    assert first == again
-    assert "\n".join(again).count(part) == 1
-
-
 def test_a_syntax_error_does_not_end_the_session(serve: Serve) -> None:
     [broken, after] = serve("for x in", "1 + 1")
     assert broken.reply["ename"] in ("SyntaxError", "_IncompleteInputError")
@@ -84,11 +71,6 @@ def test_a_failed_display_does_not_fail_its_cell(serve: Serve) -> None:
     assert turn.reply["status"] == "ok"
 
 
-def test_getpass_asks_for_a_password(serve: Serve, make_cell: Cell) -> None:
-    [turn] = serve(make_cell("import getpass; getpass.getpass('p')", allow_stdin=True))
-    assert turn.sent("input")[0]["password"] is True
-
-
 @pytest.mark.parametrize("call", ["input()", "__import__('getpass').getpass()"])
 def test_input_is_refused_where_there_is_none(serve: Serve, call: str) -> None:
     [turn] = serve(call)
@@ -102,17 +84,6 @@ def test_silent_cells_show_and_count_nothing(serve: Serve, make_cell: Cell) -> N
     assert after.reply["execution_count"] == 1
 
 
-@pytest.mark.parametrize(("code", "kept"), [("exit", False), ("exit(keep_kernel=True)", True)])
-def test_exit_asks_the_front_end(serve: Serve, code: str, kept: bool) -> None:
-    payload = {"source": "ask_exit", "keepkernel": kept}
-    assert serve(code)[0].reply["payload"] == [payload]
-
-
-def test_a_huge_next_input_is_refused(serve: Serve) -> None:
-    [turn] = serve("get_ipython().set_next_input('a' * 1_000_001)")
-    assert (turn.reply["ename"], turn.reply["payload"]) == ("ValueError", [])
-
-
 def test_limit_keeps_the_cell_what_it_was(serve: Serve) -> None:
     [turn] = serve("%%limit seconds=5 fuel=1e9\nimport asyncio\nawait asyncio.sleep(0, 7)")
     assert turn.sent("limit") == [{"op": "limit", "seconds": 5.0, "fuel": 10**9}]
@@ -122,11 +93,6 @@ def test_limit_keeps_the_cell_what_it_was(serve: Serve) -> None:
 def test_limit_keeps_line_numbers(serve: Serve) -> None:
     [turn] = serve("%%limit seconds=5\nx = 1\n1/0")
     assert "line 3" in "".join(turn.sent("error")[0]["traceback"]).replace("\x1b[32m", "")
-
-
-def test_a_scripting_magic_is_refused_in_words(serve: Serve) -> None:
-    [turn] = serve("%%bash\nls")
-    assert "no processes" in turn.reply["evalue"]
 
 
 def test_top_level_await_runs_on_one_loop(serve: Serve) -> None:

@@ -10,13 +10,6 @@ import pytest
 Serve = Callable[..., list[Any]]
 
 
-def test_a_display_can_be_updated(serve: Serve) -> None:
-    [turn] = serve("handle = display('a', display_id='one')\nhandle.update('b')")
-    shown, changed = turn.frames
-    assert (shown["op"], changed["op"]) == ("display", "update_display")
-    assert shown["transient"] == changed["transient"] == {"display_id": "one"}
-
-
 def test_clear_output_says_whether_to_wait(serve: Serve) -> None:
     [turn] = serve("from IPython.display import clear_output; clear_output(wait=True)")
     assert turn.frames == [{"op": "clear_output", "wait": True}]
@@ -47,9 +40,3 @@ def test_what_no_frame_can_carry_becomes_a_note(serve: Serve, bundle: str, note:
 def test_a_result_that_is_too_large_becomes_a_note(serve: Serve) -> None:
     [turn] = serve("class R:\n    def __repr__(self): return 'y' * 70_000_000\nR()")
     assert "[wasm-kernel] text/plain of 66.8 MiB is too large" in turn.text
-
-
-def test_capture_keeps_displays_from_the_host(serve: Serve) -> None:
-    [turn, after] = serve("%%capture out\ndisplay(1)", "len(out.outputs)")
-    assert turn.frames == []
-    assert after.text == "1"

@@ -93,11 +93,6 @@ def test_magics_are_not_arguments(serve: Serve) -> None:
     assert begun.reply["matches"] == first.reply["matches"] == ["%timeit", "%%timeit"]
 
 
-def test_magics_complete(serve: Serve) -> None:
-    [turn] = serve(complete("%timei"))
-    assert turn.reply["matches"] == ["%timeit", "%%timeit"]
-
-
 @pytest.mark.parametrize("code", ["d.", "d?"])
 def test_a_hostile_object_completes_to_nothing(serve: Serve, code: str) -> None:
     hostile = "class D:\n    def __dir__(self): raise SystemExit\nd = D()"

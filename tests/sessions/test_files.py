@@ -346,11 +346,6 @@ def test_a_name_that_is_too_long_is_told(root: Path) -> None:
 # -- writing
 
 
-def test_text_is_written_as_utf_8(root: Path) -> None:
-    write_session_file(ID, "a", "žluťoučký\n", root)
-    assert read_session_file(ID, "a", root) == "žluťoučký\n".encode()
-
-
 def test_a_replaced_file_keeps_its_permissions(root: Path, app: Path) -> None:
     write_session_file(ID, "tool", b"one", root)
     (app / "tool").chmod(0o750)

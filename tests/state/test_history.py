@@ -67,21 +67,6 @@ def test_commits_that_are_not_written_yet_give_their_state(
     assert session.go(2) == {0: "A", 1: "b"}
 
 
-def test_another_process_finds_them(session_of: Making, session: Session) -> None:
-    three(session)
-    again = reopened(session_of, session)
-    assert (again.history.tree.head, again.state) == (3, {0: "A", 1: "b", 2: "c"})
-
-
-def test_text_that_became_zeros_is_zeros(session_of: Making, session: Session) -> None:
-    session.grow(10)
-    session.cell(**{f"p{page}": "full" for page in range(40)})
-    session.cell(**{f"p{page}": "" for page in range(40)})
-    session.flush()
-    assert session.history.tree.commits[2].page_bytes <= 4096
-    assert reopened(session_of, session).state == {}
-
-
 def test_memory_that_grew_comes_back_as_large(session_of: Making, session: Session) -> None:
     session.cell(p0="a")
     session.grow(20)
@@ -120,13 +105,6 @@ def test_a_state_that_is_gone_is_refused_and_nothing_changes(session: Session) -
     assert session.history.tree.head == 3
 
 
-def test_the_head_after_an_undo_survives(session_of: Making, session: Session) -> None:
-    three(session)
-    session.go(2)
-    session.history.save()
-    assert reopened(session_of, session).history.tree.head == 2
-
-
 def test_a_cell_after_the_undo_is_the_head(session_of: Making, session: Session) -> None:
     three(session)
     session.go(2)
@@ -145,13 +123,6 @@ def test_a_cell_after_a_lost_one_is_the_head(session_of: Making, session: Sessio
     assert again.history.tree.head == 1
     again.cell(p6="after")
     assert reopened(session_of, again).state == {0: "a", 6: "after"}
-
-
-def test_names_survive(session_of: Making, session: Session) -> None:
-    three(session)
-    session.history.name("here", 2)
-    session.history.save()
-    assert reopened(session_of, session).history.tree.names == {"here": 2}
 
 
 def test_a_name_whose_commit_is_lost_is_forgotten(session_of: Making, session: Session) -> None:
@@ -257,13 +228,6 @@ def test_a_pinned_commit_is_not_folded_away(session: Session) -> None:
     session.history.pin(())
     fold(session.history, 1)
     assert sorted(session.history.tree.commits) == [2, 3]
-
-
-def test_a_commit_that_is_gone_can_not_be_pinned(session: Session) -> None:
-    three(session)
-    fold(session.history, 1)
-    with pytest.raises(HistoryError, match="not kept"):
-        session.history.pin({1})
 
 
 def test_a_session_that_was_left_at_the_beginning_is_there_again(

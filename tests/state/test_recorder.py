@@ -62,13 +62,6 @@ def test_a_commit_holds_what_changed_and_no_more(session: Session) -> None:
     assert commit.page_bytes <= 3 * 4096
 
 
-def test_closing_writes_what_is_left(session_of: Making, session: Session) -> None:
-    for number in range(30):
-        session.cell(p0=f"v{number}")
-    session.close()
-    assert session_of(load=True).state == {0: "v29"}
-
-
 def test_a_commit_is_not_written_before_the_index_has_it(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,11 +83,6 @@ def test_a_commit_is_not_written_before_the_index_has_it(
     goes_on.set()
     waits.join(PATIENCE)
     assert not waits.is_alive() and session.recorder.wait_written(0)
-
-
-def test_closing_twice_is_nothing(session: Session) -> None:
-    session.recorder.close()
-    session.recorder.close()
 
 
 def test_a_cell_waits_while_the_writer_is_far_behind(
@@ -185,20 +173,6 @@ def test_above_the_cap_fewer_cells_are_kept_and_always_the_newest(session_of: Ma
         session.flush()
     assert len(session.history.tree.commits) == 2
     assert session.go(6)[99] == "v5"
-
-
-def test_fewer_cells_to_undo_are_told_once(session_of: Making) -> None:
-    session = session_of(cap=1_000_000, keep=8)
-    session.grow(10)
-    for number in range(9):
-        session.cell(**{f"p{page}": f"v{number}" for page in range(100)})
-        session.flush()
-    assert session.narrowed == [1]
-    for number in range(6):
-        session.cell(p0=f"w{number}")
-        session.flush()
-    assert session.narrowed[:1] == [1]
-    assert len(session.narrowed) <= 2
 
 
 def test_a_state_above_the_cap_is_not_rewritten_for_each_cell(

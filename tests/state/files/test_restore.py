@@ -15,78 +15,6 @@ from wasm_kernel.linux.files import file_identity
 from wasm_kernel.state.file_journal import NotKept
 
 
-def test_a_file_that_was_made_is_removed(workspace: Workspace) -> None:
-    workspace.write("a", "new")
-    assert workspace.bring(1).removed == ["a"]
-    assert workspace.state == {}
-
-
-def test_a_file_that_was_written_to_holds_what_it_held(workspace: Workspace) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
-    workspace.write("a", " and new", append=True)
-    assert workspace.bring(one).back == ["a"]
-    assert workspace.state == {"a": "old"}
-
-
-def test_a_file_that_was_removed_is_there_again(workspace: Workspace) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
-    before = (workspace.root / "a").stat()
-    workspace.remove("a")
-    workspace.bring(one)
-    after = (workspace.root / "a").stat()
-    assert workspace.state == {"a": "old"}
-    assert (after.st_mtime_ns, after.st_mode) == (before.st_mtime_ns, before.st_mode)
-
-
-def test_a_file_that_was_renamed_has_its_name_again(workspace: Workspace) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
-    workspace.rename("a", "b")
-    workspace.write("b", "changed in place")
-    workspace.bring(one)
-    assert workspace.state == {"a": "old"}
-
-
-def test_a_file_that_was_replaced_by_a_rename(workspace: Workspace) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
-    workspace.write("a.tmp", "new")
-    workspace.rename("a.tmp", "a")
-    workspace.bring(one)
-    assert workspace.state == {"a": "old"}
-
-
-def test_folders_come_and_go_with_all_in_them(workspace: Workspace) -> None:
-    workspace.make_folder("d")
-    workspace.make_folder("d/e")
-    workspace.write("d/e/f", "deep")
-    one = workspace.commit()
-    workspace.remove_folder("d")
-    workspace.make_folder("g")
-    workspace.write("g/h", "new")
-    two = workspace.commit()
-    workspace.bring(one)
-    assert workspace.state == {"d": None, "d/e": None, "d/e/f": "deep"}
-    workspace.bring(two)
-    assert workspace.state == {"g": None, "g/h": "new"}
-
-
-def test_a_renamed_folder_is_where_it_was(workspace: Workspace) -> None:
-    workspace.make_folder("d")
-    workspace.write("d/f", "one")
-    one = workspace.commit()
-    workspace.rename("d", "e")
-    workspace.write("e/f", "two")
-    workspace.write("e/g", "three")
-    two = workspace.commit()
-    workspace.bring(one)
-    assert workspace.state == {"d": None, "d/f": "one"}
-    workspace.bring(two)
-    assert workspace.state == {"e": None, "e/f": "two", "e/g": "three"}
-
-
 def test_what_changed_its_kind(workspace: Workspace) -> None:
     workspace.write("file", "text")
     workspace.make_folder("folder")
@@ -165,15 +93,6 @@ def test_a_file_that_is_what_it_was_is_no_change(workspace: Workspace) -> None:
     workspace.rename("b", "a")
     brought = workspace.bring(one)
     assert (brought.back, brought.removed, brought.missed) == ([], [], [])
-
-
-def test_bringing_twice_is_bringing_once(workspace: Workspace) -> None:
-    workspace.write("a", "old")
-    one = workspace.commit()
-    workspace.write("a", "new")
-    workspace.bring(one)
-    brought = workspace.bring(one)
-    assert (brought.back, brought.removed) == ([], [])
 
 
 def test_a_file_that_was_open_has_a_twin(workspace: Workspace) -> None:
