@@ -350,7 +350,7 @@ def test_the_worker_that_waits_for_the_next_session_may_be_killed(service: Servi
             assert service.fork_server.process == forking
 
 
-def test_a_killed_owner_leaves_no_process_and_no_lock(warm: None, tmp_path: Path) -> None:
+def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables_at_once(warm: None, tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
         "from wasm_kernel.service.service import Service\n"
@@ -366,14 +366,15 @@ def test_a_killed_owner_leaves_no_process_and_no_lock(warm: None, tmp_path: Path
         "    time.sleep(600)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "sessions")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        name, *processes = owner.stdout.readline().split()
-        owner.kill()
+    with Service(tmp_path / "sessions") as service:
+        assert says(service.create(), "print(1)") == "1"  # it is ready
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+            assert owner.stdout is not None
+            name, *processes = owner.stdout.readline().split()
+            owner.kill()
+        assert says(service.get(name), "print(x)") == "41"
     for process in processes:
         ends(int(process))
-    with Service(tmp_path / "sessions") as service:
-        assert says(service.get(name), "print(x)") == "41"
 
 
 @needs_walls
