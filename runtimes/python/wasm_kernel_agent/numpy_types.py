@@ -123,6 +123,11 @@ def widen(values: Any) -> Any:
     return values
 
 
+def widen_masked(array: Any) -> Any:
+    """Returns a masked array of positions as one of int64, for the numbers that fill it."""
+    return array.astype(numpy.int64) if array.dtype.num == _POSITIONS else array
+
+
 def widen_to_keep(values: Any) -> Any:
     """Returns an array as it is written for others: its positions, or fields of them, as int64."""
     if isinstance(values, numpy.ndarray) and values.dtype.char in "lV":

@@ -308,10 +308,11 @@ def read_positions_as_int64(module: ModuleType) -> None:
     """Lets pandas take `np.intp` as int64: its columns and indexes hold no positions."""
     types: Any = module
     types.pandas_dtype = _without_positions(types.pandas_dtype)
+    types.infer_dtype_from_object = _without_positions(types.infer_dtype_from_object)
 
 
 def _without_positions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that gives a type, and int64 in place of positions."""
+    """Returns a function that gives a type or its class, and int64 in place of positions."""
     numpy: Any = importlib.import_module("numpy")
     numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
     positions, wide = numpy.dtype(numpy.intp), numpy.dtype(numpy.int64)
@@ -319,6 +320,8 @@ def _without_positions(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def type_of(*args: Any, **settings: Any) -> Any:
         given = original(*args, **settings)
+        if given is positions.type:
+            return wide.type
         return wide if given is positions else given
 
     replaced: Callable[..., Any] = numpy_types.in_place_of(original, type_of)
@@ -412,6 +415,7 @@ CHANGES: dict[str, Change] = {
     "numpy": widen_integers,
     "numpy._core._type_aliases": name_int32,
     "joblib.numpy_pickle": widening("NumpyPickler.save", 1, "widen_to_keep"),
+    "numpy.ma.core": widening("MaskedArray.filled", 0, "widen_masked"),
     "numpy.lib._format_impl": widening("write_array", 1, "widen_to_keep"),
     "pandas.core.algorithms": widening("_ensure_data"),
     "pandas.core.construction": widening("sanitize_array"),
@@ -422,6 +426,7 @@ CHANGES: dict[str, Change] = {
     "pandas.io.parquet": read_parquet,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
+    "scipy.io.matlab._mio5": widening("to_writeable", 0, "widen_to_keep"),
     "scipy.ndimage._filters": widening("_min_or_max_filter"),
     "scipy.ndimage._ni_support": widening("_get_output", 1),
     "scipy.signal._peak_finding": take_wide_peaks,
