@@ -350,7 +350,9 @@ def test_the_worker_that_waits_for_the_next_session_may_be_killed(service: Servi
             assert service.fork_server.process == forking
 
 
-def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables_at_once(warm: None, tmp_path: Path) -> None:
+def test_a_killed_service_leaves_no_process_and_the_next_one_has_the_variables_at_once(
+    warm: None, tmp_path: Path
+) -> None:
     code = (
         "import sys, time\n"
         "from wasm_kernel.service.service import Service\n"

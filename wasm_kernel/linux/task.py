@@ -33,5 +33,20 @@ class Reporting:
         self.report = report
 
 
+class OfCell:
+    """A task that reports nothing, and is cancelled once the cell that wants it must stop."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the cell must stop."""
+        return self._should_stop()
+
+    def report(self, text: str) -> None:
+        """Does nothing."""
+
+
 QUIET: Task = Reporting(lambda text: None)
 """A task that reports nothing and is never cancelled."""

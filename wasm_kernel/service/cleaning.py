@@ -19,7 +19,7 @@ from wasm_kernel.guests.protocol import check_depth
 from wasm_kernel.linux.broker import BrokerAnswer, BrokerServer, Handlers, RemoteBroker
 from wasm_kernel.linux.channel import Channel
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
-from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.linux.task import Cancelled, OfCell, Task
 from wasm_kernel.outputs.bundle import CleanOutput, Mode, never_stop
 from wasm_kernel.outputs.cleaner import Cleaner, CleanMessage
 from wasm_kernel.result import CommMessage
@@ -107,7 +107,7 @@ class WalledCleaner:
         """Returns the answer; None if the cell was interrupted before the work began."""
         self._answers.until = time.monotonic() + ANSWER_SECONDS
         try:
-            answer = self._broker.call(asked, reply, _Stoppable(should_stop))
+            answer = self._broker.call(asked, reply, OfCell(should_stop))
             check_depth(answer)
         except Cancelled:
             return None
@@ -133,17 +133,3 @@ class _Answers:
         if time.monotonic() > self.until:
             raise EOFError
         raise queue.Empty
-
-
-class _Stoppable:
-    """A `Task` that is cancelled when a cell was interrupted."""
-
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self._should_stop = should_stop
-
-    @property
-    def cancelled(self) -> bool:
-        return self._should_stop()
-
-    def report(self, text: str) -> None:
-        """Does nothing: cleaning reports no progress."""

@@ -12,12 +12,11 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Callable
 
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import READ, closing_fd
 from wasm_kernel.linux.locks import try_lock
-from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.linux.task import Cancelled, OfCell
 from wasm_kernel.wasi_files.bookkeeping import Bookkeeping, NameInFolder, status_at
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.preopens import COVER, Refused
@@ -58,7 +57,7 @@ def _copy(
     part, target = _new_part(books, place)
     try:
         if size:
-            FileCopier(_Wanted(books.should_stop)).copy(source, target, size)
+            FileCopier(OfCell(books.should_stop)).copy(source, target, size)
         os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
         if status_at(place.folder, place.name) is None:
             os.rename(part, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
@@ -103,20 +102,6 @@ def _remove_abandoned(books: Bookkeeping, part: NameInFolder) -> None:
     with closing_fd(os.open(part.name, READ, dir_fd=part.folder)) as left:
         if try_lock(left):
             remove(books, part)
-
-
-class _Wanted:
-    """A copy that goes on until the cell must stop: a `Task`."""
-
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self._should_stop = should_stop
-
-    @property
-    def cancelled(self) -> bool:
-        return self._should_stop()
-
-    def report(self, text: str) -> None:
-        """Does nothing."""
 
 
 def _locks(target: int) -> bool:
