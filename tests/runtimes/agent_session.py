@@ -1,6 +1,6 @@
 """Sessions of the agent under ordinary CPython, each in a process of its own.
 
-Run as a script, which imports the agent once and forks for each line on standard input: a JSON
+Run as a script, which boots the agent once and forks for each line on standard input: a JSON
 object with a session's `folder` and its `requests`. Each request is served as one turn. The
 messages in a request's `queued` are handed to the agent when it asks for the next message. Every
 frame that the agent sends is in the JSON list of lists on the last line of the file `out` in the
@@ -26,14 +26,17 @@ encode, decode = json.JSONEncoder().encode, json.JSONDecoder().decode
 
 
 def main() -> None:
-    """Forks for each session; a child leaves the loop, and ends as Python ends."""
+    """Boots an agent, and forks it for each session, as guests share a base image."""
+    session = Session()
+    session.turn({"op": "boot"})
     for line in sys.stdin:
-        session = json.loads(line)
+        asked = json.loads(line)
         child = os.fork()
         if child == 0:
-            settle(session["folder"])
-            run(session["requests"])
-            return
+            settle(asked["folder"])
+            told = [session.turn(request) for request in asked["requests"]]
+            os.write(1, f"\n{encode(told)}".encode())
+            os._exit(0)  # an end as Python's own takes ten times as long as a cell
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
@@ -48,30 +51,31 @@ def settle(folder: str) -> None:
         os.close(opened)
 
 
-def run(requests: list[dict[str, Any]]) -> None:
-    queued: list[dict[str, Any]] = []
-    frames: list[dict[str, Any]] = []
-    waiting: list[dict[str, Any]] = []
+class Session:
+    """An agent whose host is this process."""
 
-    def call(data: bytes) -> bytes:
+    def __init__(self) -> None:
+        self.agent = Agent(Channel(self.answer), in_guest=False)
+        self.waiting: list[dict[str, Any]] = []
+        self.queued: list[dict[str, Any]] = []
+        self.frames: list[dict[str, Any]] = []
+
+    def turn(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """The frames that the agent sends in a turn."""
+        self.frames, self.waiting = [], [request]
+        self.agent.turn()
+        return self.frames
+
+    def answer(self, data: bytes) -> bytes:
         frame = decode(data.decode())
         if frame["op"] == "next":
-            request = waiting.pop(0)
-            queued[:] = request.pop("queued", [])
+            request = self.waiting.pop(0)
+            self.queued = request.pop("queued", [])
             return encode(request).encode()
-        frames.append(frame)
-        if frame["op"] == "comm_next" and queued:
-            return encode({"message": queued.pop(0)}).encode()
+        self.frames.append(frame)
+        if frame["op"] == "comm_next" and self.queued:
+            return encode({"message": self.queued.pop(0)}).encode()
         return encode(ANSWERS.get(frame["op"], {})).encode()
-
-    agent = Agent(Channel(call), in_guest=False)
-    told = []
-    for request in [{"op": "boot"}, *requests]:
-        frames.clear()
-        waiting[:] = [request]
-        agent.turn()
-        told.append(list(frames))
-    sys.__stdout__.write("\n" + encode(told[1:]))  # type: ignore[union-attr]
 
 
 if __name__ == "__main__":
