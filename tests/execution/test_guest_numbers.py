@@ -423,7 +423,7 @@ def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
         "    drawn = sample(1000, 5, method=method, random_state=3)\n"
         "    print(drawn.dtype, drawn.tolist())"
     )
-    assert put_back(module_sandbox).execute(cell).stdout.splitlines() == [
+    assert module_sandbox.execute(cell).stdout.splitlines() == [
         "int64 [874, 664, 249, 643, 952]",
         "int64 [874, 664, 249, 643, 952]",
         "int64 [831, 341, 115, 348, 271]",
@@ -433,7 +433,7 @@ def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
 
 def test_scipy_takes_peaks_as_natively(module_sandbox: BaseSandbox) -> None:
     cell = "from scipy.signal import peak_widths\nprint(peak_widths([0, 1, 0, 2, 0], [1, 3])[0])"
-    assert put_back(module_sandbox).execute(cell).stdout == "[1. 1.]\n"
+    assert module_sandbox.execute(cell).stdout == "[1. 1.]\n"
 
 
 def test_scipy_takes_orders_as_natively(module_sandbox: BaseSandbox) -> None:
@@ -443,6 +443,6 @@ def test_scipy_takes_orders_as_natively(module_sandbox: BaseSandbox) -> None:
         "found = [lambertw(1).real, *lambertw([2, 2], [0, 1]).real, *spherical_jn([1, 2], 1.5)]\n"
         "print([round(float(each), 6) for each in (*found, eval_hermite(np.int64(3), 0.5))])"
     )
-    assert says(put_back(module_sandbox), cell) == (
+    assert says(module_sandbox, cell) == (
         "[0.567143, 0.852606, -0.83431, 0.396173, 0.127349, -5.0]"
     )
