@@ -1,19 +1,20 @@
-"""A history that branches off another: the same contents, but independent afterwards."""
+"""The states of a fork: the same contents as its parent's, but independent afterwards."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.state.session import IMAGE, Session
+from wasm_kernel.errors import ForkError
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import commits
-from wasm_kernel.state.commits import ContentFile
+from wasm_kernel.linux.task import QUIET
 from wasm_kernel.state.folding import fold
+from wasm_kernel.state.fork import copy_states, whole_states
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit, Origin
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -32,9 +33,10 @@ def branched(session_of: Making, tmp_path: Path) -> Callable[..., Session]:
         folder = tmp_path / f"branch {made}"
         folder.mkdir()
         (folder / "state").mkdir()
-        place = Folder.open(folder / "state")
-        history = session.history.branch(place, {}, reseed=reseed)
-        return session_of(folder=folder, history=history)
+        session.flush()
+        with session.history.frozen():
+            copy(session.folder, folder / "state", reseed=reseed)
+        return session_of(folder=folder, load=True)
 
     return one
 
@@ -42,49 +44,26 @@ def branched(session_of: Making, tmp_path: Path) -> Callable[..., Session]:
 Branching = Callable[..., Session]
 
 
-def test_commits_on_disk_are_copied_and_known_to_be_right(
-    session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def copy(parent: Path, place: Path, *, reseed: bool) -> None:
+    with Folder.open(parent) as source, Folder.open(place) as target:
+        image, tree = whole_states(source)
+        tree = replace(tree, origin=Origin(tree.last, reseed))
+        copy_states(source, target, image, tree, QUIET)
+
+
+def test_commits_are_copied(session: Session, branched: Branching) -> None:
     session.cell(p1="one")
-    session.flush()
     branch = branched(session)
     assert branch.contents() == session.contents()
     assert not branch.content(1).samefile(session.content(1))
-    monkeypatch.delattr(ContentFile, "verify")
     assert branch.go(1) == {1: "one"}
 
 
-def test_what_is_not_on_disk_yet_is_written_twice(
-    session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session.flush()
-    wrote = commits.write_content
-    gate = threading.Event()
-
-    def late(*args: object) -> object:
-        gate.wait(30)
-        return wrote(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(commits, "write_content", late)
-    session.cell(p1="one")
-    branch = branched(session)
-    assert branch.state == {1: "one"}
-    gate.set()
-    for each in (session, branch):
-        each.flush()
-        assert each.history.waiting == []
-        assert each.go(each.history.tree.head) == {1: "one"}
-
-
-def test_a_session_without_a_disk_branches_off_to_one(
-    session_of: Making, branched: Branching
-) -> None:
+def test_a_session_whose_commits_are_not_on_disk_has_no_forks(session_of: Making) -> None:
     session = session_of(disk=False)
     session.cell(p1="one")
-    branch = branched(session)
-    branch.flush()
-    assert branch.contents() == [branch.history.tree.commits[1].content]
-    assert branch.state == {1: "one"}
+    with pytest.raises(ForkError, match="not saved"), session.history.frozen():
+        pass
 
 
 def test_folding_in_one_leaves_the_other_alone(session: Session, branched: Branching) -> None:

@@ -12,7 +12,6 @@ import hmac
 import os
 import stat
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -40,7 +39,7 @@ class WrittenFile(Struct, frozen=True):
         kept: The name of the kept original, beside the record; empty if there was none.
         size: The bytes of the original.
         theirs: Whether `own` is the user's own file, which holds the same as the session's.
-        session: The session; empty in records of earlier versions.
+        session: The session; empty if `own` was there before.
     """
 
     own: CopiedFile | None
@@ -54,7 +53,7 @@ class _Known(Struct):
     """The entries on files in a folder, by their paths."""
 
     folder: FileMark
-    files: dict[str, Any]
+    files: dict[str, WrittenFile]
 
 
 class FolderRecord(Closing):
@@ -88,7 +87,7 @@ class FolderRecord(Closing):
                 for line in self.place.read(name, _RECORD_BYTES).splitlines():
                     part = msgspec.json.decode(self._checked(line), type=_Known)
                     if part.folder.same(self._mark):
-                        files |= {path: _entry(known) for path, known in part.files.items()}
+                        files |= part.files
         return files
 
     def _line(self, files: dict[str, WrittenFile]) -> bytes:
@@ -140,10 +139,3 @@ class FolderRecord(Closing):
             self.place.remove(self._journal)
         finally:
             self._lock.release()
-
-
-def _entry(known: Any) -> WrittenFile:
-    """Converts an entry. Earlier versions noted of a published file the copy and its session."""
-    if isinstance(known, dict) and "own" not in known:
-        known = {"own": known, "session": known.get("session", "")}
-    return msgspec.convert(known, WrittenFile)

@@ -12,41 +12,36 @@ trust what it reads in the session's folders.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import ForkError, HistoryError, describe
 from wasm_kernel.folders.folders import APP, KEPT, STATE, TMP, UNLINKED, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
-from wasm_kernel.linux.files import file_identity_below
-from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.linux.files import FileCopier, file_identity_below
+from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.linux.trees import copy_tree
-from wasm_kernel.state.commits import CONTENTS, CommitStore, missing_in
+from wasm_kernel.state.commits import CONTENTS, missing_in
 from wasm_kernel.state.file_contents import FileContents
 from wasm_kernel.state.file_ledger import FileLedger
-from wasm_kernel.state.history import History
-from wasm_kernel.state.index import GONE
-from wasm_kernel.state.stored import StoredState
+from wasm_kernel.state.index import GONE, Origin
+from wasm_kernel.state.stored import StoredState, write_state
+from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 INTERRUPTED = "it was interrupted"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _COPIED_MOST = 64 * 1024 * 1024
 _OWN = (APP, TMP)
 """The guest's folders whose files belong to one session, which may change them."""
 
 
-class Fork(Struct, frozen=True):
-    """The open history of a new fork, and the reasons why files could not be copied, by path."""
-
-    history: History
-    left_out: Mapping[str, str]
-
-
 def fork_stored(
-    source: SandboxFolders, target: SandboxFolders, *, reseed: bool, task: Task = QUIET
+    source: SandboxFolders, target: SandboxFolders, *, reseed: bool, task: Task
 ) -> Mapping[str, str]:
     """Makes a fork, in empty folders, of a session that waits with everything on disk.
 
@@ -54,55 +49,46 @@ def fork_stored(
     not be copied, by path. After a `ForkError`, discard the folders.
     """
     try:
-        with source.private.enter(STATE) as state, contextlib.closing(_stored(state)) as own:
-            fork = fork_history(own, source, target, reseed=reseed, task=task)
-    except (OSError, HistoryError) as problem:
-        raise ForkError(describe(problem)) from problem
-    if not fork.history.close():
-        raise ForkError("its states could not be written")
-    return fork.left_out
-
-
-def _stored(folder: Folder) -> History:
-    """Returns the history on disk, for a branch; changes nothing there."""
-    stored = StoredState.read(folder)
-    with folder.enter(CONTENTS) as contents:
-        missing = missing_in(contents, stored.tree.commits.values())
-    if missing or (usable := stored.usable(())).is_damaged or not usable.is_certain:
-        raise HistoryError("a part of its saved states is damaged or not a regular file")
-    history = History(None, stored.image)
-    history.tree, history.contents = usable.tree, CommitStore(folder.enter(CONTENTS))
-    return history
-
-
-def fork_history(
-    history: History,
-    source: SandboxFolders,
-    target: SandboxFolders,
-    *,
-    reseed: bool,
-    task: Task = QUIET,
-) -> Fork:
-    """Makes a fork, like `fork_stored`, of a session whose history this process has open.
-
-    States that are only in memory are handed over in memory.
-    """
-    try:
-        left_out = _copy_files(source, target, task)
-        ledger = FileLedger(source.private, KEPT)
-        if history.contents.folder is not None:
-            ledger.load(history.tree.last, crashed=True)
-        names = _names_in(target, source, history, ledger)
-        with contextlib.suppress(OSError):  # the fork then knows fewer earlier versions
-            _copy_earlier(ledger, source, target, names)
-        note_forked(target.private)
-        folder = target.private.enter(STATE, make=True)
-        made = history.branch(folder, names, reseed=reseed, task=task)
+        with source.private.enter(STATE) as state:
+            image, tree = whole_states(state)
+            left_out = _copy_files(source, target, task)
+            ledger = FileLedger(source.private, KEPT)
+            ledger.load(tree.last, crashed=True)
+            names = _names_in(target, source, tree, ledger)
+            with contextlib.suppress(OSError):  # the fork then knows fewer earlier versions
+                _copy_earlier(ledger, source, target, names)
+            note_forked(target.private)
+            tree = replace(tree, origin=Origin(tree.last, reseed, names))
+            with target.private.enter(STATE, make=True) as there:
+                copy_states(state, there, image, tree, task)
     except Cancelled as problem:
         raise ForkError(INTERRUPTED) from problem
     except (OSError, HistoryError) as problem:
         raise ForkError(describe(problem)) from problem
-    return Fork(made, left_out)
+    return left_out
+
+
+def whole_states(state: Folder) -> tuple[str, Tree]:
+    """Returns the base image and the commits of a stored state; `HistoryError` if it is damaged."""
+    stored = StoredState.read(state)
+    with state.enter(CONTENTS) as contents:
+        missing = missing_in(contents, stored.tree.commits.values())
+    if missing or (usable := stored.usable(())).is_damaged or not usable.is_certain:
+        raise HistoryError("a part of its saved states is damaged or not a regular file")
+    return stored.image, usable.tree
+
+
+def copy_states(source: Folder, target: Folder, image: str, tree: Tree, task: Task) -> None:
+    """Writes the commits of a tree and copies of their contents into an empty folder."""
+    sizes = {commit.content: commit.page_bytes for commit in tree.commits.values()}
+    with source.enter(CONTENTS) as here, target.enter(CONTENTS, make=True) as there:
+        for name in sizes.keys() - {""}:
+            with (
+                closing_fd(here.open_regular(name)) as content,
+                closing_fd(there.open_regular(name, _NEW, 0o400)) as copy,
+            ):
+                FileCopier(task).copy(content, copy, sizes[name])
+    write_state(target, image, tree)
 
 
 def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> dict[str, str]:
@@ -128,7 +114,7 @@ def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> d
 
 
 def _names_in(
-    target: SandboxFolders, source: SandboxFolders, history: History, ledger: FileLedger
+    target: SandboxFolders, source: SandboxFolders, tree: Tree, ledger: FileLedger
 ) -> Mapping[str, str]:
     """Returns the copies' identities, by those of the files open at any commit (`Origin`).
 
@@ -136,7 +122,6 @@ def _names_in(
     copy has no such file either (`GONE`). Mounted folders are the same for both, and left out.
     """
     names: dict[str, str] = {}
-    tree = history.tree
     for commit in tree.commits.values():
         for written, known in zip(commit.files, tree.origin.files_of(commit), strict=True):
             if not written.identity or known.path is None or known.guest not in _OWN:
