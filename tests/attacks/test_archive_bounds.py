@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import tarfile
 import time
 from collections.abc import Callable, Sequence
@@ -57,9 +56,7 @@ def with_states(
 ) -> Path:
     """The honest archive with its states replaced by a stranger's."""
     told = json.loads((parts / "manifest.json").read_text())
-    numbers = [int(one) for one in re.findall(rb'"id":(\d{1,9})[,}]', states)] or [1]
-    told["memory"] |= {"states": numbers, "at": numbers[-1], "after": numbers[-1]} | changes
-    told["memory"] |= {"names": {}, "undone": [], "handles": {}}
+    told["memory"] |= changes
     (target.parent / "states").write_bytes(states)
     with target.open("wb") as file:
         packing = ArchiveWriter(file)
@@ -75,7 +72,7 @@ def with_states(
 
 def honest(parts: Path) -> tuple[bytes, list[Path]]:
     """The first of the honest states, and the content that it refers to."""
-    line = (parts / STATES).read_bytes().splitlines()[0]
+    line = (parts / STATES).read_bytes().splitlines()[1]  # the first one is an origin
     return line, [parts / "memory" / json.loads(line)["content"]]
 
 
@@ -167,6 +164,48 @@ def test_a_state_of_no_time_is_refused(parts: Path, root: Path, tmp_path: Path) 
     made = import_session(with_states(parts, tmp_path / "a.tar.gz", odd, contents), root)
     assert made.states == 0
     assert "damaged" in made.note
+
+
+HEAD = {"type": "head", "at": 1, "after": 1, "undone": [], "count": 0}
+RECORDS: dict[str, list[dict[str, Any]]] = {
+    "a newest state beyond all": [HEAD | {"after": 1 << 31}],
+    "a number without end": [HEAD | {"after": 10**400}],
+    "memory at no state": [HEAD | {"at": -1}],
+    "memory at a state that is not there": [HEAD | {"at": 7, "after": 7}],
+    "a name that is a path": [HEAD, {"type": "name", "name": "../x", "id": 1}],
+    "a dropped state": [{"type": "drop", "ids": [1]}],
+    "no states": [],
+}
+
+
+@pytest.mark.parametrize("records", RECORDS.values(), ids=RECORDS)
+def test_odd_records_cost_the_variables_alone(
+    parts: Path, root: Path, tmp_path: Path, records: list[dict[str, Any]]
+) -> None:
+    line, contents = honest(parts)
+    lines = [line, *(json.dumps(each).encode() for each in records)] if records else []
+    made = import_session(
+        with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents), root
+    )
+    assert made.states == 0
+    assert "were not imported" in made.note
+
+
+@pytest.mark.parametrize("ids", [[1, 1], [1, 3], [0, 1], [-1], [1 << 31], [1, 10**400]], ids=str)
+def test_odd_numbers_of_states_end_in_a_session_that_opens(
+    parts: Path, root: Path, tmp_path: Path, ids: list[int]
+) -> None:
+    line, contents = honest(parts)
+    lines = [
+        json.dumps(json.loads(line) | {"id": one, "parent": before}).encode()
+        for before, one in zip([0, *ids], ids, strict=False)
+    ]
+    made = import_session(
+        with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents), root
+    )
+    assert (made.states == 0) is bool(made.note)
+    with get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
+        assert sandbox.execute("print(2)").stdout == "2\n"
 
 
 FACTS = {

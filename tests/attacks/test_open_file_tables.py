@@ -78,7 +78,8 @@ def changed(states: Path, change: Callable[[Files], None]) -> None:
     """States with changed tables of open files."""
     records = [json.loads(line) for line in states.read_text().splitlines()]
     for record in records:
-        change(record["files"])
+        if record["type"] == "commit":
+            change(record["files"])
     states.unlink()
     states.write_text("\n".join(map(json.dumps, records)))
 

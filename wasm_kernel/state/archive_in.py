@@ -34,18 +34,18 @@ from wasm_kernel.state.archive_out import (
     MEMORY,
     PARTS,
     STATES,
-    STATES_MOST,
     STATES_MOST_BYTES,
     VERSION,
     ArchivedMemory,
     Manifest,
+    check_states,
     identities_here,
 )
 from wasm_kernel.state.commits import CONTENTS
 from wasm_kernel.state.image import BaseImage
-from wasm_kernel.state.index import Commit, Origin, decode
+from wasm_kernel.state.index import Commit, Origin, Reading, decode
 from wasm_kernel.state.rebase import ImagePair, rebase_commit
-from wasm_kernel.state.stored import write_state
+from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tar import (
     NAME_MOST,
     ArchiveBudget,
@@ -192,7 +192,7 @@ class ArchiveReader:
         left_out = self._make_links(leads_out)
         if self._memory is not None:
             note = self._memory.finish()
-        states = 0 if note or memory is None else len(memory.states)
+        states = 0 if note or self._memory is None else len(self._memory.tree.commits)
         return Imported(session_id, self._files, states, left_out, note)
 
     def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
@@ -314,7 +314,7 @@ class _MemoryReader:
         self._private = folders.private
         self._folder = self._private.enter(_ARRIVING, make=True)
         self._expected = {IMAGE, STATES}
-        self._commits: list[Commit] = []
+        self.tree = Tree()
         self._problem = ""
 
     def take(self, name: str, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
@@ -340,21 +340,19 @@ class _MemoryReader:
             data = self._folder.read(STATES, STATES_MOST_BYTES)
         except TooLong:
             raise HistoryError("the record of its states is damaged") from None
-        for line in data.splitlines():
-            commit = decode(line)
-            if not isinstance(commit, Commit) or len(self._commits) == STATES_MOST:
-                raise HistoryError("the record of its states is damaged")
-            self._commits.append(commit)
-        if tuple(commit.id for commit in self._commits) != self._memory.states:
+        entries = tuple(map(decode, data.splitlines()))
+        usable = StoredState.of(Reading("", b"", entries, 1, 0)).usable(())
+        if usable.is_damaged:
             raise HistoryError("the record of its states is damaged")
-        self._expected |= {commit.content for commit in self._commits} - {""}
+        check_states(usable.tree)
+        self.tree = usable.tree
+        self._expected |= {commit.content for commit in self.tree.commits.values()} - {""}
 
     def finish(self) -> str:
         """Writes the session's history; returns why it could not, as a sentence, or nothing."""
         if self._expected and not self._problem:
             raise ArchiveError("The archive lacks a part of the memory that it names.")
-        memory = self._memory
-        identities = identities_here(self._folders, memory.open_files)
+        identities = identities_here(self._folders, self._memory.open_files)
         with self._private.enter(STATE, make=True) as state:
             try:
                 with state.enter(CONTENTS, make=True) as contents:
@@ -365,9 +363,8 @@ class _MemoryReader:
             finally:
                 remove_contents(self._folder.fd)
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
-            origin = Origin(max(memory.states), reseed=True, files=identities)
-            tree = Tree(commits, memory.at, memory.names, memory.undone, memory.after, origin)
-            write_state(state, self._image.id, tree)
+            origin = Origin(max(commits), reseed=True, files=identities)
+            write_state(state, self._image.id, replace(self.tree, commits=commits, origin=origin))
         note_forked(self._private)
         return ""
 
@@ -385,9 +382,7 @@ class _MemoryReader:
                 raise HistoryError("its base image is not complete")
             open_files = {one: self._memory.open_files[one] for one in identities}
             images = ImagePair(theirs, ours, self._library, open_files)
-            for commit in self._commits:
-                if commit.parent and commit.parent not in rebased:
-                    raise HistoryError("a state is based on one that is not there")
+            for commit in self.tree.commits.values():
                 rebased[commit.id] = rebase_commit(
                     commit, self._folder, contents, images, self._budget.take_bytes
                 )

@@ -2,7 +2,7 @@
 
 The archive is a tar file that any tar can read: `manifest.json`, `files/` as in `/app`, `tmp/`,
 `packages/` and, if there are variables, `memory/` with the base image that they lie over, the
-records of the states, and their pages. `archive_in.py` reads it.
+records of the session's index, and the pages of its states. `archive_in.py` reads it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from wasm_kernel.errors import HistoryError, ImageError, TravelError, WasmKernelError, describe
+from wasm_kernel.errors import HistoryError, ImageError, WasmKernelError, describe
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import begins_anew
 from wasm_kernel.linux import walks
@@ -30,17 +31,17 @@ from wasm_kernel.state.index import ID_MOST, Commit, Origin
 from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
 from wasm_kernel.state.tar import NAME_MOST, ArchiveWriter
-from wasm_kernel.state.tree import checked_name, is_name
+from wasm_kernel.state.tree import Tree, is_name
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
-MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 2
+MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 3
 FILES, SCRATCH, PACKAGES = "files", "tmp", "packages"
 PARTS = (FILES, SCRATCH, PACKAGES)
 """The archive's folders for the session's own files."""
 
 MEMORY, IMAGE, STATES = "memory", "image", "states.jsonl"
-"""The folder of the variables, its base image, and its file of states: one record a line."""
+"""The folder of the variables, its base image, and its file of the index's records, one a line."""
 
 STATES_MOST = 50_000
 STATES_MOST_BYTES = 16 * 1024 * 1024  # it takes some ten times as much of this process's memory
@@ -70,39 +71,13 @@ class ArchivedMemory(Struct, frozen=True):
 
     Attributes:
         artifact: The name of the guest, the agent and all else that memory depends on.
-        image: The id of the base image that the states were saved over; `facts` describe it.
-        states: The numbers of the states, ascending.
-        at: The state that memory is at; `after` is the highest number given so far.
-        undone: States that were left by going back, the latest last.
+        facts: The record of the base image that the states were saved over.
         open_files: The places of the files that states had open.
     """
 
     artifact: str
-    image: str
     facts: str
-    states: tuple[int, ...]
-    at: int
-    after: int
-    names: dict[str, int] = field(default_factory=dict)
-    undone: tuple[int, ...] = ()
     open_files: OpenPaths = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Raises `ValueError` if the fields do not fit together."""
-        known, named = set(self.states), [self.at, *self.undone, *self.names.values()]
-        if not known or sorted(known) != list(self.states):
-            raise ValueError("it names no proper states")
-        if len(known) > STATES_MOST:
-            raise ValueError(f"it names more than {STATES_MOST:,} states")
-        if not all(0 < number < ID_MOST for number in (*known, self.after)):
-            raise ValueError("the number of a state is out of bounds")
-        if not known.issuperset(named):
-            raise ValueError("it names states that are not there")
-        try:
-            for name in self.names:
-                checked_name(name)
-        except TravelError as problem:
-            raise ValueError(str(problem)) from None
 
     def known(self) -> ImageRecord | None:
         """Returns the record of the image; None if `facts` can't be read."""
@@ -132,13 +107,14 @@ class NoVariables(WasmKernelError):
 class Variables(Struct, frozen=True):
     """The variables of a session that are going to be archived, with the manifest's part.
 
-    `records` is one line a state, `contents` names the files with their pages. `note` is a sentence
-    about missing states; empty if none is missing.
+    `records` are those of the index, `contents` names the files with the pages of the `states`.
+    `note` is a sentence about missing states; empty if none is missing.
     """
 
     memory: ArchivedMemory
     image: Path
     records: bytes
+    states: int
     contents: frozenset[str]
     note: str
 
@@ -170,30 +146,35 @@ def _variables(folders: SandboxFolders, state: Folder, images: Sequence[BaseImag
     if image is None:
         raise HistoryError(OTHER_IMAGE)
     usable = stored.usable(_unreadable(state, stored.tree.commits.values()))
-    tree = usable.tree
-    if not tree.commits:
+    commits = usable.tree.commits.values()
+    if not commits:
         raise NoVariables(_NO_VARIABLES)
-    commits = tuple(commit for _, commit in sorted(tree.commits.items()))
-    try:
-        memory = ArchivedMemory(
-            image.name,
-            image.id,
-            image.record.dump(),
-            tuple(commit.id for commit in commits),
-            tree.head or max(tree.commits),
-            tree.last,
-            {name: number for name, number in tree.names.items() if is_name(name)},
-            tree.undone,
-            _open_files(folders, commits, tree.origin),
-        )
-    except ValueError as problem:
-        raise HistoryError(f"the record of its states is not as it should be: {problem}") from None
-    note = "" if usable.is_certain and not usable.is_damaged else _PARTLY
-    records = b"\n".join(map(msgspec.json.encode, commits))
-    contents = frozenset(commit.content for commit in commits) - {""}
+    open_files = _open_files(folders, commits, usable.tree.origin)
+    head = usable.tree.head or max(usable.tree.commits)
+    names = {name: one for name, one in usable.tree.names.items() if is_name(name)}
+    tree = replace(usable.tree, head=head, names=names, origin=Origin())
+    check_states(tree)
+    records = b"\n".join(map(msgspec.json.encode, tree.records()))
     if len(records) > STATES_MOST_BYTES:
         raise NoVariables(_TOO_MANY_PIECES)
-    return Variables(memory, image.path, records, contents, note)
+    return Variables(
+        ArchivedMemory(image.name, image.record.dump(), open_files),
+        image.path,
+        records,
+        len(commits),
+        frozenset(commit.content for commit in commits) - {""},
+        "" if usable.is_certain and not usable.is_damaged else _PARTLY,
+    )
+
+
+def check_states(tree: Tree) -> None:
+    """Raises `HistoryError` if an archive can't have these states."""
+    if tree.last >= ID_MOST:
+        raise HistoryError("the number of a state is out of bounds")
+    if not 0 < len(tree.commits) <= STATES_MOST:
+        raise HistoryError(f"there are more than {STATES_MOST:,} states, or none")
+    if not all(map(is_name, tree.names)):
+        raise HistoryError("a name of a state is not one")
 
 
 def _unreadable(state: Folder, commits: Collection[Commit]) -> set[int]:
@@ -288,7 +269,7 @@ def write_archive(
     if variables is not None and folders is not None:
         _add_memory(writer, folders.private, variables)
     writer.close()
-    states = len(memory.states) if memory else 0
+    states = variables.states if variables is not None else 0
     return Exported(session_id, files.count, states, files.left_out, note)
 
 

@@ -82,7 +82,11 @@ class StoredState(Struct, frozen=True):
     @classmethod
     def read(cls, folder: Folder) -> StoredState:
         """Reads the index in a folder, and changes nothing. Raises the errors of `read_index`."""
-        reading = read_index(folder)
+        return cls.of(read_index(folder))
+
+    @classmethod
+    def of(cls, reading: Reading) -> StoredState:
+        """Returns the state that the records of an index describe."""
         commits: dict[int, Commit] = {}
         names: dict[str, int] = {}
         contents: set[str] = set()
