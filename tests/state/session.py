@@ -43,19 +43,18 @@ class Session:
         disk: bool = True,
         image: str = IMAGE,
         load: bool = False,
-        history: History | None = None,
         gives_up: bool = False,
         crashed: bool = True,
     ) -> None:
         self.folder = folder / "state"
         self._parent = folder
-        if not history and disk:
+        if disk:
             self.folder.mkdir(exist_ok=True)
-        self.history = history or History(Folder.open(self.folder) if disk else None, image)
+        self.history = History(Folder.open(self.folder) if disk else None, image)
         with contextlib.ExitStack() as failed:
             failed.callback(self.history.close)
             self.found = self.history.load(crashed=crashed) if load else None
-            if not (load or history):
+            if not load:
                 self.history.clear()
             failed.pop_all()
         self.troubles: list[str] = []
@@ -82,7 +81,7 @@ class Session:
         self.troubles.append(str(problem))
 
     def _stand(self) -> None:
-        laid = self.recorder.fill(self.guest.instance)
+        laid = self.history.fill(self.guest.instance)
         self.recorder.watch(self.guest.instance, self.guest.files, self.free, laid)
 
     def write(self, page: int, text: str) -> None:
@@ -119,14 +118,9 @@ class Session:
         self.stand_at(one)
         return self.state
 
-    def stand_at(self, one: int, *, keep: bool = False) -> None:
-        """Goes to a commit in a new guest, without reading its memory.
-
-        Args:
-            one: The commit.
-            keep: True if the new guest keeps the memory of the old one, as after an undo.
-        """
-        self.recorder.unwatch(keep=keep)
+    def stand_at(self, one: int) -> None:
+        """Goes to a commit in a new guest, without reading its memory."""
+        self.recorder.unwatch()
         self.guest.close()
         self.guest = Guest(self._parent)
         self.history.move(one)

@@ -13,22 +13,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, HistoryError, describe
 from wasm_kernel.linux.folders import Folder, NotRegular
-from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.state.commits import CommitStore, GuestPages, Stamps, Unreadable
-from wasm_kernel.state.index import ID_MOST, Closed, Commit, Head, Index, Origin, RewriteNeeded
+from wasm_kernel.state.index import ID_MOST, Closed, Commit, Head, Index, RewriteNeeded
 from wasm_kernel.state.pages import Content, split_zeros
 from wasm_kernel.state.stored import StateFolder, Usable
 from wasm_kernel.state.tree import Tree
 
 NOT_SAVED = "the variables of this session are not saved to disk"
-COPIED_MUCH, _STRETCHES_MANY = 32 * 1024 * 1024, 10_000
 _GONE = "that state of the session is not kept any more"
 
 
@@ -317,25 +315,14 @@ class History:
             used = instance.memory.size
             if line:
                 instance.grow_to(line[0].size)
-            pages = GuestPages(instance, [(0, used)])
-            self.lay(pages, line)
+            pages = GuestPages(instance, used)
+            for commit in line:
+                try:
+                    with self.contents.source_of(commit) as source:
+                        pages.lay(commit, source)
+                except (HistoryError, FileNotFoundError, NotRegular) as problem:
+                    raise Unreadable(commit.id, describe(problem)) from problem
             return pages
-
-    def fills_quickly(self) -> bool:
-        """Returns whether `fill` copies little, as most of the head's pages can be mapped."""
-        with self.lock:
-            line = self.tree.lineage(self.tree.head)
-            copied = sum(map(self.contents.copied_bytes, line))
-            return copied < COPIED_MUCH and sum(len(one.runs) for one in line) < _STRETCHES_MANY
-
-    def lay(self, pages: GuestPages, line: Iterable[Commit]) -> None:
-        """Lays commits over a memory, the newest first; raises as `fill`."""
-        for commit in line:
-            try:
-                with self.contents.source_of(commit) as source:
-                    pages.lay(commit, source)
-            except (HistoryError, FileNotFoundError, NotRegular) as problem:
-                raise Unreadable(commit.id, describe(problem)) from problem
 
     def forget(self, commit_id: int) -> int:
         """Drops a commit that can't be read and those that stand on it; returns how many.
@@ -411,28 +398,6 @@ class History:
         """The bytes of all commits' pages, and of files that were set aside."""
         pages = sum(commit.page_bytes for commit in self.tree.commits.values())
         return pages + (0 if self.place is None else self.place.unused_bytes)
-
-    def branch(
-        self, folder: Folder, files: Mapping[str, str], *, reseed: bool, task: Task = QUIET
-    ) -> History:
-        """Returns a new history, in an empty folder, with all commits of this one and its head.
-
-        The new history owns the folder. Commits that are only in memory here are only in memory
-        there, too. `files` maps identities of files open at commits to those there (`Origin`).
-        """
-        other = History(folder, self.image)
-        try:
-            with self.lock:
-                tree = replace(self.tree, origin=Origin(self.tree.last, reseed, files))
-                other._begin(tree)
-                other._open_contents()
-                for commit in tree.commits.values():
-                    self.contents.give(other.contents, commit, task)
-            other.rewrite()
-        except BaseException:
-            other.close()
-            raise
-        return other
 
     def close(self, *, sync: bool = False) -> bool:
         """Closes the folder; returns whether all is on disk and the index ends with `Closed`.
