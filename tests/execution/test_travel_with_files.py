@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faces import says
+from tests.local import Inside, LocalSandbox
 from tests.private import private_of
 from wasm_kernel import Sandbox, create_sandbox
 from wasm_kernel.errors import TravelError
@@ -42,7 +43,7 @@ def sandbox(opened: Opening) -> Sandbox:
     return opened()
 
 
-def state(sandbox: Sandbox) -> dict[str, str]:
+def state(sandbox: Sandbox | LocalSandbox) -> dict[str, str]:
     """The files as they are on the host."""
     files = list(sandbox.workspace.rglob("*"))
     return {str(p.relative_to(sandbox.workspace)): p.read_text() for p in files if p.is_file()}
@@ -144,11 +145,9 @@ def test_a_database_and_its_connection_go_back_together(sandbox: Sandbox) -> Non
     )
 
 
-def test_a_file_that_was_too_large_is_told(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_too_large_is_told(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
-    sandbox = opened(file_copy_bytes=1000)
+    sandbox = inside(policy=ExecutionPolicy(file_copy_bytes=1000))
     says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
     told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")
     assert "big (too large, 4.9 KiB) could not be kept" in told.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import wait_for
 from tests.local import create_sandbox
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.flavours import (
@@ -102,34 +103,6 @@ def test_both_compilers_code_prints_the_same(
     assert both[0] == both[1]
 
 
-def test_a_first_session_begins_soon_and_moves_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(BASELINE_SETTING, "1")
-    language = PythonLanguage(Cache(tmp_path / "cache"))
-    with create_sandbox(workspace=tmp_path / "app", language=language) as sandbox:
-        assert sandbox.execute("x = 1; f = open('f', 'w')").success
-        assert sandbox._runner.guest.flavour is BASELINE
-        process = wait_for_background(language.cache)
-        assert os.getpriority(os.PRIO_PROCESS, process) == 19
-        assert os.getsid(process) == process
-        os.kill(process, signal.SIGTERM)
-        until = time.monotonic() + 30
-        while background.running(language.cache) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert not background.running(language.cache)
-        assert sandbox.execute("x += 1; print(x)").stdout == "2\n"
-        background.begin(language.cache)
-        until = time.monotonic() + 1200
-        while sandbox._runner.guest.flavour is BASELINE and time.monotonic() < until:
-            time.sleep(1)
-            assert sandbox.execute("x += 1; f.write('x')").success
-        assert sandbox._runner.guest.flavour is UNCHECKED
-        assert (
-            sandbox.execute("f.close(); print(len(open('f').read()) == x - 2)").stdout == "True\n"
-        )
-
-
 def test_a_first_worker_begins_soon_and_its_session_moves_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,16 +111,23 @@ def test_a_first_worker_begins_soon_and_its_session_moves_over(
     monkeypatch.delenv(BASELINE_SETTING, raising=False)
     with Service(tmp_path / "sessions") as service, service.create() as sandbox:
         assert sandbox.execute("x = 1; squares = (i * i for i in range(9999))").success
+        assert sandbox.execute("f = open('f', 'w')").success
         worker = sandbox.worker.worker
         assert worker is not None
         assert code_of(worker.process) == "unchecked-baseline"
-        assert wait_for_background(cache)
+        process = wait_for_background(cache)
+        assert os.getpriority(os.PRIO_PROCESS, process) == 19
+        assert os.getsid(process) == process
+        os.kill(process, signal.SIGTERM)
+        wait_for(lambda: background.running(cache) != process)
+        background.begin(cache)
         until = time.monotonic() + 1200
         while code_of(worker.process) != "unchecked" and time.monotonic() < until:
             time.sleep(1)
-            assert sandbox.execute("x += 1; last = next(squares)").success
+            assert sandbox.execute("x += 1; last = next(squares); f.write('x')").success
         assert sandbox.worker.worker is worker
-        assert sandbox.execute("print(last == (x - 2) ** 2)").stdout == "True\n"
+        ends = "f.close(); print(last == (x - 2) ** 2, len(open('f').read()) == x - 1)"
+        assert sandbox.execute(ends).stdout == "True True\n"
         with service.create() as other:
             assert other.execute("1").success
             assert other.worker.worker is not None
@@ -162,7 +142,5 @@ def code_of(process: int) -> str:
 
 
 def wait_for_background(cache: Cache) -> int:
-    until = time.monotonic() + 30
-    while not background.running(cache) and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_for(lambda: background.running(cache))
     return background.running(cache)

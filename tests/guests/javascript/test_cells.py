@@ -96,6 +96,15 @@ def test_lines_of_typescript_are_those_that_were_typed(javascript: BaseSandbox) 
     ]
 
 
+def test_a_cell_is_stopped_while_its_types_are_taken_out(javascript: BaseSandbox) -> None:
+    javascript.execute("var kept = 7")
+    code = "type A = [" + "string, " * 50_000 + "]"
+    error = javascript.execute(code, timeout_seconds=0.2).error
+    assert error is not None
+    assert error.ename == "CellTimeout"
+    assert value(javascript, "kept") == "7"
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [
