@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from wasm_kernel.frontends.jupyter import app, kernel_sandbox
+from wasm_kernel.frontends.jupyter import app
 
 if __name__ == "__main__":
-    patched: Any = kernel_sandbox
+    patched: Any = app
     patched.AWAKE_SECONDS = 0.5
     app.main()
