@@ -21,14 +21,11 @@ def test_names_and_attributes_of_live_objects_complete(serve: Serve) -> None:
     assert attributes.reply["cursor_start"] == len("rainbow.")
 
 
-@pytest.mark.parametrize("before", ["open('", 'read("a", "', "x = 1  # ", "!cat ", "x = 'a' + '"])
-def test_in_texts_no_names_complete(serve: Serve, before: str) -> None:
-    assert serve("rainbow = 1", complete(f"{before}rainb"))[1].reply["matches"] == []
-
-
-@pytest.mark.parametrize("before", ["f'{", "print('a', ", "%timeit ", "'a' + "])
-def test_beside_texts_names_complete(serve: Serve, before: str) -> None:
-    assert serve("rainbow = 1", complete(f"{before}rainb"))[1].reply["matches"] == ["rainbow"]
+def test_in_texts_no_names_complete_and_beside_them_they_do(serve: Serve) -> None:
+    texts = ["open('", 'read("a", "', "x = 1  # ", "!cat ", "x = 'a' + '"]
+    beside = ["f'{", "print('a', ", "%timeit ", "'a' + "]
+    _, *turns = serve("rainbow = 1", *(complete(f"{each}rainb") for each in (*texts, *beside)))
+    assert [turn.reply["matches"] for turn in turns] == [[]] * 5 + [["rainbow"]] * 4
 
 
 _CLASS = """
@@ -51,33 +48,32 @@ def kinds(turn: Any) -> dict[str, tuple[str, str]]:
     return {row["text"]: (row["type"], row["signature"]) for row in rows}
 
 
-@pytest.mark.parametrize(
-    ("code", "name", "kind", "signature"),
-    [
-        ("car.", "wheels", "instance", ""),
-        ("car.", "drive", "function", "(far, fast=2)"),
-        ("Car.", "drive", "function", "(self, far, fast=2)"),
-        ("car.", "honk", "function", "(loud)"),
-        ("car.", "build", "function", "(plan)"),
-        ("car.", "speed", "property", ""),
-        ("json.JSONE", "JSONEncoder", "class", ""),
-        ("json.deco", "decoder", "module", ""),
-        ("json.lo", "loads", "function", None),
-        ("len", "len", "function", "(obj, /)"),
-        ("x = whil", "while", "keyword", ""),
-        ("Ca", "Car", "class", ""),
-        ("import jso", "json", "module", ""),
-        ("from json import load", "loads", "function", None),
-        ("car.drive(fas", "fast=", "param", ""),
-        ("%timei", "%timeit", "magic", ""),
-    ],
-)
-def test_matches_have_their_kind_and_signature(
-    serve: Serve, code: str, name: str, kind: str, signature: str | None
-) -> None:
-    described = kinds(serve(_CLASS, complete(code))[1])[name]
-    assert described[0] == kind
-    assert signature is None or described[1] == signature
+MATCHES = [
+    ("car.", "wheels", "instance", ""),
+    ("car.", "drive", "function", "(far, fast=2)"),
+    ("Car.", "drive", "function", "(self, far, fast=2)"),
+    ("car.", "honk", "function", "(loud)"),
+    ("car.", "build", "function", "(plan)"),
+    ("car.", "speed", "property", ""),
+    ("json.JSONE", "JSONEncoder", "class", ""),
+    ("json.deco", "decoder", "module", ""),
+    ("json.lo", "loads", "function", None),
+    ("len", "len", "function", "(obj, /)"),
+    ("x = whil", "while", "keyword", ""),
+    ("Ca", "Car", "class", ""),
+    ("import jso", "json", "module", ""),
+    ("from json import load", "loads", "function", None),
+    ("car.drive(fas", "fast=", "param", ""),
+    ("%timei", "%timeit", "magic", ""),
+]
+
+
+def test_matches_have_their_kind_and_signature(serve: Serve) -> None:
+    _, *turns = serve(_CLASS, *(complete(code) for code, *_ in MATCHES))
+    for turn, (code, name, kind, signature) in zip(turns, MATCHES, strict=True):
+        described = kinds(turn)[name]
+        assert described[0] == kind, code
+        assert signature is None or described[1] == signature, code
 
 
 def test_names_stand_in_alphabetical_order_and_private_ones_last(serve: Serve) -> None:

@@ -81,6 +81,12 @@ def client(servers: Servers, transport: str) -> Agent:
     return servers.shared(transport)
 
 
+@pytest.fixture
+def one_client(servers: Servers) -> Agent:
+    """A client over stdio, for what a cell gets over any transport."""
+    return servers.shared("stdio")
+
+
 def test_session_creation_on_first_use(servers: Servers, transport: str) -> None:
     client = servers.client(transport, *LIMITS) if transport != "stdio" else servers.shared("stdio")
     before = len(servers.folders)
@@ -194,11 +200,11 @@ def test_session_cleanup(servers: Servers) -> None:
     third.call("destroy_session", session=explicit)
 
 
-def test_workspace_information(client: Agent) -> None:
-    client.says("numbers = [1, 2, 3]")
-    client.call("write_file", path="notes.txt", content="hello")
-    client.call("execute_code", code="1 / 0")
-    info = client.call("get_workspace_info").text
+def test_workspace_information(one_client: Agent) -> None:
+    one_client.says("numbers = [1, 2, 3]")
+    one_client.call("write_file", path="notes.txt", content="hello")
+    one_client.call("execute_code", code="1 / 0")
+    info = one_client.call("get_workspace_info").text
     assert "numbers: list (3)" in info
     assert "1 / 0 -> ZeroDivisionError" in info
     assert "notes.txt" in info
@@ -218,16 +224,16 @@ def test_session_listing(servers: Servers) -> None:
     assert "list_sessions" in names
 
 
-def test_memory_limits(client: Agent) -> None:
-    client.says("x = 1")
-    refused = client.call("execute_code", code="y = bytearray(10**9)")
+def test_memory_limits(one_client: Agent) -> None:
+    one_client.says("x = 1")
+    refused = one_client.call("execute_code", code="y = bytearray(10**9)")
     assert refused.failed
     assert "MemoryError" in refused.text
-    stopped = client.call("execute_code", code="y = []\nwhile True: y.append(bytearray(10**7))")
+    stopped = one_client.call("execute_code", code="y = []\nwhile True: y.append(bytearray(10**7))")
     assert stopped.failed
     assert "OutOfMemory" in stopped.text
     assert "The variables are as they were before this cell" in stopped.text
-    assert client.says("y = bytearray(10**8)\nprint(x)") == "1"
+    assert one_client.says("y = bytearray(10**8)\nprint(x)") == "1"
 
 
 def test_memory_limits_of_a_sandbox(get: Getting) -> None:
@@ -263,13 +269,13 @@ def test_concurrent_session_limits(servers: Servers, transport: str) -> None:
     client.call("destroy_session", session=again.handle)
 
 
-def test_fuel_budget_enforcement(client: Agent) -> None:
-    client.says("x = 41")
-    stopped = client.call("execute_code", code="while True: x += 1")
+def test_fuel_budget_enforcement(one_client: Agent) -> None:
+    one_client.says("x = 41")
+    stopped = one_client.call("execute_code", code="while True: x += 1")
     assert stopped.failed
     assert "OutOfFuel" in stopped.text
     assert "The variables are as they were before this cell" in stopped.text
-    assert client.says("x += 1; print(x)") == "42"
+    assert one_client.says("x += 1; print(x)") == "42"
 
 
 @pytest.mark.parametrize("code", ["while True: x += 1", "x = sum(range(10**12))"])
