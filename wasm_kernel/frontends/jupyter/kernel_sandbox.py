@@ -22,7 +22,7 @@ from wasm_kernel.execution.interfaces import (
 )
 from wasm_kernel.folders.locks import LOCK
 from wasm_kernel.linux.broker import Broker, Handlers
-from wasm_kernel.linux.locks import try_lock, unlock
+from wasm_kernel.linux.locks import unlock, wait_lock
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
@@ -41,6 +41,8 @@ Note = Callable[[str], None]
 
 AWAKE_SECONDS = 60.0
 """Seconds without a message after which a kernel sleeps."""
+
+_LOCK_SECONDS = 0.2  # a kernel of the session that starts has the lock for an instant
 
 
 class KernelSandbox(Protocol):
@@ -121,7 +123,7 @@ class KernelHome(ProgramHome):
             return
         self._is_asleep = session.leaving_seconds >= 0  # otherwise the worker was lost
         with suppress(OSError):  # a file system without locks
-            try_lock(self._lock)
+            wait_lock(self._lock, _LOCK_SECONDS)
 
     def closing(self, sandbox: Sandbox) -> None:
         """Wakes a session that sleeps, to note that its kernel has ended.
@@ -136,10 +138,11 @@ class KernelHome(ProgramHome):
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for the session."""
         self._is_asleep = False
-        with suppress(OSError):
-            unlock(self._lock)
         self._workers.add(session)
-        return self._source.spawn(session.opened, progress)
+        worker = self._source.spawn(session.opened, progress)
+        with suppress(OSError):  # as late as can be: the worker takes the lock in a moment
+            unlock(self._lock)
+        return worker
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the worker's requests, which log what they did."""
