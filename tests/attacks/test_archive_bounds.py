@@ -131,7 +131,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("header", sampled(HEADERS, 3))
+@pytest.mark.parametrize("header", sampled(HEADERS, 6))
 def test_a_states_header_takes_little_memory(
     parts: Path, root: Path, tmp_path: Path, header: bytes
 ) -> None:
@@ -216,7 +216,7 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize("facts", sampled(FACTS, 2))
+@pytest.mark.parametrize("facts", sampled(FACTS, 4))
 def test_wrong_facts_cost_the_variables_alone(
     parts: Path, root: Path, tmp_path: Path, facts: str
 ) -> None:

@@ -47,7 +47,7 @@ SWOLLEN: dict[str, Members] = {
 }
 
 
-@pytest.mark.parametrize("members", sampled(SWOLLEN, 2))
+@pytest.mark.parametrize("members", sampled(SWOLLEN, 4))
 def test_folders_and_links_take_room(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: Members
 ) -> None:

@@ -152,7 +152,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("code", sampled(BROKEN, 2))
+@pytest.mark.parametrize("code", sampled(BROKEN, 5))
 def test_case_17_broken_comms_cost_widgets_at_most(victim_of: Making, code: str) -> None:
     broken = victim_of(comm_seconds=0.5)
     broken.says("import ipywidgets as w; s = w.IntSlider(model_id='s1'); mine = 17")

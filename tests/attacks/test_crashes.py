@@ -94,7 +94,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize("code", sampled({code: code for code in ENDS}, 2))
+@pytest.mark.parametrize("code", sampled({code: code for code in ENDS}, 4))
 def test_case_06_every_other_end_of_the_interpreter_is_survived(victim: Victim, code: str) -> None:
     victim.says("mine = 6")
     victim.run(code)

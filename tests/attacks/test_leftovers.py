@@ -132,7 +132,7 @@ def ended(victim: Victim, code: str, seconds: float | None = None) -> str:
     return result.stdout if result.error is None else result.error.ename
 
 
-@pytest.mark.parametrize("code", sampled(LEFTOVERS, 6))
+@pytest.mark.parametrize("code", sampled(LEFTOVERS, 12))
 def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) -> None:
     kept = one.run(code, timeout_seconds=LIMIT).success
     assert "Checkpoint 'here'" in one.says("%checkpoint here")
@@ -289,7 +289,7 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("code", sampled(STREAMS, 2))
+@pytest.mark.parametrize("code", sampled(STREAMS, 4))
 def test_f21_later_cells_print_whatever_was_done_to_the_streams(victim: Victim, code: str) -> None:
     victim.run(code)
     result = victim.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 + 1")

@@ -17,7 +17,6 @@ RSS = 400 * MB  # that the host may grow by
 @pytest.mark.parametrize(
     "code",
     [
-        "import sys\nline = 'x' * 10**6\nfor _ in range(1000): sys.stdout.write(line)",
         "import os\nline = b'x' * 10**6\nfor _ in range(1000): os.write(1, line)",
         "for i in range(4_500): print(i, 'x' * 300)",
     ],
@@ -39,7 +38,6 @@ def test_case_22_endless_text_to_stderr_is_cut(victim: Victim) -> None:
     "code",
     [
         "for i in range(10**6): display(i)",
-        "h = display(0, display_id='x')\nfor i in range(10**6): h.update(i)",
         "from IPython.display import clear_output\nfor i in range(10**6): clear_output()",
         "from IPython.display import HTML\nwhile True: display(HTML('x' * 10**6))",
     ],
@@ -164,7 +162,7 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize("body", sampled({body: body for body in BODIES}, 2))
+@pytest.mark.parametrize("body", sampled({body: body for body in BODIES}, 4))
 def test_case_24_a_hostile_repr_costs_its_cell_at_most(victim_of: Making, body: str) -> None:
     brief = victim_of(cell_timeout=0.7)
     brief.run(f"class A:\n  def __repr__(self):\n    {body}\nA()")
@@ -200,7 +198,6 @@ def test_case_24_a_hostile_repr_costs_an_inspection_at_most(victim_of: Making) -
             "for _ in range(4_000): get_ipython().payload_manager.write_payload("
             "{'source': 'page', 'data': {'text/plain': 'x' * 5000}}, single=False)"
         ),
-        "from IPython.core import page; page.page('x' * (20 << 20))",
     ],
 )
 def test_case_27_payloads_are_capped(victim: Victim, code: str) -> None:

@@ -99,7 +99,7 @@ KINDS = [pipe, zeros, folder, huge, nested, garbage, numbers]
 
 
 @pytest.mark.parametrize("name", sampled({name: name for name in NAMES}, 6))
-@pytest.mark.parametrize("kind", sampled({kind.__name__: kind for kind in KINDS}, 2))
+@pytest.mark.parametrize("kind", sampled({kind.__name__: kind for kind in KINDS}, 4))
 def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
     saved: Path, kind: Callable[[Path], None], name: str
 ) -> None:

@@ -171,7 +171,7 @@ OUT = [
 ]
 
 
-@pytest.mark.parametrize("code", sampled({code: code for code in OUT}, 2))
+@pytest.mark.parametrize("code", sampled({code: code for code in OUT}, 4))
 def test_case_10_no_open_folder_and_no_call_leads_out(session: Victim, code: str) -> None:
     session.run("os.mkdir('d')")
     mode = (session.app / "data.txt").stat().st_mode

@@ -183,7 +183,7 @@ FOLDERS = {
 }
 
 
-@pytest.mark.parametrize(("where", "packages"), sampled(PATHS, 2))
+@pytest.mark.parametrize(("where", "packages"), sampled(PATHS, 4))
 def test_a_kernel_starts_with_any_path(
     start: Start, tmp_path: Path, where: str, packages: tuple[str, ...]
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_kernel_starts_with_any_path(
     assert {name for name, came in kernel.found().items() if came == "done"} == REACHABLE
 
 
-@pytest.mark.parametrize("cwd", sampled(FOLDERS, 2))
+@pytest.mark.parametrize("cwd", sampled(FOLDERS, 4))
 def test_a_kernel_starts_in_any_folder(start: Start, cwd: Path) -> None:
     """F26: in this project's folder, among the installed packages, in a home on the path."""
     kernel = start(cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}.")

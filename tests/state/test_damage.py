@@ -78,7 +78,7 @@ def right_or_told(session_of: Making, stored: Path) -> None:
     assert state in ({}, *STATES.values()), state
 
 
-@pytest.mark.parametrize("number", sampled({str(one): one for one in range(1, 12)}, 5))
+@pytest.mark.parametrize("number", sampled({str(one): one for one in range(1, 12)}, 7))
 @pytest.mark.parametrize("kind", ["flipped", "taken out", "doubled", "empty", "swapped"])
 def test_every_record_damaged_is_told(
     session_of: Making, stored: Path, number: int, kind: str
