@@ -138,7 +138,7 @@ def test_writing_may_leave_what_is_there(run: Run) -> None:
 
 def test_a_folder_goes_with_everything_only_when_asked(run: Run) -> None:
     run("import os\nos.makedirs('d/e')\nopen('d/e/f', 'w')\nos.mkdir('empty')")
-    run("%session_delete d", fails="UsageError")
+    assert "--recursive" in run("%session_delete d", fails="UsageError").stderr
     run("%session_delete -r d")
     run("%session_delete empty/")
     assert value(run("%session_files")) == "no files"

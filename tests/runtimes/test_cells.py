@@ -174,3 +174,22 @@ def test_a_callback_that_fails_is_told_and_the_cell_runs(serve: Serve) -> None:
     turns = serve(HOOK.format(event="pre_run_cell", error="ValueError('mine')"), "2 * 3")
     assert turns[1].text == "6"
     assert [error["evalue"] for error in turns[1].sent("error")] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("open('sales.csv')", "[wasm-kernel]"),
+        ("raise ExceptionGroup('several', [ValueError(1)])", "several (1"),
+    ],
+)
+def test_tb_shows_an_error_again_as_it_was(serve: Serve, code: str, part: str) -> None:
+    [first, again] = [turn.sent("error")[0]["traceback"] for turn in serve(code, "%tb")]
+    assert first == again
+    assert "\n".join(again).count(part) == 1
+
+
+@pytest.mark.parametrize(("code", "kept"), [("exit", False), ("exit(keep_kernel=True)", True)])
+def test_exit_asks_the_front_end(serve: Serve, code: str, kept: bool) -> None:
+    payload = {"source": "ask_exit", "keepkernel": kept}
+    assert serve(code)[0].reply["payload"] == [payload]

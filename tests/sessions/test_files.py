@@ -192,40 +192,12 @@ def test_a_dangling_link_inside_is_written_through(root: Path, app: Path) -> Non
     assert (app / "new" / "file").read_bytes() == b"x"
 
 
-@pytest.mark.parametrize("target", ["../out", "../out/new", "/tmp/x", "/", "..", "a/../../out"])
-def test_a_link_that_leads_out_is_refused_and_not_listed(
-    root: Path, app: Path, target: str
-) -> None:
-    (root / "out").mkdir()
-    (app / "link").symlink_to(target)
-    for path in ("link", "link/file"):
-        with pytest.raises(ValueError, match="escapes"):
-            write_session_file(ID, path, b"", root)
-        with pytest.raises(ValueError, match="escapes"):
-            delete_session_path(ID, path, root, recursive=True)
-    assert listed(root) == []
-    assert not list((root / "out").iterdir())
-    assert (app / "link").is_symlink()
-
-
 def test_links_in_circles_are_told(root: Path, app: Path) -> None:
     (app / "a").symlink_to("b")
     (app / "b").symlink_to("a")
     with pytest.raises(OSError, match="links") as caught:
         read_session_file(ID, "a", root)
     assert caught.value.errno == errno.ELOOP
-
-
-def test_a_folder_is_deleted_with_its_links_and_nothing_behind_them(root: Path, app: Path) -> None:
-    (root / "out").mkdir()
-    (root / "out" / "kept").touch()
-    (app / "a").mkdir()
-    (app / "a" / "out").symlink_to("../../out")
-    (app / "a" / "file").symlink_to("../../out/kept")
-    os.mkfifo(app / "a" / "pipe")
-    delete_session_path(ID, "a", root, recursive=True)
-    assert not (app / "a").exists()
-    assert (root / "out" / "kept").exists()
 
 
 # -- things that are not files
@@ -300,14 +272,6 @@ def test_a_very_deep_folder_is_listed_read_and_deleted(root: Path) -> None:
     assert len(str(caught.value)) < 1000
     delete_session_path(ID, "some-long-name", root, recursive=True)
     assert listed(root) == []
-
-
-def test_a_folder_of_thousands_is_listed(root: Path, app: Path) -> None:
-    names = sorted(f"file-{i}" for i in range(3000))
-    for name in names:
-        (app / name).touch()
-    assert listed(root) == names
-    assert len(listed(root, "file-1*")) == 1111
 
 
 ODD = ["a\nb", "\x1b[31mred", "COM1", "nul.txt", "ž" * 120, "x" * 255, "-rf", "~", "$HOME", "ab:c "]
