@@ -55,7 +55,8 @@ DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
 DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
-DECLARED |= {"PIL", "dspy", "smolagents"}  # of programs that import their interfaces
+# of programs that import their interfaces
+DECLARED |= {"PIL", "autogen_core", "dspy", "google", "pydantic", "smolagents"}
 DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}

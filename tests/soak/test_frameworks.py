@@ -44,6 +44,29 @@ FINAL: {'answer': 'three'}
 answer: three
 """
 
+AUTOGEN = """\
+rows: 3
+np.int64(6)
+The script ran, then exited with an error (POSIX exit code: 1)
+Its output was:
+FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
+"""
+
+GOOGLE_ADK = """\
+OUTCOME_OK Code execution result:
+3 rows
+
+
+Saved artifacts:
+`n.csv`
+OUTCOME_FAILED FileNotFoundError: [Errno 44] No such file or directory: '/etc/passwd'
+OUTCOME_OK Code execution result:
+np.int64(6)
+
+answer: The sum is 6.
+artifacts: ['n.csv']
+"""
+
 
 @pytest.mark.parametrize(
     ("framework", "script", "printed"),
@@ -51,6 +74,8 @@ answer: three
         ("smolagents>=1.26,<2", "examples/frameworks/smolagents_agent.py", SMOLAGENTS),
         ("smolagents>=1.26,<2", "tests/soak/clients/hostile_agent.py", HOSTILE),
         ("dspy>=3.4,<4", "examples/frameworks/dspy_rlm.py", DSPY),
+        ("autogen-agentchat>=0.7,<0.8", "examples/frameworks/autogen_executor.py", AUTOGEN),
+        ("google-adk>=2.13,<3", "examples/frameworks/google_adk_agent.py", GOOGLE_ADK),
     ],
 )
 def test_a_framework_runs_its_agents_code_in_a_sandbox(

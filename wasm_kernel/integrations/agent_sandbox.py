@@ -104,3 +104,15 @@ def _by_name(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, 
         if kind is inspect.Parameter.VAR_KEYWORD:
             named |= named.pop(name, {})
     return (), named
+
+
+def shown_text(result: SandboxResult) -> str:
+    """Returns the text that a cell printed, its warnings, and the value of its last expression."""
+    values = (each.data.get("text/plain", "") for each in result.outputs if each.kind == "result")
+    parts = [result.stdout, result.stderr, *values]
+    return "\n".join(text for part in parts if (text := str(part).rstrip("\n")))
+
+
+def error_text(result: SandboxResult) -> str:
+    """Returns a cell's error in one line, or the empty text."""
+    return "" if result.error is None else f"{result.error.ename}: {result.error.evalue}"
