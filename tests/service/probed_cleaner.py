@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +15,8 @@ from wasm_kernel.outputs.bundle import CleanOutput
 from wasm_kernel.outputs.cleaner import Cleaner
 from wasm_kernel.service import cleaning, fork_loop
 
+AGES = 600
+
 
 def deep() -> Any:
     nested: Any = []
@@ -20,10 +25,29 @@ def deep() -> Any:
     return nested
 
 
+def deaf() -> Any:
+    """Answers; then no thread reads, as a call through `PyDLL` keeps the interpreter's lock."""
+    threading.Timer(0.05, lambda: ctypes.PyDLL(None).sleep(AGES)).start()
+    return {}
+
+
+def half() -> Any:
+    """Sends the beginning of an answer."""
+    for descriptor in range(3, 100):
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as found:
+                found.send((1000).to_bytes(4) + b"{")
+        except OSError:
+            continue
+    time.sleep(AGES)
+
+
 ORDERS: Mapping[str, Callable[[], Any]] = {
     "probe": lambda: {name: tried(what) for name, what in TRIES.items()},
     "end": lambda: os._exit(1),
-    "hang": lambda: time.sleep(60),
+    "hang": lambda: time.sleep(AGES),
+    "deaf": deaf,
+    "half": half,
     "another type": lambda: 1,
     "too deep": lambda: {"text/plain": deep()},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -82,12 +83,23 @@ def test_a_cleaner_that_was_taken_over_reaches_nothing(
     assert reached == {"own files"}
 
 
-@pytest.mark.parametrize("order", ["end", "hang", "another type", "too deep"])
+@pytest.mark.parametrize("order", ["end", "hang", "deaf", "half", "another type", "too deep"])
 def test_the_end_of_a_cleaner_is_told_in_words(
     obeying: ForkServer, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     with closing(WalledCleaner(obeying, Mode.SAFE, "auto")) as walled:
-        if order == "hang":
-            monkeypatch.setattr(cleaning, "ANSWER_SECONDS", 0.3)
-        with pytest.raises(CleanerLost, match="Outputs up to now are kept"):
+        if order in ("hang", "deaf", "half"):
+            monkeypatch.setattr(cleaning, "ANSWER_SECONDS", 1.0)
+        with pytest.raises(CleanerLost, match=r"Outputs up to now are kept\. Run the notebook"):
             walled.bundle({"text/plain": order}, {})
+            time.sleep(0.5)
+            walled.bundle({"text/plain": "x" * 2**23}, {})  # more than waits in a socket
+
+
+def test_an_output_that_is_too_large_once_it_is_cleaned_is_named_and_others_are_shown(
+    server: ForkServer,
+) -> None:
+    with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:
+        shown = walled.bundle({"text/html": "&" * 14_000_000}, {})
+        assert not shown.data and "more than 64 MiB" in shown.removed[0]
+        assert walled.bundle(PAGE, {}).data["text/plain"] == "bold"

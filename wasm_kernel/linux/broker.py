@@ -195,13 +195,14 @@ class RemoteBroker:
         """Does nothing: the channel's owner closes it."""
 
 
-class _OwnAnswers:
+class OwnAnswers:
     """The answers on a channel that brings nothing else; the thread that waits reads them."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     def get(self, *, timeout: float) -> BrokerAnswer:
+        """Returns the next answer, as in `Answers`; raises `EOFError` if the process is gone."""
         if self._channel.is_quiet(timeout):
             raise queue.Empty
         return msgspec.json.decode(self._channel.receive(), type=BrokerAnswer)
@@ -214,7 +215,7 @@ class ProcessBroker(RemoteBroker):
     """
 
     def __init__(self, channel: Channel, process: int) -> None:
-        super().__init__(channel, _OwnAnswers(channel), _GONE)
+        super().__init__(channel, OwnAnswers(channel), _GONE)
         self._process = process
         self.descriptor = os.pidfd_open(process)
 

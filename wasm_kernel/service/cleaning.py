@@ -6,31 +6,40 @@ reaches no file, no network and no other process, and has only the outputs of on
 
 # No `from __future__ import annotations`: msgspec would compile each annotation at every start.
 
-import queue
-import time
+import gc
+import threading
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import FrameError, WasmKernelError
 from wasm_kernel.guests.protocol import check_depth
-from wasm_kernel.linux.broker import BrokerAnswer, BrokerServer, Handlers, RemoteBroker
-from wasm_kernel.linux.channel import Channel
-from wasm_kernel.linux.confinement import Confinement, KeptPaths
+from wasm_kernel.linux.broker import BrokerServer, Handlers, OwnAnswers, RemoteBroker
+from wasm_kernel.linux.channel import FRAME_BYTES, Channel, check_size
+from wasm_kernel.linux.confinement import Confinement, KeptPaths, import_places
 from wasm_kernel.linux.task import Cancelled, OfCell, Task
 from wasm_kernel.outputs.bundle import CleanOutput, Mode, never_stop
 from wasm_kernel.outputs.cleaner import Cleaner, CleanMessage
+from wasm_kernel.policy import MIB
 from wasm_kernel.result import CommMessage
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.messages import CleanerRequest
 
 PACKAGES = ("nh3", "tinycss2", "webencodings", "markdown_it", "mdurl", "mdit_py_plugins", "msgspec")
 """The packages that may be imported from behind the wall, wherever they lie."""
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 300.0  # the largest document takes 7 s on an idle machine
+_NEEDED = (
+    *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts", "wasm_kernel.outputs.documents"),
+    *("wasm_kernel.outputs.widgets", "wasm_kernel.outputs.markdown", "wasm_kernel.outputs.tex"),
+    "tinycss2",
+)
+"""The modules that cleaners need later; all cleaners share one copy."""
 _GONE = "the process that cleans outputs has ended"
 STOPPED = ("what was still being checked when the cell ended",)
+TOO_LARGE = (f"an output that takes more than {FRAME_BYTES // MIB} MiB once it is checked",)
 
 Reply = TypeVar("Reply", bound=Struct)
 
@@ -52,6 +61,14 @@ class CleanComm(Struct, frozen=True):
     message: CommMessage
 
 
+def prepare() -> None:
+    """Loads what cleaners need, in the process that they are forked from."""
+    for name in _NEEDED:
+        import_module(name)
+    import_places(PACKAGES)
+    gc.freeze()
+
+
 def serve(channel: Channel, request: CleanerRequest) -> None:
     """Cleans outputs until the process at the other end of the channel closes it or is gone."""
     cleaner = Cleaner(Mode(request.mode))
@@ -60,13 +77,24 @@ def serve(channel: Channel, request: CleanerRequest) -> None:
     walls.close_calls()
 
     def clean_bundle(asked: CleanBundle, task: Task) -> CleanOutput:
-        return cleaner.bundle(asked.data, asked.metadata, lambda: task.cancelled)
+        clean = cleaner.bundle(asked.data, asked.metadata, lambda: task.cancelled)
+        return clean if _can_be_sent(clean) else CleanOutput({}, removed=TOO_LARGE)
 
     def clean_comm(asked: CleanComm, task: Task) -> CleanMessage:
-        return cleaner.comm(asked.message, lambda: task.cancelled)
+        clean = cleaner.comm(asked.message, lambda: task.cancelled)
+        return clean if _can_be_sent(clean) else CleanMessage(None, TOO_LARGE)
 
     handlers: Handlers = {CleanBundle: clean_bundle, CleanComm: clean_comm}
     BrokerServer(channel, lambda: handlers).run()
+
+
+def _can_be_sent(clean: Struct) -> bool:
+    """Returns whether an answer is as small as a message may be: cleaning can make it larger."""
+    try:
+        check_size(msgspec.json.encode(clean))
+    except FrameError:
+        return False
+    return True
 
 
 class WalledCleaner:
@@ -79,8 +107,8 @@ class WalledCleaner:
     def __init__(self, server: ForkServer, mode: Mode, confinement: str) -> None:
         self.mode = mode
         self.process: Worker = server.spawn_cleaner(CleanerRequest(mode.value, confinement))
-        self._answers = _Answers(self.process.channel)
-        self._broker = RemoteBroker(self.process.channel, self._answers, _GONE)
+        channel = self.process.channel
+        self._broker = RemoteBroker(channel, OwnAnswers(channel), _GONE)
 
     def bundle(
         self,
@@ -105,7 +133,9 @@ class WalledCleaner:
         self, asked: Struct, reply: type[Reply], should_stop: Callable[[], bool]
     ) -> Reply | None:
         """Returns the answer; None if the cell was interrupted before the work began."""
-        self._answers.until = time.monotonic() + ANSWER_SECONDS
+        late = threading.Timer(ANSWER_SECONDS, self.process.kill)  # it may also read nothing
+        late.daemon = True
+        late.start()
         try:
             answer = self._broker.call(asked, reply, OfCell(should_stop))
             check_depth(answer)
@@ -114,22 +144,9 @@ class WalledCleaner:
         except (WasmKernelError, ValueError, RecursionError) as problem:
             raise CleanerLost(
                 "The process that cleans the outputs of this notebook has ended, or does not "
-                "answer. Outputs up to now are kept."
+                "answer. Outputs up to now are kept. Run the notebook again; if this happens "
+                "again, change what this cell shows."
             ) from problem
+        finally:
+            late.cancel()
         return answer
-
-
-class _Answers:
-    """The answers of a cleaner's process, which it must give `until` a time."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.until = 0.0
-        self._channel = channel
-
-    def get(self, *, timeout: float) -> BrokerAnswer:
-        """Returns the next answer; raises `EOFError` if it is late."""
-        if not self._channel.is_quiet(timeout):
-            return msgspec.json.decode(self._channel.receive(), type=BrokerAnswer)
-        if time.monotonic() > self.until:
-            raise EOFError
-        raise queue.Empty

@@ -257,6 +257,7 @@ class WorkerForks:
         if isinstance(request, CleanerRequest):
             from wasm_kernel.service import cleaning  # only a batch asks for it
 
+            cleaning.prepare()
             return lambda channel: cleaning.serve(channel, request)
         language = self.load(request)
         is_first = request not in self._served  # its caller waits, and it gains less

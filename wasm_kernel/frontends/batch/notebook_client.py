@@ -222,7 +222,8 @@ class NotebookPage(CleanPage):
             raise self._problem
         count = messages.count_of(result.reply)
         shown = self._worker_side.next_count if count is None else count
-        content = messages.execute_reply(result, shown, self.cleaner)
+        args = (result, shown, self.cleaner)
+        content = await asyncio.to_thread(messages.execute_reply, *args)
         return _message(self._listener.parent, "execute_reply", content)
 
     def publish(self, parent: Told, kind: str, content: Told) -> None:

@@ -304,9 +304,9 @@ class NotebookRun:
         """Closes the sandbox; `KernelLost` if all cells ran and the session was not saved."""
         if self._sandbox is None:
             return
-        await asyncio.to_thread(self._sandbox.close)
-        if self._cleaner is not None:
+        if self._cleaner is not None:  # first, because the sandbox may wait for it
             await asyncio.to_thread(self._cleaner.close)
+        await asyncio.to_thread(self._sandbox.close)
         stays = self._settings.keeps_session and 0 < self._done == len(self._cells)
         if stays and not await asyncio.to_thread(self._session.is_whole):
             raise KernelLost(_NOT_KEPT)
