@@ -315,6 +315,10 @@ class Compare:
         self._copy = bytearray()
 
 
+_OWN = bytes(byte >> 6 > 0 and not byte >> 5 & 1 for byte in range(256))
+"""Which pages are no longer a file's, by the highest byte of their entries in the page map."""
+
+
 class Pagemap(Compare):
     """Compares only the pages of a private file mapping that are no longer the file's.
 
@@ -331,9 +335,12 @@ class Pagemap(Compare):
     def _candidates(self, size: int) -> Iterable[Range]:
         first = self._address // PAGE
         entries = os.pread(self._pagemap, 8 * (size // PAGE), 8 * first)
-        for index, (entry,) in enumerate(struct.iter_unpack("<Q", entries)):
-            if entry >> 62 and not entry >> 61 & 1:
-                yield index * PAGE, (index + 1) * PAGE
+        own = entries[7::8].translate(_OWN) + b"\0"
+        begin = own.find(1)
+        while begin >= 0:
+            end = own.find(0, begin)
+            yield begin * PAGE, end * PAGE
+            begin = own.find(1, end)
 
 
 _ZEROS_PAGES = 4  # checked together; fewer zero pages are cheaper to store than to record
