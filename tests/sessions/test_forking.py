@@ -397,7 +397,7 @@ def test_a_fork_whose_end_can_not_be_recorded_is_refused(
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr(Index, "append", full)
-    with pytest.raises(ForkError, match="could not be written"):
+    monkeypatch.setattr(Index, "rewrite", full)
+    with pytest.raises(ForkError, match="no room"):
         fork(parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]

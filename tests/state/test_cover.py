@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.state.pages import PageSet
+from wasm_kernel.state.pages import PAGE, PageSet
 
 PAGES = 60
 RUNS = st.lists(
@@ -25,8 +25,7 @@ def test_every_page_is_free_once(runs: list[tuple[int, int]]) -> None:
 
 
 def test_a_stretch_comes_with_the_pages_before_it() -> None:
-    cover = PageSet(PAGES)
-    list(cover.take([(0, 2), (5, 2)]))
+    cover = PageSet(PAGES, [(2 * PAGE, 5 * PAGE), (7 * PAGE, PAGES * PAGE)])
     assert list(cover.take([(0, 4), (4, 6)])) == [(2, 4, 2), (4, 5, 4), (7, 10, 7)]
 
 

@@ -138,15 +138,24 @@ class GuestPages:
     ranges that are `cleared` hold zeros and take no memory.
     """
 
-    def __init__(self, instance: Instance, used: int) -> None:
-        """Begins with memory whose first `used` bytes hold the base image, and the rest zeros."""
+    def __init__(
+        self, instance: Instance, used: Sequence[Range], only: Sequence[Range] | None = None
+    ) -> None:
+        """Begins with memory that holds the base image, or pages that need not be laid.
+
+        Ranges outside `used` hold zeros. Only the ranges `only` must be laid; None means all.
+        """
         size = instance.memory.size
-        self._used = used
+        self._used = PageSet(size // PAGE, used)
         self.mapped: list[Range] = []
         self.cleared: list[Range] = []
         self._address = instance.memory.address
         self._view = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
-        self._laid = PageSet(size // PAGE)
+        self._laid = PageSet(size // PAGE, only)
+
+    def needs(self, commit: Commit) -> bool:
+        """Returns whether pages of a commit are still to be laid."""
+        return any(self._laid.has_free(first, pages) for first, pages in commit.all_runs)
 
     def lay(self, commit: Commit, source: Source) -> None:
         """Lays the pages of a commit; `HistoryError` if they don't fit, or its file is cut off."""
@@ -165,14 +174,15 @@ class GuestPages:
             targets.append(self._view[start * PAGE : end * PAGE])
             done = begin + size
         source.read(begun, *targets)
-        for start, end, _ in self._laid.take(commit.zeros):
-            self._clear(start * PAGE, end * PAGE)
+        self.clear((start * PAGE, end * PAGE) for start, end, _ in self._laid.take(commit.zeros))
 
-    def _clear(self, start: int, end: int) -> None:
-        """Fills a range with zeros; a long one, and one that is not used yet, takes no memory."""
-        used = min(end, self._used)
-        if used <= start or self._take_back(start, used):
-            self.cleared.append((start, end))
+    def clear(self, ranges: Iterable[Range]) -> None:
+        """Fills ranges with zeros; long ranges, and unused ones, then take no memory."""
+        for start, end in ranges:
+            used = self._used.take([(start // PAGE, (end - start) // PAGE)])
+            emptied = [self._take_back(first * PAGE, last * PAGE) for first, last, _ in used]
+            if all(emptied):
+                self.cleared.append((start, end))
 
     def _take_back(self, start: int, end: int) -> bool:
         """Clears a range; returns True if it takes no memory any more."""
@@ -286,6 +296,19 @@ class CommitStore:
                 file.verify()
             self._verified[commit.content] = file.stamp
             yield file
+
+    def copied_bytes(self, commit: Commit) -> int:
+        """Returns the bytes of a commit's pages that can't be mapped, at least."""
+        if commit.id in self.held:
+            return commit.page_bytes
+        return sum(pages for _, pages in commit.runs if pages < _MAP_PAGES) * PAGE
+
+    def is_untouched(self, commit: Commit) -> bool:
+        """Returns whether a commit's content is unchanged since its digest was checked."""
+        if commit.id in self.held or not commit.runs or self.folder is None:
+            return True
+        status = self.folder.status(commit.content)
+        return status is not None and self._verified.get(commit.content) == _stamp(status)
 
     def fold(self, line: Sequence[Commit]) -> tuple[Commit, Content | None]:
         """Merges commits, newest first, into the first of them; the others still exist.

@@ -27,6 +27,7 @@ from wasm_kernel.state.stored import StateFolder, Usable
 from wasm_kernel.state.tree import Tree
 
 NOT_SAVED = "the variables of this session are not saved to disk"
+COPIED_MUCH, _STRETCHES_MANY = 32 * 1024 * 1024, 10_000
 _GONE = "that state of the session is not kept any more"
 
 
@@ -315,14 +316,25 @@ class History:
             used = instance.memory.size
             if line:
                 instance.grow_to(line[0].size)
-            pages = GuestPages(instance, used)
-            for commit in line:
-                try:
-                    with self.contents.source_of(commit) as source:
-                        pages.lay(commit, source)
-                except (HistoryError, FileNotFoundError, NotRegular) as problem:
-                    raise Unreadable(commit.id, describe(problem)) from problem
+            pages = GuestPages(instance, [(0, used)])
+            self.lay(pages, line)
             return pages
+
+    def fills_quickly(self) -> bool:
+        """Returns whether `fill` copies little, as most of the head's pages can be mapped."""
+        with self.lock:
+            line = self.tree.lineage(self.tree.head)
+            copied = sum(map(self.contents.copied_bytes, line))
+            return copied < COPIED_MUCH and sum(len(one.runs) for one in line) < _STRETCHES_MANY
+
+    def lay(self, pages: GuestPages, line: Iterable[Commit]) -> None:
+        """Lays commits over a memory, the newest first; raises as `fill`."""
+        for commit in line:
+            try:
+                with self.contents.source_of(commit) as source:
+                    pages.lay(commit, source)
+            except (HistoryError, FileNotFoundError, NotRegular) as problem:
+                raise Unreadable(commit.id, describe(problem)) from problem
 
     def forget(self, commit_id: int) -> int:
         """Drops a commit that can't be read and those that stand on it; returns how many.

@@ -78,9 +78,15 @@ class Heap(Protocol):
 class PageSet:
     """The pages of a memory that are covered already, as commits are laid newest first."""
 
-    def __init__(self, pages: int) -> None:
-        """Begins with no page covered."""
-        self._flags = bytearray(pages)
+    def __init__(self, pages: int, free: Sequence[Range] | None = None) -> None:
+        """Begins with no page covered, or with all but those in the ranges `free`."""
+        self._flags = bytearray(pages) if free is None else bytearray(b"\1") * pages
+        for start, end in free or ():
+            self._flags[start // PAGE : end // PAGE] = bytes((end - start) // PAGE)
+
+    def has_free(self, first: int, pages: int) -> bool:
+        """Returns whether a page of a run is not covered."""
+        return self._flags.find(b"\0", first, first + pages) >= 0
 
     def take(self, runs: Iterable[Run]) -> Iterator[tuple[int, int, int]]:
         """Yields the stretches of runs that are not covered yet, and covers them.

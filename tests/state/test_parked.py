@@ -1,0 +1,253 @@
+"""A guest's memory is moved to the next guest, and only pages that differ are filled."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.sampled import sampled
+from tests.state.session import FIRST, Session
+from wasm_kernel.linux.memory import MovedMemory
+from wasm_kernel.state import history, pages, parked, recorder
+from wasm_kernel.state.commits import ContentFile, GuestPages, HeldContent, Unreadable
+from wasm_kernel.state.folding import fold
+from wasm_kernel.state.pages import PAGE, WriteProtect
+from wasm_kernel.state.parked import NotMoved, ParkedMemory
+
+ROUNDS = 12
+BIG = {f"p{page}": f"v{page}" for page in range(0, 600, 2)}
+STATE = {page: f"v{page}" for page in range(0, 600, 2)}
+
+
+def whole(session: Session) -> bytes:
+    memory = session.guest.instance.memory
+    return memory.read(FIRST * PAGE, memory.size - FIRST * PAGE)
+
+
+@pytest.fixture
+def needs_tracking() -> None:
+    if pages.available() != WriteProtect.name:
+        pytest.skip("memory is only kept where the system tells what changed")
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch, needs_tracking: None) -> list[bool]:
+    """Records whether the kept memory could be used, each time."""
+    monkeypatch.setattr(history, "COPIED_MUCH", 0)
+    seen: list[bool] = []
+    real = ParkedMemory.fill
+
+    def fill(self: ParkedMemory, *args: object) -> GuestPages | None:
+        laid = real(self, *args)  # type: ignore[arg-type]
+        seen.append(laid is not None)
+        return laid
+
+    monkeypatch.setattr(ParkedMemory, "fill", fill)
+    return seen
+
+
+class Chance:
+    """Runs cells that write, free, grow and travel at random."""
+
+    def __init__(self, session: Session, seed: int) -> None:
+        self.session, self._random = session, random.Random(seed)
+        self.states: dict[int, dict[int, str]] = {}
+
+    def _write(self) -> None:
+        pages = self.session.guest.instance.memory.size // PAGE - FIRST
+        for _ in range(self._random.randrange(6)):
+            first, count = self._random.randrange(pages), self._random.choice([1, 3, 70])
+            text = self._random.choice(["", f"{self._random.random()}"])
+            for page in range(first, min(first + count, pages)):
+                self.session.write(page, text)
+
+    def cell(self) -> None:
+        if self._random.random() < 0.2:
+            self.session.grow(self._random.randrange(1, 8))
+        self._write()
+        first = self._random.randrange(300)
+        free = [(first, 70)] if self._random.random() < 0.3 else []
+        size = self.session.guest.instance.memory.size // PAGE - FIRST
+        self.session.free.runs = [one for one in free if sum(one) <= size]
+        commit = self.session.commit()
+        self.states[commit.id] = self.session.state
+        if self._random.random() < 0.3:
+            self.session.flush()
+
+    def go(self) -> None:
+        """Leaves a cell halfway for another commit, or for the last one."""
+        commits = self.session.history
+        self._write()
+        if self._random.random() < 0.2:
+            self.session.grow(2)
+        if self._random.random() < 0.2:
+            self.session.flush()
+            fold(commits, 12)
+        target = self._random.choice([commits.tree.head, *commits.tree.commits])
+        self.session.stand_at(target, keep=True)
+        assert self.session.state == self.states[target]
+        if self._random.random() < 0.2:  # otherwise the same memory is kept
+            kept = whole(self.session)
+            self.session.stand_at(target)
+            assert kept == whole(self.session)
+
+
+@pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(ROUNDS)}, 4))
+def test_memory_is_as_if_everything_had_been_laid(
+    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
+    monkeypatch.setattr(recorder, "FREE_LARGE", PAGE)
+    chance = Chance(session, seed)
+    session.grow(30)
+    chance.cell()
+    for _ in range(10):
+        for _ in range(3):
+            chance.cell()
+        chance.go()
+    assert used.count(True) > 8
+
+
+def test_going_on_in_kept_memory_is_tracked(session: Session, used: list[bool]) -> None:
+    session.grow(40)
+    session.cell(**BIG)
+    session.flush()
+    for number in range(4):
+        session.cell(p0=f"a{number}", p599="far")
+        session.write(4, "in the midst of a cell")
+        session.stand_at(1, keep=True)
+        assert session.state == STATE
+        new = session.cell(p2=f"b{number}")
+        assert new.page_bytes == PAGE
+        assert session.go(new.id) == STATE | {2: f"b{number}"}
+    assert used == [True] * 4
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_pages_that_do_not_differ_are_not_read(
+    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    session.grow(40)
+    if not written:
+        monkeypatch.setattr(session.history, "store", lambda one: None)
+    session.cell(**BIG)
+    session.cell(p0="a", p7="b")
+    session.flush()
+    read: list[int] = []
+    for kind in (ContentFile, HeldContent):
+        real: Callable[..., None] = kind.read
+
+        def counted(
+            self: object, at: int, *targets: memoryview, real: Callable[..., None] = real
+        ) -> None:
+            read.extend(map(len, targets))
+            real(self, at, *targets)
+
+        monkeypatch.setattr(kind, "read", counted)
+    session.stand_at(1, keep=True)
+    assert sum(read) <= 2 * PAGE
+    assert session.state == STATE
+    assert used == [True]
+
+
+def test_a_content_that_was_touched_is_checked_again(session: Session, used: list[bool]) -> None:
+    """Its pages may be mapped into the kept memory."""
+    session.grow(40)
+    session.cell(**BIG)
+    session.cell(p0="a")
+    session.flush()
+    session.go(2)
+    content = session.content(1)
+    data = bytearray(content.read_bytes())
+    data[100 * PAGE] ^= 1
+    content.chmod(0o600)
+    content.write_bytes(data)
+    with pytest.raises(Unreadable):
+        session.stand_at(2, keep=True)
+    assert used == [False]
+
+
+def test_where_memory_cannot_be_kept_everything_is_laid(
+    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "no")
+
+    session.grow(40)
+    session.cell(**BIG)
+    session.cell(p0="a")
+    with monkeypatch.context() as patch:
+        patch.setattr(parked, "MovedMemory", refused)
+        session.stand_at(1, keep=True)
+        assert (session.state, used) == (STATE, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteProtect, "changed", refused)
+        session.stand_at(1, keep=True)
+    assert (session.state, used) == (STATE, [])
+    session.recorder.unwatch(keep=True)
+    monkeypatch.setattr(MovedMemory, "move_to", refused)
+    with pytest.raises(NotMoved):
+        session.recorder.fill(session.guest.instance)
+    session.stand_at(1)
+    assert session.state == STATE
+
+
+def test_what_is_mapped_and_what_is_clear_are_known_of_kept_memory(
+    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
+    session.grow(40)
+    session.cell(**{f"p{page}": f"v{page}" for page in range(600)})
+    session.flush()
+    session.go(1)  # the commit is mapped after this
+    session.stand_at(1, keep=True)
+    session.free.runs = [(100, 400)]
+    session.cell(p0="a")
+    expected = {0: "a"} | {p: f"v{p}" for p in range(1, 600) if not 100 <= p < 500}
+    assert session.state == expected
+    session.stand_at(2, keep=True)
+    assert session.cell(p1="b").zeros == ()
+    session.stand_at(1, keep=True)
+    assert sum(pages for _, pages in session.cell(p0="a").zeros) == 400
+    assert session.state == expected
+    assert used == [True] * 3
+
+
+def test_zeros_in_kept_memory_take_none(
+    session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
+    session.grow(40)
+    session.cell(**{f"p{page}": f"v{page}" for page in range(0, 600, 30)})  # zeros between them
+    session.flush()
+    session.free.runs = [(0, 600)]
+    session.cell()
+    session.stand_at(1, keep=True)
+    address = session.guest.instance.memory.address
+    with Path("/proc/self/pagemap").open("rb") as pagemap:
+        pagemap.seek(8 * (address // PAGE + FIRST))
+        entries = memoryview(pagemap.read(8 * 600)).cast("Q")
+    assert sum(entry >> 63 for entry in entries) < 200
+    assert session.state == {page: f"v{page}" for page in range(0, 600, 30)}
+    assert used == [True]
+
+
+def test_kept_memory_is_given_back(session: Session, used: list[bool]) -> None:
+    session.grow(40)
+    session.cell(**BIG)
+    before = mappings()
+    for _ in range(20):
+        session.stand_at(1, keep=True)
+    assert mappings() < before + 10
+    session.recorder.unwatch(keep=True)
+    session.recorder.unwatch()
+    assert mappings() < before + 10
+
+
+def mappings() -> int:
+    return len(Path(f"/proc/{os.getpid()}/maps").read_text().splitlines())
