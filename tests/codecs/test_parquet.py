@@ -111,6 +111,16 @@ print(read("chosen.parquet", engine="pyarrow").equals(df))
     ]
 
 
+def test_times_in_dicts_are_as_pyarrow_has_them(sandbox: BaseSandbox) -> None:
+    code = """
+at, zone = datetime.datetime(2024, 3, 31, 1, 30), datetime.timezone.utc
+rows = [{"a": at, "z": at.replace(tzinfo=zone), "d": datetime.timedelta(1)}, {"a": None}]
+back = pd.read_parquet(io.BytesIO(pd.DataFrame({"x": rows}).to_parquet()))["x"][0]
+print(type(back["a"]).__name__, back["a"] == at, back["z"] == rows[0]["z"], back["d"])
+"""
+    assert said(sandbox, code) == "datetime True True 1 day, 0:00:00"
+
+
 def test_a_wanted_column_must_be_there_and_may_come_twice(sandbox: BaseSandbox) -> None:
     code = "pd.DataFrame({'a': [1], 'b': [2]}).to_parquet('two.parquet')\n"
     code += "print(pd.read_parquet('two.parquet', columns=['b', 'a', 'b']).to_numpy().tolist())\n"

@@ -201,7 +201,7 @@ def _items(array: Array) -> list[Any]:
     if kind.name in ("int", "float", "bool"):
         found = array.values.tolist()
     elif kind.name in _TEMPORAL:
-        found = list(_finished(Type(kind.name, 64, unit=kind.unit), *_flat(array), nullable=False))
+        found = _instants(array)
     elif kind.name in _OBJECTS:
         found = _OBJECTS[kind.name](array)
     else:
@@ -211,6 +211,22 @@ def _items(array: Array) -> list[Any]:
     return [
         each if is_there else None
         for each, is_there in zip(found, array.valid.tolist(), strict=True)
+    ]
+
+
+def _instants(array: Array) -> list[Any]:
+    """Returns points and spans of time as pyarrow has them in dicts: nanoseconds are integers."""
+    kind = array.field.type
+    code = "M" if kind.name == "timestamp" else "m"
+    found: list[Any] = array.values.view(f"{code}8[{kind.unit}]").astype(object).tolist()
+    if not kind.zone or kind.unit == "ns":
+        return found
+    zone = pandas.DatetimeTZDtype(tz=kind.zone).tz
+    return [
+        each.replace(tzinfo=datetime.UTC).astimezone(zone)
+        if isinstance(each, datetime.datetime)
+        else each
+        for each in found
     ]
 
 
