@@ -378,6 +378,20 @@ def decode_webp(plugin: Any) -> None:
     image.register_mime("WEBP", "image/webp")
 
 
+def name_picture_codecs(features: Any) -> None:
+    """Lets Pillow say that it reads and writes JPEG and WebP; their codecs name no version."""
+
+    def change(kind: str, feature: str) -> None:
+        check, version = (getattr(features, f"{each}_{kind}") for each in ("check", "version"))
+        setattr(features, f"check_{kind}", lambda name: name == feature or check(name))
+        setattr(
+            features, f"version_{kind}", lambda name: None if name == feature else version(name)
+        )
+
+    change("codec", "jpg")
+    change("module", "webp")
+
+
 def read_parquet(module: Any) -> None:
     """Lets pandas find an engine for Parquet, which is imported when it is first used."""
 
@@ -407,6 +421,7 @@ def read_feather(module: Any) -> None:
 CHANGES: dict[str, Change] = {
     "PIL.JpegImagePlugin": decode_jpeg,
     "PIL.WebPImagePlugin": decode_webp,
+    "PIL.features": name_picture_codecs,
     "altair": show_vegalite,
     "matplotlib": return_to_inline_figures,
     "matplotlib.animation": keep_a_picture,

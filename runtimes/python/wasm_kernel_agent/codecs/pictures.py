@@ -76,7 +76,7 @@ class JpegEncoder(ImageFile.PyEncoder):
         if self.mode not in ("RGB", "RGBX", "YCbCr"):
             warnings.warn(_AS_RGB.format(self.mode), stacklevel=7)
         picture = Image.Image()._new(self.im)
-        wanted = _DEFAULT_QUALITY if quality <= 0 else min(quality, 100)
+        wanted = _DEFAULT_QUALITY if quality < 0 else min(max(quality, 1), 100)
         data = bytearray(encoded(picture, "encode_jpeg", wanted))
         if any(dpi):
             struct.pack_into(">BHH", data, _DENSITY_AT, _PER_INCH, *dpi)
@@ -85,7 +85,8 @@ class JpegEncoder(ImageFile.PyEncoder):
         return len(data), 0, bytes(data)
 
 
-def _segment(marker: int, content: bytes | None) -> bytes:
+def _segment(marker: int, content: bytes | str | None) -> bytes:
+    content = content.encode() if isinstance(content, str) else content
     return struct.pack(">BBH", 0xFF, marker, 2 + len(content)) + content if content else b""
 
 
