@@ -86,10 +86,11 @@ def install() -> None:
     sys.meta_path.insert(0, ChangingFinder(CHANGES))
 
 
-def widen_integers(_: ModuleType) -> None:
-    """Lets numpy's names mean the types that its compiled code uses."""
-    numpy_types: Any = importlib.import_module("wasm_kernel_agent.numpy_types")
-    numpy_types.install()
+def complete_numpy(_: ModuleType) -> None:
+    """Lets numpy's names mean the types that its compiled code uses, and arrays use files."""
+    for name in ("numpy_types", "numpy_files"):
+        module: Any = importlib.import_module(f"wasm_kernel_agent.{name}")
+        module.install()
 
 
 def name_int32(aliases: ModuleType) -> None:
@@ -378,6 +379,20 @@ def decode_webp(plugin: Any) -> None:
     image.register_mime("WEBP", "image/webp")
 
 
+def read_netcdf_whole(module: Any) -> None:
+    """Lets scipy read NetCDF files without mapping them into memory."""
+    original = module.netcdf_file.__init__
+
+    @functools.wraps(original)
+    def init(
+        self: Any, filename: Any, mode: str = "r", _: Any = None, *args: Any, **more: Any
+    ) -> None:
+        more.pop("mmap", None)
+        original(self, filename, mode, False, *args, **more)
+
+    module.netcdf_file.__init__ = init
+
+
 def name_picture_codecs(features: Any) -> None:
     """Lets Pillow say that it reads and writes JPEG and WebP; their codecs name no version."""
 
@@ -427,7 +442,7 @@ CHANGES: dict[str, Change] = {
     "matplotlib.animation": keep_a_picture,
     "matplotlib.backends.registry": know_inline_figures,
     "matplotlib.pyplot": show_figures_inline,
-    "numpy": widen_integers,
+    "numpy": complete_numpy,
     "numpy._core._type_aliases": name_int32,
     "joblib.numpy_pickle": widening("NumpyPickler.save", 1, "widen_to_keep"),
     "numpy.ma.core": widening("MaskedArray.filled", 0, "widen_masked"),
@@ -441,6 +456,7 @@ CHANGES: dict[str, Change] = {
     "pandas.io.parquet": read_parquet,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
+    "scipy.io._netcdf": read_netcdf_whole,
     "scipy.io.matlab._mio5": widening("to_writeable", 0, "widen_to_keep"),
     "scipy.ndimage._filters": widening("_min_or_max_filter"),
     "scipy.ndimage._ni_support": widening("_get_output", 1),

@@ -18,6 +18,8 @@ _PICTURES = "Pillow (PIL), scipy.ndimage"
 _MAPS = "no map package is built in; matplotlib draws coordinates"
 _FASTER_JSON = "json"
 _NUMBERS = "numpy.savez, and pickle (DataFrame.to_pickle)"
+_HDF5_READER = "{} is read by pyfive (%pip install 'pyfive<0.6', pyfive.File(open(name, 'rb')))"
+_HDF5 = f"{_NUMBERS}. {_HDF5_READER.format('HDF5')}"
 _SQL = "sqlite3 with DataFrame.to_sql and pandas.read_sql for SQL, pandas for files"
 _MANY = "pandas in this one process"
 _FORECASTS = "statsmodels' SARIMAX and ExponentialSmoothing"
@@ -33,8 +35,10 @@ STAND_INS = {
     **dict.fromkeys(("cv2", "skimage"), _PICTURES),
     **dict.fromkeys(("geopandas", "shapely", "pyproj", "cartopy"), _MAPS),
     **dict.fromkeys(("orjson", "ujson", "simdjson"), _FASTER_JSON),
-    **dict.fromkeys(("h5py", "tables", "zarr"), _NUMBERS),
-    "netCDF4": "scipy.io.netcdf_file",
+    **dict.fromkeys(("h5py", "tables", "pytables"), _HDF5),
+    "zarr": _NUMBERS,
+    "netCDF4": "scipy.io.netcdf_file for NetCDF 3. " + _HDF5_READER.format("NetCDF 4"),
+    "pyreadstat": "pandas.read_stata and pandas.read_sas, for files saved as Stata or SAS",
     **dict.fromkeys(("pyspark", "ray"), _MANY),
     **dict.fromkeys(("prophet", "pmdarima"), _FORECASTS),
     "shap": "sklearn.inspection.permutation_importance",
