@@ -192,7 +192,7 @@ class _Worker:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
             anew, is_asleep = message.anew, message.asleep and self._awake_seconds is not None
-            threading.Thread(target=self._answer_pings, daemon=True).start()
+            threading.Thread(target=self._hear_on, daemon=True).start()
         except (EOFError, OSError):
             is_crash = True
             self._answers.put(None)
@@ -205,12 +205,17 @@ class _Worker:
         if started.exception() is None:  # otherwise, each call gets the error
             self.send(messages.Opened(self._guest.next_count))
 
-    def _answer_pings(self) -> None:
-        """Answers pings while this process closes the session, which may take long."""
+    def _hear_on(self) -> None:
+        """Takes messages while this process closes the session, which may take long.
+
+        The stopped cell may still wait for the answer to a request, which is that it is cancelled.
+        """
         with contextlib.suppress(EOFError, OSError):
             while True:
-                if isinstance(messages.read_request(self._channel.receive()), messages.Ping):
-                    self._channel.send(messages.Pong())
+                message = messages.read_request(self._channel.receive())
+                if isinstance(message, messages.Ping | BrokerAnswer):
+                    self._take(message)
+        self._answers.put(None)
 
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
