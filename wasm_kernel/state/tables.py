@@ -8,7 +8,7 @@ guest has no time zone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -31,7 +31,8 @@ def _time(state: State) -> str:
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
 
 
-def _padded(lines: list[tuple[str, ...]]) -> str:
+def padded(lines: Sequence[Sequence[str]]) -> str:
+    """Returns lines of cells as text in columns, each as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -57,7 +58,7 @@ class CheckpointTable:
 
     def text(self) -> str:
         """Returns the table in columns."""
-        return _padded([_HEADINGS, *self._lines])
+        return padded([_HEADINGS, *self._lines])
 
     def html(self) -> str:
         """Returns the table as HTML, with labels escaped."""
@@ -116,7 +117,7 @@ class HistoryTree:
         for one, depth, begins in self._walk():
             before = "│ " * (depth - 1) + "├─" if begins and depth else "│ " * depth
             lines.append((f"{before}● {_place(self._states[one])}", *self._cells(one)))
-        return _padded(lines)
+        return padded(lines)
 
     def html(self) -> str:
         """Returns the tree as nested HTML lists, with labels escaped."""

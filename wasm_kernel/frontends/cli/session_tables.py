@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wasm_kernel.result import readable
 from wasm_kernel.sessions.overview import Overview
+from wasm_kernel.state.tables import padded
 
 Row = Sequence[str]
 
@@ -22,11 +23,8 @@ def printable(text: str) -> str:
 
 
 def table(*rows: Row) -> str:
-    """Rows as text in columns, each as wide as its longest cell."""
-    lines = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(line.rstrip() for line in padded)
+    """Rows as text in columns."""
+    return padded([[printable(cell) for cell in row] for row in rows])
 
 
 def _when(time: datetime | None) -> str:
