@@ -4,14 +4,15 @@ Processors note divisions by zero, overflows and invalid operations in flags. We
 such flags, and the guest's C library keeps flags in memory that only some functions set. Here the
 loops of the functions in which people meet such errors check their results: a NaN or an infinity
 from finite numbers sets the flag. Loops run in pieces, whose results are still in the processor's
-cache when they are checked. Arguments that results are written over, as in `a /= b`, are copied
-first. Sums, differences and products are left out: they are so quick that the check would cost more
-than they do.
+cache when they are checked: their sum is NaN or infinite if one of them is. Arguments that results
+are written over, as in `a /= b`, are copied first. Quotients and roots are computed here, in
+vectors, and added up on the way. Sums, differences and products are left out: they are so quick
+that the check would cost more than they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from guest.assembler import (
     BLOCK,
@@ -29,6 +30,8 @@ from guest.assembler import (
     I32_AND,
     I32_EQ,
     I32_EQZ,
+    I32_GE_S,
+    I32_GE_U,
     I32_GT_S,
     I32_LT_S,
     I32_MUL,
@@ -91,11 +94,21 @@ _LOOPS = [
     for arguments, table in ((1, _ONE), (2, _TWO))
     for name, rule in table.items()
 ]
-ADDED = _HELPERS + len(_LOOPS)
 _WHY = "floating-point errors are found in results"
 _LOAD_DOUBLE, _LOAD_FLOAT = b"\x2b\x00\x00", b"\x2a\x00\x00"
-_OR, _ANY = vector(80), vector(83)  # of all bits of vectors
+_ADD, _SUBTRACT = {8: vector(240), 4: vector(228)}, {8: vector(241), 4: vector(229)}
+_ANY = vector(83)  # whether a bit of a vector is set
 _VECTORS = 8  # vectors that one round checks
+_ROUND = 4  # vectors that one round computes
+_OPERATIONS = {
+    "DOUBLE_divide": vector(243),
+    "FLOAT_divide": vector(231),
+    "DOUBLE_sqrt": vector(239),
+    "FLOAT_sqrt": vector(227),
+}
+_VECTOR_LOOPS = list(_OPERATIONS)
+_OUT, _END, _AT, _TOTALS, _SPLAT, _RESULT = 4, 5, 6, 8, 9, 11  # local variables of their loops
+ADDED = _HELPERS + len(_LOOPS) + len(_VECTOR_LOOPS)
 
 
 def note_unless(flag: int) -> bytes:
@@ -120,6 +133,9 @@ def functions(module: WasmModule, first: int) -> Iterator[Function]:
         yield Function("PyUFunc_d_d", b"", _gather(size), "copies what is written over")
     for name, _, _, _ in _LOOPS:
         yield Function(name, b"", b"", "the loop itself", module.body(name))
+    for name in _VECTOR_LOOPS:
+        variables = I32 * 4 + V128 * (3 + _ROUND)
+        yield Function("PyUFunc_d_d", variables, _vectors(name, classify), "the loop of vectors")
 
 
 def edits(module: WasmModule, first: int) -> Iterator[Edit]:
@@ -129,13 +145,22 @@ def edits(module: WasmModule, first: int) -> Iterator[Edit]:
         for at in (1, 3)
     )
     for number, (name, size, arguments, rule) in enumerate(_LOOPS):
-        local, declared = module.further_locals(name, I32 * 3, _WHY)
+        local, declared = module.further_locals(name, I32 * 4, _WHY)
         yield from declared
+        how = 4 * arguments + rule * 16
         copied = b"".join(
             _copied(local, n, arguments, size, gather[size]) for n in range(arguments)
         )
         loop = module.new_index(first + _HELPERS + number)
-        code = _in_pieces(local, arguments, rule, copied + _call(local, loop), look[size])
+        work = _call(local, how, loop, look[size])
+        at_once = b""
+        if name in _VECTOR_LOOPS:
+            at_once = _count_at_once(local, arguments, size)
+            vectors = module.new_index(first + _HELPERS + len(_LOOPS) + _VECTOR_LOOPS.index(name))
+            work = (
+                local_get(local + 3) + IF + _call_vectors(local, how, vectors) + ELSE + work + END
+            )
+        code = _in_pieces(local, arguments, at_once, copied + work)
         yield Edit(name, START, b"", _reduced(arguments, loop) + code, _WHY)
 
 
@@ -149,8 +174,8 @@ def _reduced(arguments: int, loop: int) -> bytes:
     )  # fmt: skip
 
 
-def _in_pieces(frame: int, arguments: int, rule: int, work: bytes, look: int) -> bytes:
-    """Does the work for some numbers at a time, and checks the results.
+def _in_pieces(frame: int, arguments: int, counted: bytes, work: bytes) -> bytes:
+    """Does the work for some numbers at a time.
 
     The frame on the stack holds what a loop takes: the addresses of arguments and result, the count
     of numbers, and the steps. Then come the addresses of this piece, and copies of arguments.
@@ -169,12 +194,10 @@ def _in_pieces(frame: int, arguments: int, rule: int, work: bytes, look: int) ->
         + BLOCK + LOOP
         + local_get(left) + i32_const(0) + I32_GT_S + I32_EQZ + br_if(1)
         + local_get(left) + i32_const(_PIECE) + local_get(left) + i32_const(_PIECE) + I32_LT_S
-        + SELECT + local_set(piece)
+        + SELECT + local_set(piece) + counted
         + local_get(frame) + local_get(piece) + i32_store(_COUNT)
         + for_each(lambda n: local_get(frame) + i32_load(_HERE + 4 * n) + i32_store(4 * n))
         + work
-        + local_get(frame) + _at(frame, _COUNT) + _at(frame, _STEPS)
-        + i32_const(4 * arguments + rule * 16) + call(look)
         + for_each(
             lambda n: local_get(frame) + i32_load(_HERE + 4 * n)
             + local_get(piece) + local_get(steps) + i32_load(4 * n) + I32_MUL + I32_ADD
@@ -190,11 +213,102 @@ def _at(frame: int, offset: int) -> bytes:
     return local_get(frame) + i32_const(offset) + I32_ADD
 
 
-def _call(frame: int, loop: int) -> bytes:
-    """Calls the loop itself for a piece."""
+def _call(frame: int, how: int, loop: int, look: int) -> bytes:
+    """Calls the loop itself for a piece, and checks the results."""
     data = 3
-    given = local_get(frame) + _at(frame, _COUNT) + _at(frame, _STEPS) + local_get(data)
-    return given + call(loop)
+    given = local_get(frame) + _at(frame, _COUNT) + _at(frame, _STEPS)
+    return given + local_get(data) + call(loop) + given + i32_const(how) + call(look)
+
+
+def _call_vectors(frame: int, how: int, vectors: int) -> bytes:
+    """Calls the loop of vectors for a piece, which checks its results."""
+    given = local_get(frame) + _at(frame, _COUNT) + _at(frame, _STEPS)
+    return given + i32_const(how) + call(vectors)
+
+
+def _count_at_once(frame: int, arguments: int, size: int) -> bytes:
+    """Sets whether a piece is done by vectors, and makes its count a multiple of what they hold.
+
+    The numbers must lie side by side; an argument may also be one number. Results may not be
+    arguments of the same round, as those of `accumulate` are.
+    """
+    args, steps, piece, by_vectors = 0, 2, frame + 2, frame + 3
+    width = 16 * _ROUND
+
+    def is_step(n: int, step: int) -> bytes:
+        return local_get(steps) + i32_load(4 * n) + i32_const(step) + I32_EQ
+
+    def is_apart(n: int) -> bytes:
+        result, argument = (local_get(args) + i32_load(4 * each) for each in (arguments, n))
+        return (
+            result + argument + I32_SUB + i32_const(1) + I32_SUB + i32_const(width - 1) + I32_GE_U
+        )
+
+    return (
+        local_get(piece) + i32_const(width // size) + I32_GE_S
+        + is_step(arguments, size) + I32_AND
+        + b"".join(
+            is_step(n, size) + is_step(n, 0) + I32_OR + I32_AND + is_apart(n) + I32_AND
+            for n in range(arguments)
+        )
+        + local_tee(by_vectors) + IF
+        + local_get(piece) + i32_const(-width // size) + I32_AND + local_set(piece) + END
+    )  # fmt: skip
+
+
+def _vectors(name: str, classify: int) -> bytes:
+    """Computes a function in vectors, and adds up its results: a NaN or an infinity stays one."""
+    _, size, arguments, _ = next(row for row in _LOOPS if row[0] == name)
+    args, dims, steps, how = range(4)
+
+    def chosen(lone: Sequence[bool]) -> bytes:
+        """Chooses among loops by the steps of the arguments that are left."""
+        if len(lone) == arguments:
+            return _vector_loop(name, size, lone)
+        step = local_get(steps) + i32_load(4 * len(lone))
+        return step + IF + chosen((*lone, False)) + ELSE + chosen((*lone, True)) + END
+
+    load_splat = vector(10 if size == 8 else 9) + b"\0\0"
+    return (
+        b"".join(
+            local_get(args) + i32_load(4 * n) + local_tee(_AT + n)
+            + load_splat + local_set(_SPLAT + n)
+            for n in range(arguments)
+        )
+        + local_get(args) + i32_load(4 * arguments) + local_tee(_OUT)
+        + local_get(dims) + i32_load(0) + i32_const(size) + I32_MUL + I32_ADD + local_set(_END)
+        + chosen(())
+        + local_get(_TOTALS) + local_get(_TOTALS) + _SUBTRACT[size] + _ANY + IF
+        + local_get(args) + local_get(dims) + local_get(steps)
+        + local_get(how) + i32_const(256 * (size == 8)) + I32_OR + call(classify) + END
+    )  # fmt: skip
+
+
+def _vector_loop(name: str, size: int, lone: Sequence[bool]) -> bytes:
+    """Computes some vectors a round; an argument may be one number, which all vectors share."""
+    arguments, width = range(len(lone)), i32_const(16 * _ROUND)
+
+    def taken(n: int, number: int) -> bytes:
+        loaded = local_get(_AT + n) + vector(0) + b"\0" + unsigned(16 * number)
+        return local_get(_SPLAT + n) if lone[n] else loaded
+
+    return (
+        LOOP
+        + b"".join(
+            local_get(_OUT) + b"".join(taken(n, number) for n in arguments)
+            + _OPERATIONS[name] + local_tee(_RESULT + number)
+            + vector(11) + b"\0" + unsigned(16 * number)
+            for number in range(_ROUND)
+        )
+        + _summed([local_get(_RESULT + number) for number in range(_ROUND)], _ADD[size])
+        + local_get(_TOTALS) + _ADD[size] + local_set(_TOTALS)
+        + b"".join(
+            local_get(_AT + n) + width + I32_ADD + local_set(_AT + n)
+            for n in arguments if not lone[n]
+        )
+        + local_get(_OUT) + width + I32_ADD + local_tee(_OUT)
+        + local_get(_END) + I32_NE + br_if(0) + END
+    )  # fmt: skip
 
 
 def _copied(frame: int, number: int, arguments: int, size: int, gather: int) -> bytes:
@@ -229,44 +343,51 @@ def _gather(size: int) -> bytes:
 
 
 def _look(size: int, classify: int) -> bytes:
-    """Looks for a NaN or an infinity among results: `x - x` is 0 if `x` is neither."""
+    """Looks for a NaN or an infinity among results: their sum is one, too.
+
+    A sum may also overflow; then `classify` finds nothing.
+    """
     args, dims, steps, how, at, number, step, end, total, totals = range(10)
     load = _LOAD_DOUBLE if size == 8 else _LOAD_FLOAT + F64_PROMOTE_F32
-    difference = vector(241 if size == 8 else 229)
     result = local_get(how) + i32_const(12) + I32_AND + I32_ADD + i32_load(0)
     at_once = 16 * _VECTORS // size
-    one = local_get(at) + load
+    loaded = [local_get(at) + vector(0) + b"\0" + unsigned(16 * n) for n in range(_VECTORS)]
     return (
         local_get(args) + result + local_set(at)
         + local_get(steps) + result + local_set(step)
         + local_get(dims) + i32_load(0) + local_set(number)
         + local_get(step) + I32_EQZ + IF + i32_const(1) + local_set(number) + END
-        + local_get(step) + i32_const(size) + I32_EQ + IF
+        + local_get(step) + i32_const(size) + I32_EQ
+        + local_get(number) + i32_const(at_once) + I32_GE_S + I32_AND + IF
         + local_get(at) + local_get(number) + i32_const(-at_once) + I32_AND
         + i32_const(size) + I32_MUL + I32_ADD + local_set(end)
         + local_get(number) + i32_const(at_once - 1) + I32_AND + local_set(number)
-        + BLOCK + LOOP
-        + local_get(at) + local_get(end) + I32_EQ + br_if(1)
-        + local_get(totals)
-        + b"".join(
-            local_get(at) + loaded + local_get(at) + loaded + difference + _OR
-            for loaded in (vector(0) + b"\0" + unsigned(16 * n) for n in range(_VECTORS))
-        )
-        + local_set(totals)
-        + local_get(at) + i32_const(16 * _VECTORS) + I32_ADD + local_set(at) + br(0)
-        + END + END
-        + local_get(totals) + _ANY + IF + f64_const(float("nan")) + local_set(total) + END
+        + LOOP
+        + _summed(loaded, _ADD[size]) + local_get(totals) + _ADD[size] + local_set(totals)
+        + local_get(at) + i32_const(16 * _VECTORS) + I32_ADD + local_tee(at)
+        + local_get(end) + I32_NE + br_if(0)
+        + END
+        + local_get(totals) + local_get(totals) + _SUBTRACT[size] + _ANY
+        + IF + f64_const(float("nan")) + local_set(total) + END
         + END
         + BLOCK + LOOP
         + local_get(number) + I32_EQZ + br_if(1)
-        + local_get(total) + one + one + F64_SUB + F64_ADD + local_set(total)
+        + local_get(total) + local_get(at) + load + F64_ADD + local_set(total)
         + local_get(at) + local_get(step) + I32_ADD + local_set(at)
         + local_get(number) + i32_const(1) + I32_SUB + local_set(number) + br(0)
         + END + END
-        + local_get(total) + local_get(total) + F64_NE + IF
+        + local_get(total) + local_get(total) + F64_SUB + f64_const(0.0) + F64_NE + IF
         + local_get(args) + local_get(dims) + local_get(steps)
         + local_get(how) + i32_const(256 * (size == 8)) + I32_OR + call(classify) + END
     )  # fmt: skip
+
+
+def _summed(loaded: list[bytes], add: bytes) -> bytes:
+    """Adds vectors in pairs, and pairs of pairs, so that no sum waits for all others."""
+    if len(loaded) == 1:
+        return loaded[0]
+    half = len(loaded) // 2
+    return _summed(loaded[:half], add) + _summed(loaded[half:], add) + add
 
 
 def _is_nan(local: int) -> bytes:

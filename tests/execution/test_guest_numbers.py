@@ -178,6 +178,60 @@ def test_numpy_raises_errors_of_floats_where_it_is_asked_to(module_sandbox: Base
     )
 
 
+QUOTIENTS = """
+import itertools, math, numpy as np
+
+draw = np.random.default_rng(1)
+wrong = []
+for n in [*range(1, 20), 1023, 1025, 1031, 2049]:
+    for kind in (np.float64, np.float32):
+        a, b = (draw.random((2, 2 * n)) + 1).astype(kind)
+        few = a[:n], b[:n]
+        for x, y in few, (a[::2], b[:n]), (a[:n], b[:n][::-1]), (few[0], b[:1]), (a[:1], few[1]):
+            exact = [float(kind(float(p) / float(q))) for p, q in np.broadcast(x, y)]
+            held = np.broadcast_to(x, n).copy()
+            held /= y
+            if (x / y).tolist() != exact or held.tolist() != exact:
+                wrong.append((n, kind))
+            if np.sqrt(x).tolist() != [float(kind(math.sqrt(p))) for p in x]:
+                wrong.append((n, kind, "sqrt"))
+        exact = list(itertools.accumulate(few[0], lambda p, q: p / q))
+        if np.divide.accumulate(few[0]).tolist() != exact:
+            wrong.append((n, kind, "accumulate"))
+print(wrong)
+"""
+
+
+def test_quotients_and_roots_are_right(module_sandbox: BaseSandbox) -> None:
+    """They are computed in vectors where numbers lie side by side."""
+    assert says(put_back(module_sandbox), QUOTIENTS) == "[]"
+
+
+WHERE = """
+import warnings, numpy as np
+
+def heard(a, b):
+    with warnings.catch_warnings(record=True) as all:
+        warnings.simplefilter("always")
+        np.divide(a, b, out=a)
+    return [str(each.message).split()[0] for each in all]
+
+unheard = []
+for n in (5, 1024, 2051):
+    for at in {0, 3, 4, n // 2, n - 1}:
+        for top, error in (1.0, "divide"), (0.0, "invalid"):
+            a, b = np.full(n, top), np.full(n, 7)
+            b[at] = 0
+            unheard += [] if heard(a, b) == [error] else [(n, at, error)]
+print(unheard, heard(np.full(99, 1e308), 2), heard(np.full(99, np.inf), 2))
+"""
+
+
+def test_errors_of_division_are_found_at_every_place(module_sandbox: BaseSandbox) -> None:
+    """Numbers whose sum overflows are no error."""
+    assert says(put_back(module_sandbox), WHERE) == "[] [] []"
+
+
 def test_pandas_warns_of_the_line_of_the_cell(module_sandbox: BaseSandbox) -> None:
     """Most warnings of pandas are shown only if they are about a cell."""
     cell = """
@@ -303,6 +357,18 @@ def test_extremes_of_positions_burn_no_more_than_those_of_int32(
         for each in "xy"
     )
     assert of_positions < 1.15 * of_int32
+    metered.close()
+
+
+def test_a_look_for_errors_makes_division_no_dearer(warm_metered: None, tmp_path: Path) -> None:
+    metered = create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(fuel_budget=10**10))
+    cell = "import numpy as np; x = np.arange(1, 100_000); y = x * 1.5; x / x; y * y; np.sqrt(y)"
+    assert says(metered, cell) == ""
+    product, *others = (
+        metered.execute(f"for _ in range(20): {each}").fuel_consumed or 0
+        for each in ("y * y", "y / y", "np.sqrt(y)", "y / 3")
+    )
+    assert max(others) < product
     metered.close()
 
 
