@@ -68,8 +68,8 @@ def test_case_22_an_error_flood_is_bounded(fresh_victim_of: Making) -> None:
         victim.says("1")
         peak = victim.peak()
         result = victim.run(f"for _ in range(20): {show}")
-    assert result.stderr.count("display_bytes") == 1
-    assert peak.grown < RSS
+        assert result.stderr.count("display_bytes") == 1
+        assert peak.grown < RSS
 
 
 def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(fresh_victim_of: Making) -> None:
