@@ -341,7 +341,7 @@ def says(*reports: Any) -> Script:
         says(*[messages.Text(99, "stdout", "")] * 20_000),
         says(*[BrokerCancel(1)] * 20_000),
         says(*[messages.MaySleep()] * 20_000),
-        says(*[BrokerRequest(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(99)]),
+        says(*[BrokerRequest(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(999)]),
         says(messages.Logged(30, "x" * 20_000)),
         says(messages.Logged(10**9, "x")),
         says(lambda call: messages.Failed(call.call, "LimitReached", "x", {"limit": "any"})),
