@@ -107,7 +107,8 @@ def read_schema(table: Table | None) -> Schema:
         raise ArrowError("there is no schema")
     if table.number(0, "h"):
         raise ArrowError("its numbers are big-endian, which can't be read")
-    fields = tuple(_read_field(each, 0) for each in table.tables(1))
+    left = iter(range(len(table.data)))  # of fields, each of which takes more than a byte
+    fields = tuple(_read_field(each, 0, left) for each in table.tables(1))
     return Schema(fields, dict(_pairs(table, 2)))
 
 
@@ -116,8 +117,8 @@ def _pairs(table: Table, number: int) -> Iterator[tuple[str, str]]:
         yield pair.text(0) or "", pair.text(1) or ""
 
 
-def _read_field(table: Table, depth: int) -> Field:
-    if depth > _DEEPEST:
+def _read_field(table: Table, depth: int, left: Iterator[int]) -> Field:
+    if depth > _DEEPEST or next(left, None) is None:  # parts may be shared, and so multiply
         raise ArrowError("a column is nested too deeply")
     encoding = table.table(4)
     dictionary = None
@@ -128,7 +129,7 @@ def _read_field(table: Table, depth: int) -> Field:
     return Field(
         table.text(0) or "",
         _read_type(TYPES.get(table.number(2, "B"), "unknown"), table.table(3)),
-        tuple(_read_field(each, depth + 1) for each in table.tables(5)),
+        tuple(_read_field(each, depth + 1, left) for each in table.tables(5)),
         dictionary,
         dict(_pairs(table, 6)),
     )
