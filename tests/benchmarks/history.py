@@ -1,4 +1,7 @@
-"""The costs of the memory history alone, in milliseconds, and their goals."""
+"""The costs of the memory history alone, in milliseconds, and their goals.
+
+The guests of some rows live in this process, whose methods are timed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests import local
 from tests.benchmarks.cloudpickled import measured
 from tests.benchmarks.sides import Side
 from tests.benchmarks.table import Row
@@ -48,8 +52,8 @@ def commits(native: Side, rounds: int) -> Iterator[Row]:
     with (
         tempfile.TemporaryDirectory() as one,
         tempfile.TemporaryDirectory() as other,
-        create_sandbox(workspace=one) as large,
-        create_sandbox(workspace=other) as empty,
+        local.create_sandbox(workspace=one) as large,
+        local.create_sandbox(workspace=other) as empty,
         timed(Recorder, "commit") as taken,
     ):
         large.execute(ARRAYS)
@@ -71,7 +75,7 @@ def back_to_work(native: Side, rounds: int) -> Iterator[Row]:
     policy = ExecutionPolicy(fuel_budget=FUEL)
     with (
         tempfile.TemporaryDirectory() as folder,
-        create_sandbox(workspace=folder, policy=policy) as sandbox,
+        local.create_sandbox(workspace=folder, policy=policy) as sandbox,
         timed(GuestTurns, "_recover") as taken,
     ):
         sandbox.execute(ARRAYS)
