@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,11 @@ def install() -> None:
 @contextmanager
 def _opened(file: Any, mode: str) -> Iterator[Any]:
     """Yields a file that was given as a path or an object, and closes the one that it opens."""
-    if hasattr(file, "read") or hasattr(file, "write"):
+    if isinstance(file, io.TextIOWrapper):  # elsewhere, numpy writes to its descriptor
+        file.flush()
+        yield file.buffer
+        file.buffer.flush()
+    elif hasattr(file, "read") or hasattr(file, "write"):
         yield file
     else:
         with open(os.fspath(file), mode) as held:  # noqa: PTH123 - a path may be of bytes
