@@ -72,7 +72,8 @@ NUMBERS = {
     "with open('in.bin', 'rb') as f:\n"
     "    f.read(4); back = np.fromfile(f, a.dtype, len(a)); assert f.read() == b'end'",
     "numbers as text": "a.tofile('n.txt', sep=' '); back = np.fromfile('n.txt', a.dtype, sep=' ')",
-    "within a text": "with open('t.txt', 'w') as f: f.write('7 '); a.tofile(f, ' '); f.write(' 8')\n"
+    "within a text": "with open('t.txt', 'w') as f:\n"
+    "    f.write('7 '); a.tofile(f, ' '); f.write(' 8')\n"
     "with open('t.txt') as f: back = np.fromfile(f, a.dtype, -1, ' ')[1:-1]",
     "some of them": "a.tofile('s.bin'); back = np.fromfile('s.bin', a.dtype, count=2, offset=4)\n"
     "a = a[2:4]",
