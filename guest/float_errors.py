@@ -227,7 +227,7 @@ def _call_vectors(frame: int, how: int, vectors: int) -> bytes:
 
 
 def _count_at_once(frame: int, arguments: int, size: int) -> bytes:
-    """Sets whether a piece is done by vectors, and makes its count a multiple of what they hold.
+    """Sets whether a piece is done by vectors, and makes its count a multiple of theirs.
 
     The numbers must lie side by side; an argument may also be one number. Results may not be
     arguments of the same round, as those of `accumulate` are.

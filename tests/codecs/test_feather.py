@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.codecs.as_pyarrow import check_table, said
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 FILES = Path(__file__).parent / "feather"
@@ -28,30 +28,9 @@ def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
     return module_sandbox
 
 
-def said(sandbox: BaseSandbox, code: str) -> str:
-    """Returns the text that a cell prints, or its error."""
-    result = sandbox.execute(code)
-    return result.stdout.strip() if result.error is None else str(result.error.evalue)
-
-
-def as_numbers(kind: str, values: str) -> tuple[str, str]:
-    """A column's type, and its values without spaces: in dicts and maps with gaps, pyarrow makes
-    floats of integers, which stay integers here.
-    """
-    return kind, re.sub(r"(?<=\d)\.0(?!\d)", "", "".join(values.split()))
-
-
 @pytest.mark.parametrize("name", READ_BY_PYARROW)
 def test_a_file_is_read_as_pyarrow_reads_it(sandbox: BaseSandbox, name: str) -> None:
-    code = f"df = pd.read_feather('{name}.feather')\n"
-    code += "found = {c: [str(df[c].dtype), repr(df[c].tolist())] for c in df.columns}\n"
-    code += "import json; print(json.dumps([repr(df.index.tolist()), found]))"
-    index, columns = json.loads(said(sandbox, code))
-    wanted = READ_BY_PYARROW[name]
-    assert index == wanted["index"]
-    assert {name: as_numbers(*each) for name, each in columns.items()} == {
-        name: as_numbers(*each) for name, each in wanted["columns"].items()
-    }
+    check_table(sandbox, f"pd.read_feather('{name}.feather')", READ_BY_PYARROW[name])
 
 
 @pytest.mark.parametrize("how", ["lz4", "zstd", "uncompressed"])

@@ -110,7 +110,7 @@ def corpus() -> Path:
 
 @pytest.fixture(scope="module")
 def read_by_pyarrow(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What pandas with pyarrow reads of each file."""
+    """Returns the content of each file, as pandas reads it with pyarrow."""
     environment = BUILD / "pyarrow"
     python = str(environment / "bin" / "python")
     if not (environment / "done").exists():
