@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.codecs.as_pyarrow import said
 from wasm_kernel import BaseSandbox
 
 SETUP = """
@@ -29,12 +30,6 @@ def found(*args, **options):
 def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
     module_sandbox.execute(SETUP)
     return module_sandbox
-
-
-def said(sandbox: BaseSandbox, code: str) -> str:
-    """Returns the text that a cell prints, or its error."""
-    result = sandbox.execute(code)
-    return result.stdout.strip() if result.error is None else str(result.error.evalue)
 
 
 def test_a_frame_is_written_into_folders_named_by_its_values(sandbox: BaseSandbox) -> None:

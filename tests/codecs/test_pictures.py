@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.codecs.as_pyarrow import said
 from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -27,12 +28,6 @@ def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
     for path in PICTURES.iterdir():
         shutil.copy(path, begun.workspace_path)
     return module_sandbox
-
-
-def said(sandbox: BaseSandbox, code: str) -> str:
-    """Returns the text that a cell prints, or its error."""
-    result = sandbox.execute(code)
-    return result.stdout.strip() if result.error is None else str(result.error.evalue)
 
 
 @pytest.mark.parametrize(
