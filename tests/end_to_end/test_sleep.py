@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +15,7 @@ from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_widgets import SLIDER, Page, texts
 from tests.end_to_end.watcher import Watcher
 from tests.faces import PATIENCE, wait_for
-from tests.private import private_of
-from wasm_kernel.linux.locks import try_lock, unlock, wait_lock
+from wasm_kernel import get_session_sandbox
 
 WITH_A_WORKER = 3
 """The processes below a kernel: its broker, the process that forks workers, and its worker."""
@@ -136,24 +133,9 @@ def test_a_kernel_that_ends_in_its_sleep_leaves_what_it_would_awake(
     assert kernel.run("globals().get('x')")["value"] == found
 
 
-def test_a_kernel_sleeps_on_its_variables_although_another_looked_at_that_moment(
+def test_nobody_else_takes_a_kernels_variables_while_it_has_no_worker(
     start: Starting, root: Path
 ) -> None:
-    """Before, the next kernel of the session could take them."""
-    kernel = start(session_id="mine")
-    kernel.run("x = 1")
-    lock = os.open(private_of(root / "mine") / "lock", os.O_RDWR)
-    assert wait_lock(lock, PATIENCE), "the worker leaves, and does not keep it"
-    time.sleep(0.05)
-    unlock(lock)
-    fall_asleep(kernel)
-    time.sleep(1)
-    assert not try_lock(lock)
-    os.close(lock)
-    assert kernel.run("x")["value"] == "1"
-
-
-def test_another_kernel_of_the_session_does_not_take_a_sleepers_variables(start: Starting) -> None:
     first = start(session_id="shared", resume="always")
     first.run("x = 1")
     fall_asleep(first)
@@ -161,4 +143,7 @@ def test_another_kernel_of_the_session_does_not_take_a_sleepers_variables(start:
     said = second.run("globals().get('x')")
     assert said["value"] == ""
     assert "This session is already open" in said["stderr"]
+    second.end()
+    with get_session_sandbox("shared", workspace_root=root) as program:
+        assert program.execute("print(globals().get('x'))").stdout == "None\n"
     assert first.run("x")["value"] == "1"

@@ -13,6 +13,7 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.locks import (
     HistoryLock,
     Holder,
+    OwnerLock,
     PresenceLock,
     Resume,
     begins_anew,
@@ -117,6 +118,47 @@ def test_a_history_has_one_keeper(lock_of: Callable[[], HistoryLock]) -> None:
     first.release()
     assert second.take()
     second.release()
+
+
+def test_a_history_is_kept_for_the_kernel_that_owns_it(
+    lock_of: Callable[[], HistoryLock], private: Folder
+) -> None:
+    """A kernel's worker has ended, and its next one has not begun."""
+    owner, second_kernel = OwnerLock(private), OwnerLock(private)
+    assert owner.take()
+    assert owner.take()
+    assert not second_kernel.take()
+    stranger, worker = lock_of(), lock_of()
+    assert not stranger.take()
+    assert worker.take(is_owned=True)
+    worker.release()
+    owner.close()
+    assert second_kernel.take()
+    second_kernel.close()
+    assert stranger.take()
+    stranger.release()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_kernel_that_ends_in_its_sleep_has_crashed_unless_it_notes_its_end(
+    lock_of: Callable[[], HistoryLock], private: Folder, has_ended: bool
+) -> None:
+    owner = OwnerLock(private)
+    owner.take()
+    worker, later, last = lock_of(), lock_of(), lock_of()
+    worker.take(is_owned=True)
+    worker.settled()
+    worker.release(asleep=True)
+    if has_ended:
+        owner.note_ended()
+    owner.close()
+    assert later.take()
+    assert later.wants(Resume.CRASH) is not has_ended
+    later.settled()
+    later.release(asleep=True)
+    assert last.take()
+    assert last.wants(Resume.CRASH), "a note is of one end"
+    last.release()
 
 
 def test_a_keeper_learns_how_the_last_one_ended(lock_of: Callable[[], HistoryLock]) -> None:

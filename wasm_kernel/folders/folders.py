@@ -99,6 +99,7 @@ class SandboxFolders:
         reopened: Whether a notebook's new kernel reopened it; then a notice lists what was kept.
         verified: The stamps of the state's contents whose digest was checked, by name. With those
             of an earlier process of this session, the next one need not read all contents.
+        owned: Whether this process's kernel has the session's `OwnerLock`.
         notebook: The guest's view of the notebook's folder, with the workspace over it; None if
             the guest is not shown it.
     """
@@ -141,6 +142,7 @@ class SandboxFolders:
         self.notices: tuple[str, ...] = self._notices() if found.made else ()
         self.reopened = False
         self.verified: dict[str, tuple[int, ...]] = {}
+        self.owned = False
         self.notebook: Preopen | None = None
 
     @classmethod

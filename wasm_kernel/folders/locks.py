@@ -1,8 +1,10 @@
-"""A session's two locks: one for the process that keeps its history, one shared by all its users.
+"""A session's three locks: of the process that keeps its history, of the kernel that owns it, and
+one shared by all its users.
 
-One process at a time keeps a session's history. Any number of processes may use the session, such
-as a second kernel on it, or a sandbox that has not begun yet; a process that removes it must be
-alone. Both locks lie in the session's private folder. A process that checks for users holds the
+One process at a time keeps a session's history. A kernel does so by its worker, and owns the
+session while it sleeps, too. Any number of processes may use the session, such as a second kernel
+on it, or a sandbox that has not begun yet; a process that removes it must be alone. The locks lie
+in the session's private folder. A process that checks for users holds the
 lock of the folder itself, since a lock can't be checked without being taken or lost for an instant.
 """
 
@@ -21,11 +23,13 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.places import UPKEEP, in_state, upkeep_name
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.locks import FileLock, try_lock, unlock, wait_lock
 
 LOCK = "lock"
 """The file in the private folder that the keeper of the history has locked."""
+OWNER = "owner"
+"""The file in the private folder that the session's kernel has locked, with or without a worker."""
 PRESENT = "present"
 """The file in the private folder on which every user of the workspace has a shared lock."""
 HOLDER = "holder"
@@ -37,7 +41,8 @@ SERVED = "service.json"
 _SERVICES = ".services"  # a file of a root's upkeep; each living service has a shared lock on it
 _HOLDER_BYTES = 4096
 _LEAVING_SECONDS = 10.0  # for the worker of a killed process to stop its cell
-_WAIT_SECONDS = 0.1  # a check for users has the lock for an instant
+_WAIT_SECONDS = 0.1  # a check for users or for an owner has the lock for an instant
+_ENDED = b"ended"  # in the owner's file, until the next keeper has read it
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
 
@@ -109,17 +114,18 @@ class HistoryLock:
         self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
         self._slept = False
 
-    def take(self) -> bool:
-        """Takes the lock; returns False if another living process has it.
+    def take(self, *, is_owned: bool = False) -> bool:
+        """Takes the lock; returns False if another living process has it, or owns the session.
 
-        Call `settled` when the history is ready: until then, another process would find the record
-        as this one did.
+        With `is_owned`, the owner is this process's own kernel. Call `settled` when the history is
+        ready: until then, another process would find the record as this one did.
         """
-        self.held = self._lock.acquire(_WAIT_SECONDS)
+        self.held = (is_owned or not _has_owner(self._folder)) and self._lock.acquire(_WAIT_SECONDS)
         if self.held:
             found = self._noted = Holder.of(self._folder)
             self.crashed, self.forked, self._begins_anew = found.alive, found.forked, found.anew
-            self.evicted, self._slept = found.evicted, found.asleep
+            self.evicted = found.evicted
+            self._slept = found.asleep and not _owner_has_ended(self._folder)
             self._note(alive=True)
         return self.held
 
@@ -127,6 +133,7 @@ class HistoryLock:
         """Clears the last holder's requests, which are done."""
         if self.held:
             self._note(anew=False, forked=False, evicted="", asleep=False)
+            _forget_owner(self._folder)
             self._is_settled = True
 
     def _note(self, **changes: bool | str) -> None:
@@ -162,6 +169,51 @@ class HistoryLock:
                 with contextlib.suppress(OSError):
                     self._note(alive=False, asleep=asleep)
             self._lock.release()
+
+
+class OwnerLock:
+    """A kernel's lock on its session, which it keeps while it has no worker. Any thread may use it.
+
+    It has one open file for it: a confined kernel can't open another.
+    """
+
+    def __init__(self, private: Folder) -> None:
+        self._descriptor = private.open_regular(OWNER, os.O_RDWR | os.O_CREAT)
+
+    def take(self) -> bool:
+        """Takes the lock, if no other kernel owns the session; returns whether this one does."""
+        with suppress(OSError):  # a file system without locks: a session has no history there
+            return wait_lock(self._descriptor, _WAIT_SECONDS)
+        return False
+
+    def note_ended(self) -> None:
+        """Notes that a kernel that sleeps has ended, and not crashed."""
+        with suppress(OSError):  # the next kernel finds it as after a crash
+            os.pwrite(self._descriptor, _ENDED, 0)
+
+    def close(self) -> None:
+        """Releases the lock."""
+        os.close(self._descriptor)
+
+
+def _has_owner(private: Folder) -> bool:
+    try:
+        with closing_fd(private.open_regular(OWNER, os.O_RDWR)) as owner:
+            return not wait_lock(owner, _WAIT_SECONDS)
+    except OSError:  # no kernel has had it; or a file system without locks
+        return False
+
+
+def _owner_has_ended(private: Folder) -> bool:
+    with suppress(OSError), closing_fd(private.open_regular(OWNER, os.O_RDONLY)) as owner:
+        return os.pread(owner, len(_ENDED), 0) == _ENDED
+    return False
+
+
+def _forget_owner(private: Folder) -> None:
+    """Removes the note of an owner that has ended."""
+    with suppress(OSError), closing_fd(private.open_regular(OWNER, os.O_RDWR)) as owner:
+        os.ftruncate(owner, 0)
 
 
 def note_forked(private: Folder) -> None:

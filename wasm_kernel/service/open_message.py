@@ -87,6 +87,7 @@ class OpenChanges(Struct, frozen=True):
     notices: tuple[str, ...]
     count: Number
     told: bool
+    is_owned: bool
 
 
 class Open(Struct, frozen=True, tag_field="kind", tag="open"):
@@ -110,6 +111,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
         count: The least number of its next cell. A cell that was lost with its worker may have the
             number before, and only the service knows of it.
         told: Whether an error has named the variables that are kept, after the last worker's end.
+        is_owned: Whether the sandbox's kernel has the session's `OwnerLock`.
         kernel: What a kernel's cells may ask of the host; None for other sandboxes.
         functions: The functions of the sandbox's owner that cells may call.
     """
@@ -131,6 +133,7 @@ class Open(Struct, frozen=True, tag_field="kind", tag="open"):
     door: Door = Door.PROGRAM
     count: Number = 1
     told: bool = False
+    is_owned: bool = False
     kernel: KernelSession | None = None
     functions: Offered = ()
 

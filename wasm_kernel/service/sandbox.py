@@ -421,7 +421,6 @@ class Sandbox:
         """
         if anew and not (self.closed or self._is_copy):
             self._put_away_anew(why)
-        self._home.closing(self)
         try:
             if not self._is_copy and self.worker.sleep(why):
                 self.worker.wait_asleep()

@@ -345,6 +345,7 @@ def _opened(
     """Returns the folders of a sandbox, and its session if it belongs to one."""
     if opened.folders is not None:
         folders, name = SandboxFolders.again(opened.folders), opened.session_id
+        folders.owned = opened.is_owned
         return folders, LastUse.of(name, folders, logger) if name else None
     root = SessionsRoot(opened.root, opened.private_root)
     # `known`: the session logs nothing of it, and a deleted one does not come back empty

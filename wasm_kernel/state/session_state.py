@@ -114,7 +114,7 @@ class SessionState:
     def _history(self, others: Iterator[BaseImage]) -> History:
         for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
-        if not self._lock.take():
+        if not self._lock.take(is_owned=self._folders.owned):
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, self.image.id)
         state = self._folders.private.enter(STATE, make=True)

@@ -192,7 +192,7 @@ class WasmKernelApp(ConfiguredApp):
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(self._broker, handlers, confinement))
-        opened = self._opened(home.new, session, opening, place, policy)
+        opened = home.owned(self._opened(home.new, session, opening, place, policy))
         source.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()

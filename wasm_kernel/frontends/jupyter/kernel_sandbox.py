@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import (
     Cell,
     Listener,
@@ -20,9 +17,8 @@ from wasm_kernel.execution.interfaces import (
     OfferedMessage,
     ProcessUsage,
 )
-from wasm_kernel.folders.locks import LOCK
+from wasm_kernel.folders.locks import OwnerLock
 from wasm_kernel.linux.broker import Broker, Handlers
-from wasm_kernel.linux.locks import unlock, wait_lock
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
@@ -41,8 +37,6 @@ Note = Callable[[str], None]
 
 AWAKE_SECONDS = 60.0
 """Seconds without a message after which a kernel sleeps."""
-
-_LOCK_SECONDS = 0.2  # a kernel of the session that starts has the lock for an instant
 
 
 class KernelSandbox(Protocol):
@@ -104,8 +98,8 @@ class KernelSandboxFactory(Protocol):
 class KernelHome(ProgramHome):
     """The home of a kernel's sandbox, whose broker handles the requests of its worker.
 
-    Without a worker it holds the history's lock: no other process may go on with the variables of a
-    kernel that sleeps. Make it before this process is confined.
+    It owns the session: no other process may go on with the variables of a kernel that sleeps. Make
+    it before this process is confined.
     """
 
     def __init__(self, session: Session, source: WorkerSource, handlers: Handlers) -> None:
@@ -113,36 +107,28 @@ class KernelHome(ProgramHome):
         self._session = session
         self._source = source
         self._outside = handlers
-        self._lock = session.folders.private.open_regular(LOCK, os.O_RDWR | os.O_CREAT)
-        self._is_asleep, self._closing = False, threading.Lock()
-
-    def release(self, session: SessionWorker) -> None:
-        """Notes that the session's worker has ended."""
-        super().release(session)
-        if session.why_closed:
-            return
-        self._is_asleep = session.leaving_seconds >= 0  # otherwise the worker was lost
-        with suppress(OSError):  # a file system without locks
-            wait_lock(self._lock, _LOCK_SECONDS)
-
-    def closing(self, sandbox: Sandbox) -> None:
-        """Wakes a session that sleeps, to note that its kernel has ended.
-
-        Without that note, the next kernel finds it as after a crash of this one.
-        """
-        with self._closing:  # the end of the process must not overtake a shutdown
-            if self._is_asleep:
-                with suppress(WasmKernelError):
-                    sandbox.start().result()
+        self._owner, self._has_closed = OwnerLock(session.folders.private), False
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for the session."""
-        self._is_asleep = False
         self._workers.add(session)
-        worker = self._source.spawn(session.opened, progress)
-        with suppress(OSError):  # as late as can be: the worker takes the lock in a moment
-            unlock(self._lock)
-        return worker
+        session.opened = self.owned(session.opened)
+        return self._source.spawn(session.opened, progress)
+
+    def owned(self, opened: Open) -> Open:
+        """Returns the message for the next worker, which says whether the kernel owns the session.
+
+        It may own it later, when another kernel of the session has ended.
+        """
+        return replace(opened, is_owned=self._owner.take())
+
+    def closed(self, sandbox: Sandbox) -> None:
+        """Closes the session and its folders; a kernel that slept has ended, and not crashed."""
+        if not self._has_closed:
+            self._has_closed = True
+            self._owner.note_ended()
+            self._owner.close()
+        super().closed(sandbox)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the worker's requests, which log what they did."""
