@@ -10,6 +10,7 @@ import stat
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -417,8 +418,7 @@ def rewritten(
     with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
         for info in islice(old, only):
             skipped = not image and info.name == "memory/image"
-            content = None if skipped else old.extractfile(info)
-            data = content.read() if content else b""
+            data = b"" if skipped else content_of(old, info)
             if info.name == "manifest.json":
                 manifest = json.loads(data)
                 manifest["memory"] |= memory
@@ -427,6 +427,15 @@ def rewritten(
                 data = data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
             put(new, info, data)
     return target
+
+
+def content_of(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    """The content of a member, empty if it has none.
+
+    In one piece, `tarfile` copies what it has read so far at each of the base image's holes.
+    """
+    content = archive.extractfile(info)
+    return b"" if content is None else b"".join(iter(partial(content.read, 1 << 20), b""))
 
 
 def put(new: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
