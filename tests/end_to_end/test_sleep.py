@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.end_to_end.real_kernel import RealKernel
 from tests.end_to_end.test_widgets import SLIDER, Page, texts
 from tests.end_to_end.watcher import Watcher
 from tests.faces import PATIENCE, wait_for
-from wasm_kernel import get_session_sandbox
+from wasm_kernel import SessionInUse, export_session, get_session_sandbox, prune_sessions
 
 WITH_A_WORKER = 3
 """The processes below a kernel: its broker, the process that forks workers, and its worker."""
@@ -147,3 +148,32 @@ def test_nobody_else_takes_a_kernels_variables_while_it_has_no_worker(
     with get_session_sandbox("shared", workspace_root=root) as program:
         assert program.execute("print(globals().get('x'))").stdout == "None\n"
     assert first.run("x")["value"] == "1"
+
+
+def test_the_session_of_a_kernel_that_sleeps_is_in_use(
+    start: Starting, root: Path, tmp_path: Path
+) -> None:
+    session_id = str(uuid.uuid4())
+    kernel = start(session_id=session_id)
+    kernel.run("x = 1")
+    fall_asleep(kernel)
+    with pytest.raises(SessionInUse):
+        export_session(session_id, tmp_path / "session.tar.gz", root)
+    pruned = prune_sessions(0, root)
+    assert (pruned.deleted_sessions, [*pruned.in_use]) == ([], [session_id])
+    assert kernel.run("x")["value"] == "1"
+
+
+def test_a_mount_that_was_swapped_under_a_sleeping_kernel_is_not_followed(
+    start: Starting, tmp_path: Path
+) -> None:
+    shared, secret = tmp_path / "shared", tmp_path / "secret"
+    for folder in (shared, secret):
+        folder.mkdir()
+        (folder / "file").write_text(folder.name)
+    kernel = start(mounts=f"{shared}:/data")
+    assert kernel.run("print(open('/data/file').read())")["stdout"] == "shared\n"
+    fall_asleep(kernel)
+    shared.rename(tmp_path / "away")
+    shared.symlink_to(secret)
+    assert "secret" not in kernel.run("print(open('/data/file').read())")["stdout"]
