@@ -37,6 +37,7 @@ from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
+from wasm_kernel.service import messages
 from wasm_kernel.service.sandbox import Sandbox
 
 Gate = Callable[[Callable[[str], None]], None]
@@ -152,6 +153,11 @@ class FakeSandbox:
         """The comms in `open_comms` of the namespace."""
         self.start()
         return self._thread.submit(lambda: dict(self._namespace.get("open_comms", {})))
+
+    def call(self, request: messages.Asked) -> Future[Any]:
+        """Hands the request to `on_call(request)` of the namespace."""
+        self.start()
+        return self._thread.submit(lambda: self._namespace["on_call"](request))
 
     def show_notes(self, page: Callable[[str], None]) -> None:
         """Does nothing, since nothing outlives the variables here."""

@@ -8,7 +8,7 @@ const MOST_MATCHES = 500, MOST_CELLS = 10_000, MOST_CHARACTERS = 1000;
 const PATH = /([\p{ID_Start}$_][\p{ID_Continue}$]*(?:\??\.[\p{ID_Start}$_][\p{ID_Continue}$]*)*)\??\.([\p{ID_Continue}$]*)$/u;
 const WORD = /[\p{ID_Start}$_][\p{ID_Continue}$]*$/u;
 const WHOLE = /[\p{ID_Start}$_][\p{ID_Continue}$.]*$/u;
-const COMMANDS = "checkpoint checkpoints fork fuel history_tree npm policy redo restore session_info session_path session_publish undo".split(" ");
+const COMMANDS = "checkpoint checkpoints fork fuel npm policy redo restore session_info session_path session_publish timeline undo".split(" ");
 const KEYWORDS = (
   "async await break case catch class const continue debugger default delete do else export extends false finally for " +
   "function if import in instanceof let new null of return static super switch this throw true try typeof undefined " +

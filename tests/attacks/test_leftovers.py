@@ -137,7 +137,7 @@ def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) 
     kept = one.run(code, timeout_seconds=LIMIT).success
     assert "Checkpoint 'here'" in one.says("%checkpoint here")
     assert one.run("%checkpoints").outputs
-    assert one.run("%history_tree").outputs
+    assert one.run("%timeline").outputs
     if kept:
         assert ended(one, "%undo").startswith("Undone: In[")
     else:

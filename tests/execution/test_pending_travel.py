@@ -57,7 +57,7 @@ def test_each_name_of_one_cell_is_given(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["%undo 99", "%checkpoints", "%history_tree", "%checkpoint a", "%restore nowhere"]
+    "code", ["%undo 99", "%checkpoints", "%timeline", "%checkpoint a", "%restore nowhere"]
 )
 def test_a_cell_that_only_asks_is_not_one_to_undo(sandbox: Sandbox, code: str) -> None:
     sandbox.execute(code)
@@ -139,7 +139,7 @@ def test_a_crash_of_the_asking_cell_is_no_reason_to_do_more(sandbox: Sandbox) ->
 def test_the_tree_shows_branches(sandbox: Sandbox) -> None:
     sandbox.undo(2)
     sandbox.execute("x = 'branch'")
-    [shown] = sandbox.execute("%history_tree").outputs
+    [shown] = sandbox.execute("%timeline").outputs
     text = shown.data["text/plain"]
     assert "├─● In[2]" in text
     assert "│ ● In[3]" in text

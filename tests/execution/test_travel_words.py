@@ -21,7 +21,7 @@ from wasm_kernel.guests.python.cells import PythonCell
         ),
         ("%undo 99", [CommandLine("undo", "99")]),
         ("%checkpoint\n%checkpoints", [CommandLine("checkpoint"), CommandLine("checkpoints")]),
-        ("%history_tree", [CommandLine("history_tree")]),
+        ("%timeline", [CommandLine("timeline")]),
         ("%redo\n#", [CommandLine("redo")]),
     ],
 )

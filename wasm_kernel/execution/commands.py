@@ -45,7 +45,7 @@ from wasm_kernel.wasi_files.changes import FileChanges
 
 _TEXT_MOST = 250_000  # characters: the parser takes some 2 us each, while the guest waits
 
-LISTS = frozenset({"checkpoints", "history_tree"})
+LISTS = frozenset({"checkpoints", "timeline"})
 TRAVELS = LISTS | {"undo", "redo", "restore", "checkpoint"}
 """The commands that need no guest: the host alone runs a cell of only such commands.
 

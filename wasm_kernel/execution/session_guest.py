@@ -160,10 +160,21 @@ class SessionGuest:
         """Names the current state of memory, as `Sandbox.checkpoint`."""
         return self.between_cells(lambda: self._runner.name(checked_name(name)))
 
+    def forget_name(self, name: str) -> Future[None]:
+        """Takes a name from its state."""
+        return self.between_cells(lambda: self._runner.state.forget_name(name))
+
     def states(self) -> Future[list[Checkpoint]]:
         """Returns the states that memory can be brought back to, oldest first."""
-        runner = self._runner
-        return self.between_cells(lambda: [Checkpoint(**row) for row in runner.state.tree.rows()])
+        return self.between_cells(lambda: self.states_now()[0])
+
+    def states_now(self) -> tuple[list[Checkpoint], tuple[int, ...]]:
+        """Returns the states, and the numbers of those that can be redone, latest last.
+
+        The guest's thread calls it.
+        """
+        tree = self._runner.state.tree
+        return [Checkpoint(**row) for row in tree.rows()], tree.undone
 
     def travel(self, request: TravelRequest) -> Future[Travelled]:
         """Brings memory to another state."""

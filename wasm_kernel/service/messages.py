@@ -127,6 +127,16 @@ class Checkpoints(_Message, frozen=True, tag="checkpoints"):
     """Asks for the states that memory can be brought back to."""
 
 
+class Forget(_Message, frozen=True, tag="forget"):
+    """Asks the worker to take a name from its state."""
+
+    name: str
+
+
+class Timeline(_Message, frozen=True, tag="timeline"):
+    """Asks for the states as a tree, and the state that a redo leads to."""
+
+
 class Fork(_Message, frozen=True, tag="fork"):
     """Asks the worker to fork the session into new sessions of these ids."""
 
@@ -134,7 +144,9 @@ class Fork(_Message, frozen=True, tag="fork"):
     reseed: bool
 
 
-Asked = Start | Execute | Query | Comm | Comms | Travel | Name | Checkpoints | Fork
+Asked = (
+    Start | Execute | Query | Comm | Comms | Travel | Name | Forget | Checkpoints | Timeline | Fork
+)
 """The requests that a call can carry; `REPLIES` has the type of each one's reply."""
 
 
@@ -264,6 +276,13 @@ class CellResult(Struct, frozen=True):
     reply: Object
 
 
+class States(Struct, frozen=True):
+    """The states of a session's history; `redo` is the one that a redo leads to, 0 for none."""
+
+    states: list[Checkpoint]
+    redo: Annotated[int, Meta(ge=0, le=2**31)] = 0
+
+
 REPLIES: Mapping[type[Struct], Any] = {
     Start: None,
     Execute: CellResult,
@@ -272,7 +291,9 @@ REPLIES: Mapping[type[Struct], Any] = {
     Comms: dict[str, str],
     Travel: Travelled,
     Name: None,
+    Forget: None,
     Checkpoints: list[Checkpoint],
+    Timeline: States,
     Fork: list[str],
 }
 

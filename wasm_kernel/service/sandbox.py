@@ -195,7 +195,7 @@ class Sandbox:
             SandboxClosed: the sandbox is closed.
         """
         is_ready = self.worker.is_up and not self._changes
-        return done() if is_ready else self._call(messages.Start(), progress=progress)
+        return done() if is_ready else self.call(messages.Start(), progress=progress)
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """Asks the guest a question: `complete`, `inspect`, `is_complete` or `history`.
@@ -203,7 +203,7 @@ class Sandbox:
         The request and the reply are those of `runtimes/PROTOCOL.md`. After `policy.query_seconds`
         a query is interrupted, and stopped if it goes on. A query leaves nothing behind.
         """
-        return self._call(messages.Query(dict(request)))
+        return self.call(messages.Query(dict(request)))
 
     def comm(
         self,
@@ -220,7 +220,7 @@ class Sandbox:
         `parent` has the fields of the carrying message that the guest may know: `msg_id`,
         `msg_type`.
         """
-        return self._call(messages.Comm(message, dict(parent or {})), listener)
+        return self.call(messages.Comm(message, dict(parent or {})), listener)
 
     def offer(self, offered: OfferedMessage) -> None:
         """Lets the running cell take a message while it awaits something.
@@ -231,7 +231,7 @@ class Sandbox:
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """Returns the target of each open comm, by the comm's id."""
-        return self._call(messages.Comms(), listener)
+        return self.call(messages.Comms(), listener)
 
     def process_usage(self) -> ProcessUsage:
         """Returns the resources that its workers use, and have used."""
@@ -248,11 +248,11 @@ class Sandbox:
         Raises:
             TravelError: the name can't be used.
         """
-        self._call(messages.Name(name)).result()
+        self.call(messages.Name(name)).result()
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
-        found: list[Checkpoint] = self._call(messages.Checkpoints()).result()
+        found: list[Checkpoint] = self.call(messages.Checkpoints()).result()
         return found
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
@@ -300,7 +300,7 @@ class Sandbox:
         return self._travel(TravelRequest("rollback", files=files))
 
     def _travel(self, request: TravelRequest) -> Travelled:
-        done: Travelled = self._call(messages.Travel(request)).result()
+        done: Travelled = self.call(messages.Travel(request)).result()
         return done
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> Sequence[Sandbox]:
@@ -339,10 +339,9 @@ class Sandbox:
     def fork_into(self, names: Sequence[str], *, reseed: bool) -> list[str]:
         """Forks this session into new sessions of these ids. For its home.
 
-        Returns the notice for the first cell of each, such as which files were left out. Raises
-        `ForkError`.
+        Returns the notice for each one's first cell, such as files left out. Raises `ForkError`.
         """
-        notices: list[str] = self._call(messages.Fork(tuple(names), reseed)).result()
+        notices: list[str] = self.call(messages.Fork(tuple(names), reseed)).result()
         return notices
 
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
@@ -469,12 +468,13 @@ class Sandbox:
         """True in a process that was forked from the sandbox's own."""
         return os.getpid() != self._process
 
-    def _call(
+    def call(
         self,
         request: messages.Asked,
         listener: Listener | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Future[Any]:
+        """Sends a request to the worker; the future has its reply. For front ends and homes."""
         pending = PendingCall(request, self.policy, listener, progress)
         self._send(pending)
         return pending.future

@@ -282,13 +282,22 @@ class _Worker:
                 served = guest.travel(request.request)
             case messages.Name():
                 served = guest.name_state(request.name)
+            case messages.Forget():
+                served = guest.forget_name(request.name)
             case messages.Checkpoints():
                 served = guest.states()
+            case messages.Timeline():
+                served = guest.between_cells(self._timeline)
             case messages.Fork():
                 served = guest.between_cells(lambda: self._fork(request))
             case _:
                 assert_never(request)
         return served
+
+    def _timeline(self) -> messages.States:
+        """Returns the states, on the guest's thread."""
+        states, undone = self._guest.states_now()
+        return messages.States(states, undone[-1] if undone else 0)
 
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns the notice for each one's first cell."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,7 +25,7 @@ from wasm_kernel.guests.base import (
     CommandLine,
     CommandRefused,
 )
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, plain_name
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions import ids
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 FORK = "fork"
 _TAKEN = "there is a session of that id already"
+_HOMELESS = "the kernel does not know in which folder its notebook lies"
+_UNBOUND = "its notebook can't be given to it: {why} `wasm-kernel sessions bind {id}` can"
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"
     "In a terminal, make a notebook that opens it{cells}, or open a console on it:\n"
@@ -52,11 +55,14 @@ _LOST = "the cell did not come to its end."
 class ForkSession(Struct, frozen=True):
     """A request to fork a session, which waits with everything on disk.
 
-    `session_id` is the fork's id; with `reseed`, the fork's guest draws other random numbers.
+    `session_id` is the fork's id; with `reseed`, the fork's guest draws other random numbers. If
+    `notebook` is the name of a file beside the parent's notebook, the fork belongs to that one.
+    Only a front end gives a name: a worker's request must lose it.
     """
 
     session_id: str
     reseed: bool
+    notebook: str = ""
 
 
 class Forked(Struct, frozen=True):
@@ -66,12 +72,16 @@ class Forked(Struct, frozen=True):
 
 
 def fork_session(
-    root: SessionsRoot, lineage: Lineage, policy: ExecutionPolicy | None = None
+    root: SessionsRoot,
+    lineage: Lineage,
+    policy: ExecutionPolicy | None = None,
+    folder: Callable[[], Path | None] = lambda: None,
 ) -> Callable[[ForkSession, Task], Forked]:
     """Returns the handler of `ForkSession`.
 
     It makes copies only of the session that is the parent in `lineage`. All forks of the family
     together have the limits of one session under the policy; with None they have no limits.
+    `folder` returns the folder in which the parent's notebook lies, if it is known.
     """
     parent = ids.checked(lineage.parent)
 
@@ -86,6 +96,9 @@ def fork_session(
         name = ids.checked(request.session_id)
         if os.path.lexists(root.path / name):
             raise ForkError(_TAKEN)
+        beside = folder() if request.notebook else None
+        if request.notebook and beside is None:
+            raise ForkError(_HOMELESS)
         try:
             with Folder.open(root.path) as top, top.enter(parent) as here, ExitStack() as held:
                 own = root.folders_of(parent, here)
@@ -103,9 +116,22 @@ def fork_session(
             raise ForkError(_TAKEN) from None
         except OSError as problem:
             raise ForkError(describe(problem)) from problem
+        if beside is not None:
+            _give(root, name, beside / plain_name(request.notebook))
         return Forked(texts.left_out(left_out) if left_out else "")
 
     return fork
+
+
+def _give(root: SessionsRoot, session: str, notebook: Path) -> None:
+    """Binds a notebook to a fork; raises `ForkError`."""
+    from wasm_kernel.sessions.notebooks import bind
+
+    try:
+        bind(root, session, notebook)
+    except (OSError, WasmKernelError) as problem:
+        why = describe(problem) if isinstance(problem, OSError) else str(problem)
+        raise ForkError(_UNBOUND.format(why=why, id=session)) from problem
 
 
 def log_fork(logger: SandboxLogger, root: SessionsRoot, parent: str, fork: str) -> None:

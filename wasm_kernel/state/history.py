@@ -280,6 +280,12 @@ class History:
         with self.lock:
             self.tree = replace(self.tree, names={**self.tree.names, name: commit_id})
 
+    def forget_name(self, name: str) -> None:
+        """Takes a name from its commit, which may then be folded away. Call `save`."""
+        with self.lock:
+            names = {each: one for each, one in self.tree.names.items() if each != name}
+            self.tree = replace(self.tree, names=names)
+
     def use_count(self, count: int) -> None:
         """Notes the next execution count after a cell that left no commit. Call `save`."""
         with self.lock:

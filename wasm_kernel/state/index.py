@@ -147,7 +147,7 @@ class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True, omit_def
 
 
 class Name(Struct, frozen=True, tag="name", forbid_unknown_fields=True):
-    """The record of a state's name; it takes the name from any other state."""
+    """The record of a state's name; it takes the name from any other state. 0 is no state."""
 
     name: str
     id: Id

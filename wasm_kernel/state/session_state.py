@@ -444,6 +444,14 @@ class SessionState:
         if self.history.on_disk and self.history.waiting:
             raise HistoryError(texts.unwritten(names))
 
+    def forget_name(self, name: str) -> None:
+        """Takes a name from its state; `TravelError` if no state has it."""
+        if name not in self.tree.names:
+            raise TravelError(f"There is no checkpoint {name[:80]!r}; nothing was changed.")
+        self.history.forget_name(name)
+        self._live().save()
+        self._live().sync()
+
     # -- forks
 
     def wait_saved(self, instance: Instance) -> None:

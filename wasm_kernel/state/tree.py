@@ -20,6 +20,7 @@ NAMES_MOST = 1000
 _UNDONE_MOST = 1000  # states that repeated redos can reach
 _NAME = r"[\w][\w .+-]{0,63}"
 _CELL = r"(?:In ?)?\[?(\d{1,10})\]?"
+_STATE = r"#(\d{1,10})"  # no name begins like that
 
 
 class Travel(Struct, frozen=True):
@@ -132,12 +133,15 @@ class Tree(Struct, frozen=True):
     def records_since(self, before: Tree, head: Head) -> tuple[Record, ...]:
         """Returns the records to append to an index of the tree `before` with the last head `head`.
 
-        A name is never taken back: readers of the index ignore names of dropped commits.
+        A name that was taken back is recorded as that of no commit. Names of dropped commits are
+        not recorded: readers of the index ignore them.
         """
         dropped = tuple(sorted(before.commits.keys() - self.commits.keys()))
         records: list[Record] = [Drop(dropped)] if dropped else []
         records += [c for one, c in self.commits.items() if before.commits.get(one) is not c]
         records += [Name(n, one) for n, one in self.names.items() if before.names.get(n) != one]
+        gone = before.names.keys() - self.names.keys()
+        records += [Name(name, 0) for name in sorted(gone) if before.names[name] in self.commits]
         is_there = head.position(self.commits) == (self.head, self.undone)
         if not is_there or head.count != self.count:
             records.append(self.head_record())
@@ -152,8 +156,9 @@ class Tree(Struct, frozen=True):
     def plan(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travel:
         """Plans a travel, without making it; `TravelError` if it is impossible.
 
-        `name` is the checkpoint, or the number of the cell, to restore. With `files` and no name, a
-        restore brings only files back, as they were after the last cell that left a state.
+        `name` is the checkpoint, the number of the cell, or `#` with the number of the commit, to
+        restore. With `files` and no name, a restore brings only files back, as they were after the
+        last cell that left a state.
         """
         if how == "undo":
             travel = self._undo(cells)
@@ -199,7 +204,10 @@ class Tree(Struct, frozen=True):
         return Travel(target, tuple(reversed(back)), self.undone[:-1])
 
     def _restore(self, where: str) -> Travel:
+        numbered = re.fullmatch(_STATE, where)
+        commit = self.commits.get(int(numbered[1])) if numbered is not None else None
         target = self.names.get(where) or self._after_cell(where)
+        target = target if commit is None else commit.id
         if not target:
             known = ", ".join(sorted(self.names)) or "none"
             raise TravelError(

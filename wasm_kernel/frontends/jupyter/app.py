@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from functools import cached_property
@@ -31,7 +31,6 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.frontends.jupyter import startup
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.startup import StartProgress
+    from wasm_kernel.frontends.jupyter.timeline import GiveFork
     from wasm_kernel.sessions.notebooks import Opening
     from wasm_kernel.sessions.upkeep import Upkeep
 
@@ -99,6 +99,7 @@ class WasmKernelApp(ConfiguredApp):
     serves = False
     launch: KernelLaunch = StandaloneLaunch()
     _broker: Broker | None = None
+    _give_fork: GiveFork | None = None
 
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
     classes = [KernelSettings]  # noqa: RUF012 - traitlets wants a list
@@ -168,7 +169,7 @@ class WasmKernelApp(ConfiguredApp):
         opening = self.settings.opening(path)
         ending.callback(opening.close)
         place = self._place_beside(opening, path, policy)
-        handlers = self._handlers(place, policy)
+        handlers = self._handlers(place, policy, lambda: _folder_of(opening))
 
         def begin() -> None:
             if confinement.is_closing:  # `begin` runs in the broker's process
@@ -192,7 +193,7 @@ class WasmKernelApp(ConfiguredApp):
         if notebook_of(os.environ) and has_warnings():  # a person reads its output
             session.folders.notices += self._upkeep().warnings()
         home = KernelHome(session, source, served_by(self._broker, handlers, confinement))
-        opened = home.owned(self._opened(home.new, session, opening, place, policy))
+        opened = home.owned(self._opened(home, session, opening, place, policy))
         source.begin(opened)
         info_of(self.settings.runtime)  # of files that the process gives up
         published = (session.folders.real,) if self._publishes_at_end else ()
@@ -206,13 +207,14 @@ class WasmKernelApp(ConfiguredApp):
 
     def _opened(
         self,
-        new: NewSession,
+        home: KernelHome,
         session: Session,
         opening: Opening,
         place: PlaceBeside,
         policy: ExecutionPolicy,
     ) -> Open:
         """Returns the message that opens the session in its worker."""
+        self._give_fork = home.give_fork if self.settings.fork else None
         tomorrow, awake = opening.tomorrow, AWAKE_SECONDS
         kernel = replace(
             kernel_session(self.settings, session, place, tomorrow=tomorrow, awake_seconds=awake),
@@ -221,7 +223,7 @@ class WasmKernelApp(ConfiguredApp):
             logs=self._has_log,
         )
         return opened_in(
-            new,
+            home.new,
             self.settings.runtime,
             policy,
             resume=Resume(self.settings.resume),
@@ -274,8 +276,13 @@ class WasmKernelApp(ConfiguredApp):
         """True if the settings name a folder for results, and no page shows the published files."""
         return bool(self.settings.publish_folder) and not folder_of_notebook(os.environ)
 
-    def _handlers(self, place: PlaceBeside, policy: ExecutionPolicy) -> Handlers:
-        """The handlers of the broker; each checks its request as untrusted input."""
+    def _handlers(
+        self, place: PlaceBeside, policy: ExecutionPolicy, folder: Callable[[], Path | None]
+    ) -> Handlers:
+        """The handlers of the broker; each checks its request as untrusted input.
+
+        `folder` returns the folder of the kernel's notebook.
+        """
         root, session_id = place.root, place.session_id
         private = root.private_of(session_id)
         handlers: Handlers = {
@@ -285,7 +292,8 @@ class WasmKernelApp(ConfiguredApp):
         }
         if not self.settings.fork:
             return handlers
-        return {**handlers, ForkSession: fork_session(root, root.lineage_below(session_id), policy)}
+        lineage = root.lineage_below(session_id)
+        return {**handlers, ForkSession: fork_session(root, lineage, policy, folder)}
 
     @property
     def _has_log(self) -> bool:
@@ -351,6 +359,7 @@ class WasmKernelApp(ConfiguredApp):
             notes=self._notes,
             cleaner=Cleaner(Mode(self.settings.outputs)),
             runtime=self.settings.runtime,
+            give_fork=self._give_fork,
             parent=self,
             session=connection.session,
             shell_stream=ShellChannel(sockets.shell),
@@ -382,6 +391,12 @@ class WasmKernelApp(ConfiguredApp):
         for task in left:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+
+def _folder_of(opening: Opening) -> Path | None:
+    """Returns the folder in which a kernel's notebook lies now; None if that is not known."""
+    file = opening.file if opening.is_own else None
+    return None if file is None else file.moved().parent
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:

@@ -31,6 +31,7 @@ from wasm_kernel.frontends.jupyter.page import (
     header_of,
 )
 from wasm_kernel.frontends.jupyter.startup import StartProgress
+from wasm_kernel.frontends.jupyter.timeline import GiveFork
 from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.kernels import messages
@@ -77,6 +78,7 @@ class WasmKernel(Kernel):
         notes: deque[str] | None = None,
         cleaner: Cleaner | None = None,
         runtime: RuntimeType = RuntimeType.PYTHON,
+        give_fork: GiveFork | None = None,
         **traits: Any,
     ) -> None:
         self.msg_types = [*Kernel.msg_types, *COMM_MESSAGES]
@@ -102,6 +104,7 @@ class WasmKernel(Kernel):
             log=self.log,
             ident=self.ident,
         )
+        self._page.timeline.give_fork = give_fork
 
     @classmethod
     def section_names(cls) -> list[str]:
@@ -166,6 +169,7 @@ class WasmKernel(Kernel):
             return self._failed(listener, messages.of_problem(problem))
         listener.finish()
         self._usage.note(result)
+        self._page.timeline.cell_ended(sent, result)
         if self._page.is_ending:
             await self._end()
         count = messages.count_of(result.reply)

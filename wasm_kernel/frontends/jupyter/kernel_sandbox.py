@@ -24,6 +24,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.publishing.place import AdoptFiles, PublishFiles, WriteFiles, Written
 from wasm_kernel.publishing.publish import log_published
 from wasm_kernel.result import CommMessage, SandboxResult
+from wasm_kernel.service import messages
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.program_home import ProgramHome
@@ -79,6 +80,9 @@ class KernelSandbox(Protocol):
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """As `Sandbox.comms`."""
 
+    def call(self, request: messages.Asked) -> Future[Any]:
+        """As `Sandbox.call`."""
+
     def process_usage(self) -> ProcessUsage:
         """As `Sandbox.process_usage`."""
 
@@ -108,6 +112,11 @@ class KernelHome(ProgramHome):
         self._source = source
         self._outside = handlers
         self._owner, self._has_closed = OwnerLock(session.folders.private), False
+        self._notebooks: dict[str, str] = {}
+
+    def give_fork(self, session_id: str, notebook: str) -> None:
+        """Makes a fork of this id, once it is asked for, the session of a notebook beside ours."""
+        self._notebooks[session_id] = notebook
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for the session."""
@@ -139,7 +148,8 @@ class KernelHome(ProgramHome):
         return {**self._outside, **own}
 
     def _make_fork(self, request: ForkSession, task: Task) -> Struct:
-        made = self._outside[ForkSession](request, task)
+        notebook = self._notebooks.pop(request.session_id, "")
+        made = self._outside[ForkSession](replace(request, notebook=notebook), task)
         log_fork(self._session.logger, self._session.root, self._session.id, request.session_id)
         return made
 

@@ -14,6 +14,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.interfaces import OfferedMessage
 from wasm_kernel.frontends.jupyter.channels import StdinChannel
 from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
+from wasm_kernel.frontends.jupyter.timeline import Timeline
 from wasm_kernel.guests.protocol import Stream
 from wasm_kernel.kernels import messages
 from wasm_kernel.kernels.page import CleanListener, CleanPage
@@ -50,6 +51,7 @@ class Page(CleanPage):
         super().__init__(sandbox, cleaner)
         self._gate = cleaner
         self.sandbox = sandbox
+        self.timeline = Timeline(sandbox, self.send)
         self.stdin = stdin
         self._session = session
         self._iopub = iopub
@@ -106,7 +108,7 @@ class Page(CleanPage):
             message = message_of(parent)
         except Exception:  # dispatching refuses and reports a message that can't be read
             return None
-        if message is None or not self._gate.admits(message):
+        if message is None or self.timeline.takes(message) or not self._gate.admits(message):
             return None
         listener = KernelListener(self, parent)
         served = ServedMessage(listener, cell)
@@ -121,6 +123,9 @@ class Page(CleanPage):
         """
         message, listener = message_of(parent), KernelListener(self, parent)
         if message is None:
+            return
+        if self.timeline.takes(message):
+            self.timeline.answer(parent, message)
             return
         try:
             if not self._gate.admits(message):
@@ -137,6 +142,7 @@ class Page(CleanPage):
             self._log.warning("a widget's message was not delivered: %s", problem)
             listener.emit(Stream("stderr", _UNDELIVERED.format(why=problem)))
         listener.finish()
+        self.timeline.changed()
 
     async def open_comms(self, parent: Content, is_up: Callable[[], Any]) -> Content:
         """The open comms, all or those to one target, as `comm_info_reply` lists them."""
@@ -163,6 +169,11 @@ class KernelListener(CleanListener):
         self.page = page
         self._ident = ident
         self._may_ask = may_ask
+
+    def comm(self, message: CommMessage) -> None:
+        """Passes on a comm message, unless it pretends to be the front end's own."""
+        if not self.page.timeline.takes(message):
+            super().comm(message)
 
     def ask(self, prompt: str, password: bool) -> str:
         """Returns the user's answer. Raises as `Listener.ask`."""

@@ -118,7 +118,7 @@ class RefusingSandbox:
     def _refuse(self, *_: object, **__: object) -> Never:
         raise KernelNotStarted(self._why)
 
-    queue = query = comm = comms = _refuse
+    queue = query = comm = comms = call = _refuse
 
     def offer(self, offered: OfferedMessage) -> None:
         """Does nothing: no cell runs."""

@@ -82,9 +82,12 @@ class TravelMagics(Magics):
         self._ask("checkpoints", line)
 
     @line_magic
-    def history_tree(self, line: str) -> None:
-        """Draw how those states follow one another, with the branches that going back has left."""
-        self._ask("history_tree", line)
+    def timeline(self, line: str) -> None:
+        """Draw how those states follow one another, with the branches that going back has left.
+
+        In JupyterLab, it also opens the timeline beside the notebook.
+        """
+        self._ask("timeline", line)
 
     @line_magic
     def restore(self, line: str) -> None:

@@ -1,0 +1,209 @@
+"""The timeline's comm in a real kernel: the front end answers it, and the guest never sees it."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import starting_in
+from tests.end_to_end.real_kernel import SECONDS, RealKernel
+from wasm_kernel.frontends.jupyter.timeline import TARGET, VIEWS_MOST
+
+NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+
+
+class View:
+    """A view of a kernel's timeline, as a page opens one."""
+
+    def __init__(self, kernel: RealKernel) -> None:
+        self._client = kernel.client
+        self.comm_id = uuid.uuid4().hex
+        self._requests = 0
+        self._send("comm_open", {"target_name": TARGET, "data": {}})
+        self.tree = self.pushed()
+
+    def _send(self, kind: str, content: dict[str, Any]) -> str:
+        session = self._client.session
+        message = session.msg(kind, {"comm_id": self.comm_id, **content})
+        session.send(self._client.shell_channel.socket, message)
+        return str(message["header"]["msg_id"])
+
+    def heard(self) -> dict[str, Any]:
+        """The next message for this view."""
+        while True:
+            got = self._client.get_iopub_msg(timeout=SECONDS)
+            if got["content"].get("comm_id") == self.comm_id:
+                return dict(got["content"]["data"])
+
+    def pushed(self) -> dict[str, Any]:
+        """The next tree that comes without a request."""
+        while "event" not in (found := self.heard()):
+            pass
+        return found
+
+    def ask(self, request: str, **fields: Any) -> dict[str, Any]:
+        """The reply to a request."""
+        self._requests += 1
+        data = {"request": request, "id": self._requests, **fields}
+        self._send("comm_msg", {"data": data})
+        while (found := self.heard()).get("id") != self._requests:
+            pass
+        return found
+
+    def close(self) -> None:
+        self._send("comm_close", {"data": {}})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("timeline")
+
+
+@pytest.fixture(scope="module")
+def kernel(folder: Path) -> Iterator[RealKernel]:
+    (folder / "own.ipynb").write_text(NOTEBOOK)
+    with starting_in(folder / "sessions") as start:
+        yield start(notebook=folder / "own.ipynb")
+
+
+@pytest.fixture
+def view(kernel: RealKernel) -> Iterator[View]:
+    opened = View(kernel)
+    yield opened
+    opened.close()
+
+
+def state_after(tree: dict[str, Any], label: str) -> dict[str, Any]:
+    """The newest state after the cell with this first line."""
+    found: list[dict[str, Any]] = [one for one in tree["states"] if one["label"] == label]
+    return found[-1]
+
+
+def test_a_view_sees_cells_as_they_run_and_goes_back_with_files_and_forth(
+    kernel: RealKernel, view: View
+) -> None:
+    kernel.run("x = 1; open('data.txt', 'w').write('one')")
+    kernel.run("x = 2; open('data.txt', 'w').write('two')")
+    kernel.run("1/0")
+    tree = view.ask("tree")
+    first = state_after(tree, "x = 1; open('data.txt', 'w').write('one')")
+    last = state_after(tree, "1/0")
+    assert (first["outcome"], last["outcome"]) == ("ok", "error")
+    assert first["files"] == {"created": ["data.txt"]}
+    assert first["seconds"] > 0
+    assert first["bytes"] > 0
+    assert tree["here"] == last["id"]
+    gone = view.ask("go", state=first["id"], files=True)
+    assert gone["files_back"] == ["data.txt"]
+    assert kernel.run("x, open('data.txt').read()")["value"] == "(1, 'one')"
+    assert view.ask("go", state=last["id"]) == {
+        "id": 3,
+        "files_back": [],
+        "files_removed": [],
+        "files_missed": {},
+        "files_left": ["data.txt"],
+    }
+    assert kernel.run("x, open('data.txt').read()")["value"] == "(2, 'one')"
+    assert "error" not in view.ask("undo")
+    assert "error" not in view.ask("redo", files=True)
+    assert "nothing to redo" in view.ask("redo")["error"]
+
+
+def test_checkpoints_are_named_and_deleted(kernel: RealKernel, view: View) -> None:
+    kernel.run("y = 1")
+    assert view.ask("checkpoint", name="before the merge") == {"id": 1}
+    kernel.run("y = 2")
+    tree = view.ask("tree")
+    assert state_after(tree, "y = 1")["names"] == ["before the merge"]
+    kernel.run("%restore before the merge")
+    assert kernel.run("y")["value"] == "1"
+    assert view.ask("forget", name="before the merge") == {"id": 3}
+    assert "There is no checkpoint" in view.ask("forget", name="before the merge")["error"]
+    assert all(not one["names"] for one in view.ask("tree")["states"])
+    assert "before the merge" not in kernel.run("%restore before the merge")["stdout"]
+
+
+def test_a_cell_that_lost_its_guest_stands_at_the_state_it_ran_in(
+    kernel: RealKernel, view: View
+) -> None:
+    kernel.run("z = 1")
+    kernel.run("import os; os._exit(3)")
+    tree = view.ask("tree")
+    assert [one["label"] for one in tree["lost"]][-1] == "import os; os._exit(3)"
+    lost = tree["lost"][-1]
+    assert (lost["outcome"], lost["at"]) == ("lost", state_after(tree, "z = 1")["id"])
+    assert tree["here"] == lost["at"]
+
+
+def test_a_fork_belongs_to_the_new_notebook_beside_this_one(
+    kernel: RealKernel, view: View, folder: Path
+) -> None:
+    kernel.run("shared = [1]")
+    shutil.copy(folder / "own.ipynb", folder / "own-fork.ipynb")
+    assert "error" not in view.ask("fork", notebook="own-fork.ipynb")
+    kernel.run("shared.append('here')")
+    with starting_in(folder / "sessions") as start:
+        fork = start(notebook=folder / "own-fork.ipynb")
+        fork.run("shared.append('there')")
+        assert fork.run("shared")["value"] == "[1, 'there']"
+    assert kernel.run("shared")["value"] == "[1, 'here']"
+    for bad in ("../own-fork.ipynb", "x/y.ipynb", "passwd", ""):
+        assert "can't be read" in view.ask("fork", notebook=bad)["error"]
+    assert "own.files" not in view.ask("fork", notebook="missing.ipynb")["error"]
+
+
+FORGES = """
+from comm import create_comm, get_comm_manager
+seen = []
+get_comm_manager().register_target({target!r}, lambda *a: seen.append(a))
+for comm_id in ({comm_id!r}, 'mine'):
+    try:
+        forged = create_comm(target_name={target!r}, comm_id=comm_id)
+        forged.send({{'event': 'tree', 'states': [], 'forged': True}})
+        forged.close()
+    except Exception as problem:
+        print(type(problem).__name__)
+"""
+
+
+def test_a_guest_neither_hears_a_view_nor_speaks_to_one(kernel: RealKernel, view: View) -> None:
+    kernel.run(FORGES.format(target=TARGET, comm_id=view.comm_id))
+    assert "forged" not in view.pushed()
+    other = View(kernel)
+    assert "states" in other.ask("tree")
+    other.close()
+    assert kernel.run("seen")["value"] == "[]"
+    assert "states" in view.ask("tree")
+
+
+def test_what_a_view_may_not_ask_is_refused_in_words(kernel: RealKernel, view: View) -> None:
+    for request, fields in (
+        ("go", {"state": "1"}),
+        ("go", {"state": 10**12}),
+        ("go", {}),
+        ("run", {"code": "1"}),
+        ("forget", {"name": "x", "more": 1}),
+    ):
+        assert "can't be read" in view.ask(request, **fields)["error"]
+    assert "no checkpoint and no kept cell" in view.ask("go", state=99_999)["error"]
+    assert "1 to 64 letters" in view.ask("checkpoint", name="<img src=x>")["error"]
+
+
+def test_views_are_limited(kernel: RealKernel, view: View) -> None:
+    more = [View(kernel) for _ in range(VIEWS_MOST - 1)]
+    refused = uuid.uuid4().hex
+    session = kernel.client.session
+    opened = session.msg("comm_open", {"comm_id": refused, "target_name": TARGET, "data": {}})
+    session.send(kernel.client.shell_channel.socket, opened)
+    while True:
+        got = kernel.client.get_iopub_msg(timeout=SECONDS)
+        if got["content"].get("comm_id") == refused:
+            assert got["msg_type"] == "comm_close"
+            break
+    for each in more:
+        each.close()

@@ -1,0 +1,360 @@
+"""The timeline beside a notebook: the states of its session, for a view in the page.
+
+A view opens a comm to the target `TARGET`. The front end owns that target and answers it, so no
+message of a view reaches the guest, and no message of the guest reaches a view. `docs/timeline.md`
+describes the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from wasm_kernel.errors import ForkError, GuestStopped, WasmKernelError
+from wasm_kernel.execution.interfaces import Cell, TravelRequest
+from wasm_kernel.kernels.messages import count_of
+from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
+from wasm_kernel.service import messages
+
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.jupyter.kernel_sandbox import KernelSandbox
+
+TARGET = "wasm_kernel.timeline"
+VIEWS_MOST = 16
+PUSH_SECONDS = 0.5  # between two trees that a view gets without asking
+_RUNS_MOST = 1000
+_FILES_MOST = 100
+_LABEL = 80
+_NO_FORKS = "WasmKernel.fork is off in this kernel"
+
+Content = dict[str, Any]
+Send = Callable[[Content, CommMessage], None]
+GiveFork = Callable[[str, str], None]
+"""Makes a fork, by its session's id, the session of a notebook beside the kernel's."""
+
+
+class _Request(Struct, frozen=True, tag_field="request", forbid_unknown_fields=True):
+    """A request of a view; the reply has the same `id`."""
+
+    id: int
+
+
+class _Tree(_Request, frozen=True, tag="tree"):
+    pass
+
+
+class _Go(_Request, frozen=True, tag="go"):
+    """Asks for memory as at a state."""
+
+    state: Annotated[int, Meta(ge=1, le=2**31)]
+    files: bool = False
+
+
+class _Undo(_Request, frozen=True, tag="undo"):
+    files: bool = False
+
+
+class _Redo(_Request, frozen=True, tag="redo"):
+    files: bool = False
+
+
+class _Checkpoint(_Request, frozen=True, tag="checkpoint"):
+    """Asks for a name for the current state."""
+
+    name: str
+
+
+class _Forget(_Request, frozen=True, tag="forget"):
+    """Asks for the end of a checkpoint's name."""
+
+    name: str
+
+
+class _Fork(_Request, frozen=True, tag="fork"):
+    """Asks for a fork that belongs to a new notebook, a file beside the kernel's."""
+
+    notebook: Annotated[str, Meta(pattern=r"^[^/\x00]{1,200}\.ipynb$")]
+
+
+_Asked = _Tree | _Go | _Undo | _Redo | _Checkpoint | _Forget | _Fork
+
+
+class Run(Struct, frozen=True):
+    """A counted cell that this kernel ran."""
+
+    cell_id: str | None
+    label: str
+    outcome: str
+    seconds: float
+    fuel: int | None
+    files: dict[str, tuple[str, ...]]
+
+
+class Timeline:
+    """The views of the session's states in pages, and the cells that this kernel ran.
+
+    All but `takes` is for the main thread's loop. Without a view, a cell costs the note of its run.
+    """
+
+    def __init__(self, sandbox: KernelSandbox, send: Send) -> None:
+        self.give_fork: GiveFork | None = None
+        self._sandbox = sandbox
+        self._send = send
+        self._views: dict[str, None] = {}
+        self._runs: dict[int, Run] = {}
+        self._last_runs: dict[str, int] = {}  # the number of each notebook cell's last run
+        self._gone: set[str] = set()  # notebook cells whose effects memory does not have
+        self._lost_at: dict[int, int] = {}  # the state in which a cell ran that left none
+        self._memory = 0
+        self._version = 0  # of the states
+        self._known: tuple[int, Content] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._will_push, self._pushed = False, 0.0
+
+    def takes(self, message: CommMessage) -> bool:
+        """Returns whether a message on a comm belongs to a view. Any thread."""
+        return message.target_name == TARGET or message.comm_id in self._views
+
+    # -- what happens in the session
+
+    def cell_ended(self, cell: Cell, result: SandboxResult) -> None:
+        """Notes a cell's run; views get the states soon."""
+        number = count_of(result.reply)
+        self._memory = result.memory_used_bytes or self._memory
+        if cell.store_history and number:
+            self._runs[number] = _run_of(cell, result)
+            if len(self._runs) > _RUNS_MOST:
+                self._forget_run(next(iter(self._runs)))
+            if cell.cell_id:
+                self._last_runs[cell.cell_id] = number
+                self._gone.discard(cell.cell_id)
+        self.changed()
+
+    def _forget_run(self, number: int) -> None:
+        run = self._runs.pop(number)
+        self._lost_at.pop(number, None)
+        if run.cell_id and self._last_runs.get(run.cell_id) == number:
+            del self._last_runs[run.cell_id]
+            self._gone.discard(run.cell_id)
+
+    def changed(self) -> None:
+        """Notes that the states may have changed; views get them soon."""
+        self._version += 1
+        if self._views and not self._will_push:
+            self._will_push = True
+            self._keep(self._push())
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself does not
+        task.add_done_callback(self._tasks.discard)
+
+    async def _push(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._pushed + PUSH_SECONDS - loop.time()))
+        self._will_push = False
+        try:
+            tree = await self._tree()
+        except WasmKernelError:
+            return  # the sandbox is closed, or does not start, as each cell says
+        self._pushed = loop.time()
+        for view in [*self._views]:
+            self._send({}, CommMessage("msg", view, {"event": "tree", **tree}))
+
+    # -- requests
+
+    def answer(self, parent: Content, message: CommMessage) -> None:
+        """Takes a message of a view; the answer comes later, but acts before later cells."""
+        if message.kind == "close":
+            self._views.pop(message.comm_id, None)
+        elif message.kind == "open":
+            if len(self._views) >= VIEWS_MOST:
+                self._send(parent, CommMessage("close", message.comm_id))
+                return
+            self._views[message.comm_id] = None
+            self._pushed = 0.0
+            self.changed()
+        else:
+            self._keep(self._reply(parent, message))
+
+    async def _reply(self, parent: Content, message: CommMessage) -> None:
+        reply: Content = {"id": message.data.get("id")}
+        try:
+            reply |= await self._served(msgspec.convert(message.data, _Asked))
+        except msgspec.ValidationError as problem:
+            reply["error"] = f"The request can't be read: {problem}."
+        except WasmKernelError as problem:
+            reply["error"] = str(problem)
+        self._send(parent, CommMessage("msg", message.comm_id, reply))
+
+    async def _served(self, asked: _Asked) -> Content:
+        """Returns the reply to a request."""
+        match asked:
+            case _Tree():
+                return await self._tree()
+            case _Go(state=state, files=files):
+                return await self._travel(TravelRequest("restore", where=f"#{state}", files=files))
+            case _Undo(files=files):
+                return await self._travel(TravelRequest("undo", files=files))
+            case _Redo(files=files):
+                return await self._travel(TravelRequest("redo", files=files))
+            case _Checkpoint(name=name):
+                await self._call(messages.Name(name.strip()))
+            case _Forget(name=name):
+                await self._call(messages.Forget(name))
+            case _Fork(notebook=notebook):
+                return await self._fork(notebook)
+        self.changed()
+        return {}
+
+    def _call(self, request: messages.Asked) -> asyncio.Future[Any]:
+        return asyncio.wrap_future(self._sandbox.call(request))
+
+    async def _travel(self, request: TravelRequest) -> Content:
+        done: Travelled = await self._call(messages.Travel(request))
+        self.changed()
+        return {
+            "files_back": done.files_back,
+            "files_removed": done.files_removed,
+            "files_missed": dict(done.files_missed),
+            "files_left": done.files_left,
+        }
+
+    async def _fork(self, notebook: str) -> Content:
+        from wasm_kernel.sessions import ids
+
+        if self.give_fork is None:
+            raise ForkError(_NO_FORKS)
+        session = ids.new()
+        self.give_fork(session, notebook)
+        await self._call(messages.Fork((session,), reseed=True))
+        return {"session": session}
+
+    # -- the states
+
+    async def _tree(self) -> Content:
+        """Returns the states and the cells; asks the worker only if they may have changed."""
+        version = self._version
+        if self._known is None or self._known[0] != version:
+            found: messages.States = await self._call(messages.Timeline())
+            self._known = version, self._content(found)
+        return self._known[1]
+
+    def _content(self, found: messages.States) -> Content:
+        states: dict[int, Content] = {}
+        for each in found.states:  # one for each name
+            state = states.setdefault(each.id, self._state(each))
+            state["names"] += [each.name] if each.name else []
+        here = next((each.id for each in found.states if each.here), 0)
+        line = _lineage(states, here)
+        of_cells = {state["cell"]: one for one, state in states.items() if state["cell"]}
+        self._mark(of_cells, line)
+        last = next(reversed(self._runs.values()), None)
+        return {
+            "states": [*states.values()],
+            "here": here,
+            "redo": found.redo if found.redo in states else 0,
+            "lost": self._lost(of_cells, line),
+            "gone": sorted(self._gone),
+            "memory_bytes": self._memory,
+            "memory_limit": self._sandbox.policy.memory_bytes,
+            "fuel": None if last is None else last.fuel,
+            "fuel_limit": self._sandbox.policy.fuel_budget,
+            "seconds": None if last is None else last.seconds,
+        }
+
+    def _state(self, found: Checkpoint) -> Content:
+        run = self._runs.get(found.cell)
+        return {
+            "id": found.id,
+            "parent": found.parent,
+            "cell": found.cell,
+            "label": found.label,
+            "time": found.time,
+            "bytes": found.bytes,
+            "names": [],
+            **_figures(run),
+        }
+
+    def _mark(self, of_cells: dict[int, int], line: set[int]) -> None:
+        """Notes which notebook cells' effects memory has; keeps the notes of folded states."""
+        for cell_id, number in self._last_runs.items():
+            state = of_cells.get(number)
+            if state in line:
+                self._gone.discard(cell_id)
+            elif state is not None:
+                self._gone.add(cell_id)
+
+    def _lost(self, of_cells: dict[int, int], line: set[int]) -> list[Content]:
+        """Returns the cells that lost their guest, and so left no state."""
+        lost = []
+        for number, run in self._runs.items():
+            if run.outcome in _LOST and number not in of_cells:
+                before = [one for cell, one in of_cells.items() if cell < number and one in line]
+                at = self._lost_at.setdefault(number, max(before, default=0))
+                about = {"cell": number, "label": run.label, "at": at}
+                lost.append({**about, "outcome": run.outcome, "files": run.files})
+        return lost
+
+
+def _lineage(states: dict[int, Content], at: int) -> set[int]:
+    line: set[int] = set()
+    while at in states:
+        line.add(at)
+        at = states[at]["parent"]
+    return line
+
+
+def _figures(run: Run | None) -> Content:
+    if run is None:
+        return {"outcome": "", "seconds": None, "fuel": None, "files": {}}
+    return {
+        "outcome": run.outcome,
+        "seconds": run.seconds,
+        "fuel": run.fuel,
+        "files": run.files,
+    }
+
+
+_OUTCOMES = {
+    "KeyboardInterrupt": "interrupted",
+    "Interrupted": "interrupted",
+    "OutOfFuel": "fuel",
+    "CellTimeout": "time",
+    "OutOfMemory": "memory",
+}
+_LOST = {"interrupted", "fuel", "time", "memory", "lost"}
+
+
+def _run_of(cell: Cell, result: SandboxResult) -> Run:
+    name = "" if result.error is None else result.error.ename
+    stops = (kind.__name__ for kind in GuestStopped.__subclasses__())
+    other = "" if not name else "lost" if name in stops else "error"
+    return Run(
+        cell.cell_id,
+        cell.code.strip().split("\n", 1)[0][:_LABEL],
+        _OUTCOMES.get(name, other or "ok"),
+        result.duration,
+        result.fuel_consumed,
+        _files_of(result),
+    )
+
+
+def _files_of(result: SandboxResult) -> dict[str, tuple[str, ...]]:
+    made = set(result.files_created)
+    files = {
+        "created": result.files_created,
+        "modified": [path for path in result.files_modified if path not in made],
+        "deleted": result.files_deleted,
+    }
+    return {kind: _some(paths) for kind, paths in files.items() if paths}
+
+
+def _some(paths: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(paths)
+    more = len(found) - _FILES_MOST
+    return found if more <= 0 else (*found[:_FILES_MOST], f"... and {more:,} more")
