@@ -10,7 +10,7 @@ DOCS := build/docs-venv
 SOAK_ROUNDS ?= 3
 WORKERS ?= 5
 RECIPE := $(wildcard guest/*.py)
-SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
+SOURCES := $(shell find wasm_kernel runtimes kernelspec labextension -type f ! -name '*.pyc')
 TESTS := $(shell find tests -name '*.py')
 
 # Processes that tests and benchmarks start would otherwise compile every module again.
@@ -31,7 +31,7 @@ $(PLAIN): pyproject.toml hatch_build.py $(RECIPE) $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet .
 	touch $@
 
-$(EDITABLE): pyproject.toml hatch_build.py $(RECIPE) $(wildcard kernelspec/*/*) | $(BIN)/python
+$(EDITABLE): pyproject.toml hatch_build.py $(RECIPE) $(wildcard kernelspec/*/* labextension/*/*) | $(BIN)/python
 	rm -f $(PLAIN)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	touch $@

@@ -118,6 +118,7 @@ class Server:
 
 def _environment(folder: Path) -> dict[str, str]:
     share = folder / "share"
+    shutil.copytree(ROOT / "labextension", share / "labextensions" / "wasm-kernel")
     for name, arguments in KERNELS.items():
         spec_folder = share / "kernels" / name
         shutil.copytree(ROOT / "kernelspec" / "python", spec_folder)
@@ -223,9 +224,13 @@ class Lab:
         self.ready()
 
     def ready(self) -> None:
-        """Waits until the kernel has identified itself."""
-        self.page.wait_for_function(_READY)
+        """Waits until the kernel has identified itself, and is idle."""
+        self.identified()
         self.idle()
+
+    def identified(self) -> None:
+        """Waits until the kernel of the current notebook has identified itself."""
+        self.page.wait_for_function(_READY)
 
     def idle(self) -> None:
         """Waits until the kernel is idle."""

@@ -1,0 +1,102 @@
+import { lib } from "./shared.js";
+import { Words } from "./words.js";
+
+const { Dialog, InputDialog, Notification, showErrorMessage } = lib.apputils;
+const { PathExt } = lib.coreutils;
+
+/** What a user does to the session of the current notebook. */
+export class Actions {
+  constructor(app, trans) {
+    this.link = null; // that of the current notebook
+    this._app = app;
+    this._trans = trans;
+    this._words = new Words(trans);
+  }
+
+  get isReady() {
+    return Boolean(this.link?.tree) && !this.link.isBusy;
+  }
+
+  go(state, files) {
+    return this._travel("go", { state, files });
+  }
+
+  undo() {
+    return this._travel("undo");
+  }
+
+  redo() {
+    return this._travel("redo");
+  }
+
+  async _travel(request, fields) {
+    const reply = await this._ask(request, fields);
+    const said = reply && this._words.travelled(reply);
+    if (said) Notification.info(said, { autoClose: 8000 });
+  }
+
+  async checkpoint() {
+    const asked = await InputDialog.getText({
+      title: this._trans.__("Save Checkpoint"),
+      label: this._trans.__("A name for the variables as they are now"),
+      okLabel: this._trans.__("Save"),
+    });
+    if (asked.button.accept && asked.value) await this._ask("checkpoint", { name: asked.value });
+  }
+
+  forget(name) {
+    return this._ask("forget", { name });
+  }
+
+  async restore() {
+    const { tree } = this.link;
+    const names = tree.states.flatMap((state) => state.names.map((name) => [name, state.id]));
+    if (!names.length) {
+      const hint = this._trans.__("This session has no named checkpoint yet.");
+      await showErrorMessage(this._trans.__("Restore Checkpoint"), hint, [Dialog.okButton()]);
+      return;
+    }
+    const asked = await InputDialog.getItem({
+      title: this._trans.__("Restore Checkpoint"),
+      label: this._trans.__("Bring the variables back as they were at"),
+      items: names.map(([name]) => name),
+      okLabel: this._trans.__("Restore"),
+    });
+    const found = names.find(([name]) => name === asked.value);
+    if (asked.button.accept && found) await this.go(found[1], false);
+  }
+
+  /** Opens a copy of the notebook beside this one, whose kernel is a fork of this one. */
+  async fork() {
+    const { link } = this;
+    const { contents } = this._app.serviceManager;
+    const { context } = link.panel;
+    const own = contents.localPath(context.path);
+    const folder = PathExt.dirname(own);
+    const stem = PathExt.basename(own, PathExt.extname(own));
+    let path;
+    for (let number = 1; ; number += 1) {
+      path = PathExt.join(folder, `${stem}-fork-${number}.ipynb`);
+      const found = await contents.get(path, { content: false }).catch(() => null);
+      if (found === null) break;
+    }
+    const content = context.model.toJSON();
+    await contents.save(path, { type: "notebook", format: "json", content });
+    if (await this._ask("fork", { notebook: PathExt.basename(path) }, link)) {
+      const options = { mode: "split-right", ref: link.panel.id };
+      await this._app.commands.execute("docmanager:open", { path, options });
+    } else {
+      await contents.delete(path);
+    }
+  }
+
+  /** Returns the kernel's reply, or shows its reason and returns null. */
+  async _ask(request, fields, link = this.link) {
+    try {
+      return await link.ask(request, fields);
+    } catch (problem) {
+      await showErrorMessage(this._trans.__("Timeline"), problem.message, [Dialog.okButton()]);
+      return null;
+    }
+  }
+}
