@@ -56,7 +56,7 @@ DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the ext
 DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
 # of programs that import their interfaces
-DECLARED |= {"PIL", "autogen_core", "dspy", "google", "pydantic", "smolagents"}
+DECLARED |= {"PIL", "autogen_core", "camel", "dspy", "google", "pydantic", "smolagents"}
 DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}

@@ -1,0 +1,74 @@
+"""`PythonTool`: a tool for agents of each framework that takes functions as tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wasm_kernel import Sandbox, SandboxResult
+from wasm_kernel.integrations.agent_sandbox import AgentSandbox, error_text, shown_text
+
+_LEFT_OUT = "\n[... {count:,} characters are left out; print less, or write to a file ...]\n"
+_FIGURE = "[a figure was shown, which this tool can't pass on; savefig keeps it as a file]"
+_NOTHING = "[the code ran, and printed nothing]"
+
+
+class PythonTool:
+    """A sandbox with functions that run Python, for a framework to show to its model.
+
+    Pass `run_python`, or in a framework of coroutines `arun_python`. Any thread may call them;
+    cells run one at a time. Use it as a `with` block, or close it.
+
+    Args:
+        sandbox: The sandbox, which its maker closes; by default one of its own, in a folder that is
+            deleted with it.
+        characters: The most characters of an answer; the middle of a longer one is left out.
+        options: The options of `create_sandbox` for a sandbox of its own, such as `policy`.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox | None = None, *, characters: int = 20_000, **options: Any
+    ) -> None:
+        self._agent = AgentSandbox(sandbox, options)
+        self._characters = characters
+
+    def run_python(self, code: str) -> str:
+        """Runs Python code in a sandbox; returns its output and the value of its last line.
+
+        Variables, imports and files stay for the next call. numpy, pandas, scipy, scikit-learn and
+        matplotlib are there. There is no network.
+
+        Args:
+            code: The code to run.
+        """
+        return self._answer(self._agent.sandbox.execute(code))
+
+    async def arun_python(self, code: str) -> str:
+        """Runs Python code in a sandbox; returns its output and the value of its last line.
+
+        Variables, imports and files stay for the next call. numpy, pandas, scipy, scikit-learn and
+        matplotlib are there. There is no network.
+
+        Args:
+            code: The code to run.
+        """
+        return self._answer(await self._agent.sandbox.aexecute(code))
+
+    def _answer(self, result: SandboxResult) -> str:
+        figures = [_FIGURE for each in result.outputs if "image/png" in each.data]
+        parts = [shown_text(result), *figures[:1], error_text(result)]
+        text = "\n".join(part for part in parts if part) or _NOTHING
+        if len(text) <= self._characters:
+            return text
+        end = self._characters // 4
+        begin = self._characters - end
+        return text[:begin] + _LEFT_OUT.format(count=len(text) - begin - end) + text[-end:]
+
+    def __enter__(self) -> PythonTool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes a sandbox of its own, and deletes its folder. Safe to call twice."""
+        self._agent.close()
