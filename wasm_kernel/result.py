@@ -176,6 +176,29 @@ class CommMessage(Struct, frozen=True):
     buffers: tuple[bytes, ...] = ()
 
 
+class VariableValue(Struct, frozen=True):
+    """A variable's value: its type, a short text, which may be empty, and its size in bytes."""
+
+    type: str
+    text: str
+    size: int
+
+
+class VariableChange(Struct, frozen=True):
+    """A variable's value before and after; None if there was none."""
+
+    name: str
+    before: VariableValue | None
+    after: VariableValue | None
+
+
+class VariableChanges(Struct, frozen=True):
+    """Variables that differ; `is_partial` if there are more variables than were looked at."""
+
+    variables: list[VariableChange]
+    is_partial: bool = False
+
+
 def readable(size: int) -> str:
     """Returns a number of bytes in words, such as `1.5 MiB`."""
     if size < _STEP:

@@ -44,6 +44,11 @@ export class Actions {
     if (asked.button.accept && asked.value) await this._ask("checkpoint", { name: asked.value });
   }
 
+  /** Returns the variables that differ between two states; rejects with the reason. */
+  changes(state, since) {
+    return this.link.ask("changes", { state, since });
+  }
+
   forget(name) {
     return this._ask("forget", { name });
   }

@@ -4,6 +4,8 @@ import { Words } from "./words.js";
 
 const { createElement: h, useEffect, useRef, useState } = lib.React;
 const NAME = "jp-wasmTimeline";
+const ASK_MILLISECONDS = 150;
+const VARIABLES_MOST = 50; // that are drawn
 
 /** The content of the timeline's panel: the tree, the chosen state, and the meters. */
 export class TimelineBody extends lib.ui.ReactWidget {
@@ -54,8 +56,19 @@ function Timeline({ tree, isBusy, actions, words, trans }) {
       label: trans.__("States of the session"),
     }),
     base && at && !at.isLost
-      ? h(Comparison, { tree, base, at, words, trans, end: () => compare(null) })
-      : at && h(Details, { at, isBusy, actions, words, trans, tree, compare, choose }),
+      ? h(Comparison, { tree, base, at, isBusy, actions, words, trans, end: () => compare(null) })
+      : at &&
+          h(Details, {
+            at,
+            isBusy,
+            isChosen: chosen !== null,
+            actions,
+            words,
+            trans,
+            tree,
+            compare,
+            choose,
+          }),
     h(Meters, { tree, trans }),
   );
 }
@@ -132,7 +145,74 @@ function DrawnRow({ row, words, isChosen, choose }) {
   );
 }
 
-function Details({ at, isBusy, actions, words, trans, tree, compare, choose }) {
+/** The variables that differ between two states; asks for them once, while no cell runs. */
+function Changes({ state, since, titles, isBusy, actions, trans }) {
+  const [known, setKnown] = useState({});
+  const key = `${since} ${state}`;
+  const found = known[key];
+  useEffect(() => {
+    if (found || isBusy) return undefined;
+    let isWanted = true;
+    const note = (answer) => isWanted && setKnown((before) => ({ ...before, [key]: answer }));
+    const ask = () =>
+      actions.changes(state, since).then(note, (problem) => note({ problem: problem.message }));
+    const timer = setTimeout(ask, ASK_MILLISECONDS); // the arrow keys pass over many states
+    return () => {
+      isWanted = false;
+      clearTimeout(timer);
+    };
+  }, [key, Boolean(found), isBusy]);
+  if (!found) return h("p", { role: "status" }, trans.__("Looking at the variables…"));
+  if (found.problem) return h("p", null, found.problem);
+  if (!found.variables.length) return h("p", null, trans.__("No variable changed."));
+  const more = found.variables.length - VARIABLES_MOST;
+  return h(
+    lib.React.Fragment,
+    null,
+    h(
+      "table",
+      { className: `${NAME}-variables` },
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          [trans.__("Variable"), ...titles].map((title) =>
+            h("th", { key: title, scope: "col" }, title),
+          ),
+        ),
+      ),
+      h(
+        "tbody",
+        null,
+        found.variables.slice(0, VARIABLES_MOST).map(({ name, before, after }) =>
+          h(
+            "tr",
+            { key: name },
+            h("th", { scope: "row" }, h("code", null, name)),
+            [before, after].map((value, column) => h("td", { key: column }, shown(value))),
+          ),
+        ),
+      ),
+    ),
+    more > 0 && h("p", null, trans.__("and %1 more", more)),
+    found.is_partial &&
+      h("p", null, trans.__("There are many variables: only the newest were looked at.")),
+  );
+}
+
+function shown(value) {
+  if (!value) return "–";
+  return h(
+    lib.React.Fragment,
+    null,
+    h("code", null, value.text || value.type),
+    h("small", null, `${value.text ? `${value.type}, ` : ""}${bytes(value.size)}`),
+  );
+}
+
+function Details({ at, isBusy, isChosen, actions, words, trans, tree, compare, choose }) {
   const changed = Object.entries(at.files ?? {});
   const titles = {
     created: trans.__("Files made"),
@@ -151,11 +231,22 @@ function Details({ at, isBusy, actions, words, trans, tree, compare, choose }) {
     changed.map(([kind, paths]) =>
       h("p", { key: kind }, `${titles[kind]}: `, h("code", null, paths.join(", "))),
     ),
+    !at.isLost && isChosen
+      ? h(Changes, {
+          state: at.id,
+          since: at.parent,
+          titles: [trans.__("Before"), trans.__("After")],
+          isBusy,
+          actions,
+          trans,
+        })
+      : null,
     at.isLost
       ? h("p", null, trans.__("This cell was stopped. The variables stayed as before it."))
       : h(
           "div",
           { className: `${NAME}-actions` },
+          !isChosen && button(trans.__("What changed?"), () => choose(at.key), false),
           button(trans.__("Go back to here"), () => go(false), isBusy || at.isHere),
           button(trans.__("Go back, with files"), () => go(true), isBusy),
           button(trans.__("Compare with…"), () => compare(at.id), tree.states.length < 2),
@@ -167,7 +258,7 @@ function Details({ at, isBusy, actions, words, trans, tree, compare, choose }) {
   );
 }
 
-function Comparison({ tree, base, at, words, trans, end }) {
+function Comparison({ tree, base, at, isBusy, actions, words, trans, end }) {
   const { first, second } = difference(tree, base.id, at.id);
   const part = (state, only) =>
     h(
@@ -195,7 +286,22 @@ function Comparison({ tree, base, at, words, trans, end }) {
     "section",
     { className: `${NAME}-details`, "aria-label": trans.__("Comparison") },
     h("h3", null, title),
-    base.id === at.id ? null : [part(base, first), part(at, second)].map((one, key) => h("div", { key }, one)),
+    base.id === at.id
+      ? null
+      : h(
+          lib.React.Fragment,
+          null,
+          h(Changes, {
+            state: at.id,
+            since: base.id,
+            titles: [words.place(base), words.place(at)],
+            isBusy,
+            actions,
+            trans,
+          }),
+          part(base, first),
+          part(at, second),
+        ),
     h("div", { className: `${NAME}-actions` }, button(trans.__("End comparison"), end, false)),
   );
 }

@@ -102,6 +102,8 @@ def test_ten_cells_three_undone_by_a_click_marked_and_redone(
     assert panel.items.count() == 11  # with the start
     assert panel.marks() == []
     panel.state("[7] x = 7").click()
+    changed = panel.region.get_by_role("row", name="x 6")
+    assert re.sub(r"\s+", " ", changed.inner_text()) == "x 6 int, 16 B 7 int, 16 B"
     panel.press("Go back to here")
     panel.here("[7]")
     assert panel.marks() == [7, 8, 9]
@@ -188,7 +190,11 @@ def test_a_fork_opens_beside_the_notebook_and_both_go_on(wide: Lab, server: Serv
 
 
 def test_two_states_are_compared(wide: Lab, server: Server, portraits: Path) -> None:
-    cells = ["a = 1", "open('left.txt', 'w').close()", "b = 2", "open('right.txt', 'w').close()"]
+    cells = [
+        "prices = [3, 1, 2]\nmean = 2.0",
+        "prices.sort(); open('sorted.txt', 'w').close()",
+        "prices.append(40)\nmean = sum(prices) / len(prices)",
+    ]
     wide.open(server.notebook("compared", cells))
     panel = Panel(wide)
     panel.show()
@@ -197,17 +203,19 @@ def test_two_states_are_compared(wide: Lab, server: Server, portraits: Path) -> 
     panel.here("[2]")
     wide.command("wasm-kernel:undo")
     panel.here("[1]")
-    wide.run(3)
-    panel.here("[4]" if panel.state("[4]").count() else "[3]")
-    panel.state("[2] open('left.txt'").click()
+    wide.run(2)
+    panel.here("[3]")
+    panel.state("[2] prices.sort()").click()
     panel.press("Compare with")
-    panel.state("[3] open('right.txt'").click()
-    shown = panel.region.get_by_role("region", name="Comparison").inner_text()
-    left, right = shown.split("Only after [3]")
+    panel.state("[3] prices.append(40)").click()
+    comparison = panel.region.get_by_role("region", name="Comparison")
+    comparison.get_by_role("row", name="mean 2.0").get_by_text("11.5").wait_for()
+    comparison.get_by_role("row", name="prices").wait_for()
+    left, right = comparison.inner_text().split("Only after [3]")
     assert "Only after [2]" in left
-    assert "left.txt" in left
-    assert "right.txt" in right
-    assert "a = 1" not in shown
+    assert "sorted.txt" in left
+    assert "prices.append(40)" in right
+    wide.page.wait_for_timeout(300)
     wide.page.screenshot(path=portraits / "timeline-compared.png")
     panel.press("End comparison")
     panel.region.get_by_role("region", name="The chosen state").wait_for()

@@ -207,3 +207,61 @@ def test_views_are_limited(kernel: RealKernel, view: View) -> None:
             break
     for each in more:
         each.close()
+
+
+HOSTILE = """
+def note(what): open('/app/ran', 'a').write(what)
+class Meta(type):
+    __name__ = property(lambda self: note('type name') or 'x')
+class Hostile(metaclass=Meta):
+    def __repr__(self): note('repr'); return 'x'
+    def __sizeof__(self): note('sizeof'); return 1
+    def __hash__(self): note('hash'); return 1
+    def __eq__(self, other): note('eq'); return True
+    def __getattribute__(self, name): note(name); return object.__getattribute__(self, name)
+    @property
+    def __dict__(self): note('dict')
+    @property
+    def __class__(self): note('class')
+    def __del__(self): note('del')
+hostile = Hostile()
+hostile_too = [Hostile(), {1: Hostile()}]
+"""
+RAN = "__import__('os').path.exists('/app/ran')"
+
+
+def test_what_changed_at_a_state_is_told_without_code_of_a_cell(
+    kernel: RealKernel, view: View
+) -> None:
+    kernel.run("a = 1; table = {'k': [1]}; gone = 0")
+    kernel.run("a = 2; table['k'].append(2); del gone; text = 'x' * 100")
+    kernel.run(HOSTILE)
+    assert kernel.run(RAN)["value"] == "False"
+    kernel.run("hostile_too.append(Hostile())")
+    tree = view.ask("tree")
+    plain = state_after(tree, "a = 2; table['k'].append(2); del gone; text = 'x' * 100")
+    found = view.ask("changes", state=plain["id"], since=plain["parent"])
+    by_name = {one.pop("name"): one for one in found["variables"]}
+    assert by_name["a"]["before"]["text"] == "1"
+    assert by_name["a"]["after"] == {"type": "int", "text": "2", "size": 16}
+    assert by_name["table"]["after"]["text"] == "1 item"
+    assert by_name["gone"]["after"] is None
+    assert by_name["text"]["before"] is None
+    assert by_name["text"]["after"]["text"] == repr("x" * 60) + "..."
+    assert len(by_name) == 4
+    found = view.ask("changes", state=tree["here"], since=plain["id"])
+    told = {one["name"]: one["after"]["type"] for one in found["variables"]}
+    assert told["hostile"] == "Hostile"
+    assert told["hostile_too"] == "list"
+    assert kernel.run(RAN)["value"] == "False"
+    assert "not kept any more" in view.ask("changes", state=99_999)["error"]
+
+
+def test_many_variables_and_objects_are_told_in_part(kernel: RealKernel, view: View) -> None:
+    kernel.run("many = [object() for _ in range(1_000_000)]")
+    kernel.run("many[3] = 5; globals().update({f'<b>{n}': n for n in range(100_000)})")
+    state = view.ask("tree")["states"][-1]
+    found = view.ask("changes", state=state["id"], since=state["parent"])
+    assert found["is_partial"]
+    assert len(found["variables"]) == 300
+    assert found["variables"][-1]["name"] == "<b>99999"

@@ -298,6 +298,22 @@ class GuestRunner:
             trace = tuple(line for line in lines if not line.startswith(_OUR_NOTE))
             raise OutOfMemory(limit, before, trace) from crash
 
+    def ask_at(
+        self, commit_id: int, request: Mapping[str, Any], seconds: float
+    ) -> Mapping[str, Any]:
+        """Asks a second guest, which has the memory of a commit, and ends with its answer.
+
+        Raises `GuestStopped` if it does not answer in time, and the errors of `History.fill`.
+        """
+        guest, turn = self.language.start(self._setup()), Turn(request, NoListener(), self)
+        try:
+            self.state.history.fill(guest.instance, commit_id)
+            self.clock.arm(guest.signals, seconds, self.policy.grace_seconds, begins=True)
+            self._drive(guest, turn, None)
+        finally:
+            guest.close()
+        return turn.reply or {}
+
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
         """Plans a travel (`SessionState.plan`) and makes it, or raises `TravelError`."""
         travel = self.state.plan(how, cells, name, files=files)

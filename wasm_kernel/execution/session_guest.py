@@ -27,13 +27,20 @@ from wasm_kernel.execution.interfaces import (
 from wasm_kernel.execution.jobs import GuestJobs, QueuedCell
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turns import GuestTurns, log_outcome, result_of
+from wasm_kernel.execution.variables import changes_between
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage, switched_off
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
+from wasm_kernel.result import (
+    Checkpoint,
+    CommMessage,
+    SandboxResult,
+    Travelled,
+    VariableChanges,
+)
 from wasm_kernel.state.history import NOT_SAVED
 from wasm_kernel.state.tree import checked_name
 
@@ -175,6 +182,10 @@ class SessionGuest:
         """
         tree = self._runner.state.tree
         return [Checkpoint(**row) for row in tree.rows()], tree.undone
+
+    def changes(self, state: int, since: int) -> Future[VariableChanges]:
+        """Returns the variables that differ between two states."""
+        return self.between_cells(lambda: changes_between(self._runner, since, state))
 
     def travel(self, request: TravelRequest) -> Future[Travelled]:
         """Brings memory to another state."""

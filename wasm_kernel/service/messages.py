@@ -26,7 +26,7 @@ from wasm_kernel.linux.broker import (
     log_failure,
 )
 from wasm_kernel.outputs import terminal
-from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled
+from wasm_kernel.result import CellError, Checkpoint, CommMessage, Travelled, VariableChanges
 from wasm_kernel.service.open_message import Number, Open, Stamps
 
 TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
@@ -137,6 +137,13 @@ class Timeline(_Message, frozen=True, tag="timeline"):
     """Asks for the states as a tree, and the state that a redo leads to."""
 
 
+class Changes(_Message, frozen=True, tag="changes"):
+    """Asks for the variables that differ between two states; `since` is 0 for the beginning."""
+
+    state: int
+    since: int
+
+
 class Fork(_Message, frozen=True, tag="fork"):
     """Asks the worker to fork the session into new sessions of these ids."""
 
@@ -144,9 +151,8 @@ class Fork(_Message, frozen=True, tag="fork"):
     reseed: bool
 
 
-Asked = (
-    Start | Execute | Query | Comm | Comms | Travel | Name | Forget | Checkpoints | Timeline | Fork
-)
+OfHistory = Travel | Name | Forget | Checkpoints | Timeline | Changes | Fork
+Asked = Start | Execute | Query | Comm | Comms | OfHistory
 """The requests that a call can carry; `REPLIES` has the type of each one's reply."""
 
 
@@ -294,6 +300,7 @@ REPLIES: Mapping[type[Struct], Any] = {
     Forget: None,
     Checkpoints: list[Checkpoint],
     Timeline: States,
+    Changes: VariableChanges,
     Fork: list[str],
 }
 

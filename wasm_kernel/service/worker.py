@@ -278,6 +278,14 @@ class _Worker:
                 served = guest.comm(request.message, request.parent, page)
             case messages.Comms():
                 served = guest.comms(page)
+            case _:
+                served = self._of_history(request)
+        return served
+
+    def _of_history(self, request: messages.OfHistory) -> Future[Any]:
+        guest = self._guest
+        served: Future[Any]
+        match request:
             case messages.Travel():
                 served = guest.travel(request.request)
             case messages.Name():
@@ -288,6 +296,8 @@ class _Worker:
                 served = guest.states()
             case messages.Timeline():
                 served = guest.between_cells(self._timeline)
+            case messages.Changes():
+                served = guest.changes(request.state, request.since)
             case messages.Fork():
                 served = guest.between_cells(lambda: self._fork(request))
             case _:

@@ -306,8 +306,10 @@ class History:
                 raise HistoryError(_GONE)
             self.pinned = frozenset(some)
 
-    def fill(self, instance: Instance) -> GuestPages:
+    def fill(self, instance: Instance, commit_id: int | None = None) -> GuestPages:
         """Lays the pages of the head over an instance that has the base image's memory.
+
+        With `commit_id`, those of that commit.
 
         Returns:
             The instance's memory, with the commits laid over it.
@@ -318,7 +320,7 @@ class History:
             MemoryError: the policy's memory limit is below the commit's size.
         """
         with self.lock:
-            line = self.tree.lineage(self.tree.head)
+            line = self.tree.lineage(self.tree.head if commit_id is None else commit_id)
             used = instance.memory.size
             if line:
                 instance.grow_to(line[0].size)

@@ -13,9 +13,10 @@ import contextlib
 import os
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
-from wasm_kernel_agent import completion, event_loop, reseed
+from wasm_kernel_agent import completion, event_loop, reseed, variables
 from wasm_kernel_agent.boot import lay_out_memory, make_shell, preload_packages, prepare_guest
 from wasm_kernel_agent.cells import CellRunner
 from wasm_kernel_agent.comms import CommServer
@@ -97,6 +98,7 @@ class Agent:
             "comm": comms.serve,
             "comms": comms.resync,
             "start": self._start,
+            "variables": partial(variables.answer, shell),
         }
         if self._in_guest:
             prepare_guest(shell)

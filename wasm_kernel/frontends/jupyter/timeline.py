@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from wasm_kernel.errors import ForkError, GuestStopped, WasmKernelError
 from wasm_kernel.execution.interfaces import Cell, TravelRequest
 from wasm_kernel.kernels.messages import count_of
-from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
+from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled, VariableChanges
 from wasm_kernel.service import messages
 
 if TYPE_CHECKING:
@@ -53,13 +53,25 @@ class _Go(_Request, frozen=True, tag="go"):
     state: Annotated[int, Meta(ge=1, le=2**31)]
     files: bool = False
 
+    @property
+    def travel(self) -> TravelRequest:
+        return TravelRequest("restore", where=f"#{self.state}", files=self.files)
+
 
 class _Undo(_Request, frozen=True, tag="undo"):
     files: bool = False
 
+    @property
+    def travel(self) -> TravelRequest:
+        return TravelRequest("undo", files=self.files)
+
 
 class _Redo(_Request, frozen=True, tag="redo"):
     files: bool = False
+
+    @property
+    def travel(self) -> TravelRequest:
+        return TravelRequest("redo", files=self.files)
 
 
 class _Checkpoint(_Request, frozen=True, tag="checkpoint"):
@@ -80,7 +92,14 @@ class _Fork(_Request, frozen=True, tag="fork"):
     notebook: Annotated[str, Meta(pattern=r"^[^/\x00]{1,200}\.ipynb$")]
 
 
-_Asked = _Tree | _Go | _Undo | _Redo | _Checkpoint | _Forget | _Fork
+class _Changes(_Request, frozen=True, tag="changes"):
+    """Asks for the variables that differ between two states."""
+
+    state: Annotated[int, Meta(ge=1, le=2**31)]
+    since: Annotated[int, Meta(ge=0, le=2**31)] = 0
+
+
+_Asked = _Tree | _Go | _Undo | _Redo | _Checkpoint | _Forget | _Fork | _Changes
 
 
 class Run(Struct, frozen=True):
@@ -196,16 +215,15 @@ class Timeline:
         match asked:
             case _Tree():
                 return await self._tree()
-            case _Go(state=state, files=files):
-                return await self._travel(TravelRequest("restore", where=f"#{state}", files=files))
-            case _Undo(files=files):
-                return await self._travel(TravelRequest("undo", files=files))
-            case _Redo(files=files):
-                return await self._travel(TravelRequest("redo", files=files))
+            case _Go() | _Undo() | _Redo():
+                return await self._travel(asked.travel)
             case _Checkpoint(name=name):
                 await self._call(messages.Name(name.strip()))
             case _Forget(name=name):
                 await self._call(messages.Forget(name))
+            case _Changes(state=state, since=since):
+                changes: VariableChanges = await self._call(messages.Changes(state, since))
+                return dict(msgspec.to_builtins(changes))
             case _Fork(notebook=notebook):
                 return await self._fork(notebook)
         self.changed()

@@ -1,0 +1,143 @@
+"""The variables of a memory, for a question to a guest that ends with the answer.
+
+No code of a cell runs for it: no `__repr__`, no property, no metaclass. It looks at values through
+builtin types alone, and objects of all others through the references that the garbage collector
+knows.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import types
+import zlib
+from typing import Any
+
+_NAMES_MOST = 300  # the newest
+_OBJECTS_MOST = 3_000  # that are looked at, of all variables together
+_OBJECTS_LEAST = 20  # of each variable
+_STEPS = (20, 100, 500)  # objects after which a trace is taken
+_CHARACTERS_MOST = 60
+_BYTES_MOST = 128 * 1024  # of the beginning of an array, and of its end
+_BITS_MOST = 256
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: such a type may have been made by a cell
+
+_name_of = type.__dict__["__name__"].__get__
+_flags_of = type.__dict__["__flags__"].__get__
+_numbers = frozenset({type(None), bool, int, float, complex})
+_texts = frozenset({str, bytes})
+_containers = frozenset({list, tuple, set, frozenset, dict})
+_apart = frozenset({type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType})
+
+
+def answer(shell: Any, _: dict[str, Any]) -> dict[str, Any]:
+    """Returns the newest variables, oldest first; `more` if there are others."""
+    gc.disable()  # it might run a `__del__`; this memory is not used any more
+    space, hidden = shell.user_ns, shell.user_ns_hidden
+    shown = (name for name in reversed(space) if _is_shown(name, hidden))
+    names = [*itertools.islice(shown, _NAMES_MOST)]
+    most = max(_OBJECTS_LEAST, _OBJECTS_MOST // max(1, len(names)))
+    variables = [_described(name, space[name], most) for name in reversed(names)]
+    return {"status": "ok", "variables": variables, "more": next(shown, None) is not None}
+
+
+def _is_shown(name: Any, hidden: Any) -> bool:
+    return type(name) is str and not name.startswith("_") and name not in hidden
+
+
+def _described(name: str, value: Any, most: int) -> dict[str, Any]:
+    size, traces, is_whole = _measured(value, most)
+    return {
+        "name": name[:200],
+        "type": _name_of(type(value))[:200],
+        "text": _text(value),
+        "size": size,
+        "traces": traces,
+        "whole": is_whole,
+    }
+
+
+def _text(value: Any) -> str:
+    """Returns a short text of a value of a builtin type or an array; otherwise an empty one."""
+    kind = type(value)
+    if kind is int and value.bit_length() > _BITS_MOST:
+        return f"{value.bit_length():,} bits"
+    if kind in _numbers:
+        return repr(value)
+    if kind in _texts:
+        more = "..." if len(value) > _CHARACTERS_MOST else ""
+        return repr(value[:_CHARACTERS_MOST]) + more
+    if kind in _containers:
+        return f"{len(value):,} item{'' if len(value) == 1 else 's'}"
+    if _is_array(kind):
+        return " x ".join(map(str, kind.shape.__get__(value)))
+    return ""
+
+
+def _is_array(kind: type) -> bool:
+    """Returns whether a type is numpy's own array, which no cell can have changed."""
+    return _name_of(kind) == "ndarray" and not _flags_of(kind) & _HEAP_TYPE
+
+
+def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
+    """Returns the bytes of an object and of what it holds, and numbers that tell its content.
+
+    At most `most` objects are looked at, breadth first; the last value is True if that is all of
+    them. A number is taken after each of `_STEPS`, so that memories with other limits compare.
+    """
+    size, trace, traces, seen, queue = 0, 0, list[int](), set[int](), [value]
+    for count, each in enumerate(queue):  # which grows in this loop
+        if count in _STEPS:
+            traces.append(trace)
+        if count == most:
+            return size, traces, False
+        kind = type(each)
+        if id(each) not in seen:
+            seen.add(id(each))
+            size += _size(each, kind)
+            trace = hash((trace, _mark(each, kind)))
+            if kind not in _apart and not issubclass(kind, type):
+                queue += itertools.islice(_held(each, kind), most + 1 - len(queue))
+    return size, [*traces, trace], True
+
+
+def _size(value: Any, kind: type) -> int:
+    if _is_array(kind):
+        return int(kind.nbytes.__get__(value))  # type: ignore[attr-defined]
+    if _flags_of(kind) & _HEAP_TYPE:  # its own `__sizeof__` may be a cell's
+        return object.__sizeof__(value)
+    return sys.getsizeof(value, 0)
+
+
+def _mark(value: Any, kind: type) -> Any:
+    """Returns what tells an object from another one, without what it holds."""
+    if kind is int:
+        return value if value.bit_length() < _BYTES_MOST else value.bit_length()
+    if kind in _numbers:
+        return repr(value)
+    if kind in _texts:
+        return len(value), value[:_BYTES_MOST], value[-_BYTES_MOST:]
+    if kind in _containers:
+        return len(value)
+    if _is_array(kind):
+        return _array_mark(value)
+    return id(value)
+
+
+def _array_mark(value: Any) -> Any:
+    try:
+        data = memoryview(value).cast("B")
+    except (TypeError, ValueError, BufferError):  # such as a slice with steps, or of objects
+        return id(value)
+    return len(data), zlib.crc32(data[:_BYTES_MOST]), zlib.crc32(data[-_BYTES_MOST:])
+
+
+def _held(value: Any, kind: type) -> Any:
+    if kind is dict:
+        return itertools.chain.from_iterable(value.items())
+    if kind in _containers:
+        return value
+    if kind in _numbers or kind in _texts or _is_array(kind):
+        return ()
+    return gc.get_referents(value)

@@ -1,0 +1,91 @@
+"""The variables that differ between two states of a session.
+
+Each state is asked in a guest of its own, which ends with the answer: the session's guest is not
+asked, and no code of a cell runs.
+"""
+
+# No `from __future__ import annotations`: msgspec would compile each annotation at every start.
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from wasm_kernel.errors import GuestStopped, TravelError
+from wasm_kernel.execution.runner import GuestRunner
+from wasm_kernel.result import VariableChange, VariableChanges, VariableValue
+from wasm_kernel.state.commits import Unreadable
+
+SECONDS = 2.0  # for one state
+_REQUEST = {"op": "variables"}
+_MOST = 300
+_GONE = "That state is not kept any more."
+_UNKNOWN = "The variables of this state can't be told: {why}."
+_NO_ANSWER = "sandboxes of this language don't tell them"
+
+_Short = Annotated[str, Meta(max_length=300)]
+
+
+class Variable(Struct, frozen=True):
+    """A variable as its memory describes it.
+
+    The `traces` tell its content, step by step; they are `whole` if all of it was looked at.
+    """
+
+    name: _Short
+    type: _Short
+    text: _Short
+    size: Annotated[int, Meta(ge=0, lt=2**53)]
+    traces: Annotated[list[int], Meta(max_length=10)]
+    whole: bool
+
+    def differs(self, other: "Variable") -> bool:
+        """Returns whether another value differs, as far as both were looked at."""
+        if (self.type, self.text) != (other.type, other.text):
+            return True
+        if self.whole and other.whole:
+            return self.traces != other.traces
+        return any(one != two for one, two in zip(self.traces, other.traces, strict=False))
+
+
+class _Answer(Struct, frozen=True):
+    variables: Annotated[list[Variable], Meta(max_length=_MOST)]
+    more: bool
+
+
+def changes_between(runner: GuestRunner, since: int, state: int) -> VariableChanges:
+    """Returns the variables that differ in `state` from those in `since`, or 0 for none.
+
+    Call it on the guest's thread, between cells. Raises `TravelError` with the reason if a state
+    does not tell.
+    """
+    runner.keep()
+    nothing = _Answer([], more=False)
+    before = _answer_of(runner, since) if since else nothing
+    after = _answer_of(runner, state)
+    old, new = ({each.name: each for each in one.variables} for one in (before, after))
+    changed = [
+        VariableChange(name, _value(old.get(name)), _value(new.get(name)))
+        for name in [*new, *(name for name in old if name not in new and not after.more)]
+        if _differs(old.get(name), new.get(name))
+    ]
+    return VariableChanges(changed, before.more or after.more)
+
+
+def _answer_of(runner: GuestRunner, state: int) -> _Answer:
+    if not runner.state.history.has((state,)):
+        raise TravelError(_GONE)
+    try:
+        return msgspec.convert(runner.ask_at(state, _REQUEST, SECONDS), _Answer)
+    except (GuestStopped, Unreadable, MemoryError) as problem:
+        raise TravelError(_UNKNOWN.format(why=problem)) from problem
+    except msgspec.ValidationError as problem:
+        raise TravelError(_UNKNOWN.format(why=_NO_ANSWER)) from problem
+
+
+def _value(found: Variable | None) -> VariableValue | None:
+    return None if found is None else VariableValue(found.type, found.text, found.size)
+
+
+def _differs(old: Variable | None, new: Variable | None) -> bool:
+    return old is None or new is None or old.differs(new)
