@@ -60,6 +60,7 @@ CLOSED = "the service is closed; make another one"
 _NO_ANSWER = "the process that starts sessions does not answer"
 _COPY = "this process was forked from the one whose service it is; make another one"
 _STOPPED = "the process that sessions are forked from was stopped; it was told to go on"
+_LOST = "the process that sessions are forked from has ended, or hangs; another one is started"
 _LOG = logging.getLogger("wasm_kernel.service")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TEXT_BYTES = 16 * 1024
@@ -348,6 +349,8 @@ class ForkServer:
                 try:
                     reply, made = self._ask(self._ensure(), request)
                 except OSError:
+                    if not self._is_closed:
+                        _LOG.warning(_LOST)
                     self._drop()  # before another thread gets a worker of the next process
                     raise
             if made is not None:

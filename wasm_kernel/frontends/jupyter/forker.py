@@ -336,7 +336,7 @@ def _files(folder: str | None = None) -> Iterator[tuple[str, int]]:
     for entry in os.scandir(folder):
         if entry.name.endswith(".py"):
             yield entry.path, entry.stat().st_mtime_ns
-        elif "." not in entry.name and entry.name != "__pycache__":
+        elif entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
             yield from _files(entry.path)
 
 
