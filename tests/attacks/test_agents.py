@@ -34,23 +34,26 @@ from tests.mcp.clients import HEADERS, Agents, HttpServer, Wire, server_environm
 from tests.peak import of_process
 from wasm_kernel import ExecutionPolicy
 from wasm_kernel.errors import LimitReached
-from wasm_kernel.frontends.mcp import http as mcp_http
-from wasm_kernel.frontends.mcp import request_limiter, results
-from wasm_kernel.frontends.mcp.callers import (
+from wasm_kernel.frontends.http import serving as http_serving
+from wasm_kernel.frontends.http.callers import (
     HELD_BYTES,
     LEASE,
     LEASE_KEY,
-    NO_CALLER,
-    SESSION_HEADER,
     Caller,
     MemoryLease,
 )
+from wasm_kernel.frontends.http.host_work import HostWork
+from wasm_kernel.frontends.http.limits import BURST, ClientLimits, Rates
+from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.http.serving import Address, Line
+from wasm_kernel.frontends.mcp import http as mcp_http
+from wasm_kernel.frontends.mcp import request_limiter, results
+from wasm_kernel.frontends.mcp.callers import NO_CALLER, SESSION_HEADER
 from wasm_kernel.frontends.mcp.file_tools import FileTools
-from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
-from wasm_kernel.frontends.mcp.request_limiter import BURST, Rates, RequestLimiter
+from wasm_kernel.frontends.mcp.request_limiter import RequestLimiter
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
-from wasm_kernel.frontends.mcp.sessions import AgentSessions, HostWork
+from wasm_kernel.frontends.mcp.sessions import AgentSessions
 from wasm_kernel.result import Output, SandboxResult
 
 TOKENS = '[owners]\nann = "the token of ann herself"\neve = "the token of eve, who is evil"\n'
@@ -178,7 +181,7 @@ class Sender:
         self.app = Application()
         self.sessions = AgentSessions(Future(), ExecutionPolicy(), keep=False)
         self.metrics = Metrics()
-        self.limiter = RequestLimiter(self.app, self.sessions, None, self.metrics)
+        self.limiter = RequestLimiter(self.app, self.sessions, ClientLimits(None, self.metrics))
 
     async def send(
         self, content: bytes = b"", *, host: str = "one", last: bool = True, connection: str = ""
@@ -389,7 +392,7 @@ def test_unread_replies_hold_no_more_than_a_share() -> None:
         await asyncio.Future()
 
     async def attack() -> None:
-        sender.limiter = RequestLimiter(app, sender.sessions, None, sender.metrics)
+        sender.limiter = RequestLimiter(app, sender.sessions, ClientLimits(None, sender.metrics))
         for host in ("one", "one", "one", "two"):
             slow = asyncio.ensure_future(sender.send(host=host))
             await asyncio.sleep(0)
@@ -477,7 +480,7 @@ def test_a_client_that_connects_again_and_again_ends_its_own_connections(
 
 def test_no_web_page_reads_the_pages_by_a_name_of_its_own() -> None:
     server = WorkspaceServer(Sender().sessions, Metrics())
-    mcp_http.add_pages(server, mcp_http.Address("127.0.0.1", 1), needs_admin=False)
+    mcp_http.add_pages(server, Address("127.0.0.1", 1), needs_admin=False)
     client = TestClient(server.streamable_http_app(), base_url="http://evil.example")
     assert [client.get(path).status_code for path in ("/metrics", "/healthz")] == [421, 421]
 
@@ -492,13 +495,13 @@ async def answer_to(request: bytes, host: str, port: int) -> bytes:
 
 
 def test_a_request_whose_head_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_http, "_HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http_serving, "_HEAD_SECONDS", 0.05)
 
     async def attack() -> None:
-        config = uvicorn.Config(PlainTextResponse("fine"), http=mcp_http.Line, lifespan="off")
+        config = uvicorn.Config(PlainTextResponse("fine"), http=Line, lifespan="off")
         config.load()
         listening = await asyncio.get_running_loop().create_server(
-            lambda: mcp_http.Line(config, ServerState(), {}), "127.0.0.1", 0
+            lambda: Line(config, ServerState(), {}), "127.0.0.1", 0
         )
         place = listening.sockets[0].getsockname()
         for begun in (b"", b"GET / HTTP/1.1\r\nHost: x\r\nA: "):

@@ -224,9 +224,11 @@ class Wire:
 
 
 @contextlib.contextmanager
-def serving(environment: Mapping[str, str], *options: str) -> Iterator[HttpServer]:
-    """A server on a free port."""
-    command: Sequence[str] = [sys.executable, *COMMAND, "--http", "127.0.0.1:0", *options]
+def serving(
+    environment: Mapping[str, str], *options: str, begin: Sequence[str] = (*COMMAND, "--http")
+) -> Iterator[HttpServer]:
+    """A server on a free port, by the command that begins so."""
+    command = [sys.executable, *begin, "127.0.0.1:0", *options]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield HttpServer(process)

@@ -18,8 +18,8 @@ from tests.faces import PATIENCE, wait_for
 from tests.mcp.clients import MODERN, Agents, HttpServer, Wire, serving
 from wasm_kernel import PolicyError
 from wasm_kernel.frontends.cli.main import main
-from wasm_kernel.frontends.mcp.callers import Tokens
-from wasm_kernel.frontends.mcp.http import Address
+from wasm_kernel.frontends.http.callers import Tokens
+from wasm_kernel.frontends.http.serving import Address
 
 TOKENS = """
 admin = "an admin's token, long"
@@ -186,7 +186,8 @@ def test_options_that_cannot_be_are_refused_in_one_line(
 ) -> None:
     assert main(["mcp", *options]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(("wasm-kernel: --", "wasm-kernel: mounts /all can't be"))
+    begins = ("wasm-kernel: --", "wasm-kernel: HOST:PORT ", "wasm-kernel: mounts /all can't be")
+    assert said.startswith(begins)
     assert len(said.splitlines()) == 1
 
 

@@ -8,7 +8,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from wasm_kernel.frontends.mcp.callers import Caller
+from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.policy import ExecutionPolicy
 

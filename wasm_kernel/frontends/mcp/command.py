@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,15 @@ from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml, size_of
 from wasm_kernel.service import fork_process
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from wasm_kernel.frontends.http.limits import ClientLimits
+    from wasm_kernel.frontends.http.serving import Address
+    from wasm_kernel.frontends.mcp.sessions import AgentSessions
     from wasm_kernel.service.limits import ServiceLimits
     from wasm_kernel.service.service import Service
+
+    Beside = Callable[[ASGIApp, AgentSessions, Address, ClientLimits], ASGIApp]
 
 DEFAULTS = {
     "cell_timeout": 600.0,
@@ -80,27 +88,33 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="Serves sessions to agents: over stdin and stdout, or over HTTP.",
     )
     mcp.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP, at /mcp")
-    mcp.add_argument(
+    mcp.add_argument("--admin", action="store_true", help="offer list_active_sessions over stdio")
+    add_service_options(mcp)
+    mcp.set_defaults(run=run)
+
+
+def add_service_options(command: argparse.ArgumentParser) -> None:
+    """Adds the options of sessions, and of a server over HTTP."""
+    command.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
         help="over HTTP, take these bearer tokens alone: a TOML file with token, admin, and a "
         "table owners; needed unless only this machine reaches the address",
     )
-    mcp.add_argument(
+    command.add_argument(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
         help="over HTTP, a further name that clients reach this server by; may be repeated",
     )
-    mcp.add_argument("--admin", action="store_true", help="offer list_active_sessions over stdio")
-    mcp.add_argument("--keep", action="store_true", help="leave sessions on disk at the end")
-    mcp.add_argument("--workspace", type=Path, metavar="FOLDER", help="where sessions lie")
-    mcp.add_argument(
+    command.add_argument("--keep", action="store_true", help="leave sessions on disk at the end")
+    command.add_argument("--workspace", type=Path, metavar="FOLDER", help="where sessions lie")
+    command.add_argument(
         "--policy", type=Path, metavar="FILE", help="the limits of each session, as a TOML file"
     )
-    mcp.add_argument(
+    command.add_argument(
         "--mount",
         action="append",
         default=[],
@@ -109,14 +123,16 @@ def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     for name, (default, metavar, meaning) in _NUMBERS.items():
         shown = f"{meaning} ({default:g})" if default is not None else meaning
-        mcp.add_argument(
+        command.add_argument(
             _option(name), type=_KINDS[metavar], default=default, metavar=metavar, help=shown
         )
-    mcp.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Serves until the client leaves or a signal comes; raises `WasmKernelError` if it can't."""
+def run(options: argparse.Namespace, beside: Beside | None = None) -> int:
+    """Serves until the client leaves or a signal comes; raises `WasmKernelError` if it can't.
+
+    Over HTTP, `beside` puts a further door beside this one, and returns the application of both.
+    """
     for name in ("token_file", "allow_host"):
         if getattr(options, name) and not options.http:
             raise PolicyError(_option(name), "is for --http alone")
@@ -126,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
     limits = _limits(options, policy)
     try:
         if options.http:
-            _run_http(options, limits, policy)
+            _run_http(options, limits, policy, beside)
         else:
             _run_stdio(options, limits, policy)
     except ModuleNotFoundError as problem:
@@ -141,8 +157,8 @@ def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: Execu
     gc.disable()  # loaded modules stay: collecting garbage would take a quarter of the time
     import anyio
 
-    from wasm_kernel.frontends.mcp.callers import Caller
-    from wasm_kernel.frontends.mcp.metrics import Metrics
+    from wasm_kernel.frontends.http.callers import Caller
+    from wasm_kernel.frontends.http.metrics import Metrics
     from wasm_kernel.frontends.mcp.server import WorkspaceServer, serve_stdio
     from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
@@ -156,22 +172,34 @@ def _run_stdio(options: argparse.Namespace, limits: ServiceLimits, policy: Execu
     anyio.run(serve_stdio, server)
 
 
-def _run_http(options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy) -> None:
+def _run_http(
+    options: argparse.Namespace,
+    limits: ServiceLimits,
+    policy: ExecutionPolicy,
+    beside: Beside | None,
+) -> None:
     import anyio
 
-    from wasm_kernel.frontends.mcp.callers import Tokens
-    from wasm_kernel.frontends.mcp.http import Address, http_server, serve_http
+    from wasm_kernel.frontends.http.callers import Tokens
+    from wasm_kernel.frontends.http.limits import ClientLimits
+    from wasm_kernel.frontends.http.metrics import Metrics
+    from wasm_kernel.frontends.http.serving import Address, serve
+    from wasm_kernel.frontends.mcp.http import http_app, http_server
     from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
     tokens = None if options.token_file is None else Tokens.from_file(options.token_file)
-    address = Address.parse(options.http, tuple(options.allow_host), has_tokens=tokens is not None)
+    has_tokens = tokens is not None
+    address = Address.parse(options.http, tuple(options.allow_host), has_tokens=has_tokens)
     with address.listening() as listener:
         sessions = AgentSessions(_opening(options, limits, policy), policy, keep=options.keep)
-        port = listener.getsockname()[1]
-        sys.stderr.write(f"wasm-kernel: serving http://{address.host}:{port}/mcp\n")
-        characters, seconds = options.output_characters, options.expire_seconds
-        server = http_server(sessions, address, tokens, characters)
-        anyio.run(serve_http, server, address, tokens, seconds, listener)
+        host, port = address.host, listener.getsockname()[1]
+        sys.stderr.write(f"wasm-kernel: serving http://{host}:{port}/mcp\n")
+        clients = ClientLimits(tokens, Metrics())
+        server = http_server(sessions, address, clients, options.output_characters)
+        app = http_app(server, address, clients, options.expire_seconds)
+        if beside is not None:
+            app = beside(app, sessions, address, clients)
+        anyio.run(partial(serve, app, listener, sessions.close, has_tokens=has_tokens))
 
 
 def _limits(options: argparse.Namespace, policy: ExecutionPolicy) -> ServiceLimits:

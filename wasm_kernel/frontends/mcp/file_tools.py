@@ -18,7 +18,7 @@ from mcp_types import Resource, ResourceTemplate, ToolAnnotations
 from pydantic import Field
 
 from wasm_kernel.errors import LimitReached, WasmKernelError, describe
-from wasm_kernel.frontends.mcp.callers import LEASE, Caller
+from wasm_kernel.frontends.http.callers import LEASE, Caller
 from wasm_kernel.frontends.mcp.images import IMAGES, Picture, fitting, image_block
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.results import (

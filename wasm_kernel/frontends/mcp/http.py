@@ -1,152 +1,56 @@
-"""The server over Streamable HTTP: its address and connections, `/healthz` and `/metrics`."""
+"""The server over Streamable HTTP, with `/healthz` and `/metrics`."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import h11
-import uvicorn
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from msgspec import Struct
+from mcp.server.transport_security import TransportSecurityMiddleware
 from pydantic import AnyHttpUrl
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp
 
-from wasm_kernel.errors import PolicyError
-from wasm_kernel.frontends.mcp.callers import ADMIN, Tokens
-from wasm_kernel.frontends.mcp.metrics import CONTENT_TYPE, Metrics
+from wasm_kernel.frontends.http.callers import ADMIN
+from wasm_kernel.frontends.http.limits import ClientLimits
+from wasm_kernel.frontends.http.metrics import CONTENT_TYPE
+from wasm_kernel.frontends.http.serving import Address
 from wasm_kernel.frontends.mcp.request_limiter import REQUEST_BYTES, RequestLimiter
 from wasm_kernel.frontends.mcp.server import WorkspaceServer
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 
 _CONNECTIONS_MOST = 10_000  # of the older protocol, of all clients
-_LINES_MOST = 5_000  # at once
-_HEAD_SECONDS = 10.0  # for the head of a request to arrive
-_LEAVE_SECONDS = 3  # for running requests when the server ends
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_UNPROTECTED = (
-    "is needed for an address that other machines reach: anyone who reaches it could run code in "
-    "your sessions. Name a file of tokens, or serve 127.0.0.1."
-)
 
 
 _Page = Callable[[Request], Awaitable[Response]]
 
 
-class Address(Struct, frozen=True):
-    """The address to listen on. Port 0 is any free port; `names` are further names of the host."""
-
-    host: str
-    port: int
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str, names: tuple[str, ...], *, has_tokens: bool) -> Address:
-        """Returns the address in `HOST:PORT`; raises `PolicyError` if it is not one.
-
-        Also raises `PolicyError` if other machines reach the address, and there is no token.
-        """
-        host, colon, port = text.rpartition(":")
-        if not (colon and host and port.isdecimal() and int(port) < 2**16):
-            raise PolicyError("--http", f"takes HOST:PORT, not {text!r}")
-        if not (has_tokens or host in _LOOPBACK):
-            raise PolicyError("--token-file", _UNPROTECTED)
-        return cls(host, int(port), names)
-
-    def listening(self) -> socket.socket:
-        """Returns a socket that listens on the address."""
-        host = self.host.strip("[]")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, self.port), family=family)
-        # asyncio does not take this function's sockets for TCP: a reply's rest would wait 40 ms
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
-
-    @property
-    def security(self) -> TransportSecuritySettings:
-        """The names by which requests may call this server, so that no web page can rebind one."""
-        names = [*_LOOPBACK, self.host, *self.names]
-        origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
-        return TransportSecuritySettings(
-            enable_dns_rebinding_protection=True,
-            allowed_hosts=[*names, *(f"{name}:*" for name in names)],
-            allowed_origins=[*origins, *(f"{origin}:*" for origin in origins)],
-        )
-
-
-class Line(H11Protocol):
-    """A connection, which takes a descriptor. It ends if the head of a request does not arrive.
-
-    uvicorn's own time-out begins only after the first response, and any byte ends it.
-    """
-
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a request."""
-        super().connection_made(transport)
-        self._late = self.loop.call_later(_HEAD_SECONDS, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        """Takes received data; waits for the rest, if it is a part of a head."""
-        super().data_received(data)
-        is_waiting = self.conn.their_state is h11.IDLE
-        if self._late is not None and not is_waiting:
-            self._late.cancel()
-            self._late = None
-        elif self._late is None and is_waiting:
-            self._late = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
-
-
-class Server(uvicorn.Server):
-    """A server that does not wait for cells when it is told to end."""
-
-    def __init__(self, config: uvicorn.Config, sessions: AgentSessions) -> None:
-        super().__init__(config)
-        self._sessions = sessions
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the sessions first, so that requests that wait for a cell are answered."""
-        await self._sessions.close()
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # streams are cut off
-        await super().shutdown(sockets)
-
-
 def http_server(
-    sessions: AgentSessions, address: Address, tokens: Tokens | None, characters: int
+    sessions: AgentSessions, address: Address, limits: ClientLimits, characters: int
 ) -> WorkspaceServer:
-    """Returns a server with its pages, and with `tokens` if given.
+    """Returns a server with its pages, for the clients of `limits`.
 
     A reply holds at most `characters` of one output.
     """
     secured: dict[str, Any] = {}
+    tokens = limits.tokens
     if tokens is not None:
         own = AnyHttpUrl(f"http://{address.host}:{address.port}")
         auth = AuthSettings(issuer_url=own, resource_server_url=None)
         secured = {"token_verifier": tokens, "auth": auth}
-    server = WorkspaceServer(sessions, Metrics(), characters=characters, **secured)
+    server = WorkspaceServer(sessions, limits.metrics, characters=characters, **secured)
     add_pages(server, None if tokens else address, needs_admin=bool(tokens and tokens.has_admin))
     return server
 
 
-async def serve_http(
-    server: WorkspaceServer,
-    address: Address,
-    tokens: Tokens | None,
-    idle_seconds: float | None,
-    listener: socket.socket,
-) -> None:
-    """Serves until a signal comes.
+def http_app(
+    server: WorkspaceServer, address: Address, limits: ClientLimits, idle_seconds: float | None
+) -> ASGIApp:
+    """Returns the application that serves `server`.
 
     After `idle_seconds` without a request, a connection of the older protocol ends.
     """
-    sessions = server.sessions
     app = server.streamable_http_app(
         host=address.host,
         transport_security=address.security,
@@ -154,16 +58,7 @@ async def serve_http(
         session_idle_timeout=idle_seconds,
         max_sessions=_CONNECTIONS_MOST,
     )
-    config = uvicorn.Config(
-        RequestLimiter(app, sessions, tokens, server.metrics),
-        http=Line,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=tokens is not None,  # otherwise any program could pose as another client
-        limit_concurrency=_LINES_MOST,
-        timeout_graceful_shutdown=_LEAVE_SECONDS,
-    )
-    await Server(config, sessions).serve(sockets=[listener])
+    return RequestLimiter(app, server.sessions, limits)
 
 
 def add_pages(server: WorkspaceServer, opened: Address | None, *, needs_admin: bool) -> None:

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from uuid import uuid4
 
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wasm_kernel.frontends.mcp.callers import (
-    LEASE_KEY,
-    SESSION_HEADER,
-    MemoryLease,
-    Tokens,
-    client_name,
-    connection_scope,
-)
-from wasm_kernel.frontends.mcp.metrics import Metrics
+from wasm_kernel.frontends.http.callers import LEASE_KEY, MemoryLease, client_name
+from wasm_kernel.frontends.http.limits import SMALL_BYTES, ClientLimits, Refusal, read_body
+from wasm_kernel.frontends.mcp.callers import SESSION_HEADER, connection_scope
 from wasm_kernel.frontends.mcp.sessions import AgentSessions
 from wasm_kernel.linux.channel import marks_in
 from wasm_kernel.policy import MIB
@@ -34,47 +26,12 @@ REQUEST_BYTES = 16 * MIB
 """The most bytes of a request."""
 REQUEST_VALUES = 10_000
 """The most values of JSON in a request: each takes memory and the event loop's time."""
-RATE, BURST = 100.0, 500.0
-"""The requests per second of one client, and the number that it may send at once."""
 CONNECTIONS = 1_000
 """The most open connections of the older protocol of one client."""
-_BODY_SECONDS = 60.0  # for a request's content to arrive
-_SMALL_BYTES = 64 * 1024  # the most of a request that does not count towards its client's memory
-_CLIENTS_MOST = 10_000  # whose rates are remembered
 _OF_REQUEST = {each.encode() for each in (SESSION_HEADER, MCP_PROTOCOL_VERSION_HEADER)}
 _OF_REQUEST |= {b"content-length", b"content-type", b"accept"}
 _JSON = [(b"content-type", b"application/json")]
 _JSON += [(b"accept", b"application/json, text/event-stream")]
-
-
-class Rates:
-    """The recent numbers of requests of clients."""
-
-    def __init__(self) -> None:
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def allows(self, client: str) -> bool:
-        """Counts a request; returns whether it may be served."""
-        now = time.monotonic()
-        left, since = self._left.pop(client, (BURST, now))
-        left = min(BURST, left + (now - since) * RATE) - 1
-        self._left[client] = (max(left, 0.0), now)
-        while len(self._left) > _CLIENTS_MOST:
-            self._left.popitem(last=False)
-        return left >= 0
-
-
-class _Refusal(Exception):
-    """A request that is not served: the status, the limit that it met, and words for its client."""
-
-    def __init__(self, status: int, limit: str, words: str) -> None:
-        super().__init__(words)
-        self.status = status
-        self.limit = limit
-
-    def answer(self) -> PlainTextResponse:
-        headers = {"connection": "close"} if self.status in (408, 413) else {"retry-after": "1"}
-        return PlainTextResponse(str(self), self.status, headers)
 
 
 class RequestLimiter:
@@ -83,15 +40,10 @@ class RequestLimiter:
     A client without a known token is identified by its address. Metrics count refusals.
     """
 
-    def __init__(
-        self, app: ASGIApp, sessions: AgentSessions, tokens: Tokens | None, metrics: Metrics
-    ) -> None:
+    def __init__(self, app: ASGIApp, sessions: AgentSessions, limits: ClientLimits) -> None:
         self._app = app
         self._sessions = sessions
-        self._tokens = tokens
-        self._metrics = metrics
-        self._rates = Rates()
-        self._held: Counter[str] = Counter()
+        self._limits = limits
         self._connections: dict[str, OrderedDict[str, None]] = {}  # least recently used first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,18 +52,17 @@ class RequestLimiter:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        known = self._tokens.name_of(headers.get("authorization", "")) if self._tokens else ""
+        tokens = self._limits.tokens
+        known = tokens.name_of(headers.get("authorization", "")) if tokens else ""
         client = client_name(known, scope)
-        lease = MemoryLease(self._held, client)
+        lease = self._limits.lease(client)
         try:
-            if not self._rates.allows(self._counted_as(client, headers, known)):
-                words = f"{RATE:g} a second may come from one client. Wait a moment."
-                raise _Refusal(429, "requests", f"Too many requests: {words}")
-            if scope["method"] == "POST" and (known or self._tokens is None):
+            self._limits.count(self._counted_as(client, headers, known))
+            if scope["method"] == "POST" and (known or tokens is None):
                 receive = _again(await self._read(lease, headers, receive), receive)
             await self._serve(client, headers, {**scope, LEASE_KEY: lease}, receive, send)
-        except _Refusal as refusal:
-            self._metrics.refused(refusal.limit)
+        except Refusal as refusal:
+            self._limits.metrics.refused(refusal.limit)
             await refusal.answer()(scope, receive, send)
         finally:
             lease.end()
@@ -127,39 +78,19 @@ class RequestLimiter:
 
     @staticmethod
     async def _read(lease: MemoryLease, headers: Headers, receive: Receive) -> bytes:
-        """Returns a request's content; raises `_Refusal` if it is too large or too slow."""
-        told = headers.get("content-length", "")
+        """Returns a request's content; raises `Refusal` if it is too large or too slow."""
         most = REQUEST_BYTES
         if SESSION_HEADER not in headers and not _is_modern(headers):
-            most = _SMALL_BYTES  # it begins a connection, which keeps its content
+            most = SMALL_BYTES  # it begins a connection, which keeps its content
         words = f"A request may have {REQUEST_BYTES // MIB} MiB, and one that begins a connection "
-        too_large = _Refusal(413, "request_bytes", f"{words}{_SMALL_BYTES // 1024} KiB. Send less.")
-        if told.isdecimal() and int(told[:20]) > most:
-            raise too_large
-        content = bytearray()
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _Refusal(408, "request_seconds", "The request did not come whole.")
-                    part = message.get("body", b"")
-                    if len(content) + len(part) > most:
-                        raise too_large
-                    content += part
-                    if len(content) > _SMALL_BYTES and not lease.take(len(part)):
-                        words = "Too many large requests at once. Send one after the other."
-                        raise _Refusal(503, "request_bytes", words)
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            words = f"The request did not come within {_BODY_SECONDS:g} seconds."
-            raise _Refusal(408, "request_seconds", words) from None
+        words += f"{SMALL_BYTES // 1024} KiB. Send less."
+        too_large = Refusal(413, "request_bytes", words)
+        content = await read_body(lease, headers, receive, too_large, most)
         if marks_in(content, REQUEST_VALUES) > REQUEST_VALUES:
             words = (
                 f"A request may hold {REQUEST_VALUES:,} values. Write data as the text of a file."
             )
-            raise _Refusal(413, "request_values", words)
+            raise Refusal(413, "request_values", words)
         return bytes(content)
 
     async def _serve(

@@ -21,9 +21,10 @@ from pydantic import ValidationError
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import Door, GuestStopped, LimitReached, WasmKernelError
-from wasm_kernel.frontends.mcp.callers import LEASE, LEASE_KEY, NO_CALLER, Caller, caller_of
+from wasm_kernel.frontends.http.callers import LEASE, LEASE_KEY, Caller
+from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.mcp.callers import NO_CALLER, caller_of
 from wasm_kernel.frontends.mcp.file_tools import TEMPLATE, FileTools
-from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.mounts import MountedFiles
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSessions

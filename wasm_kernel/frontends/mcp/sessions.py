@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import time
 from collections import deque
@@ -19,28 +18,22 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.errors import LimitReached, WasmKernelError
-from wasm_kernel.frontends.mcp.callers import Caller
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.http.callers import Caller
+from wasm_kernel.frontends.http.host_work import HostWork
+from wasm_kernel.frontends.http.session_files import write_file
 from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, Seen
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.result import readable
 from wasm_kernel.service.async_session import AsyncSession, on_thread
-from wasm_kernel.service.sandbox import Sandbox
 from wasm_kernel.service.service import AsyncService, Service
-from wasm_kernel.sessions.paths import locate, split_path
-from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen
-from wasm_kernel.wasi_files.quota import Full, Quota
 
 T = TypeVar("T")
 LEFT_SECONDS = 3600.0
 """The time after its last use when a session is deleted, if its client has left."""
 _LOOK_SECONDS = 60.0  # between two searches for such sessions
-_THREADS = 8  # for work on files
 _CELLS_MOST = 200  # of the history of a session
 _ENDED_MOST = 10_000  # ended sessions whose reasons are remembered
 _UNKNOWN = (
@@ -85,23 +78,6 @@ class CellRecord(Struct, frozen=True):
     outcome: str
     seconds: float
     at: float
-
-
-class HostWork:
-    """The work on files that threads of this process do for clients.
-
-    The threads share the interpreter with the event loop, whose turns would wait for all of them.
-    So there are few threads, and the work of one client is done one after the other.
-    """
-
-    def __init__(self) -> None:
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._threads = anyio.CapacityLimiter(_THREADS)
-
-    async def work(self, caller: Caller, work: Callable[[], T]) -> T:
-        """Runs `work` for a client on a thread; waits for its end even if it is cancelled."""
-        async with self._turns.setdefault(caller.owner, asyncio.Lock()):
-            return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
 class AgentSession:
@@ -200,8 +176,7 @@ class AgentSession:
     def _write(self, path: str, data: bytes | str, *, overwrite: bool = True) -> None:
         if isinstance(data, str):
             data = data.encode("utf-8", "replace")
-        _check_room(self.sandbox.sync, path, len(data))
-        self.sandbox.files.write(path, data, overwrite=overwrite)
+        write_file(self.sandbox, path, data, overwrite=overwrite)
 
     def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
         """Adds a cell to its history."""
@@ -437,29 +412,6 @@ class AgentSessions:
         except (WasmKernelError, OSError):
             return  # it was never opened
         await on_thread(_close, service, keep=self._keep)
-
-
-def _check_room(sandbox: Sandbox, path: str, size: int) -> None:
-    """Raises `LimitReached` unless a file of `size` bytes fits, in place of the one at `path`."""
-    policy = sandbox.policy
-    with Folder.open(sandbox.workspace.parent) as root, root.enter(sandbox.session_id) as folder:
-        workspace = Preopen(folder, "/app", hidden=METADATA_HIDDEN)
-        quota = Quota((workspace,), policy.workspace_bytes, policy.workspace_files)
-        files, before = 1, 0
-        with (
-            contextlib.suppress(OSError),
-            locate(folder.fd, split_path(path), path) as (walk, name),
-        ):
-            files, before = 0, os.stat(name, dir_fd=walk.fd, follow_symlinks=False).st_size
-        try:
-            quota.reserve(files, size - before)
-        except Full:
-            raise LimitReached(
-                quota.limit_met,
-                f"The files of this session may be {policy.workspace_files:,} and take "
-                f"{readable(policy.workspace_bytes)}.",
-                "",
-            ) from None
 
 
 def _close(service: Service, *, keep: bool) -> None:

@@ -16,10 +16,10 @@ from mcp_types import CallToolResult, ContentBlock, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.mcp.callers import Caller
+from wasm_kernel.frontends.http.callers import Caller
+from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.frontends.mcp.cells import run_cell
 from wasm_kernel.frontends.mcp.info import listing, runtimes, usage_of, workspace_info
-from wasm_kernel.frontends.mcp.metrics import Metrics
 from wasm_kernel.frontends.mcp.results import TEXT_CHARACTERS, CellReply, cut, text_block
 from wasm_kernel.frontends.mcp.sessions import AgentSession, AgentSessions
 from wasm_kernel.policy import RuntimeType

@@ -1,0 +1,139 @@
+"""A server over HTTP: its address, its connections and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Collection
+
+import h11
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+from msgspec import Struct
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wasm_kernel.errors import PolicyError
+
+App = ASGIApp
+_LINES_MOST = 5_000  # at once
+_HEAD_SECONDS = 10.0  # for the head of a request to arrive
+_LEAVE_SECONDS = 3  # for running requests when the server ends
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_UNPROTECTED = (
+    "is needed for an address that other machines reach: anyone who reaches it could run code in "
+    "your sessions. Name a file of tokens, or serve 127.0.0.1."
+)
+
+
+class Address(Struct, frozen=True):
+    """The address to listen on. Port 0 is any free port; `names` are further names of the host."""
+
+    host: str
+    port: int
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, names: tuple[str, ...], *, has_tokens: bool) -> Address:
+        """Returns the address in `HOST:PORT`; raises `PolicyError` if it is not one.
+
+        Also raises `PolicyError` if other machines reach the address, and there is no token.
+        """
+        host, colon, port = text.rpartition(":")
+        if not (colon and host and port.isdecimal() and int(port) < 2**16):
+            raise PolicyError("HOST:PORT", f"is an address and a port, not {text!r}")
+        if not (has_tokens or host in _LOOPBACK):
+            raise PolicyError("--token-file", _UNPROTECTED)
+        return cls(host, int(port), names)
+
+    def listening(self) -> socket.socket:
+        """Returns a socket that listens on the address."""
+        host = self.host.strip("[]")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, self.port), family=family)
+        # asyncio does not take this function's sockets for TCP: a reply's rest would wait 40 ms
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+
+    @property
+    def security(self) -> TransportSecuritySettings:
+        """The names by which requests may call this server, so that no web page can rebind one."""
+        names = [*_LOOPBACK, self.host, *self.names]
+        origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
+        return TransportSecuritySettings(
+            enable_dns_rebinding_protection=True,
+            allowed_hosts=[*names, *(f"{name}:*" for name in names)],
+            allowed_origins=[*origins, *(f"{origin}:*" for origin in origins)],
+        )
+
+
+class Line(H11Protocol):
+    """A connection, which takes a descriptor. It ends if the head of a request does not arrive.
+
+    uvicorn's own time-out begins only after the first response, and any byte ends it.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for a request."""
+        super().connection_made(transport)
+        self._late = self.loop.call_later(_HEAD_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes received data; waits for the rest, if it is a part of a head."""
+        super().data_received(data)
+        is_waiting = self.conn.their_state is h11.IDLE
+        if self._late is not None and not is_waiting:
+            self._late.cancel()
+            self._late = None
+        elif self._late is None and is_waiting:
+            self._late = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+
+
+class Server(uvicorn.Server):
+    """A server that does not wait for cells when it is told to end."""
+
+    def __init__(self, config: uvicorn.Config, close: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._close = close
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the sessions first, so that requests that wait for a cell are answered."""
+        await self._close()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # streams are cut off
+        await super().shutdown(sockets)
+
+
+def by_path(paths: Collection[str], first: App, second: App) -> App:
+    """Returns an application that serves requests for `paths` by `first`, others by `second`."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_first = scope["type"] != "http" or scope["path"] in paths
+        await (first if is_first else second)(scope, receive, send)
+
+    return app
+
+
+async def serve(
+    app: App,
+    listener: socket.socket,
+    close: Callable[[], Awaitable[None]],
+    *,
+    has_tokens: bool,
+) -> None:
+    """Serves until a signal comes; `close` then ends the sessions.
+
+    A server that `has_tokens` believes a reverse proxy which address a client has.
+    """
+    config = uvicorn.Config(
+        app,
+        http=Line,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=has_tokens,  # otherwise any program could pose as another client
+        limit_concurrency=_LINES_MOST,
+        timeout_graceful_shutdown=_LEAVE_SECONDS,
+    )
+    await Server(config, close).serve(sockets=[listener])
