@@ -18,6 +18,7 @@ except ImportError as problem:  # there is no code for this processor
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.command import add_run
 from wasm_kernel.frontends.batch.grade_command import add_grade
+from wasm_kernel.frontends.cli.serve import add_serve
 from wasm_kernel.frontends.mcp.command import add_mcp
 from wasm_kernel.policy import RuntimeType
 
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add_run(commands, _sessions_folder)
     add_grade(commands, _sessions_folder)
     add_mcp(commands)
+    add_serve(commands)
     return parser
 
 

@@ -1,0 +1,119 @@
+"""The files of a sandbox by E2B's API."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from tests.e2b.conftest import Answer, Api, SandboxOf
+
+PACKED = {"Content-Encoding": "gzip"}
+BOUNDARY = "5e1f"
+MULTIPART = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+@pytest.fixture
+def sandbox(ann: Api) -> SandboxOf:
+    return ann.made()
+
+
+def parts(*files: tuple[str, bytes]) -> bytes:
+    head = '--{}\r\nContent-Disposition: form-data; name="file"; filename="{}"\r\n\r\n'
+    rows = [head.format(BOUNDARY, path).encode() + data + b"\r\n" for path, data in files]
+    return b"".join(rows) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def read(sandbox: SandboxOf, path: str) -> Answer:
+    return sandbox.call("GET", f"/files?path={path}")
+
+
+def test_what_is_uploaded_is_there_for_cells(sandbox: SandboxOf) -> None:
+    body = parts(("a.txt", b"A"), ("/home/user/deep/b.bin", b"\0\xff"), ("/app/c.txt", b"C"))
+    answer = sandbox.call("POST", "/files", body, MULTIPART)
+    assert [each["path"] for each in answer.json] == ["/app/a.txt", "/app/deep/b.bin", "/app/c.txt"]
+    assert answer.json[0] == {"name": "a.txt", "path": "/app/a.txt", "type": "file"}
+    code = "import os; sorted(os.listdir('/app')), open('deep/b.bin', 'rb').read()"
+    assert sandbox.value(code) == "(['a.txt', 'c.txt', 'deep'], b'\\x00\\xff')"
+    body = parts(("ignored", b"AA"))
+    assert sandbox.call("POST", "/files?path=a.txt", body, MULTIPART).status == 200
+    assert sandbox.upload("deep/z", gzip.compress(b"zz" * 9), **PACKED).status == 200
+    assert read(sandbox, "a.txt").content == b"AA"
+    assert read(sandbox, "/home/user/deep/z").content == b"zz" * 9
+    sandbox.run("open('made.txt', 'w').write('made')")
+    assert read(sandbox, "made.txt").content == b"made"
+
+
+def test_folders_are_listed_made_moved_and_removed(sandbox: SandboxOf) -> None:
+    sandbox.run(
+        "import os; os.makedirs('a/b/c'); open('a/x', 'w').write('xy'); os.symlink('x', 'a/l')"
+    )
+    (row,) = sandbox.files("ListDir", path="/home/user").json["entries"]
+    assert (row["name"], row["path"], row["type"]) == ("a", "/app/a", "FILE_TYPE_DIRECTORY")
+    paths = [each["path"] for each in sandbox.files("ListDir", path=".", depth=9).json["entries"]]
+    assert sorted(paths) == ["/app/a", "/app/a/b", "/app/a/b/c", "/app/a/l", "/app/a/x"]
+    file = sandbox.files("Stat", path="a/x").json["entry"]
+    assert (file["size"], file["type"], file["permissions"][0]) == ("2", "FILE_TYPE_FILE", "-")
+    link = sandbox.files("Stat", path="a/l").json["entry"]
+    assert (link["symlinkTarget"], link["type"]) == ("x", "FILE_TYPE_FILE")
+    assert sandbox.files("MakeDir", path="n/m").status == 200
+    again = sandbox.files("MakeDir", path="n")
+    assert (again.status, again.json["code"]) == (409, "already_exists")
+    assert (
+        sandbox.files("Move", source="a/x", destination="q/y").json["entry"]["path"] == "/app/q/y"
+    )
+    assert sandbox.files("Remove", path="a").status == 200
+    assert sandbox.value("import os; sorted(os.listdir('.'))") == "['n', 'q']"
+    missing = sandbox.files("Stat", path="a")
+    assert (missing.status, missing.json["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/etc/passwd",
+            "../../../etc/passwd",
+            "/app/../etc/passwd",
+            "/home/user/../../etc/passwd",
+        ),
+        *("/home/other/x", "/tmp/x", ".metadata.json", "/app/.METADATA.json"),
+        *("/app/./../app/../etc", "%00", "a%00b", "up/x"),
+    ],
+)
+def test_no_path_leads_out_of_the_sandbox(sandbox: SandboxOf, path: str) -> None:
+    sandbox.run("import os; os.symlink('../../..', 'up')")
+    assert read(sandbox, path).status in (400, 404)
+    plain = path.replace("%00", "\0")
+    assert sandbox.upload(path, b"evil").status in (400, 404)
+    for call in ("ListDir", "Stat", "MakeDir", "Remove"):
+        assert sandbox.files(call, path=plain).status in (400, 404), call
+    assert sandbox.files("Move", source="/app", destination=plain).status in (400, 404)
+    sandbox.upload("mine", b"1")
+    assert sandbox.files("Move", source="mine", destination=plain).status in (200, 400, 404)
+
+
+def test_the_limits_of_cells_hold_for_uploads(sandbox: SandboxOf) -> None:
+    sandbox.upload("kept", b"kept")
+    full = sandbox.upload("kept", b"x" * 5_000_000)
+    assert full.status == 507
+    assert "may be" in full.json["message"]
+    assert read(sandbox, "kept").content == b"kept"
+    bomb = sandbox.upload("bomb", gzip.compress(b"\0" * 40_000_000), **PACKED)
+    assert bomb.status == 413
+
+
+def test_uploads_that_cannot_be_read_are_refused(sandbox: SandboxOf) -> None:
+    for content, headers in (
+        (b"nothing", MULTIPART),
+        (b"", {"Content-Type": "multipart/form-data"}),
+        (parts(("", b"x")), MULTIPART),
+        (b"x", {"Content-Type": "application/octet-stream"}),
+    ):
+        assert sandbox.call("POST", "/files", content, headers).status == 400
+    assert sandbox.upload("a", b"no gzip", **{"Content-Encoding": "gzip"}).status == 400
+    assert (
+        sandbox.upload("a", gzip.compress(b"abc" * 99)[:-9], **{"Content-Encoding": "gzip"}).status
+        == 400
+    )
+    assert sandbox.files("ListDir", path=".").json["entries"] == []

@@ -1,0 +1,243 @@
+"""Sandboxes and code by E2B's API, as its clients send requests."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.e2b.conftest import ADMIN, ANN, Api
+from tests.faces import PATIENCE, wait_for
+from tests.mcp.clients import Agents, HttpServer
+
+
+def test_a_sandbox_runs_cells_and_keeps_variables(ann: Api) -> None:
+    sandbox = ann.made(envVars={"COLOUR": "red"})
+    lines = sandbox.run("import os, sys\nprint(os.environ['COLOUR'])\nx = 'a'\nx")
+    assert [line["type"] for line in lines] == ["stdout", "result", "number_of_executions"]
+    assert lines[0]["text"] == "red\n"
+    assert abs(lines[0]["timestamp"] / 1e9 - time.time()) < PATIENCE
+    assert lines[1]["text"] == "a"  # without quotes, as E2B shows texts
+    assert lines[2]["execution_count"] == 1
+    assert sandbox.value("x * 3") == "aaa"
+    (shown, *_) = sandbox.run("display({'text/html': '<b>a</b>', 'application/x': '1'}, raw=True)")
+    assert (shown["html"], shown["extra"], shown["is_main_result"]) == (
+        "<b>a</b>",
+        {"application/x": "1"},
+        False,
+    )
+    (error, _) = sandbox.run("1 / 0")
+    assert (error["type"], error["name"]) == ("error", "ZeroDivisionError")
+    assert "line 1" in error["traceback"]
+    (shown, *_) = sandbox.run("display({'text/plain': '\\ud800 a'}, raw=True)")
+    assert shown["text"].endswith(" a")
+
+
+def test_outputs_come_while_the_cell_runs(ann: Api) -> None:
+    sandbox = ann.made()
+    code = "import time\nprint('first', flush=True)\ntime.sleep(30)"
+    line = sandbox.begin("POST", "/execute", {"code": code})
+    assert b"first" in line.getresponse().readline()
+    line.close()  # and a client that leaves interrupts its cell
+    began = time.monotonic()
+    assert sandbox.value("1") == "1"
+    assert time.monotonic() - began < 20
+
+
+def test_a_cell_without_outputs_has_the_head_of_its_answer_early(ann: Api) -> None:
+    sandbox = ann.made()
+    line = sandbox.begin("POST", "/execute", {"code": "import time; time.sleep(20)"})
+    began = time.monotonic()
+    assert line.getresponse().status == 200
+    assert time.monotonic() - began < 15
+    line.close()
+
+
+def test_contexts_have_their_own_variables(ann: Api) -> None:
+    sandbox = ann.made()
+    sandbox.run("own = 1")
+    assert sandbox.value("let y = 6; y * 7", language="typescript") == "42"
+    assert sandbox.value("y", language="javascript") == "6"
+    made = sandbox.call("POST", "/contexts", {"cwd": "/home/user"}).json
+    assert made["language"] == "python"
+    assert sandbox.value("'own' in dir()", context_id=made["id"]) == "False"
+    languages = [each["language"] for each in sandbox.call("GET", "/contexts").json]
+    assert languages == ["python", "javascript", "python"]
+    assert sandbox.call("POST", f"/contexts/{sandbox.name}/restart").status == 204
+    assert sandbox.value("'own' in dir()") == "False"
+    assert sandbox.call("DELETE", f"/contexts/{made['id']}").status == 204
+    gone = sandbox.call("POST", "/execute", {"code": "1", "context_id": made["id"]})
+    assert gone.status == 404
+    assert "There is no context" in gone.words
+    own = sandbox.call("DELETE", f"/contexts/{sandbox.name}")
+    assert own.status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/execute", {"code": "1", "language": "r"}, "Cells are Python"),
+        ("/execute", {"code": "1", "env_vars": {"A": "b"}}, "when a sandbox is made"),
+        ("/execute", {"code": 1}, "can't be read"),
+        ("/execute", b"{", "can't be read"),
+        ("/contexts", {"cwd": "/app/data"}, "Each context begins in /app"),
+    ],
+)
+def test_code_that_cannot_run_is_refused_in_words(
+    ann: Api, path: str, body: Any, words: str
+) -> None:
+    answer = ann.made().call("POST", path, body)
+    assert answer.status == 400
+    assert words in answer.words
+
+
+def test_a_sandbox_is_described_listed_and_killed(ann: Api, bob: Api) -> None:
+    before = time.time()
+    one = ann.made(metadata={"user": "a b", "run": "1"}, timeout=100)
+    two = ann.made(metadata={"user": "c"})
+    facts = ann.call("GET", one.path).json
+    assert facts["state"] == "running"
+    assert facts["metadata"] == {"user": "a b", "run": "1"}
+    assert facts["lifecycle"] == {"autoResume": False, "onTimeout": "kill"}
+    assert facts["envdAccessToken"] == one.headers["X-Access-Token"]
+    assert facts["startedAt"][:4] == time.strftime("%Y", time.gmtime(before))
+
+    def named(query: str) -> list[str]:
+        answer = ann.call("GET", f"/v2/sandboxes?{query}")
+        return [each["sandboxID"] for each in answer.json]
+
+    assert named("") == [two.name, one.name]
+    assert named("order=asc") == [one.name, two.name]
+    assert named("metadata=user%3Da%252520b") == [one.name]
+    assert named("state=paused") == []
+    first = ann.call("GET", "/v2/sandboxes?limit=1")
+    assert [each["sandboxID"] for each in first.json] == [two.name]
+    assert named(f"limit=1&nextToken={first.headers['x-next-token']}") == [one.name]
+    assert bob.call("GET", "/v2/sandboxes").json == []
+    assert "envdAccessToken" not in first.json[0]
+    one.run("1")
+    (metric,) = ann.call("GET", f"{one.path}/metrics").json
+    assert metric["diskTotal"] == 4_000_000
+    assert metric["memUsed"] > 0
+    assert ann.call("DELETE", one.path).status == 204
+    assert ann.call("DELETE", one.path).status == 404
+    gone = one.call("GET", "/health")
+    assert gone.status == 502
+    assert "was not found" in gone.words
+
+
+def test_the_time_of_a_sandbox_ends(ann: Api) -> None:
+    sandbox = ann.made(timeout=600)
+    assert ann.call("POST", f"{sandbox.path}/timeout", {"timeout": 1}).status == 204
+    wait_for(lambda: sandbox.call("GET", "/health").status == 502)
+    assert ann.call("GET", sandbox.path).status == 404
+    long = ann.call("POST", "/sandboxes", {"templateID": "base", "timeout": 10**8})
+    assert long.status == 400
+    assert "86400" in long.words
+
+
+def test_a_paused_sandbox_wakes_with_its_variables(ann: Api) -> None:
+    sandbox = ann.made()
+    sandbox.run("x = 5")
+    assert ann.call("POST", f"{sandbox.path}/pause", {}).status == 204
+    assert ann.call("POST", f"{sandbox.path}/pause", {}).status == 409
+    refused = sandbox.call("POST", "/execute", {"code": "x"})
+    assert refused.status == 502
+    assert "it is paused" in refused.words
+    assert ann.call("GET", sandbox.path).json["state"] == "paused"
+    assert ann.call("POST", f"/v2{sandbox.path}/connect", {"timeout": 60}).status == 201
+    assert sandbox.value("x") == "5"
+    sandbox.upload("a.txt", b"1")
+    assert ann.call("POST", f"{sandbox.path}/pause", {"memory": False}).status == 204
+    ann.call("POST", f"{sandbox.path}/resume", {})
+    assert sandbox.value("'x' in dir(), open('a.txt').read()") == "(False, '1')"
+
+
+def test_a_sandbox_that_pauses_by_itself_wakes_by_itself(ann: Api) -> None:
+    sandbox = ann.made(timeout=600, autoPause=True, autoResume={"enabled": True})
+    sandbox.run("x = 6")
+    ann.call("POST", f"{sandbox.path}/timeout", {"timeout": 0})
+    wait_for(lambda: ann.call("GET", sandbox.path).json["state"] == "paused")
+    assert sandbox.value("x") == "6"
+    assert ann.call("GET", sandbox.path).json["state"] == "running"
+
+
+def test_a_running_cell_keeps_its_sandbox_from_being_paused(ann: Api) -> None:
+    sandbox = ann.made()
+    line = sandbox.begin("POST", "/execute", {"code": "print(1)\nwhile True: pass"})
+    line.getresponse().readline()
+    refused = ann.call("POST", f"{sandbox.path}/pause", {})
+    assert refused.status == 503
+    assert "A cell runs" in refused.words
+    line.close()
+
+
+def test_a_fork_has_the_variables_and_files(ann: Api) -> None:
+    sandbox = ann.made(metadata={"a": "b"})
+    sandbox.run("x = 1; open('f.txt', 'w').write('f')")
+    (made,) = ann.call("POST", f"{sandbox.path}/fork", {"count": 1, "timeout": 100}).json
+    name, token = made["sandbox"]["sandboxID"], made["sandbox"]["envdAccessToken"]
+    headers = {"E2b-Sandbox-Id": name, "X-Access-Token": token}
+    body = {"code": "x += 1; (x, open('f.txt').read())"}
+    notice, value, _ = sandbox.call("POST", "/execute", body, headers).lines
+    assert (notice["type"], value["text"]) == ("stderr", "(2, 'f')")
+    assert sandbox.value("x") == "1"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"templateID": "my-image"},
+        {"templateID": "base", "mcp": {"a": {}}},
+        {"templateID": "base", "volumeMounts": [{"name": "v", "path": "/v"}]},
+        {"templateID": "base", "allow_internet_access": True},
+        {"templateID": "base", "network": {"allowOut": ["a.com"]}},
+        {"templateID": "base", "envVars": {"A=B": "c"}},
+    ],
+)
+def test_a_sandbox_with_what_is_not_here_is_refused(ann: Api, asked: dict[str, Any]) -> None:
+    answer = ann.call("POST", "/v2/sandboxes", asked)
+    assert answer.status == 400
+    assert answer.json["code"] == 400
+    assert ann.call("GET", "/v2/sandboxes").json == []
+
+
+def test_commands_and_watching_are_refused_in_words(ann: Api) -> None:
+    sandbox = ann.made()
+    started = sandbox.call(
+        "POST", "/process.Process/Start", b"", {"Content-Type": "application/connect+json"}
+    )
+    assert started.status == 200  # the protocol ends a stream with its error
+    assert b'"unimplemented"' in started.content
+    assert b"run no commands" in started.content
+    listed = sandbox.call("POST", "/process.Process/List", {}, {"Content-Type": "application/json"})
+    assert listed.status == 501
+    assert listed.json["code"] == "unimplemented"
+    assert "can't be watched" in sandbox.files("CreateWatcher", path=".").words
+    unknown = ann.call("GET", "/templates")
+    assert unknown.status == 404
+    assert "There is no such call here" in unknown.words
+
+
+def test_agents_and_the_admin_use_the_same_server(server: HttpServer, ann: Api) -> None:
+    sandbox = ann.made()
+    with ExitStack() as ending:
+        agent = Agents({}, ending).http(server.url, ANN)
+        assert agent.says("1 + 1") == "2"
+    sandbox.run("1")
+    page = ann.call("GET", "/metrics", None, {"Authorization": f"Bearer {ADMIN}"})
+    assert b'wasm_kernel_cells_total{outcome="ok"}' in page.content
+    assert ann.call("GET", "/metrics").status == 401
+    admin = Api(server.url, {"X-API-Key": ADMIN})
+    assert admin.call("GET", sandbox.path).status == 200
+
+
+def test_the_description_names_all_calls(ann: Api) -> None:
+    page = ann.call("GET", "/openapi.json").json
+    assert page["openapi"] == "3.1.0"
+    assert {"/v2/sandboxes", "/execute", "/files", "/filesystem.Filesystem/Stat"} <= {
+        *page["paths"]
+    }
+    assert "templateID" in page["components"]["schemas"]["NewSandbox"]["properties"]

@@ -1,0 +1,96 @@
+"""E2B's own clients, from their registries, against `wasm-kernel serve`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2b.conftest import ANN, server
+from tests.mcp.clients import HttpServer
+
+__all__ = ["server"]
+pytestmark = pytest.mark.soak
+CLIENTS = Path(__file__).parent / "clients"
+PYTHON = """\
+['red\\n']
+['text', 'html']
+ZeroDivisionError 42
+42
+/app/in/a.csv
+a\\n1\\n ['a', '1']
+['/app/in', '/app/in/a.csv'] False
+True /app/b/a.csv
+NameError 3
+41 True
+1 {'run': '1'} True
+1
+True False
+TimeoutException
+41
+FileNotFoundException
+SandboxException
+SandboxException
+AuthenticationException
+True False False
+TimeoutException
+SandboxNotRunningException
+['0\\n', '1\\n', '2\\n']
+timed out True
+ab b'ab'
+True
+"""
+JAVASCRIPT = """\
+[["out\\n"],"{'a': 1}"]
+ZeroDivisionError
+42
+/app/a/b.txt
+text false
+/app/a,/app/a/b.txt
+true /app/n/a
+FileNotFoundError
+SandboxError
+SandboxError
+TimeoutError
+5
+true 6
+true 2
+true false
+TimeoutError
+"""
+
+
+def run(server: HttpServer, folder: Path, *command: str) -> str:
+    url = server.url.removesuffix("/mcp")
+    named = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": ANN}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        command,
+        env={**kept, **named},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_clients_of_python(server: HttpServer, tmp_path: Path) -> None:
+    python = str(tmp_path / "venv" / "bin" / "python")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    packages = ["e2b>=2.63,<3", "e2b-code-interpreter>=2.11,<3"]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    assert run(server, tmp_path, python, str(CLIENTS / "e2b_client.py")) == PYTHON
+
+
+def test_the_client_of_npm(server: HttpServer, tmp_path: Path) -> None:
+    package = "@e2b/code-interpreter@^2.8"
+    subprocess.run(["npm", "install", "--silent", package], cwd=tmp_path, check=True)
+    script = str(shutil.copy(CLIENTS / "e2b_client.mjs", tmp_path))
+    assert run(server, tmp_path, "node", script) == JAVASCRIPT

@@ -1,0 +1,215 @@
+"""`SandboxApi`: the application that serves E2B's API.
+
+A request passes the limits of its client before anything reads it. Its `Operation` says which
+client it needs, how its body is read, and how its errors are told.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from mcp.server.transport_security import TransportSecurityMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError
+from wasm_kernel.frontends.e2b import openapi, operations
+from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
+from wasm_kernel.frontends.e2b.operations import Call, Operation, Plane
+from wasm_kernel.frontends.e2b.sandboxes import GONE, Sandboxes
+from wasm_kernel.frontends.http.callers import Caller, MemoryLease, client_name, key_name
+from wasm_kernel.frontends.http.host_work import HostWork
+from wasm_kernel.frontends.http.limits import (
+    SMALL_BYTES,
+    ClientLimits,
+    Refusal,
+    read_body,
+)
+from wasm_kernel.frontends.http.serving import Address
+from wasm_kernel.linux.channel import marks_in
+from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.service.service import AsyncService
+
+_JSON_BYTES, _JSON_VALUES = 16 * MIB, 10_000
+_TOKENS = ("x-access-token", "e2b-traffic-access-token")
+_CODES = {
+    400: "invalid_argument",
+    401: "unauthenticated",
+    404: "not_found",
+    409: "already_exists",
+    413: "resource_exhausted",
+    429: "resource_exhausted",
+    501: "unimplemented",
+    502: "unavailable",
+    503: "unavailable",
+    507: "resource_exhausted",
+}
+"""The codes of Connect, the protocol of the file service, by status."""
+_OF_LIMITS = {"sessions": 429, "owner_sessions": 429, "queue": 429, "disk_bytes": 507}
+_OF_LIMITS |= {"workspace_bytes": 507, "workspace_files": 507}
+_OF_ERRNO = {errno.ENOENT: 404, errno.EEXIST: 409, errno.ENOSPC: 507, errno.EDQUOT: 507}
+_OF_ERRNO |= {errno.EFBIG: 413}
+_NO_CALL = "There is no such call here: {method} {path}. /openapi.json lists those that there are."
+_NO_KEY = "The API key is none of this server's tokens."
+
+
+class SandboxApi:
+    """The application. `policy` is the policy of each sandbox, `address` where it is served."""
+
+    def __init__(
+        self,
+        service: Callable[[], Awaitable[AsyncService]],
+        policy: ExecutionPolicy,
+        host: HostWork,
+        address: Address,
+        clients: ClientLimits,
+    ) -> None:
+        self._clients = clients
+        self._sandboxes = Sandboxes(service, policy, host)
+        is_open = clients.tokens is None  # and must refuse web pages that rebind their names
+        self._security = TransportSecurityMiddleware(address.security if is_open else None)
+        self._routes = [(Route(each.path, _nothing, methods=[each.method]), each) for each in TABLE]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        request, has_begun, operation = Request(scope, receive), False, None
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            if (refused := await self._security.validate_request(request)) is not None:
+                await refused(scope, receive, send)
+                return
+            operation, params = self._operation(scope)
+            await self._serve(operation, params, request, watched)
+        except Exception as problem:
+            refusal = _refusal_of(problem)
+            if has_begun or refusal is None:
+                raise
+            if refusal.limit:
+                self._clients.metrics.refused(refusal.limit)
+            plane = operation.plane if operation is not None else Plane.CONTROL
+            await _told(plane, refusal)(scope, receive, send)
+
+    def _operation(self, scope: Scope) -> tuple[Operation, dict[str, Any]]:
+        for route, operation in self._routes:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return operation, found["path_params"]
+        words = _NO_CALL.format(method=scope["method"], path=scope["path"][:100])
+        raise Refusal(404, "", words)
+
+    async def _serve(
+        self, operation: Operation, params: dict[str, Any], request: Request, send: Send
+    ) -> None:
+        call = Call(operation, params, request.query_params, request.headers, self._sandboxes)
+        client = client_name("", request.scope)
+        try:
+            if operation.plane is Plane.CONTROL:
+                call.caller = self._caller(request)
+                client = call.caller.credential
+            elif operation.plane is not Plane.OPEN:
+                name = request.headers.get("e2b-sandbox-id", "")
+                tokens = [request.headers.get(each, "") for each in _TOKENS]
+                call.sandbox = self._sandboxes.running(name, tokens)
+                client = call.sandbox.caller.credential
+        finally:
+            self._clients.count(client)
+        call.lease = lease = self._clients.lease(client)
+        call.metrics = self._clients.metrics
+        try:
+            call.body = await _body(operation, lease, request)
+            response = _response(operation, await operation.act(call))
+            await response(request.scope, request.receive, send)
+        finally:
+            lease.end()
+
+    def _caller(self, request: Request) -> Caller:
+        """Returns the client that makes a call about sandboxes; raises `Refusal`."""
+        key = request.headers.get("x-api-key", "")
+        key = key or request.headers.get("authorization", "").partition(" ")[2]
+        if self._clients.tokens is None:  # any key is good, and has its own sandboxes
+            return Caller("", key_name(key), client_name("", request.scope))
+        caller = self._clients.tokens.caller_of(key)
+        if caller is None:
+            raise Refusal(401, "", _NO_KEY)
+        return caller
+
+
+async def _nothing(_: Request) -> Response:
+    raise AssertionError  # the routes only match
+
+
+async def _body(operation: Operation, lease: MemoryLease, request: Request) -> Any:
+    """Returns the body of a request as its operation takes it; raises `Refusal`."""
+    if operation.body is None:
+        return None
+    is_upload = operation.body is bytearray
+    most = FILE_BYTES + SMALL_BYTES if is_upload else _JSON_BYTES
+    large = too_large() if is_upload else Refusal(413, "request_bytes", "A request has 16 MiB.")
+    content = await read_body(lease, request.headers, request.receive, large, most, to_the_end=True)
+    if is_upload:
+        return content
+    if marks_in(content, _JSON_VALUES) > _JSON_VALUES:
+        words = f"A request may hold {_JSON_VALUES:,} values of JSON."
+        raise Refusal(413, "request_values", words)
+    return msgspec.json.decode(content or b"{}", type=operation.body)
+
+
+def _response(operation: Operation, answer: Any) -> Response:
+    if isinstance(answer, Response):
+        return answer
+    if answer is None:
+        return Response(status_code=204)
+    content = msgspec.json.encode(answer)
+    return Response(content, operation.status, media_type="application/json")
+
+
+def _refusal_of(problem: Exception) -> Refusal | None:
+    """Returns the refusal that tells an error; None for an error of this program."""
+    status, limit, words = 0, "", str(problem)
+    match problem:
+        case Refusal():
+            return problem
+        case LimitReached():
+            status, limit = _OF_LIMITS.get(problem.limit, 503), problem.limit
+        case SandboxClosed():
+            status, words = 502, f"{GONE.format(name='')}: {problem}"
+        case msgspec.DecodeError() | UnicodeDecodeError() | RecursionError():
+            status, words = 400, f"The request can't be read: {problem}"
+        case WasmKernelError():
+            status = 400 if isinstance(problem, ValueError) else 500
+        case OSError():
+            status, words = _OF_ERRNO.get(problem.errno or 0, 400), problem.strerror or words
+    return Refusal(status, limit, words) if status else None
+
+
+def _told(plane: Plane, refusal: Refusal) -> Response:
+    """Returns the answer that tells a refusal as the clients of a plane read it."""
+    status, words, headers = refusal.status, str(refusal), dict(refusal.headers)
+    if refusal.limit and refusal.limit != "requests":
+        headers["should-retry"] = "false"  # nothing ends by itself; words help sooner
+    if plane is Plane.CODE:
+        return PlainTextResponse(words, status, headers)
+    code = _CODES.get(status, "internal") if plane is Plane.RPC else status
+    content = msgspec.json.encode({"code": code, "message": words})
+    return Response(content, status, headers, media_type="application/json")
+
+
+async def _openapi(_: Call) -> dict[str, Any]:
+    return openapi.document(TABLE)
+
+
+TABLE: Sequence[Operation] = (
+    *operations.TABLE,
+    Operation("GET", "/openapi.json", Plane.OPEN, _openapi, "This description."),
+)
+"""All calls that are served."""

@@ -1,0 +1,178 @@
+"""`CellStream`: the outputs of a cell as lines of JSON, while the cell runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from wasm_kernel.frontends.e2b.sandboxes import Context
+from wasm_kernel.frontends.http.callers import MemoryLease
+from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.guests import protocol
+from wasm_kernel.result import CellError, SandboxResult
+
+_BEGIN_SECONDS = 1.0  # without an output; some clients wait a minute for the head of an answer
+_KINDS = {
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "text/latex": "latex",
+    "application/json": "json",
+    "application/javascript": "javascript",
+}
+"""The clients' names of MIME types; all others are in `extra`."""
+_QUOTES = ("'", '"')
+_SLOW = CellError(
+    "ClientTooSlow",
+    "The cell was interrupted: its outputs wait, as its client does not read them fast enough.",
+)
+
+Line = dict[str, Any]
+
+
+class CellStream(Response):
+    """Runs a cell in a context, and sends its outputs as they happen.
+
+    A client that leaves interrupts the cell. Outputs that were not sent yet count towards the
+    memory of the client, `lease`.
+    """
+
+    def __init__(self, context: Context, code: str, lease: MemoryLease, metrics: Metrics) -> None:
+        super().__init__(media_type="application/x-ndjson")
+        del self.headers["content-length"]
+        self._context = context
+        self._code = code
+        self._lease = lease
+        self._metrics = metrics
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._has_error = self._is_slow = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the cell. Raises errors that come before the first line."""
+        session = self._context.session
+        self._cell = asyncio.ensure_future(session.execute(self._code, on_output=self._heard))
+        self._cell.add_done_callback(lambda _: self._lines.put_nowait(None))
+        sending = asyncio.ensure_future(self._send_all(send))
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            leaving.cancel()
+            sending.cancel()
+            if not self._cell.done():
+                self._cell.cancel()
+                self._metrics.cell_cancelled()
+            await asyncio.wait((self._cell, sending, leaving))
+
+    async def _send_all(self, send: Send) -> None:
+        line = await self._first()
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        while True:
+            if line is None:
+                line = await self._lines.get()
+            if line is None:
+                break
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+            self._lease.give_back(len(line))
+            line = None
+        last = b"".join(map(_encoded, self._last()))
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _first(self) -> bytes | None:
+        """Returns the first line, or None; raises the error of a cell that ends without any."""
+        try:
+            async with asyncio.timeout(_BEGIN_SECONDS):
+                line = await self._lines.get()
+        except TimeoutError:
+            return None
+        if line is None:
+            self._lines.put_nowait(None)
+            if not self._is_slow:
+                self._cell.result()
+        return line
+
+    def _last(self) -> list[Line]:
+        """Returns the lines after the cell's own outputs."""
+        if self._is_slow:
+            return [_error(_SLOW)]
+        problem = self._cell.exception()
+        if problem is not None:
+            return [_error(CellError(type(problem).__name__, str(problem)))]
+        result: SandboxResult = self._cell.result()
+        self._metrics.cell_ended(result)
+        lines = []
+        if result.error is not None and not self._has_error:
+            lines.append(_error(result.error))
+        count = result.reply.get("execution_count")
+        if isinstance(count, int):
+            lines.append({"type": "number_of_executions", "execution_count": count})
+        return lines
+
+    def _heard(self, output: protocol.Output) -> None:
+        line = _line_of(output)
+        if line is None or self._is_slow:
+            return
+        self._has_error |= line["type"] == "error"
+        encoded = _encoded(line)
+        if self._lease.take(len(encoded)):
+            self._lines.put_nowait(encoded)
+        else:
+            self._is_slow = True
+            self._cell.cancel()
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _line_of(output: protocol.Output) -> Line | None:
+    """Returns an output as the clients read it; None for one that they have no name for."""
+    match output:
+        case protocol.Stream(name=name, text=text):
+            return {"type": name, "text": text, "timestamp": time.time_ns()}
+        case protocol.Result(data=data):
+            return _shown(data, is_value=True)
+        case protocol.UpdateDisplay():
+            return None
+        case protocol.Display(data=data):
+            return _shown(data, is_value=False)
+        case protocol.Error():
+            return _error(CellError(output.ename, output.evalue, output.traceback))
+    return None
+
+
+def _shown(data: Mapping[str, Any], *, is_value: bool) -> Line:
+    named = {name: data[kind] for kind, name in _KINDS.items() if kind in data}
+    text = named.get("text")
+    if isinstance(text, str) and len(text) > 1 and text[0] in _QUOTES and text[-1] == text[0]:
+        named["text"] = text[1:-1]  # E2B's server shows texts so
+    extra = {kind: value for kind, value in data.items() if kind not in _KINDS}
+    return {"type": "result", "is_main_result": is_value, **named, "extra": extra}
+
+
+def _error(error: CellError) -> Line:
+    trace = "\n".join(error.traceback) or f"{error.ename}: {error.evalue}"
+    return {"type": "error", "name": error.ename, "value": error.evalue, "traceback": trace}
+
+
+def _encoded(line: Line) -> bytes:
+    try:
+        return msgspec.json.encode(line) + b"\n"
+    except UnicodeEncodeError:  # guests may show lone surrogates, which JSON can escape
+        return json.dumps(line).encode() + b"\n"

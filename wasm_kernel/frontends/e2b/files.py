@@ -1,0 +1,225 @@
+"""The files of a sandbox: uploads and downloads, and the calls of E2B's file service.
+
+The host does the work without a guest, by the same calls that a guest has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import stat
+import zlib
+from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime
+
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from wasm_kernel.frontends.e2b.messages import Entry
+from wasm_kernel.frontends.http.limits import Refusal
+from wasm_kernel.frontends.http.session_files import APP, quota_of, workspace_in, write_file
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.policy import MIB
+from wasm_kernel.service.async_session import AsyncSession
+from wasm_kernel.wasi_files.access import FileAccess
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
+from wasm_kernel.wasi_files.operations import FileOperations
+from wasm_kernel.wasi_files.path_walk import Follow
+from wasm_kernel.wasi_files.preopens import Preopens
+
+FILE_BYTES = 32 * MIB
+"""The most bytes of a file in one request or answer."""
+FILES_MOST = 1_000
+"""The most files in one request."""
+HOME = "/home/user"
+"""The home folder in E2B's sandboxes: the clients' paths in it are paths in `/app`."""
+_OPEN_FILES = 16
+_GZIP = 31  # what zlib calls the format of gzip, with its largest window
+_LEVELS_MOST = 100
+_YEAR_9999 = 253_370_764_800  # in seconds since 1970; cells can set any time
+_KINDS = {stat.S_IFDIR: "FILE_TYPE_DIRECTORY", stat.S_IFREG: "FILE_TYPE_FILE"}
+_LINK = "FILE_TYPE_SYMLINK"
+
+
+def guest_path(path: str) -> str:
+    """Returns a client's path as the guest has it; raises `Refusal` outside of its files."""
+    plain = posixpath.normpath(posixpath.join(HOME, path))
+    if f"{plain}/".startswith(f"{HOME}/"):
+        plain = APP + plain.removeprefix(HOME)
+    if not f"{plain}/".startswith(f"{APP}/"):
+        words = f"A sandbox's files are in {APP}, also called {HOME} here; {path[:200]!r} is not."
+        raise Refusal(404, "", words)
+    return plain
+
+
+def _relative(path: str) -> str:
+    return posixpath.relpath(guest_path(path), APP)
+
+
+@contextlib.contextmanager
+def _opened(session: AsyncSession) -> Iterator[FileAccess]:
+    """Yields the files of a session, by the paths of its guest."""
+    policy, name = session.sync.policy, session.session_id
+    with Folder.open(session.workspace.parent) as root, root.enter(name) as folder:
+        workspace = workspace_in(folder)
+        files = FileOperations(
+            Preopens((workspace,)),
+            FileChanges(workspace),
+            quota_of(workspace, policy),
+            NO_FILE_HISTORY,
+            open_files=_OPEN_FILES,
+            should_stop=lambda: False,
+        )
+        with contextlib.closing(files):
+            yield FileAccess(files)
+
+
+# -- content
+
+
+def read(session: AsyncSession, path: str) -> bytes:
+    """Returns the content of a file."""
+    return session.files.read(_relative(path), max_bytes=FILE_BYTES)
+
+
+def write(session: AsyncSession, path: str, data: bytes) -> str:
+    """Writes a file, with the folders on its way; returns its path in the guest."""
+    write_file(session, _relative(path), data)
+    return guest_path(path)
+
+
+async def uploaded(
+    headers: Headers, path: str | None, content: bytearray
+) -> list[tuple[str, bytes]]:
+    """Returns the paths and contents of the files in an upload; raises `Refusal`."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return await _parts(headers, path, content)
+    if not path:
+        raise Refusal(400, "", "An upload names its path: ?path=...")
+    if headers.get("content-encoding", "") == "gzip":
+        return [(path, _unpacked(content))]
+    return [(path, bytes(content))]
+
+
+async def _parts(headers: Headers, path: str | None, content: bytearray) -> list[tuple[str, bytes]]:
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield bytes(content)
+
+    parser = MultiPartParser(headers, stream(), max_files=FILES_MOST, max_fields=1)
+    parser.spool_max_size = len(content) + 1  # it would write files of its own
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as problem:
+        raise Refusal(400, "", f"The upload can't be read: {problem}") from None
+    parts = [each for each in form.getlist("file") if isinstance(each, UploadFile)]
+    found = [(path or each.filename or "", await each.read()) for each in parts]
+    await form.close()
+    if not found or not all(name for name, _ in found) or (path and len(found) > 1):
+        raise Refusal(400, "", "An upload has parts called file, each with its path.")
+    return found
+
+
+def _unpacked(content: bytearray) -> bytes:
+    unpacking = zlib.decompressobj(_GZIP)
+    try:
+        data = unpacking.decompress(content, FILE_BYTES + 1)
+    except zlib.error as problem:
+        raise Refusal(400, "", f"The upload can't be unpacked: {problem}") from None
+    if len(data) > FILE_BYTES:
+        raise too_large()
+    if not unpacking.eof:
+        raise Refusal(400, "", "The upload ends before its content does.")
+    return data
+
+
+def too_large() -> Refusal:
+    """Returns the refusal of a file that is too large for one request."""
+    words = f"One request takes {FILE_BYTES // MIB} MiB of files. Cells can read and write more."
+    return Refusal(413, "request_bytes", words)
+
+
+# -- names
+
+
+def describe(session: AsyncSession, path: str) -> Entry:
+    """Returns the facts about a file, a folder or a link."""
+    with _opened(session) as files:
+        return _entry(files, guest_path(path))
+
+
+def list_folder(session: AsyncSession, path: str, depth: int) -> list[Entry]:
+    """Returns the facts about the files and folders in a folder, `depth` levels deep."""
+    with _opened(session) as files:
+        return [*_listed(files, guest_path(path), min(depth, _LEVELS_MOST) or 1)]
+
+
+def _listed(files: FileAccess, path: str, depth: int) -> Iterator[Entry]:
+    for name, kind in files.list(path):
+        with contextlib.suppress(OSError):  # it is gone
+            yield _entry(files, f"{path}/{name}")
+            if kind == "folder" and depth > 1:
+                yield from _listed(files, f"{path}/{name}", depth - 1)
+
+
+def _entry(files: FileAccess, path: str) -> Entry:
+    at = files.at(path)
+    status = files.operations.status(at, Follow.NEVER)
+    target, kind = "", _KINDS.get(stat.S_IFMT(status.st_mode), "FILE_TYPE_UNSPECIFIED")
+    if stat.S_ISLNK(status.st_mode):
+        target, kind = files.operations.read_link(at), _LINK
+        with contextlib.suppress(OSError):
+            kind = _KINDS.get(stat.S_IFMT(files.operations.status(at).st_mode), _LINK)
+    changed = datetime.fromtimestamp(min(max(int(status.st_mtime), 0), _YEAR_9999), UTC)
+    return Entry(
+        name=posixpath.basename(path),
+        type=kind,
+        path=path,
+        size=str(status.st_size),
+        mode=stat.S_IMODE(status.st_mode),
+        permissions=stat.filemode(status.st_mode),
+        owner="user",
+        group="user",
+        modified_time=changed.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        symlink_target=target,
+    )
+
+
+def make_folder(session: AsyncSession, path: str) -> Entry:
+    """Makes a folder with those on its way; raises `FileExistsError` if there is something."""
+    plain = guest_path(path)
+    with _opened(session) as files:
+        _make_way(files, posixpath.dirname(plain))
+        if plain == APP:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        files.operations.make_folder(files.at(plain))
+        return _entry(files, plain)
+
+
+def _make_way(files: FileAccess, path: str) -> None:
+    """Makes the folders that lead to `path`, and that one."""
+    above = path.removeprefix(APP).split("/")
+    for count in range(2, len(above) + 1):
+        try:
+            files.operations.make_folder(files.at(APP + "/".join(above[:count])))
+        except OSError as problem:
+            if problem.errno != errno.EEXIST:
+                raise
+
+
+def move(session: AsyncSession, source: str, destination: str) -> Entry:
+    """Renames a file or folder, with the folders on the way of its new path."""
+    old, new = guest_path(source), guest_path(destination)
+    with _opened(session) as files:
+        files.operations.status(files.at(old), Follow.NEVER)
+        _make_way(files, posixpath.dirname(new))
+        files.operations.rename(files.at(old), files.at(new))
+        return _entry(files, new)
+
+
+def remove(session: AsyncSession, path: str) -> None:
+    """Deletes a file, or a folder with everything in it."""
+    session.files.delete(_relative(path), recursive=True)

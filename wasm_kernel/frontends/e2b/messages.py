@@ -1,0 +1,223 @@
+"""The bodies of requests and answers of E2B's API, as its clients name them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+TEMPLATES = ("base", "code-interpreter-v1", "code-interpreter-beta")
+"""The names of the one template that is here, as the clients choose them by default."""
+ENVD_VERSION = "0.5.7"
+"""The newest version of E2B's own server in a sandbox whose calls are all here."""
+_FORKS_MOST = 100
+_NAMES = {"id": "ID", "mb": "MB"}
+
+Text = Annotated[str, Meta(max_length=1_000)]
+Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
+Texts = Annotated[dict[Text, Annotated[str, Meta(max_length=32_000)]], Meta(max_length=1_000)]
+Seconds = Annotated[int, Meta(ge=0, le=10**9)]
+
+
+def _in_api(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(_NAMES.get(each, each.capitalize()) for each in rest)
+
+
+class Body(Struct, rename=_in_api):
+    """A body of JSON."""
+
+
+# -- sandboxes
+
+
+class AutoResume(Body):
+    """Whether a request wakes a sandbox that was paused by its time-out."""
+
+    enabled: bool = False
+
+
+class NewSandbox(Body):
+    """A sandbox to make. What is refused here has the type of any value."""
+
+    template_id: Text
+    timeout: Seconds = 300
+    metadata: Texts = {}
+    env_vars: Texts = {}
+    auto_pause: bool = False
+    auto_pause_memory: bool = True
+    auto_resume: AutoResume = field(default_factory=AutoResume)
+    allow_internet_access: bool | None = field(default=None, name="allow_internet_access")
+    network: Any = None
+    mcp: Any = None
+    iam: Any = None
+    volume_mounts: Any = None
+
+
+class Connected(Body):
+    """The data by which a client reaches a sandbox."""
+
+    sandbox_id: str
+    envd_access_token: str
+    traffic_access_token: str
+    template_id: str = TEMPLATES[1]
+    client_id: str = "wasm-kernel"
+    envd_version: str = ENVD_VERSION
+
+
+class Lifecycle(Body):
+    """What happens at the time-out: `kill` or `pause`."""
+
+    auto_resume: bool
+    on_timeout: str
+
+
+class Described(Body, omit_defaults=True):
+    """The facts about a sandbox; the token is for its owner who asks for it by id."""
+
+    sandbox_id: str
+    template_id: str
+    started_at: str
+    end_at: str
+    state: str
+    metadata: dict[str, str]
+    memory_mb: int
+    disk_size_mb: int
+    cpu_count: int
+    client_id: str
+    envd_version: str
+    envd_access_token: str = ""
+    lifecycle: Lifecycle | None = None
+
+
+class Timeout(Body):
+    """The seconds from now after which the sandbox ends."""
+
+    timeout: Seconds = 300
+
+
+class Connect(Timeout):
+    """Connects to a sandbox; `memory` is whether a paused one has its variables back."""
+
+    memory: bool = True
+
+
+class Pause(Body):
+    """Pauses a sandbox; without `memory` only its files stay."""
+
+    memory: bool = True
+
+
+class Fork(Body):
+    """Copies a sandbox `count` times."""
+
+    timeout: Seconds = 15
+    count: Annotated[int, Meta(ge=1, le=_FORKS_MOST)] = 1
+
+
+class Forked(Body):
+    """One copy of a sandbox."""
+
+    sandbox: Connected
+
+
+class Metric(Body):
+    """The resources that a sandbox uses now, in bytes; the processor's use since it was made."""
+
+    timestamp: str
+    timestamp_unix: int
+    cpu_count: int
+    cpu_used_pct: float
+    mem_used: int
+    mem_total: int
+    mem_cache: int
+    disk_used: int
+    disk_total: int
+
+
+# -- code
+
+
+class Execute(Body, rename=None):
+    """A cell to run: in a context, or in the default one of a language."""
+
+    code: str
+    context_id: Text | None = None
+    language: Text | None = None
+    env_vars: Texts | None = None
+
+
+class NewContext(Body):
+    """A context to make."""
+
+    language: Text | None = None
+    cwd: Text | None = None
+
+
+class ContextFacts(Body):
+    """The facts about a context."""
+
+    id: str
+    language: str
+    cwd: str
+
+
+# -- files
+
+
+class OnePath(Body):
+    """A file or a folder."""
+
+    path: Path
+
+
+class ListFolder(OnePath):
+    """A folder, and the number of levels to list."""
+
+    depth: int = 1
+
+
+class Move(Body):
+    """A file or folder, and its new path."""
+
+    source: Path
+    destination: Path
+
+
+class Entry(Body, omit_defaults=True):
+    """A file, folder or link, as Protobuf writes it in JSON."""
+
+    name: str
+    type: str
+    path: str
+    size: str
+    mode: int
+    permissions: str
+    owner: str
+    group: str
+    modified_time: str
+    symlink_target: str = ""
+
+
+class OneEntry(Body):
+    """The answer to a call about one file or folder."""
+
+    entry: Entry
+
+
+class Entries(Body):
+    """The answer to `ListDir`."""
+
+    entries: list[Entry]
+
+
+class Nothing(Body):
+    """An empty body."""
+
+
+class Written(Body):
+    """A written file."""
+
+    name: str
+    path: str
+    type: str = "file"

@@ -1,0 +1,73 @@
+"""The description of the API, as OpenAPI has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from wasm_kernel import __version__
+
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.e2b.operations import Operation
+
+_PARAMETER = re.compile(r"{(\w+)}")
+_BINARY = {"type": "string", "format": "binary"}
+_SECURITY: dict[str, list[Any]] = {"sandboxes": [{"key": []}], "open": []}
+_SCHEMES = {
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "sandbox": {"type": "apiKey", "in": "header", "name": "E2b-Sandbox-Id"},
+    "token": {"type": "apiKey", "in": "header", "name": "X-Access-Token"},
+}
+
+
+def document(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Returns the description of some calls."""
+    types = [each for call in operations for each in (call.body, call.answer) if _is_json(each)]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    by_type = dict(zip(map(str, types), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for call in operations:
+        paths.setdefault(call.path, {})[call.method.lower()] = _described(call, by_type)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "wasm-kernel: E2B's API", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": _SCHEMES},
+    }
+
+
+_REF = "#/components/schemas/{name}"
+
+
+def _is_json(kind: Any) -> bool:
+    return kind is not None and kind is not bytearray
+
+
+def _described(call: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
+    def content(kind: Any) -> dict[str, Any]:
+        if not _is_json(kind):
+            return {"application/octet-stream": {"schema": _BINARY}}
+        return {"application/json": {"schema": by_type[str(kind)]}}
+
+    status = str(call.status if call.answer is not None else "2XX")
+    answer: dict[str, Any] = {"description": "Done."}
+    if call.answer is not None:
+        answer["content"] = content(call.answer)
+    found: dict[str, Any] = {
+        "summary": call.summary,
+        "tags": [call.plane.value],
+        "security": _SECURITY.get(call.plane.value, [{"sandbox": [], "token": []}]),
+        "responses": {status: answer, "default": {"description": "Refused, in words."}},
+    }
+    if call.body is not None:
+        found["requestBody"] = {"required": True, "content": content(call.body)}
+    names = _PARAMETER.findall(call.path)
+    if names:
+        text = {"type": "string"}
+        found["parameters"] = [
+            {"name": each, "in": "path", "required": True, "schema": text} for each in names
+        ]
+    return found

@@ -1,0 +1,397 @@
+"""The calls of E2B's API, and their table."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from wasm_kernel.frontends.e2b import files, messages
+from wasm_kernel.frontends.e2b.cells import CellStream
+from wasm_kernel.frontends.e2b.messages import Connected, ContextFacts, Entries, Nothing, OneEntry
+from wasm_kernel.frontends.e2b.sandboxes import Context, Sandbox, Sandboxes
+from wasm_kernel.frontends.http.callers import Caller, MemoryLease
+from wasm_kernel.frontends.http.limits import Refusal
+from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.http.session_files import APP
+from wasm_kernel.policy import MIB
+
+_LISTED_MOST = 1_000
+_ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandbox_id}"
+_CONNECT = (f"{_ONE}/connect", f"/v2{_ONE}/connect", f"{_ONE}/resume")
+_FORKED = list[messages.Forked]
+_FILE_SERVICE = "/filesystem.Filesystem"
+_NO_COMMANDS = (
+    "Sandboxes run no commands here: they have no processes. Run code instead (run_code); the "
+    "files are in sandbox.files."
+)
+_NO_WATCHING = "Folders can't be watched here. List them instead."
+_NO_CWD = "Each context begins in {app} here; change the folder in a cell."
+_NO_ENV = (
+    "Environment variables are set for all cells here, when a sandbox is made "
+    "(Sandbox.create(envs=...)), or by a cell (os.environ). Nothing was run."
+)
+_NO_SNAPSHOTS = "Snapshots and templates can't be made here. A fork copies a sandbox."
+_NO_NETWORK = "Sandboxes have no network here."
+
+
+class Plane(Enum):
+    """The part of the API that a call belongs to, which decides how it is authorized.
+
+    Calls of `CONTROL` carry an API key; those of `CODE`, `FILES` and `RPC` are for a sandbox, and
+    carry its access token. Anyone may call what is `OPEN`.
+    """
+
+    CONTROL = "sandboxes"
+    CODE = "code"
+    FILES = "files"
+    RPC = "file service"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call of the API: `act` makes its answer.
+
+    `body` is the type of the body, None if it has none; `answer` that of the answer.
+    """
+
+    method: str
+    path: str
+    plane: Plane
+    act: Callable[[Call], Awaitable[Any]]
+    summary: str
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+
+
+TABLE: list[Operation] = []
+"""The calls, in order: the first one that a request matches serves it."""
+_Act = Callable[["Call"], Awaitable[Any]]
+
+
+def _serves(
+    plane: Plane, method: str, *paths: str, body: Any = None, answer: Any = None, status: int = 200
+) -> Callable[[_Act], _Act]:
+    """Adds a function to the table, with its docstring as the summary."""
+
+    def add(act: _Act) -> _Act:
+        rest = plane, act, act.__doc__ or "", body, answer, status
+        TABLE.extend(Operation(method, path, *rest) for path in paths)
+        return act
+
+    return add
+
+
+@dataclass
+class Call:
+    """One call, and who makes it: `caller` for sandboxes, or the client of a `sandbox`."""
+
+    operation: Operation
+    params: Mapping[str, Any]
+    query: Mapping[str, str]
+    headers: Headers
+    sandboxes: Sandboxes
+    body: Any = None
+    caller: Caller = field(init=False)
+    sandbox: Sandbox = field(init=False)
+    lease: MemoryLease = field(init=False)
+    metrics: Metrics = field(init=False)
+
+    @property
+    def named(self) -> Sandbox:
+        """The sandbox that the path names."""
+        return self.sandboxes.of(self.caller, self.params["sandbox_id"])
+
+    async def work(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Runs `work` on the sandbox's files, on a thread."""
+        run = partial(work, self.sandbox.main, *args)
+        return await self.sandboxes.host.work(self.sandbox.caller, run)
+
+
+# -- sandboxes
+
+
+def _connected(sandbox: Sandbox) -> Connected:
+    template, token = sandbox.asked.template_id, sandbox.token
+    return Connected(sandbox.name, token, token, template_id=template)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _described(sandbox: Sandbox, *, token: str = "") -> messages.Described:
+    asked, policy = sandbox.asked, sandbox.policy
+    on_timeout = "pause" if asked.auto_pause else "kill"
+    return messages.Described(
+        sandbox_id=sandbox.name,
+        template_id=asked.template_id,
+        started_at=_time(sandbox.created),
+        end_at=_time(sandbox.ends),
+        state="paused" if sandbox.is_paused else "running",
+        metadata=asked.metadata,
+        memory_mb=policy.memory_bytes // MIB,
+        disk_size_mb=policy.workspace_bytes // MIB,
+        cpu_count=1,
+        client_id="wasm-kernel",
+        envd_version=messages.ENVD_VERSION,
+        envd_access_token=token,
+        lifecycle=messages.Lifecycle(asked.auto_resume.enabled, on_timeout),
+    )
+
+
+@_serves(Plane.CONTROL, "POST", *_ALL, body=messages.NewSandbox, answer=Connected, status=201)
+async def _create(call: Call) -> Connected:
+    """Makes a sandbox."""
+    return _connected(await call.sandboxes.create(call.caller, call.body))
+
+
+@_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.Described])
+async def _list(call: Call) -> Response | list[messages.Described]:
+    """Lists the key's sandboxes."""
+    query, found = call.query, call.sandboxes.listed(call.caller)
+    wanted = [tuple(map(unquote, each)) for each in parse_qsl(query.get("metadata", ""))]
+    states = query.get("state", "running,paused").split(",")
+    rows = [
+        (each.created, row)
+        for each in found
+        if (row := _described(each)).state in states
+        and all(each.asked.metadata.get(key) == value for key, value in wanted)
+        and query.get("template", row.template_id) == row.template_id
+        and each.created >= _seconds(query.get("startedAfter", ""))
+    ]
+    rows.sort(key=lambda pair: pair[0], reverse=query.get("order") != "asc")
+    first, most = _number(query, "nextToken", 0), min(_number(query, "limit", 100), _LISTED_MOST)
+    page = [row for _, row in rows[first : first + most]]
+    more = {"x-next-token": str(first + most)} if len(rows) > first + most else {}
+    content = msgspec.json.encode(page)
+    return Response(content, headers=more, media_type="application/json")
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name, "")[:9]
+    return int(text) if text.isdecimal() else default
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except (ValueError, OverflowError):
+        raise Refusal(400, "", f"{text[:50]!r} is no time.") from None
+
+
+@_serves(Plane.CONTROL, "GET", _ONE, answer=messages.Described)
+async def _get(call: Call) -> messages.Described:
+    """Describes a sandbox."""
+    return _described(call.named, token=call.named.token)
+
+
+@_serves(Plane.CONTROL, "DELETE", _ONE)
+async def _kill(call: Call) -> None:
+    """Deletes a sandbox."""
+    await call.sandboxes.kill(call.named)
+
+
+@_serves(Plane.CONTROL, "POST", *_CONNECT, body=messages.Connect, answer=Connected, status=201)
+async def _connect(call: Call) -> Connected:
+    """Lets a sandbox go on, and wakes it if it is paused."""
+    sandbox, seconds = call.named, call.body.timeout
+    await call.sandboxes.check_seconds(seconds)
+    if not sandbox.is_paused:  # its time only grows
+        call.sandboxes.end_in(sandbox, max(seconds, sandbox.ends - time.time()))
+        return _connected(sandbox)
+    if not call.body.memory:
+        await sandbox.main.reset()
+    call.sandboxes.resume(sandbox, seconds)
+    return _connected(sandbox)
+
+
+@_serves(Plane.CONTROL, "POST", f"{_ONE}/timeout", body=messages.Timeout)
+async def _set_timeout(call: Call) -> None:
+    """Sets when a sandbox ends."""
+    sandbox, seconds = call.named, call.body.timeout
+    await call.sandboxes.check_seconds(seconds)
+    if sandbox.is_paused:
+        raise Refusal(409, "", "This sandbox is paused; connect to it first.")
+    call.sandboxes.end_in(sandbox, seconds)
+
+
+@_serves(Plane.CONTROL, "POST", f"{_ONE}/pause", body=messages.Pause)
+async def _pause(call: Call) -> None:
+    """Puts a sandbox to sleep."""
+    await call.sandboxes.pause(call.named, memory=call.body.memory)
+
+
+@_serves(Plane.CONTROL, "POST", f"{_ONE}/fork", body=messages.Fork, answer=_FORKED, status=201)
+async def _fork(call: Call) -> list[messages.Forked]:
+    """Copies a sandbox."""
+    asked = call.body
+    made = await call.sandboxes.fork(call.named, asked.timeout, asked.count)
+    return [messages.Forked(_connected(each)) for each in made]
+
+
+@_serves(Plane.CONTROL, "GET", f"{_ONE}/metrics", answer=list[messages.Metric])
+async def _metrics(call: Call) -> list[messages.Metric]:
+    """Tells the resources that a sandbox uses now."""
+    sandbox = call.named
+    service = (await call.sandboxes.service()).sync
+    info = await call.sandboxes.host.work(sandbox.caller, partial(service.info, sandbox.name))
+    now, policy = time.time(), sandbox.policy
+    used = 100 * info.cpu_seconds / max(now - sandbox.created, 1e-3)
+    metric = messages.Metric(
+        timestamp=_time(now),
+        timestamp_unix=int(now),
+        cpu_count=1,
+        cpu_used_pct=round(used, 2),
+        mem_used=info.guest_bytes,
+        mem_total=policy.memory_bytes,
+        mem_cache=0,
+        disk_used=info.disk_bytes or 0,
+        disk_total=policy.workspace_bytes,
+    )
+    return [metric]
+
+
+# -- code
+
+
+@_serves(Plane.CODE, "POST", "/execute", body=messages.Execute)
+async def _execute(call: Call) -> CellStream:
+    """Runs a cell; the answer is lines of JSON."""
+    asked: messages.Execute = call.body
+    if asked.env_vars:
+        raise Refusal(400, "", _NO_ENV)
+    found = await call.sandboxes.context(call.sandbox, asked.context_id, asked.language)
+    return CellStream(found, asked.code, call.lease, call.metrics)
+
+
+def _facts(context: Context) -> ContextFacts:
+    return ContextFacts(context.name, context.language.value, APP)
+
+
+@_serves(Plane.CODE, "GET", "/contexts", answer=list[ContextFacts])
+async def _contexts(call: Call) -> list[ContextFacts]:
+    """Lists contexts."""
+    return [_facts(each) for each in call.sandbox.contexts.values()]
+
+
+@_serves(Plane.CODE, "POST", "/contexts", body=messages.NewContext, answer=ContextFacts)
+async def _new_context(call: Call) -> ContextFacts:
+    """Makes a context."""
+    cwd = call.body.cwd
+    if cwd is not None and files.guest_path(cwd) != APP:
+        raise Refusal(400, "", _NO_CWD.format(app=APP))
+    return _facts(await call.sandboxes.new_context(call.sandbox, call.body.language))
+
+
+async def _context(call: Call) -> Context:
+    return await call.sandboxes.context(call.sandbox, call.params["context_id"], None)
+
+
+@_serves(Plane.CODE, "DELETE", "/contexts/{context_id}")
+async def _remove_context(call: Call) -> None:
+    """Removes a context."""
+    await call.sandboxes.remove_context(call.sandbox, await _context(call))
+
+
+@_serves(Plane.CODE, "POST", "/contexts/{context_id}/restart")
+async def _restart_context(call: Call) -> None:
+    """Discards a context's variables."""
+    await (await _context(call)).session.reset()
+
+
+# -- files
+
+
+@_serves(Plane.FILES, "GET", "/health")
+async def _health(_: Call) -> None:
+    """Succeeds if the sandbox runs."""
+
+
+@_serves(Plane.FILES, "GET", "/files")
+async def _read(call: Call) -> Response:
+    """Downloads the file of ?path=."""
+    data = await call.work(files.read, call.query.get("path", ""))
+    if not call.lease.take(len(data)):
+        raise Refusal(503, "reply_bytes", "Too many large files at once.")
+    return Response(data, media_type="application/octet-stream")
+
+
+@_serves(Plane.FILES, "POST", "/files", body=bytearray, answer=list[messages.Written])
+async def _write(call: Call) -> list[messages.Written]:
+    """Uploads files."""
+    parts = await files.uploaded(call.headers, call.query.get("path"), call.body)
+    paths = [await call.work(files.write, path, data) for path, data in parts]
+    return [messages.Written(path.rpartition("/")[2], path) for path in paths]
+
+
+@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/ListDir", body=messages.ListFolder, answer=Entries)
+async def _list_folder(call: Call) -> Response:
+    """Lists a folder."""
+
+    def listed(session: Any) -> bytes:
+        return msgspec.json.encode(
+            Entries(files.list_folder(session, call.body.path, call.body.depth))
+        )
+
+    return Response(await call.work(listed), media_type="application/json")
+
+
+@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Stat", body=messages.OnePath, answer=OneEntry)
+async def _stat(call: Call) -> OneEntry:
+    """Describes a file or folder."""
+    return OneEntry(await call.work(files.describe, call.body.path))
+
+
+@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/MakeDir", body=messages.OnePath, answer=OneEntry)
+async def _make_folder(call: Call) -> OneEntry:
+    """Makes a folder."""
+    return OneEntry(await call.work(files.make_folder, call.body.path))
+
+
+@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Move", body=messages.Move, answer=OneEntry)
+async def _move(call: Call) -> OneEntry:
+    """Renames a file or folder."""
+    return OneEntry(await call.work(files.move, call.body.source, call.body.destination))
+
+
+@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/Remove", body=messages.OnePath, answer=Nothing)
+async def _remove(call: Call) -> Nothing:
+    """Deletes a file or folder."""
+    await call.work(files.remove, call.body.path)
+    return Nothing()
+
+
+# -- refused
+
+
+@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/{{call}}", "/process.Process/{call}")
+async def _unimplemented(call: Call) -> Response:
+    """Refuses to watch folders and to run commands."""
+    is_process = call.operation.path.startswith("/process")
+    words = _NO_COMMANDS if is_process else _NO_WATCHING
+    kind = call.headers.get("content-type", "")
+    if not kind.startswith("application/connect+"):
+        raise Refusal(501, "", words)
+    error = {"error": {"code": "unimplemented", "message": words}}  # as the end of a stream
+    content = msgspec.json.encode(error)
+    return Response(struct.pack(">BI", 2, len(content)) + content, media_type=kind)
+
+
+@_serves(Plane.CONTROL, "POST", f"{_ONE}/snapshots")
+@_serves(Plane.CONTROL, "PUT", f"{_ONE}/network")
+async def _refused(call: Call) -> None:
+    """Refuses snapshots and networks."""
+    raise Refusal(400, "", _NO_NETWORK if call.operation.method == "PUT" else _NO_SNAPSHOTS)
