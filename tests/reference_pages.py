@@ -69,6 +69,7 @@ _EVENTS_OF = {
     "execution": "Cells",
     "memory": "Variables",
     "session": "Sessions",
+    "network": "Network",
     "session.file": "Files",
     "session.metadata": "Metadata",
     "session.prune": "Pruning",

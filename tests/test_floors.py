@@ -32,6 +32,7 @@ ROOMS = [
     "execution",
     "sessions",
     "publishing",
+    "network",
     "service",
     "kernels",
 ]
@@ -53,6 +54,7 @@ DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
 DECLARED |= {"backports", "compression"}  # for zstd, in the standard library since Python 3.14
 DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
+DECLARED |= {"h11", "httpcore"}  # of the extra `network`
 DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
 # of programs that import their interfaces
@@ -246,7 +248,7 @@ def test_every_foreign_import_is_declared() -> None:
 
 def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
     others = {ROOT / PACKAGE / "frontends" / name for name in NOT_IN_A_KERNEL}
-    others |= {ROOT / PACKAGE / "integrations"}
+    others |= {ROOT / PACKAGE / name for name in ("integrations", "network")}
     within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))
     foreign = {top(found) for found in within} - {PACKAGE, *sys.stdlib_module_names}
     assert foreign <= {*IMPORTED_WHEN_CONFINED, *PACKAGES}  # of front ends and of workers

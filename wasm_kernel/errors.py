@@ -28,12 +28,13 @@ class Door(str, Enum):
         """Returns a sentence that names the settings which raise a limit.
         It is empty if there are none, or the user of this door can't set them.
         """
-        names = [self._name_of(each) for each in settings if each]
+        names = [self.name_of(each) for each in settings if each]
         if not names or (self is Door.AGENT and settings != (CALL_SECONDS,)):
             return ""
         return f"Raise {' or '.join(names)} {purpose}."
 
-    def _name_of(self, setting: str) -> str:
+    def name_of(self, setting: str) -> str:
+        """Returns the name of a setting for the user of this door."""
         if self is Door.BATCH and setting in BATCH_OPTIONS:
             return BATCH_OPTIONS[setting]
         is_trait = self in (Door.KERNEL, Door.BATCH) and setting != CALL_SECONDS

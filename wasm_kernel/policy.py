@@ -10,9 +10,12 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import Door, PolicyError
+
+if TYPE_CHECKING:  # most policies have no network
+    from wasm_kernel.network_rules import NetworkRule
 
 MIB = 1024 * 1024
 WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
@@ -51,6 +54,9 @@ class Mount:
     host: Path
     guest: str
     writable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.guest} ({'writable' if self.writable else 'read-only'})"
 
     @classmethod
     def parse(cls, text: str) -> Mount:
@@ -126,6 +132,25 @@ class _Mounts:
         vars(policy)["mounts"] = mounts
 
 
+class _Network:
+    """The field `network`: set from rules, texts and tables, read as a tuple of rules.
+
+    Without rules nothing is loaded for it.
+    """
+
+    def __get__(self, policy: object, kind: type) -> tuple[NetworkRule, ...]:
+        rules: tuple[NetworkRule, ...] = () if policy is None else vars(policy)["network"]
+        return rules
+
+    def __set__(self, policy: object, given: Sequence[NetworkRule | str]) -> None:
+        if given in ([], ()):
+            vars(policy)["network"] = ()
+            return
+        from wasm_kernel.network_rules import rules_of
+
+        vars(policy)["network"] = rules_of(given)
+
+
 _COUNTED = frozenset({"stdout_bytes", "stderr_bytes", "display_bytes", "display_count"})
 _COUNTED |= {"output_bytes", "session_output_bytes", "text_file_bytes"}
 _COUNTED |= {"comm_count", "comm_bytes", "workspace_bytes", "workspace_files"}
@@ -182,6 +207,10 @@ class ExecutionPolicy:
             place, if the file system can't clone it.
         mounts: Further host folders that the guest sees, each a `Mount` or a text such as
             `HOST:GUEST` or `HOST:GUEST:rw`.
+        network: Hosts that cells may send HTTP requests to, and the limits of these requests. Each
+            is a `NetworkRule`, or a text: `https://api.example.org/data`, or `!example.org` for a
+            host that is refused whatever other rules say. By default there are none, and no
+            network. It needs the packages of `wasm-kernel[network]`.
         env: Environment variables of the guest.
         deterministic: Whether sessions that run the same cells compute the same: all of them get
             the same random numbers, folders are listed in order, and the clock begins with the
@@ -213,6 +242,7 @@ class ExecutionPolicy:
     files_history_bytes: int = 512 * MIB
     file_copy_bytes: int = 64 * MIB
     mounts: _Mounts = _Mounts()
+    network: _Network = _Network()
     env: Mapping[str, str] = field(default_factory=dict)
     deterministic: bool = False
     door: Door = Door.PROGRAM
@@ -268,7 +298,8 @@ class ExecutionPolicy:
 
         Each field is a key of its name; a field that is left out has its default. `env` is a table;
         `mounts` is a list of texts (`"HOST:GUEST:rw"`) or of tables with `host`, `guest` and
-        `writable`, and a relative host is seen from the file's own folder.
+        `writable`, and a relative host is seen from the file's own folder. `network` is a list of
+        texts or of tables with the attributes of `NetworkRule`.
 
         Raises:
             PolicyError: The file can't be read, a key is unknown, or a value breaks its rule; the

@@ -50,6 +50,6 @@ def as_rows(policy: ExecutionPolicy) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):  # of mounts
-        return [f"{m.guest} ({'writable' if m.writable else 'read-only'})" for m in value]
+    if isinstance(value, tuple):  # of mounts, or of the network's rules
+        return [str(each) for each in value]
     return dict(value) if isinstance(value, Mapping) else value

@@ -70,6 +70,7 @@ _TRAITS: dict[str, Any] = {
     "float": Float,
     "float | None": Float,
     "_Mounts": List,
+    "_Network": List,
     "Mapping[str, str]": Dict,
 }
 

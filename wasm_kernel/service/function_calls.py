@@ -58,7 +58,7 @@ class FunctionCalls:
     """The calls by one session's cells, to functions by their names.
 
     `running_cell` returns the number of the call that is the running cell, 0 if none runs; `logger`
-    returns the session's current logger.
+    returns the session's current logger. `closed` is called when the session falls asleep.
 
     The broker's threads use it, one at a time.
     """
@@ -68,11 +68,12 @@ class FunctionCalls:
         functions: Mapping[str, BoundFunction],
         running_cell: Callable[[], int],
         logger: Callable[[], SandboxLogger],
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
         self._functions = functions
         self._next = (0, functions)
         self._running_cell = running_cell
-        self._logger = logger
+        self._logger, self._closed = logger, closed
         self._cell, self._cell_began = 0, time.monotonic()
         self._made: Counter[str] = Counter()
         self._times: dict[str, deque[float]] = {}
@@ -117,6 +118,7 @@ class FunctionCalls:
         """Ends what the last cell has left open."""
         self.end_cell()
         self._thread.close()
+        self._closed()
 
     # -- the worker's requests
 
@@ -242,6 +244,8 @@ class FunctionCalls:
         return answer
 
     def _log(self, call: RunningCall, result_bytes: int) -> None:
+        if not call.bound.logged:
+            return
         self._logger().log_event(
             events.FUNCTION_CALLED,
             function=call.bound.limits.name,

@@ -39,6 +39,21 @@ class SessionCalls(Protocol):
         """Ends what a cell has left open. Call it when the session falls asleep."""
 
 
+class SessionNetwork(Protocol):
+    """The functions of the host by which a session's cells reach the network."""
+
+    @property
+    def bound(self) -> Mapping[str, BoundFunction]:
+        """The functions; none if another process has them."""
+
+    @property
+    def offered(self) -> Offered:
+        """The functions as the guest sees them."""
+
+    def close(self) -> None:
+        """Closes all connections."""
+
+
 class _NoCalls:
     handlers: Handlers = MappingProxyType({})
     requests_a_cell = 0
@@ -63,6 +78,7 @@ class ServedSession(Protocol):
     opened: Open
     logger: SandboxLogger
     function_calls: SessionCalls
+    network: SessionNetwork | None
 
     @property
     def running_cell(self) -> int:
@@ -85,18 +101,24 @@ class Functions:
         self.offered: Offered = tuple(each.offered for each in self._bound.values())
 
     def serve(self, session: ServedSession) -> Mapping[str, Any]:
-        """Serves the calls of a session's cells from the next cell on.
+        """Serves the calls of a session's cells from the next cell on, and those of its network.
 
         Returns the fields of `Open` that change for its next worker.
         """
-        if session.function_calls is NO_CALLS:
-            session.function_calls = self._calls_of(session)
-        session.function_calls.offer(self._bound, session.running_cell)
-        return {} if self.offered == session.opened.functions else {"functions": self.offered}
+        bound, offered = self._bound, self.offered
+        if (network := session.network) is not None:
+            bound, offered = {**bound, **network.bound}, (*offered, *network.offered)
+        if session.function_calls is NO_CALLS and bound:
+            session.function_calls = _calls_of(session, bound)
+        session.function_calls.offer(bound, session.running_cell)
+        return {} if offered == session.opened.functions else {"functions": offered}
 
-    def _calls_of(self, session: ServedSession) -> SessionCalls:
-        if not self._bound:
-            return NO_CALLS
-        from wasm_kernel.service.function_calls import FunctionCalls
 
-        return FunctionCalls(self._bound, lambda: session.running_cell, lambda: session.logger)
+def _calls_of(session: ServedSession, bound: Mapping[str, BoundFunction]) -> SessionCalls:
+    from wasm_kernel.service.function_calls import FunctionCalls
+
+    def closed() -> None:
+        if session.network is not None:
+            session.network.close()
+
+    return FunctionCalls(bound, lambda: session.running_cell, lambda: session.logger, closed)

@@ -76,10 +76,14 @@ def _check_name(name: str) -> None:
 
 
 class BoundFunction:
-    """A function of the host with its signature, which checks the arguments of calls."""
+    """A function of the host with its signature, which checks the arguments of calls.
 
-    def __init__(self, host: HostFunction) -> None:
+    An event is logged for each call if it is `logged`.
+    """
+
+    def __init__(self, host: HostFunction, *, logged: bool = True) -> None:
         self.limits = host
+        self.logged = logged
         self.function = host.function
         self._signature = inspect.signature(host.function)
         called = _called(host.function)

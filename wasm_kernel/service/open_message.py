@@ -166,4 +166,5 @@ def plain_policy(policy: ExecutionPolicy) -> dict[str, Any]:
     """Returns the fields of a policy as `ExecutionPolicy.from_values` takes them."""
     mounts = [{**vars(mount), "host": str(real_path(mount.host))} for mount in policy.mounts]
     fields = {name: getattr(policy, name) for name in POLICY_FIELDS}
-    return {**fields, "mounts": mounts, "env": dict(policy.env)}
+    rules = [rule.table for rule in policy.network]
+    return {**fields, "mounts": mounts, "network": rules, "env": dict(policy.env)}

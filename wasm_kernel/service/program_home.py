@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
+from wasm_kernel.execution.functions import Offered
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import OpenedFolders, SandboxFolders
 from wasm_kernel.folders.locks import Resume
@@ -289,4 +290,14 @@ def opened_in(
         notices=folders.notices,
         door=policy.door,
         kernel=kernel,
+        functions=_offered(policy),
     )
+
+
+def _offered(policy: ExecutionPolicy) -> Offered:
+    """Returns the functions for the sockets of cells; none without a network."""
+    if not policy.network:
+        return ()
+    from wasm_kernel.service.session_network import HostNetwork
+
+    return HostNetwork(policy.network, policy.door, SandboxLogger).offered

@@ -95,14 +95,14 @@ def _serve(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
+def shared_loop() -> asyncio.AbstractEventLoop:
     """Returns the loop of all `async` functions of this process, on a thread of its own."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="async host functions", daemon=True).start()
     return loop
 
 
-os.register_at_fork(after_in_child=_loop.cache_clear)  # the thread stays behind
+os.register_at_fork(after_in_child=shared_loop.cache_clear)  # the thread stays behind
 
 
 async def _awaited(run: Callable[[], Awaitable[Any]]) -> Any:
@@ -165,7 +165,7 @@ class RunningCall:
         self._kept = kept
         self.future: Future[Any]
         if is_async:
-            self.future = asyncio.run_coroutine_threadsafe(_awaited(run), _loop())
+            self.future = asyncio.run_coroutine_threadsafe(_awaited(run), shared_loop())
         else:
             self.future = thread.submit(run)
 
@@ -225,7 +225,7 @@ class RunningCall:
 def close_stream(stream: Stream, thread: CallThread) -> None:
     """Closes a stream, without waiting for it."""
     if stream.bound.is_async:
-        asyncio.run_coroutine_threadsafe(_awaited(stream.close), _loop())
+        asyncio.run_coroutine_threadsafe(_awaited(stream.close), shared_loop())
     else:
         thread.submit(stream.close)
 

@@ -80,6 +80,9 @@ class Sandbox:
         self._sending = threading.RLock()
         self._changes: dict[str, Any] = {}
         self._functions = Functions()
+        if policy.network:
+            worker.network = home.network(worker, policy)
+            self.take_functions(self._functions)
 
     # -- cells
 
@@ -243,10 +246,8 @@ class Sandbox:
         """Names the current state of memory, which is kept as long as the session.
 
         Returns when the state is on disk; a kill right after that does not lose the name. This
-        method and those that go back wait until the running cell is over.
-
-        Raises:
-            TravelError: the name can't be used.
+        method and those that go back wait until the running cell is over. Raises `TravelError` if
+        the name can't be used.
         """
         self.call(messages.Name(name)).result()
 
@@ -270,11 +271,8 @@ class Sandbox:
     def redo(self, *, files: bool = False) -> Travelled:
         """Takes back the last undo or restore, as long as no cell ran since.
 
-        Args:
-            files: Whether to bring the files in the workspace back, too.
-
-        Raises:
-            TravelError: there is nothing to redo.
+        With `files`, files in the workspace are brought back, too. Raises `TravelError` if there is
+        nothing to redo.
         """
         return self._travel(TravelRequest("redo", files=files))
 
@@ -347,15 +345,16 @@ class Sandbox:
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Replaces the limits and the logger, from the next cell on, which gets another worker.
 
-        The variables stay. None leaves the current one.
-
-        Raises:
-            PolicyError: a folder can't be mounted; nothing was changed.
+        The variables stay. None leaves the current one. Raises `PolicyError` if a folder can't be
+        mounted; nothing was changed then.
         """
         with self._sending:
             if policy is not None:
                 self._changes["folders"] = self._home.mounted(policy)
                 self._changes |= {"policy": plain_policy(policy), "door": policy.door}
+                if policy.network != self.policy.network:
+                    self.worker.network = self._home.network(self.worker, policy)
+                    self.take_functions(self._functions)
                 self.policy = policy
             if logger is not None:
                 name = self.session_id
@@ -385,6 +384,7 @@ class Sandbox:
     def take_functions(self, functions: Functions) -> None:
         """Does the work of `offer_functions`, once the functions are checked."""
         with self._sending:
+            self._changes.pop("functions", None)
             self._changes |= functions.serve(self.worker)
             self._functions = functions
 

@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import OpenedFolders
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.service.session_worker import WorkerHome
+from wasm_kernel.service.functions import SessionNetwork
+from wasm_kernel.service.session_worker import SessionWorker, WorkerHome
 
 AnySandbox = TypeVar("AnySandbox")
 """`Sandbox`, whose file imports this one."""
@@ -33,6 +34,17 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
         `PolicyError` if one can't be mounted.
         """
         return None
+
+    def network(self, session: SessionWorker, policy: ExecutionPolicy) -> SessionNetwork | None:
+        """Returns the network of a session; None if its policy has no rules for one.
+
+        Raises `PolicyError` if the packages for it are not installed.
+        """
+        if not policy.network:
+            return None
+        from wasm_kernel.service.session_network import HostNetwork
+
+        return HostNetwork(policy.network, policy.door, lambda: session.logger)
 
     def logger_changed(self, logger: SandboxLogger) -> None:
         """Sends the events of the session to another logger from now on."""

@@ -42,7 +42,7 @@ from wasm_kernel.service.calls import (
     stuck,
 )
 from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.functions import NO_CALLS, SessionCalls
+from wasm_kernel.service.functions import NO_CALLS, SessionCalls, SessionNetwork
 from wasm_kernel.service.leaving import Leaving
 from wasm_kernel.service.messages import FromCell, Report
 from wasm_kernel.service.open_message import Open
@@ -90,7 +90,7 @@ class SessionWorker:
     `queue` cells may wait. `answer_seconds` is the allowed silence while a call waits. `resets`
     counts the resets that workers have acknowledged. No further call is taken for the reason
     `why_closed`; it is empty if they are. `noted` takes sentences to show beside the
-    output of cells. `function_calls` serve cells that call functions of the program.
+    output of cells. `function_calls` serve cells, with those of the `network` if there is one.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class SessionWorker:
     ) -> None:
         self.opened = opened
         self.function_calls: SessionCalls = NO_CALLS
+        self.network: SessionNetwork | None = None
         self.noted = noted
         self.usage, self.fetched = Usage(), Fetched()
-        self.last_used = time.time()
-        self.resets = 0
+        self.last_used, self.resets = time.time(), 0
         self._home = home
         self.logger = logger
         self._answer_seconds = answer_seconds

@@ -24,6 +24,7 @@ from typing import Any
 from wasm_kernel_agent.event_loop import serve_calls
 from wasm_kernel_agent.host import Channel, flush
 
+_NETWORK = "wasm_kernel_network_"  # begins the names of functions for sockets
 _MARK = "$"  # the key of an object that stands for a value which JSON has not
 _EXACT_MOST = 2**53  # a larger number would lose digits in JavaScript
 _TEXTS = (decimal.Decimal, uuid.UUID, pathlib.PurePath)
@@ -59,11 +60,28 @@ class HostFunctions:
                 del there[name]
         known = [*self._facts]
         self._facts = facts
+        facts = self._take_network(facts)
         self._made = {
             each["name"]: self._made[each["name"]] if each in known else self._function(each)
             for each in facts
         }
         there.update(self._made)
+
+    def _take_network(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Gives sockets their functions; returns the descriptions of those for cells."""
+        own = [each for each in facts if each["name"].startswith(_NETWORK)]
+        if own:
+            from wasm_kernel_agent import network_sockets
+
+            network_sockets.install(
+                {
+                    each["name"].removeprefix(_NETWORK): NetworkCall(
+                        self._channel, self._awaited, each["name"], _signature(each)
+                    )
+                    for each in own
+                }
+            )
+        return [each for each in facts if each not in own]
 
     def _function(self, facts: dict[str, Any]) -> Callable[..., Any]:
         name, signature = facts["name"], _signature(facts)
@@ -100,6 +118,20 @@ class _AwaitedCalls:
             if not future.done() or future.cancelled():
                 with contextlib.suppress(Exception):
                     self._channel.send({"op": "drop", "number": number})
+
+    def future_of(self, number: int) -> asyncio.Future[dict[str, Any]]:
+        """Returns the future answer to a call, for callbacks; a cancelled one is dropped."""
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._futures[number] = future
+
+        def ended(_: object) -> None:
+            self._futures.pop(number, None)
+            if future.cancelled():
+                with contextlib.suppress(Exception):
+                    self._channel.send({"op": "drop", "number": number})
+
+        future.add_done_callback(ended)
+        return future
 
     def wait(self, seconds: float) -> None:
         """Waits for a call to finish, up to `seconds`, and hands the answers on.
@@ -192,6 +224,24 @@ class _Call:
             return kind(raised["text"])
         except TypeError:  # it takes other arguments, as UnicodeDecodeError does
             return RuntimeError(f"{name}: {raised['text']}")
+
+
+class NetworkCall(_Call):
+    """Calls a function of the host for a socket."""
+
+    def now(self, *args: Any) -> Any:
+        """Returns the host's value; raises its error."""
+        __tracebackhide__ = True
+        return decoded(self._checked(self._channel.send(self.frame(args, {})))["value"])
+
+    def begin(self, *args: Any) -> asyncio.Future[dict[str, Any]]:
+        """Begins a call for the running loop; the future's answer is for `ended`."""
+        begun = self._checked(self._channel.send({**self.frame(args, {}), "later": True}))
+        return self._awaited.future_of(begun["call"])
+
+    def ended(self, future: asyncio.Future[dict[str, Any]]) -> Any:
+        """Returns the value of a call that was begun; raises its error."""
+        return decoded(self._checked(future.result())["value"])
 
 
 def _plain(call: _Call) -> Callable[..., Any]:

@@ -55,6 +55,7 @@ def task(file: Path, **fields: Any) -> bytes:
         "attempt": 0,
         "budgets": Budgets(notebook_seconds=60.0),
         "mounts": (),
+        "network": (),
         "inputs": {"../extra.csv": b"7"},
         "packages": (),
         "deterministic": False,

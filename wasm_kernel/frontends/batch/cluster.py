@@ -260,6 +260,7 @@ class _ClusterBatch:
             attempt=attempt.number,
             budgets=settings.budgets,
             mounts=settings.mounts,
+            network=settings.network,
             inputs={file.name: file.read_bytes() for file in settings.inputs},
             packages=self._words,
             deterministic=settings.deterministic,

@@ -60,6 +60,7 @@ class Task(Struct, frozen=True):
     attempt: int
     budgets: Budgets
     mounts: tuple[str, ...]
+    network: tuple[str, ...]
     inputs: Mapping[str, bytes]
     packages: tuple[str, ...]
     deterministic: bool
@@ -142,6 +143,7 @@ def _run(task: Task) -> Ran:
             root=SessionsRoot(kept / "sessions", kept / "private"),
             budgets=task.budgets,
             mounts=task.mounts,
+            network=task.network,
             inputs=tuple(inputs / Path(name).name for name in task.inputs),
             deterministic=task.deterministic,
             lasts=bool(task.shared),

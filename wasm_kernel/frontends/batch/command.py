@@ -49,6 +49,13 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         help="a further folder that cells see, read-only unless :rw follows; may be repeated",
     )
     parser.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a host that cells may send requests to, such as https://example.org; may be repeated",
+    )
+    parser.add_argument(
         "--deterministic",
         action="store_true",
         help="fixed random numbers, a clock that moves by steps, sorted folders",
@@ -248,9 +255,8 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
 
     check_reports(options, *filter(None, [options.html]))
     workspace_root, private_root = roots_of(options, root)
-    parameters = {}
-    if options.parameter or options.parameters:
-        parameters = read_parameters(options.parameters, options.parameter)
+    are_given = options.parameter or options.parameters
+    parameters = read_parameters(options.parameters, options.parameter) if are_given else {}
     with progress_of(options) as progress:
         outcomes = run_notebooks(
             options.notebooks,
@@ -262,6 +268,7 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             budgets=budgets_of(options),
             folder=options.folder,
             mounts=options.mount,
+            network=options.network,
             inputs=options.input,
             requirements=options.requirements,
             parameters=parameters,

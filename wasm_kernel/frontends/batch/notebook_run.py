@@ -123,6 +123,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     budgets: Budgets = Budgets()
     folder: str = "read"
     mounts: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
     inputs: tuple[Path, ...] = ()
     parameters: Mapping[str, Any] = {}
     resume: bool = False
@@ -346,6 +347,7 @@ class NotebookRun:
             "pip": own.pip,
             "deterministic": own.deterministic,
             **({"mounts": [*own.mounts]} if own.mounts else {}),
+            **({"network": [*own.network]} if own.network else {}),
             **own.budgets.limits(),
         }
         results = () if own.keeps_session else (folder_of(self._source.output).name,)

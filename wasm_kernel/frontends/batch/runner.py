@@ -27,6 +27,7 @@ def run_notebooks(
     budgets: Budgets | None = None,
     folder: str = "read",
     mounts: Sequence[str] = (),
+    network: Sequence[str] = (),
     inputs: Sequence[Path | str] = (),
     requirements: Sequence[Path | str] = (),
     parameters: Mapping[str, Any] | None = None,
@@ -53,6 +54,7 @@ def run_notebooks(
         budgets: The limits of each notebook.
         folder: The cells' access to the notebook's folder: `none`, `read` or `write`.
         mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
+        network: Hosts that cells may send requests to, as `https://HOST/PATH`; by default none.
         inputs: Files that are copied into `/app` first.
         requirements: Requirements files, whose packages notebooks in Python get.
         parameters: Values for the cell that is tagged `parameters`.
@@ -80,6 +82,7 @@ def run_notebooks(
         budgets=budgets or Budgets(),
         folder=folder,
         mounts=tuple(mounts),
+        network=tuple(network),
         inputs=tuple(Path(each) for each in inputs),
         parameters=dict(parameters or {}),
         resume=resume,

@@ -290,6 +290,10 @@ class WasmKernelApp(ConfiguredApp):
             **handlers_beside(self.settings, place),
             PublishFiles: place.publish,
         }
+        if policy.network:
+            from wasm_kernel.frontends.jupyter.kernel_network import BrokerNetwork, CellRequest
+
+            handlers = {**handlers, CellRequest: BrokerNetwork(policy).serve}
         if not self.settings.fork:
             return handlers
         lineage = root.lineage_below(session_id)

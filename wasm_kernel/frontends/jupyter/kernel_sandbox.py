@@ -26,6 +26,7 @@ from wasm_kernel.publishing.publish import log_published
 from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service import messages
 from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.service.functions import SessionNetwork
 from wasm_kernel.service.open_message import Open
 from wasm_kernel.service.program_home import ProgramHome
 from wasm_kernel.service.sandbox import Sandbox
@@ -138,6 +139,14 @@ class KernelHome(ProgramHome):
             self._owner.note_ended()
             self._owner.close()
         super().closed(sandbox)
+
+    def network(self, session: SessionWorker, policy: ExecutionPolicy) -> SessionNetwork | None:
+        """Returns the network of the session, whose sockets the broker has."""
+        if not policy.network:
+            return None
+        from wasm_kernel.frontends.jupyter.kernel_network import CellRequest, RelayedNetwork
+
+        return RelayedNetwork(session, self._outside[CellRequest])
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the worker's requests, which log what they did."""

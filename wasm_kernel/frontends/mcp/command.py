@@ -121,6 +121,13 @@ def add_service_options(command: argparse.ArgumentParser) -> None:
         metavar="HOST:GUEST[:rw]",
         help="let cells see this folder, read-only unless it ends in :rw; may be repeated",
     )
+    command.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a host that cells may send requests to, such as https://example.org; may be repeated",
+    )
     for name, (default, metavar, meaning) in _NUMBERS.items():
         shown = f"{meaning} ({default:g})" if default is not None else meaning
         command.add_argument(
@@ -138,7 +145,7 @@ def run(options: argparse.Namespace, beside: Beside | None = None) -> int:
             raise PolicyError(_option(name), "is for --http alone")
     if options.admin and options.http:
         raise PolicyError("--admin", "is for stdio; over HTTP, administrators have a token")
-    policy = _policy(options.policy, options.mount)
+    policy = _policy(options.policy, options.mount, options.network)
     limits = _limits(options, policy)
     try:
         if options.http:
@@ -266,16 +273,22 @@ def _folder_name(*, keep: bool) -> str:
     return time.strftime("kept/%Y-%m-%d-%H%M%S") if keep else "sessions"
 
 
-def _policy(file: Path | None, mounts: list[str]) -> ExecutionPolicy:
+def _policy(file: Path | None, mounts: list[str], network: list[str]) -> ExecutionPolicy:
     named = {} if file is None else read_toml(file)
     try:
         found = ExecutionPolicy.from_values(DEFAULTS | named, file and file.parent)
     except PolicyError as problem:
         raise PolicyError(problem.field, problem.rule, where=file.name if file else "") from None
     try:
-        return replace(found, mounts=(*found.mounts, *mounts), door=Door.AGENT)
+        return replace(
+            found,
+            mounts=(*found.mounts, *mounts),
+            network=(*found.network, *network),
+            door=Door.AGENT,
+        )
     except PolicyError as problem:
-        raise PolicyError("--mount", problem.rule) from None
+        option = "--mount" if problem.field == "mounts" else "--network"
+        raise PolicyError(option, problem.rule) from None
 
 
 def _data_folder() -> Path:

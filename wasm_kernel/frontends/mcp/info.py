@@ -122,9 +122,13 @@ def _limits(policy: ExecutionPolicy, info: SessionInfo) -> list[str]:
         f"memory: {readable(info.guest_bytes)} of {readable(policy.memory_bytes)}",
         f"time: {seconds}; {info.cpu_seconds:.1f} s of processor used; fuel: {fuel}",
         f"disk: {disk}; files may take {most}",
-        f"undo: up to {policy.history_cells} cells; network: none",
+        f"undo: up to {policy.history_cells} cells; network: {_network(policy)}",
         *([f"mounts: {MountedFiles(policy.mounts)}"] if policy.mounts else []),
     ]
+
+
+def _network(policy: ExecutionPolicy) -> str:
+    return ", ".join(map(str, policy.network)) or "none"
 
 
 def runtimes() -> str:

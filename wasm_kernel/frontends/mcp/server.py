@@ -38,8 +38,7 @@ last: name another one by its `language`, or by `session`, a handle as results s
 
 - Files live in /app, the current folder. write_file brings data in, read_file and the links in
   results bring it out. {mounts}
-- There is no network, there are no threads, processes or sockets. Do not try requests, urllib or
-  subprocess: put data in with write_file.
+- {network}
 - numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, networkx, pillow and
   more are there (list_runtimes has the list). install_packages adds others: pure Python, or npm.
 - The value of the last line is shown, and so are matplotlib figures (call plt.show() or end the
@@ -50,6 +49,10 @@ last: name another one by its `language`, or by `session`, a handle as results s
   you can try variants. get_workspace_info shows variables, files, history and limits.
 - pandas reads and writes Parquet and Feather, though pyarrow is not there. It reads no ORC.
 """
+_NO_NETWORK = """There is no network, there are no threads, processes or sockets. Do not try
+  requests, urllib or subprocess: put data in with write_file."""
+_NETWORK = """Cells may send HTTP requests, with urllib, requests or httpx, to these hosts alone:
+  {rules}. There are no threads or processes."""
 _NO_MOUNTS = "Nothing else of the machine is there."
 _MOUNTS = """Of the machine there is also {mounts}: cells, list_files and
   read_file take such paths."""
@@ -93,11 +96,13 @@ class WorkspaceServer(MCPServer[None]):
     ) -> None:
         mounts = MountedFiles(sessions.policy.mounts)
         named = _MOUNTS.format(mounts=mounts) if sessions.policy.mounts else _NO_MOUNTS
+        rules = ", ".join(map(str, sessions.policy.network))
+        network = _NETWORK.format(rules=rules) if rules else _NO_NETWORK
         super().__init__(
             "wasm-kernel",
             title="wasm-kernel",
             description="A code interpreter in a WebAssembly sandbox.",
-            instructions=_INSTRUCTIONS.format(mounts=named),
+            instructions=_INSTRUCTIONS.format(mounts=named, network=network),
             version=__version__,
             log_level="WARNING",
             lifespan=self._lifespan,

@@ -1,8 +1,8 @@
-"""The part of OpenSSL that `ssl` needs, for a guest that has no network.
+"""The part of OpenSSL that `ssl` needs, for a guest without sockets.
 
-Packages that use the network import `ssl` and make a context long before they connect. With this
-module they come as far as the connection, whose error says why it can't be made. Nothing here
-encrypts, and nothing could be sent: a connection fails before it gets here.
+Packages that use the network import `ssl` and make a context long before they connect. Nothing here
+encrypts. If the sandbox has a network, the host makes the secure connection and checks the
+certificate (`network.py`); if it has none, the connection fails, and its error says why.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 import os
 from typing import Any, NoReturn
 
-OPENSSL_VERSION = "OpenSSL 3.0.0 (a stand-in: the sandbox has no network)"
+OPENSSL_VERSION = "OpenSSL 3.0.0 (a stand-in: nothing is encrypted in the sandbox)"
 OPENSSL_VERSION_NUMBER = 0x30000000
 OPENSSL_VERSION_INFO = _OPENSSL_API_VERSION = (3, 0, 0, 0, 0)
 _DEFAULT_CIPHERS = "DEFAULT"
@@ -129,7 +129,21 @@ class _SSLContext:
     set_client_sigalgs = set_server_sigalgs = _set_alpn_protocols = _nothing
     load_cert_chain = load_verify_locations = set_default_verify_paths = _nothing
     set_psk_client_callback = set_psk_server_callback = _nothing
-    _wrap_socket = _wrap_bio = staticmethod(_refuse)
+    _wrap_socket = staticmethod(_refuse)
+
+    def _wrap_bio(
+        self,
+        incoming: MemoryBIO,
+        outgoing: MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+        *,
+        owner: Any = None,
+        session: Any = None,
+    ) -> _Plain:
+        if server_side:
+            _refuse()
+        return _Plain(self, incoming, outgoing, server_hostname, owner)
 
     def get_ciphers(self) -> list[Any]:
         """Returns no ciphers."""
@@ -144,10 +158,113 @@ class _SSLContext:
         return {"x509": 0, "crl": 0, "x509_ca": 0}
 
 
-class MemoryBIO:
-    """A buffer of a connection, which can't be made."""
+SECURE: bytes = b"\x16wasm-kernel: secure, please: "
+"""The first bytes from `ssl` to the socket of a secure connection; a name and a line end follow."""
 
-    __init__ = _refuse
+CIPHER: tuple[str, str, int] = ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
+
+
+class MemoryBIO:
+    """A buffer between a secure connection and the code that sends its bytes."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._ended = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Takes bytes out."""
+        size = len(self._data) if size is None or size < 0 else size
+        taken = bytes(self._data[:size])
+        del self._data[:size]
+        return taken
+
+    def write(self, data: Any) -> int:
+        """Puts bytes in."""
+        if self._ended:
+            raise SSLError("cannot write() after write_eof()")
+        self._data += data
+        return len(data)
+
+    def write_eof(self) -> None:
+        """Notes that no bytes come any more."""
+        self._ended = True
+
+    @property
+    def pending(self) -> int:
+        """The number of bytes in it."""
+        return len(self._data)
+
+    @property
+    def eof(self) -> bool:
+        """True if it is empty, and no bytes come any more."""
+        return self._ended and not self._data
+
+
+class _Plain:
+    """A secure connection over two buffers: the bytes pass as they are.
+
+    The first ones ask the socket to have the host make its own connection a secure one.
+    """
+
+    session = None
+    session_reused = False
+
+    def __init__(
+        self, context: Any, incoming: MemoryBIO, outgoing: MemoryBIO, name: str | None, owner: Any
+    ) -> None:
+        self.context, self.owner = context, owner
+        self.server_side, self.server_hostname = False, name
+        self._in, self._out = incoming, outgoing
+        self._began = False
+
+    def do_handshake(self) -> None:
+        """Asks for the secure connection."""
+        if not self._began:
+            self._began = True
+            self._out.write(SECURE + (self.server_hostname or "").encode("idna") + b"\n")
+
+    def read(self, size: int = 1024, buffer: Any = None) -> Any:
+        """Returns bytes, or puts them into a buffer."""
+        if not self._in.pending:
+            if not self._in.eof:
+                raise SSLWantReadError(2, "The operation did not complete (read)")
+            return b"" if buffer is None else 0
+        data = self._in.read(size if buffer is None else min(size or len(buffer), len(buffer)))
+        if buffer is None:
+            return data
+        buffer[: len(data)] = data
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        """Sends bytes."""
+        return self._out.write(data)
+
+    def pending(self) -> int:
+        """Returns how many bytes can be read at once."""
+        return self._in.pending
+
+    def shutdown(self) -> None:
+        """Ends the connection."""
+
+    def getpeercert(self, binary_form: bool = False) -> Any:
+        """Returns a certificate for the name, which the host has checked."""
+        return peer_certificate(self.server_hostname, binary_form)
+
+    @staticmethod
+    def get_verified_chain() -> list[Any]:
+        """Returns no certificates: the host has them."""
+        return []
+
+    get_unverified_chain = get_verified_chain
+    selected_alpn_protocol = staticmethod(lambda: "http/1.1")
+    compression = shared_ciphers = get_channel_binding = staticmethod(lambda *_: None)
+    cipher = staticmethod(lambda: CIPHER)
+    version = staticmethod(lambda: CIPHER[1])
+
+
+def peer_certificate(name: str | None, binary_form: bool) -> Any:
+    """Returns a certificate for a name, as far as clients look at one."""
+    return b"" if binary_form else {"subjectAltName": (("DNS", name or ""),)}
 
 
 class SSLSession:

@@ -1,0 +1,37 @@
+"""A kernel whose cells have a network: its confined front end has no sockets, its broker has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Starting
+from tests.network.servers import serving, tls
+
+
+def test_a_kernels_cells_reach_the_hosts_that_its_settings_allow(
+    start: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, log, file = tls(tmp_path), tmp_path / "events", tmp_path / "policy.toml"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    with serving(context) as server:
+        rule = {"host": "localhost", "ports": [server.port], "addresses": ["127.0.0.0/8", "::1"]}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in rule.items()]
+        file.write_text("\n".join(["[[network]]", *lines]))
+        kernel = start(policy_file=str(file), event_log=str(log), confinement="required")
+        get = "import urllib.request as u\nprint(len(u.urlopen({!r}).read()))"
+        assert kernel.run(get.format(f"{server.url}/csv?key=secret"))["stdout"] == "12\n"
+        assert kernel.run(get.format(f"{server.url}/zeros/5000000"))["stdout"] == "5000000\n"
+        refused = kernel.run(get.format("https://example.org"))
+        assert refused["error"] == "URLError"
+        assert "WasmKernel.network" in refused["stderr"]
+        assert kernel.run("print(1)")["stdout"] == "1\n"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    sent = [each for each in events if each["event"] == "network.request"]
+    assert [(each["path"], each["status"]) for each in sent] == [
+        ("/csv", 200),
+        ("/zeros/5000000", 200),
+    ]
+    assert "secret" not in log.read_text()

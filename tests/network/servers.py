@@ -1,0 +1,172 @@
+"""Local servers of HTTP and HTTPS for the tests of the network, and a CA of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_PIECE = 64 * 1024
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers by the path, and notes each request in its server's `seen`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        parts = self.path.partition("?")[0].split("/")
+        seen: list[Any] = self.server.seen  # type: ignore[attr-defined]
+        seen.append((self.command, self.path, self.headers.items()))
+        answer = getattr(self, f"answer_{parts[1]}", None)
+        if answer is None:
+            return self.send(json.dumps(dict(self.headers.items())).encode())
+        with contextlib.suppress(OSError):  # the client may leave
+            answer(*parts[2:])
+        return None
+
+    def do_POST(self) -> None:
+        size = sum(map(len, self._body()))
+        self.send(str(size).encode())
+
+    def _body(self) -> Iterator[bytes]:
+        left = int(self.headers.get("Content-Length") or 0)
+        while left:
+            data = self.rfile.read(min(left, _PIECE))
+            left -= len(data)
+            yield data
+        while "Transfer-Encoding" in self.headers:
+            size = int(self.rfile.readline(), 16)
+            yield self.rfile.read(size)
+            self.rfile.readline()
+            if not size:
+                return
+
+    def send(self, data: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def answer_csv(self) -> None:
+        self.send(b"a,b\n1,2\n3,4\n")
+
+    def answer_zeros(self, size: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", size)
+        self.end_headers()
+        for _ in range(int(size) // _PIECE):
+            self.wfile.write(bytes(_PIECE))
+        self.wfile.write(bytes(int(size) % _PIECE))
+
+    def answer_status(self, status: str) -> None:
+        self.send(b"", int(status))
+
+    def answer_slow(self, seconds: str) -> None:
+        time.sleep(float(seconds))
+        self.send(b"slow")
+
+    def answer_chunks(self, count: str) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for _ in range(int(count)):
+            self.wfile.write(b"5\r\nhello\r\n")
+            time.sleep(0.01)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def answer_to(self, *_: str) -> None:
+        self.send(b"", 302, Location=self.path.partition("?")[2])
+
+    def answer_echo(self, *_: str) -> None:
+        self.send(json.dumps(self.headers.items()).encode())
+
+
+class Server(ThreadingHTTPServer):
+    """A server on localhost; `seen` holds its requests, `connections` counts those to it."""
+
+    daemon_threads = True
+    request_queue_size = 100
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.seen: list[Any] = []
+        self.connections = 0
+        self.port = self.server_address[1]
+        scheme = "http"
+        if context is not None:
+            scheme = "https"
+            self.socket = context.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.url = f"{scheme}://localhost:{self.port}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        self.connections += 1
+        return super().get_request()
+
+    def handle_error(self, *_: Any) -> None:
+        """Says nothing: clients leave."""
+
+
+@contextlib.contextmanager
+def serving(context: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """Runs a server on a thread."""
+    with Server(context) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def tls(folder: Path) -> ssl.SSLContext:
+    """Returns the settings of a server for `localhost`; the CA is `ca.pem` in the folder."""
+    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    ca = _certificate("CA", "CA", ca_key, ca_key.public_key())
+    own = _certificate("localhost", "CA", ca_key, key.public_key())
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(ca.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    (folder / "own.pem").write_bytes(own.public_bytes(pem) + private)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "own.pem")
+    return context
+
+
+def _certificate(
+    subject: str, issuer: str, signer: ec.EllipticCurvePrivateKey, key: ec.EllipticCurvePublicKey
+) -> x509.Certificate:
+    now, is_ca = datetime.datetime.now(datetime.UTC), subject == issuer
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (subject, issuer)]
+    return (
+        x509.CertificateBuilder()
+        .subject_name(names[0])
+        .issuer_name(names[1])
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(subject)]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )

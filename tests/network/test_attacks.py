@@ -1,0 +1,388 @@
+"""What a hostile cell may try with the network: 0 forbidden addresses, and bounded memory.
+
+The functions of the host are called directly, as a guest that was taken over could call them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.network.servers import Server
+from wasm_kernel.errors import Door, PolicyError
+from wasm_kernel.network import upstream
+from wasm_kernel.network.judge import Judge, Refused, plain_path
+from wasm_kernel.network.network import Network
+from wasm_kernel.network_rules import NetworkRule, plain_host
+
+Events = list[dict[str, Any]]
+
+
+def network(*rules: NetworkRule, events: Events | None = None) -> Network:
+    """Returns a network with some rules."""
+    log = [] if events is None else events
+    return Network(rules, Door.PROGRAM, lambda **facts: log.append(facts))
+
+
+def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Runs a coroutine on a loop of its own."""
+    return asyncio.run(work())
+
+
+async def exchange(net: Network, port: int, data: bytes, *, is_secure: bool = False) -> bytes:
+    """Sends bytes on a new connection to localhost; returns the first bytes of the answer."""
+    number = await net.connect("localhost", port, 5.0)
+    try:
+        if is_secure:
+            await net.secure(number, "localhost")
+        await net.send(number, data)
+        found = b""
+        while b"\r\n\r\n" not in found:
+            answer = await net.receive(number, len(found), 5.0)
+            found += answer["data"]
+            if answer["ended"] or not answer["data"]:
+                break
+        return found
+    finally:
+        await net.close_all()
+
+
+def get(port: int, head: str = "GET / HTTP/1.1", more: str = "") -> bytes:
+    """Returns the bytes of a request to localhost."""
+    return f"{head}\r\nHost: localhost:{port}\r\n{more}\r\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("2130706433", "0x7f000001", "0x7f.1", "127.1", "0177.0.0.1", "127.0.0.1.", "0", "1."),
+        *("user@localhost", "localhost#a", "local host", "localhost\0", "localhost:80", "", "."),
+        *(
+            "[::1]",
+            "::1%lo",
+            "ⓛocalhost",
+            "locaⅼhost",
+            "a" * 64,
+            ".".join(["a"] * 200),
+            "-a.b",
+            "*",
+        ),
+        *("localhost/", "localhost\\", "%6cocalhost", "evil.localhost", "localhost.evil.org"),
+    ],
+)
+def test_other_spellings_of_a_host_reach_nothing(host: str) -> None:
+    net = network(NetworkRule("localhost", ports=(80,), addresses=("127.0.0.0/8",)))
+    with pytest.raises(Refused):
+        run(lambda: net.connect(host, 80, 5.0))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0"),
+        *("100.100.100.200", "168.63.129.16", "224.0.0.1", "255.255.255.255", "198.18.0.1"),
+        *("::1", "::", "fe80::1", "fe80::1%eth0", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1"),
+        *("::ffff:8.8.8.8", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00::1"),
+    ],
+)
+def test_a_name_that_leads_to_an_inner_address_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def found(*_: Any) -> list[str]:
+        return [address]
+
+    monkeypatch.setattr(upstream, "_addresses", found)
+    net = network(NetworkRule("example.org"))
+    with pytest.raises(Refused, match="no public address"):
+        run(lambda: net.connect("example.org", 443, 5.0))
+
+
+def test_the_connection_goes_to_the_address_that_was_judged(
+    http: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second look at the name would lead elsewhere."""
+    looks: list[str] = []
+
+    async def found(host: str, *_: Any) -> list[str]:
+        looks.append(host)
+        return ["127.0.0.1"] if len(looks) == 1 else ["127.0.0.2"]
+
+    monkeypatch.setattr(upstream, "_addresses", found)
+    net = network(
+        NetworkRule("name.test", schemes=("http",), ports=(http.port,), addresses=("127.0.0.1",))
+    )
+
+    async def work() -> bytes:
+        number = await net.connect("name.test", http.port, 5.0)
+        await net.send(number, b"GET /echo HTTP/1.1\r\nHost: name.test:%d\r\n\r\n" % http.port)
+        data: bytes = (await net.receive(number, 0, 5.0))["data"]
+        await net.close_all()
+        return data
+
+    assert b"200 OK" in run(work)
+    assert looks == ["name.test"]
+
+
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [
+        ("GET http://169.254.169.254/ HTTP/1.1", ""),
+        ("CONNECT 169.254.169.254:80 HTTP/1.1", ""),
+        ("OPTIONS * HTTP/1.1", ""),
+        ("GET //x HTTP/1.1\r\nHost: evil.org", ""),
+        ("GET / HTTP/1.1\r\n folded", ""),
+        ("GET / HTTP/1.1", "X: a\r\n b\r\n"),
+        ("GET / HTTP/1.1", "X: a\r\n\tb\r\n"),
+        ("GET / HTTP/1.1", "X: a\nHost: evil.org\r\n"),
+        ("GET / HTTP/1.1", "X: a\rY: b\r\n"),
+        ("GET / HTTP/1.1", "X: a\0b\r\n"),
+        ("GET / HTTP/1.1", "X : a\r\n"),
+        ("GET / HTTP/1.1", "Host: evil.org\r\n"),
+        ("POST / HTTP/1.1", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"),
+        ("POST / HTTP/1.1", "Content-Length: 3\r\nContent-Length: 3\r\n"),
+        ("POST / HTTP/1.1", "Content-Length: 3\r\nContent-Length: 4\r\n"),
+        ("POST / HTTP/1.1", "Content-Length: +3\r\n"),
+        ("POST / HTTP/1.1", "Content-Length: -3\r\n"),
+        ("POST / HTTP/1.1", "Transfer-Encoding: chunked, identity\r\n"),
+        ("POST / HTTP/1.1", "Transfer-Encoding: xchunked\r\n"),
+        ("POST / HTTP/1.1", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"),
+        ("GET / HTTP/2.0", ""),
+        ("PRI * HTTP/2.0", ""),
+        ("GET /", ""),
+        ("\x16\x03\x01", ""),
+        ("GET / HTTP/1.1", "X: a\r\n" * 300),
+        ("GET / HTTP/1.1", f"X: {'a' * 70_000}\r\n"),
+        (f"GET /{'a' * 70_000} HTTP/1.1", ""),
+    ],
+)
+def test_a_request_that_can_be_read_in_two_ways_is_not_sent(
+    rule: NetworkRule, http: Server, head: str, more: str
+) -> None:
+    seen = len(http.seen)
+    with pytest.raises(ConnectionError):
+        run(lambda: exchange(network(rule), http.port, get(http.port, head, more)))
+    assert len(http.seen) == seen
+
+
+def test_a_host_header_with_another_name_is_not_sent(rule: NetworkRule, http: Server) -> None:
+    for value in (
+        "evil.org",
+        f"localhost:{http.port + 1}",
+        "localhost",
+        f"a@localhost:{http.port}",
+    ):
+        data = f"GET / HTTP/1.1\r\nHost: {value}\r\n\r\n".encode()
+        with pytest.raises(ConnectionError, match="Host"):
+            run(partial(exchange, network(rule), http.port, data))
+
+
+def test_a_second_request_on_top_of_the_first_is_refused(rule: NetworkRule, http: Server) -> None:
+    data = get(http.port, "POST /smuggled HTTP/1.1", "Content-Length: 1\r\n") + b"x"
+    with pytest.raises(ConnectionError, match="before the answer"):
+        run(lambda: exchange(network(rule), http.port, data + get(http.port)))
+
+
+def test_headers_for_the_next_hop_are_not_passed_on(rule: NetworkRule, http: Server) -> None:
+    more = (
+        "Connection: x-secret, keep-alive\r\nX-Secret: 1\r\nProxy-Authorization: a\r\n"
+        "Upgrade: websocket\r\nTE: trailers\r\nX-Kept: 1\r\n"
+    )
+    run(lambda: exchange(network(rule), http.port, get(http.port, more=more)))
+    names = {name for name, _ in http.seen[-1][2]}
+    assert names == {"Host", "X-Kept"}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/data/../admin", "/data/%2e%2e/admin", "/data/.%2E/admin", "/data%2f..%2fadmin"),
+        *("/data/..\\admin", "/data/%5c../admin", "//admin", "/data//../admin", "/database"),
+        *("/Data/a", "/data;/../admin", "/data/%00", "/%64ata/../x", "/"),
+    ],
+)
+def test_a_rule_with_a_path_is_for_that_path_alone(target: str) -> None:
+    judge = Judge((NetworkRule("a.org", paths=("/data",)),), Door.PROGRAM)
+    with pytest.raises(Refused):
+        judge.request("https", "a.org", 443, "GET", target)
+    judge.request("https", "a.org", 443, "GET", "/%64ata/x?y=/../z")
+
+
+@pytest.mark.parametrize(
+    "target", ["/admin", "/%61dmin/x", "/a/../admin", "//admin", "/x%2f..%2fadmin"]
+)
+def test_a_denied_path_wins(target: str) -> None:
+    deny = NetworkRule("a.org", deny=True, paths=("/admin",))
+    judge = Judge((NetworkRule("a.org"), deny), Door.PROGRAM)
+    with pytest.raises(Refused, match="denied"):
+        judge.request("https", "a.org", 443, "GET", target)
+    judge.request("https", "a.org", 443, "GET", "/other")
+    assert plain_path("/other/") == "/other/"
+
+
+def test_a_denied_host_wins() -> None:
+    judge = Judge((NetworkRule("*.a.org"), NetworkRule.parse("!b.a.org")), Door.PROGRAM)
+    assert judge.host("C.A.ORG.", 443) == "c.a.org"
+    for host in ("b.a.org", "a.org", "xa.org"):
+        with pytest.raises(Refused):
+            judge.host(host, 443)
+
+
+def test_a_plain_request_needs_a_rule_for_http() -> None:
+    judge = Judge((NetworkRule("a.org", ports=(443, 8443)),), Door.PROGRAM)
+    with pytest.raises(Refused):
+        judge.request("http", "a.org", 8443, "GET", "/")
+
+
+def test_methods_and_rates_are_limited() -> None:
+    rule = NetworkRule("a.org", methods=("GET",), requests_a_minute=3)
+    judge = Judge((rule,), Door.PROGRAM)
+    for method in ("POST", "CONNECT", "TRACE", "get"):
+        with pytest.raises(Refused):
+            judge.request("https", "a.org", 443, method, "/")
+    for _ in range(3):
+        judge.request("https", "a.org", 443, "GET", "/")
+    with pytest.raises(Refused, match="3 requests a minute"):
+        judge.request("https", "a.org", 443, "GET", "/")
+
+
+def limited(rule: NetworkRule, **limits: Any) -> NetworkRule:
+    """Returns a rule with other limits."""
+    return NetworkRule.parse({**rule.table, **limits})
+
+
+@pytest.mark.parametrize("limit", ["request_bytes", "session_bytes"])
+def test_bytes_are_limited(rule: NetworkRule, http: Server, limit: str) -> None:
+    net = network(limited(rule, **{limit: 1_000_000}))
+
+    async def work() -> None:
+        number, received = await net.connect("localhost", http.port, 5.0), 0
+        await net.send(number, get(http.port, "GET /zeros/50000000 HTTP/1.1"))
+        try:
+            while received < 50_000_000:
+                received += len((await net.receive(number, received, 5.0))["data"])
+        finally:
+            assert received < 2_000_000
+            await net.close_all()
+
+    with pytest.raises(PermissionError, match="1,000,000"):
+        run(work)
+
+
+def test_an_endless_answer_ends_by_its_time(rule: NetworkRule, http: Server) -> None:
+    net = network(limited(rule, seconds=1.0))
+
+    async def work() -> None:
+        number, received = await net.connect("localhost", http.port, 5.0), 0
+        await net.send(number, get(http.port, "GET /chunks/100000 HTTP/1.1"))
+        try:
+            while True:
+                received += len((await net.receive(number, received, 5.0))["data"])
+        finally:
+            await net.close_all()
+
+    with pytest.raises(TimeoutError, match="1 seconds"):
+        run(work)
+
+
+def test_an_answer_that_nobody_reads_waits_in_little_memory(
+    rule: NetworkRule, http: Server
+) -> None:
+    net = network(rule)
+
+    async def work() -> int:
+        number = await net.connect("localhost", http.port, 5.0)
+        await net.send(number, get(http.port, "GET /zeros/100000000 HTTP/1.1"))
+        await asyncio.sleep(1.0)
+        waiting = len(net._connections[number]._out)
+        await net.close_all()
+        return waiting
+
+    assert run(work) < 2_000_000
+
+
+def test_ten_thousand_connections_are_no_more_than_a_few(rule: NetworkRule, http: Server) -> None:
+    net = network(rule)
+
+    async def work() -> int:
+        for start in range(0, 2_000, 50):
+            calls = [net.connect("localhost", http.port, 5.0) for _ in range(50)]
+            await asyncio.gather(*calls, return_exceptions=True)
+            assert len(net._connections) <= 32, start
+        left = len(net._connections)
+        await net.close_all()
+        return left
+
+    assert run(work) <= 32
+
+
+def test_bytes_of_another_connection_are_not_to_be_had(rule: NetworkRule, http: Server) -> None:
+    net = network(rule)
+
+    async def work() -> None:
+        number = await net.connect("localhost", http.port, 5.0)
+        for received in (-1, 1, 2**40):
+            with pytest.raises(ConnectionError):
+                await net.receive(number, received, 0.0)
+        with pytest.raises(ConnectionError):
+            await net.receive(number + 1, 0, 0.0)
+        with pytest.raises(ValueError, match="at most"):
+            await net.send(number, bytes(600_000))
+        await net.close_all()
+
+    run(work)
+
+
+def test_the_certificate_is_checked(rule: NetworkRule, https: Server, http: Server) -> None:
+    async def secured(host: str, name: str) -> None:
+        net = network(limited(rule, host=host))
+        try:
+            await net.secure(await net.connect(host, https.port, 5.0), name)
+        finally:
+            await net.close_all()
+
+    run(lambda: secured("localhost", "localhost"))
+    with pytest.raises(OSError, match="certificate"):
+        run(lambda: secured("127.0.0.1", "127.0.0.1"))
+    with pytest.raises(ConnectionError, match="not the one"):
+        run(lambda: secured("localhost", "example.org"))
+
+
+def test_an_event_has_no_query_and_no_body(rule: NetworkRule, http: Server) -> None:
+    events: Events = []
+    run(
+        lambda: exchange(
+            network(rule, events=events), http.port, get(http.port, "GET /csv?k=secret HTTP/1.1")
+        )
+    )
+    assert [(e["method"], e["host"], e["path"], e["status"], e["size"]) for e in events] == [
+        ("GET", "localhost", "/csv", 200, 12)
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("", "*", "*.", "http://", "https://a.org?x", "https://u:p@a.org", "ftp://a.org", "a b"),
+        *("bücher.example", "https://127.1", {"host": 3}, {"host": "a.org", "port": 3}, 7),
+        *({"host": "a.org", "ports": [0]}, {"host": "a.org", "methods": ["get"]}),
+        *({"host": "a.org", "paths": ["x"]}, {"host": "a.org", "seconds": 0}),
+        *({"host": "a.org", "addresses": ["x"]}, {"host": "a.org", "schemes": "https"}),
+    ],
+)
+def test_a_rule_that_means_nothing_is_refused(given: Any) -> None:
+    with pytest.raises(PolicyError):
+        NetworkRule.parse(given)
+
+
+def test_hosts_have_one_spelling() -> None:
+    assert plain_host("EXAMPLE.org.") == "example.org"
+    assert plain_host("0:0:0:0:0:0:0:1") == "::1"
+    assert not NetworkRule("127.0.0.1").leads_to(ipaddress.ip_address("127.0.0.2"))
+    with contextlib.suppress(PolicyError):
+        assert NetworkRule.parse("https://a.org:8443/data").paths == ("/data",)

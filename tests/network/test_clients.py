@@ -1,0 +1,178 @@
+"""Clients of HTTP in cells, unmodified, against servers of HTTP and HTTPS."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.network.servers import Server
+from wasm_kernel import ExecutionPolicy, create_sandbox
+from wasm_kernel.network_rules import NetworkRule
+from wasm_kernel.service.sandbox import Sandbox
+
+
+def shown(sandbox: Sandbox, code: str) -> str:
+    """Returns what a cell prints; the cell must succeed."""
+    result = sandbox.execute(code)
+    assert result.error is None, result.error.evalue
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (
+            "import urllib.request as u; print(u.urlopen(S + '/csv').read())",
+            "b'a,b\\n1,2\\n3,4\\n'",
+        ),
+        ("import pandas; print(pandas.read_csv(S + '/csv').b.sum())", "6"),
+        ("import requests; print(requests.get(S + '/csv').text[:3])", "a,b"),
+        ("import requests; print(requests.post(H, json={'a': 1}).text)", "8"),
+        ("import urllib3; print(urllib3.request('GET', S + '/csv').status)", "200"),
+        ("import httpx; print(httpx.get(S + '/csv').text[:3])", "a,b"),
+        ("import httpx; print(httpx.post(H, content=iter([b'a'] * 3)).text)", "3"),
+        ("import requests; print(requests.get(S + '/status/404').status_code)", "404"),
+        ("import requests; print(requests.head(S + '/csv').status_code)", "501"),
+        (
+            "import requests\nprint(*requests.get(S + '/chunks/3', stream=True).iter_content(5))",
+            "b'hello' b'hello' b'hello'",
+        ),
+        (
+            (
+                "import http.client\n"
+                "c = http.client.HTTPConnection(H.removeprefix('http://'))\n"
+                "for path in '/csv', '/csv':\n"
+                "    c.request('GET', path)\n"
+                "    print(len(c.getresponse().read()))"
+            ),
+            "12\n12",
+        ),
+        (
+            (
+                "import httpx\n"
+                "async with httpx.AsyncClient() as c:\n"
+                "    print((await c.get(S + '/csv')).text[:3])\n"
+                "    print((await c.post(H, content=b'abc')).text)"
+            ),
+            "a,b\n3",
+        ),
+        (
+            (
+                "import asyncio\n"
+                "place = S.removeprefix('https://')\n"
+                "r, w = await asyncio.open_connection(*place.split(':'), ssl=True)\n"
+                "w.write(f'GET /csv HTTP/1.1\\r\\nHost: {place}\\r\\n\\r\\n'.encode())\n"
+                "print(await r.readline())\n"
+                "w.close()"
+            ),
+            "b'HTTP/1.1 200 OK\\r\\n'",
+        ),
+    ],
+)
+def test_a_client_works_unmodified(sandbox: Sandbox, code: str, expected: str) -> None:
+    assert shown(sandbox, code) == expected
+
+
+@pytest.mark.parametrize("scheme", ["H", "S"])
+def test_large_bodies_pass_both_ways(sandbox: Sandbox, scheme: str) -> None:
+    size = 20_000_000
+    got = shown(
+        sandbox, f"import requests; print(len(requests.get({scheme} + '/zeros/{size}').content))"
+    )
+    put = shown(sandbox, f"print(requests.post({scheme}, data=bytes({size})).text)")
+    assert got == put == str(size)
+
+
+def test_ten_requests_are_awaited_at_once(sandbox: Sandbox) -> None:
+    code = (
+        "import asyncio, httpx, time\n"
+        "began = time.monotonic()\n"
+        "async with httpx.AsyncClient(timeout=60) as c:\n"
+        "    found = await asyncio.gather(*[c.get(S + '/slow/1') for _ in range(10)])\n"
+        "print(sum(each.status_code == 200 for each in found), time.monotonic() - began < 8)"
+    )
+    assert shown(sandbox, code) == "10 True"
+
+
+def test_a_session_keeps_its_connection(sandbox: Sandbox, https: Server) -> None:
+    before = https.connections
+    code = (
+        "import requests\n"
+        "with requests.Session() as session:\n"
+        "    print(*(session.get(S + '/csv').status_code for _ in range(5)))"
+    )
+    assert shown(sandbox, code) == "200 200 200 200 200"
+    assert https.connections == before + 1
+
+
+def test_a_connection_outlives_its_cell(sandbox: Sandbox) -> None:
+    shown(sandbox, "import httpx; client = httpx.AsyncClient(); await client.get(S + '/csv')")
+    assert shown(sandbox, "print((await client.get(S + '/csv')).status_code)") == "200"
+
+
+def test_a_time_out_of_the_client_ends_the_wait(sandbox: Sandbox) -> None:
+    result = sandbox.execute("import requests; requests.get(S + '/slow/30', timeout=0.5)")
+    assert result.error is not None
+    assert result.error.ename == "ReadTimeout"
+    assert shown(sandbox, "print(requests.get(S + '/csv').status_code)") == "200"
+
+
+def test_an_interrupt_amid_a_transfer_keeps_the_variables(sandbox: Sandbox) -> None:
+    shown(sandbox, "kept = 42; import requests")
+    future = sandbox.submit("for _ in requests.get(H + '/chunks/100000', stream=True): pass")
+    time.sleep(1.0)
+    threading.Timer(0.2, sandbox.interrupt).start()
+    result = future.result()
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    assert shown(sandbox, "print(kept, requests.get(S + '/csv').status_code)") == "42 200"
+
+
+def test_a_refused_connection_is_one_in_the_cell(sandbox: Sandbox) -> None:
+    result = sandbox.execute("import urllib.request as u; u.urlopen('http://localhost:1')")
+    assert result.error is not None
+    assert "localhost can't be reached on port 1" in result.error.evalue
+    assert "The setting is network." in result.error.evalue
+    assert result.stderr.count("[wasm-kernel]") == 1
+
+
+def test_a_certificate_for_another_name_is_refused(sandbox: Sandbox, https: Server) -> None:
+    code = (
+        "import socket, ssl\n"
+        f"plain = socket.create_connection(('localhost', {https.port}))\n"
+        "ssl.create_default_context().wrap_socket(plain, server_hostname='example.org')"
+    )
+    result = sandbox.execute(code)
+    assert result.error is not None
+    assert "not the one that was connected to" in result.error.evalue
+
+
+def test_a_fork_has_the_network_and_a_lost_guest_keeps_it(sandbox: Sandbox) -> None:
+    shown(sandbox, "import requests; n = 7")
+    [fork] = sandbox.fork(1)
+    with fork:
+        assert shown(fork, "print(n, requests.get(S + '/csv').status_code)") == "7 200"
+    assert shown(sandbox, "print(n, requests.get(S + '/csv').status_code)") == "7 200"
+
+
+def test_an_owner_can_take_the_network_away(
+    clients: Path, rule: NetworkRule, http: Server, tmp_path: Path
+) -> None:
+    get = f"import urllib.request as u; print(len(u.urlopen('{http.url}/csv').read()))"
+    with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(network=[rule])) as made:
+        assert shown(made, get) == "12"
+        made.adopt(ExecutionPolicy(), None)
+        result = made.execute(get)
+        assert result.error is not None
+        assert "the sandbox has no network" in result.error.evalue
+        made.adopt(ExecutionPolicy(network=[rule]), None)
+        assert shown(made, get) == "12"
+
+
+def test_the_rules_are_among_the_limits_that_a_cell_sees(sandbox: Sandbox) -> None:
+    code = "print([each['value'] for each in get_ipython().agent.channel.send("
+    code += "{'op': 'command', 'name': 'policy'})['value'] if each['name'] == 'network'])"
+    assert "https://localhost" in shown(sandbox, code)

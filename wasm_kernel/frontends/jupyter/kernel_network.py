@@ -1,0 +1,142 @@
+"""The network of a kernel's cells: its front end is confined, so the broker has the sockets.
+
+The front end passes the requests of its worker on, with the number of the running cell. The broker
+counts and serves them as any owner of a sandbox does, and returns the events for the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.functions import FunctionReply
+from wasm_kernel.guests.protocol import CallFunction, DropCall, FinishedCalls, NextItem
+from wasm_kernel.linux.broker import BrokerError, Handlers
+from wasm_kernel.linux.task import QUIET, Task
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.host_function import BoundFunction
+from wasm_kernel.service.session_network import HostNetwork
+from wasm_kernel.service.session_worker import SessionWorker
+
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (CallFunction, NextItem, FinishedCalls, DropCall)
+}
+_REQUESTS_A_CELL = 4_000_000
+_EVENTS_MOST = 1_000  # that wait for the front end
+
+
+class CellRequest(Struct, frozen=True):
+    """A request of a cell for the network; it has no `name` when the cell has ended.
+
+    A front end that was taken over may send any; the rules of the network hold for all of them.
+    """
+
+    cell: Annotated[int, Meta(ge=0, lt=2**62)]
+    name: str = ""
+    request: Raw = Raw(b"null")
+
+
+class CellAnswer(Struct, frozen=True):
+    """The answer to a `CellRequest`, and the events since the last one."""
+
+    answer: dict[str, Any]
+    events: tuple[dict[str, Any], ...] = ()
+
+
+class BrokerNetwork:
+    """The network of a kernel's cells, in its broker. One thread at a time uses it."""
+
+    def __init__(self, policy: ExecutionPolicy) -> None:
+        self._policy = policy
+        self._cell = 0
+        self._events: list[dict[str, Any]] = []
+        self._handlers: Handlers = {}
+        self._end: Callable[[], None] = lambda: None
+
+    def serve(self, asked: CellRequest, task: Task) -> CellAnswer:
+        """Handles a request of a worker, as the front end passes it on."""
+        if not asked.name:
+            self._end()
+            return self._answered({})
+        self._cell = asked.cell
+        kind = _KINDS.get(asked.name)
+        if kind is None:
+            raise BrokerError("there is no such request")
+        if not self._handlers:
+            self._begin()
+        found: Any = self._handlers[kind](msgspec.json.decode(asked.request, type=kind), task)
+        return self._answered(found.answer)
+
+    def _begin(self) -> None:
+        from wasm_kernel.service.function_calls import FunctionCalls
+
+        logger = SandboxLogger(self)
+        network = HostNetwork(self._policy.network, self._policy.door, lambda: logger)
+        calls = FunctionCalls(network.bound, lambda: self._cell, lambda: logger, network.close)
+        self._handlers, self._end = calls.handlers, calls.end_cell
+
+    def _answered(self, answer: dict[str, Any]) -> CellAnswer:
+        waiting, self._events = self._events, []
+        return CellAnswer(answer, tuple(waiting))
+
+    def info(self, event: str, /, *args: Any, **fields: Any) -> None:
+        """Keeps an event for the front end, as its logger."""
+        if len(self._events) < _EVENTS_MOST:
+            self._events.append({"event": event, **fields})
+
+    warning = info
+
+
+class RelayedNetwork:
+    """The network of a kernel's cells, in its confined front end."""
+
+    bound: Mapping[str, BoundFunction] = MappingProxyType({})  # the broker has them
+    requests_a_cell = _REQUESTS_A_CELL
+
+    def __init__(self, session: SessionWorker, call: Callable[[CellRequest, Task], Any]) -> None:
+        self.offered = session.opened.functions
+        self._session = session
+        self._call = call
+        self._was_used = False
+        session.function_calls = self
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers of the worker's requests."""
+        return dict.fromkeys(_KINDS.values(), self._pass_on)
+
+    def offer(self, functions: Mapping[str, BoundFunction], after: int) -> None:
+        """Does nothing: a kernel's cells have no other functions."""
+
+    def end_cell(self) -> None:
+        """Ends what a cell has left open."""
+        if self._was_used:
+            self._was_used = False
+            try:
+                self._logged(self._call(CellRequest(0), QUIET))
+            except WasmKernelError:
+                return  # the broker has ended, and so will this kernel
+
+    def close(self) -> None:
+        """Ends what the last cell has left open."""
+        self.end_cell()
+
+    def _pass_on(self, request: Struct, task: Task) -> FunctionReply:
+        self._was_used = True
+        raw = Raw(msgspec.json.encode(request))
+        asked = CellRequest(self._session.running_cell, type(request).__name__, raw)
+        return FunctionReply(self._logged(self._call(asked, task)))
+
+    def _logged(self, found: Any) -> dict[str, Any]:
+        is_read = isinstance(found, CellAnswer)  # it comes from a handler in this process
+        answer = found if is_read else msgspec.json.decode(found, type=CellAnswer)
+        for fields in answer.events:
+            name = self._session.opened.session_id
+            self._session.logger.log_event(fields.pop("event"), **fields, session_id=name)
+        return answer.answer

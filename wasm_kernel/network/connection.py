@@ -1,0 +1,231 @@
+"""`Connection`: one connection of a cell, whose requests are judged and made anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import h11
+import httpcore
+
+from wasm_kernel.errors import describe
+from wasm_kernel.network.judge import Judge
+from wasm_kernel.network.request import BadRequest, RequestHead, RequestReader, answer_headers
+from wasm_kernel.network.upstream import Upstream
+from wasm_kernel.network_rules import NetworkRule
+
+PIECE_BYTES = 512 * 1024
+"""The most bytes of one piece, to or from a cell."""
+
+_WAITING_BYTES = 2 * PIECE_BYTES  # of an answer, until the client has received the first ones
+_PARTS_MOST = 2  # of a request's body, that wait to be sent
+_WITHOUT_BODY = (204, 304)
+_LONG = "a request and its answer may have {most:,} bytes (request_bytes of the network's rule)"
+_SLOW = "a request and its answer may take {seconds:g} seconds (seconds of the network's rule)"
+_GONE = "the connection is closed"
+_DIFFERS = "the name for the secure connection is not the one that was connected to"
+
+Log = Callable[..., None]
+
+
+class Connection:
+    """A connection from a cell to one host. Only the loop's thread uses it.
+
+    `log` gets the facts of each request that has ended. `used` is when it was last used.
+    """
+
+    def __init__(self, host: str, port: int, upstream: Upstream, judge: Judge, log: Log) -> None:
+        self._host, self._port = host, port
+        self._upstream, self._judge = upstream, judge
+        self._log = log
+        self._scheme = "http"
+        self._reader = RequestReader()
+        self._exchange: _Exchange | None = None
+        self._out, self._received = bytearray(), 0
+        self._changed = asyncio.Condition()
+        self._problem: BaseException | None = None
+        self._is_closed = False
+        self.used = time.monotonic()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is under way."""
+        return self._exchange is None
+
+    async def secure(self, name: str) -> None:
+        """Makes the connection a secure one, for the name that the client gives."""
+        if self._scheme == "https" or not self._reader.is_new:
+            raise BadRequest("the connection is in use already")
+        if name.lower().rstrip(".") not in ("", self._host):
+            raise BadRequest(_DIFFERS)
+        await self._upstream.secure()
+        self._scheme = "https"
+
+    async def send(self, data: bytes) -> None:
+        """Takes bytes of the client; waits while earlier ones are on their way."""
+        self._check()
+        try:
+            if self._exchange is None:
+                head = self._reader.head(data, self._scheme, self._host, self._port)
+                if head is None:
+                    return
+                await self._begin(head)
+                data = b""
+            exchange = self._exchange
+            if exchange is None:
+                raise ConnectionResetError(_GONE)
+            parts, is_whole = self._reader.body(data)
+            for part in parts:
+                await exchange.parts.put(part)
+            if is_whole:
+                await exchange.parts.put(None)
+        except (BadRequest, PermissionError) as problem:
+            await self._fail(problem)
+            raise
+
+    async def receive(self, received: int, most: int, seconds: float) -> dict[str, Any]:
+        """Returns bytes for the client as `data`, and whether the connection has `ended`.
+
+        Both are empty if none came within `seconds`. `received` counts the bytes that the client
+        has from earlier calls: an interrupted call loses none.
+        """
+        drop = received - self._received
+        if not 0 <= drop <= len(self._out):
+            raise BadRequest("bytes that were not sent can't have been received")
+        async with self._changed:
+            del self._out[:drop]
+            self._received = received
+            self._changed.notify_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: self._out or self._is_over)
+        if not self._out and self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+        self.used = time.monotonic()
+        return {"data": bytes(self._out[:most]), "ended": self._is_closed and not self._out}
+
+    async def close(self) -> None:
+        """Ends the request that is under way, and closes the connection. Safe to call twice."""
+        self._is_closed = True
+        self._out.clear()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.task.cancel()
+        with contextlib.suppress(Exception):
+            await self._upstream.close()
+        async with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed or self._problem is not None
+
+    def _check(self) -> None:
+        self.used = time.monotonic()
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+        if self._is_closed:
+            raise ConnectionResetError(_GONE)
+
+    async def _begin(self, head: RequestHead) -> None:
+        rule = self._judge.request(self._scheme, self._host, self._port, head.method, head.target)
+        if self._reader.waits_for_go:
+            await self._put(h11.InformationalResponse(status_code=100, headers=[]))
+        self._exchange = _Exchange(head, rule)
+        self._exchange.task = asyncio.create_task(self._run(self._exchange))
+
+    async def _run(self, exchange: _Exchange) -> None:
+        """Makes a request anew, and passes its answer on."""
+        try:
+            async with asyncio.timeout(exchange.rule.seconds):
+                await self._pass_on(exchange)
+            self._reader.end()
+            self._exchange = None
+            async with self._changed:
+                self._changed.notify_all()
+        except TimeoutError:
+            await self._fail(TimeoutError(_SLOW.format(seconds=exchange.rule.seconds)))
+        except (OSError, httpcore.ProtocolError, httpcore.NetworkError, h11.ProtocolError) as why:
+            is_ours = isinstance(why, OSError)
+            await self._fail(why if is_ours else ConnectionError(describe(why)))
+        except Exception as why:
+            await self._fail(ConnectionError(f"the request failed: {type(why).__name__}"))
+        finally:
+            self._log(
+                method=exchange.head.method,
+                host=self._host,
+                path=exchange.head.target.partition("?")[0][:1000],
+                status=exchange.status,
+                size=exchange.size,
+                duration=time.monotonic() - exchange.began,
+            )
+
+    async def _pass_on(self, exchange: _Exchange) -> None:
+        head = exchange.head
+        url = httpcore.URL(
+            scheme=self._scheme, host=self._host, port=self._port, target=head.target
+        )
+        content = self._content(exchange)
+        request = httpcore.Request(head.method, url, headers=head.headers, content=content)
+        response = await self._upstream.request(request)
+        try:
+            exchange.status = response.status
+            has_body = head.method != "HEAD" and response.status not in _WITHOUT_BODY
+            headers = answer_headers(response.headers, has_body=has_body)
+            reason = response.extensions.get("reason_phrase", b"")
+            await self._put(
+                h11.Response(status_code=response.status, headers=headers, reason=reason)
+            )
+            async for part in response.aiter_stream():
+                self._count(exchange, len(part))
+                await self._put(h11.Data(data=part))
+            await self._put(h11.EndOfMessage())
+        finally:
+            await response.aclose()
+
+    async def _content(self, exchange: _Exchange) -> AsyncIterator[bytes]:
+        while (part := await exchange.parts.get()) is not None:
+            self._count(exchange, len(part))
+            yield part
+
+    def _count(self, exchange: _Exchange, size: int) -> None:
+        exchange.size += size
+        if exchange.size > exchange.rule.request_bytes:
+            raise PermissionError(_LONG.format(most=exchange.rule.request_bytes))
+        self._judge.spend(exchange.rule, size, self._host)
+
+    async def _put(self, event: h11.Event) -> None:
+        """Adds a part of the answer to those for the client, once there is room."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self._out) < _WAITING_BYTES or self._is_closed)
+            self._out += self._reader.written(event)
+            self._changed.notify_all()
+
+    async def _fail(self, problem: Exception) -> None:
+        """Closes the connection; the client's next call gets the error."""
+        self._problem = problem
+        exchange, self._exchange = self._exchange, None
+        self._is_closed = True
+        if exchange is not None and exchange.task is not asyncio.current_task():
+            exchange.task.cancel()
+        with contextlib.suppress(Exception):
+            await self._upstream.close()
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class _Exchange:
+    """A request under way, and its answer."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, head: RequestHead, rule: NetworkRule) -> None:
+        self.head, self.rule = head, rule
+        self.parts: asyncio.Queue[bytes | None] = asyncio.Queue(_PARTS_MOST)
+        self.status, self.size = 0, 0
+        self.began = time.monotonic()

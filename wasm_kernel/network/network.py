@@ -1,0 +1,110 @@
+"""`Network`: the connections of one session's cells.
+
+Its methods are the functions that the guest's sockets call. They run on the loop of the process
+that owns the sandbox; a worker never has a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from wasm_kernel.errors import Door
+from wasm_kernel.network.connection import PIECE_BYTES, Connection, Log
+from wasm_kernel.network.judge import Judge
+from wasm_kernel.network.upstream import CONNECT_SECONDS, Upstream
+from wasm_kernel.network_rules import NetworkRule
+
+RECEIVE_SECONDS = 20.0
+"""The longest wait for bytes in one call; a client that wants more calls again."""
+
+_CONNECTIONS_MOST = 32
+_IDLE_SECONDS = 90.0
+_LEFT_SECONDS = 10.0
+_NUMBER_BITS = 48  # of the first number: sockets in variables may be of an earlier program
+_GONE = "the connection is closed"
+_MANY = f"{_CONNECTIONS_MOST} connections are open and busy; close some"
+
+
+class Network:
+    """The connections of a session. Only the loop's thread uses it."""
+
+    def __init__(self, rules: tuple[NetworkRule, ...], door: Door, log: Log) -> None:
+        self._judge = Judge(rules, door)
+        self._log = log
+        self._connections: dict[int, Connection] = {}
+        self._opening = 0
+        self._numbers = itertools.count(random.getrandbits(_NUMBER_BITS))
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The functions for the guest."""
+        return (self.connect, self.secure, self.send, self.receive, self.close)
+
+    async def connect(self, host: str, port: int, seconds: float) -> int:
+        """Connects to a host within some seconds; returns the connection's number."""
+        plain = self._judge.host(host, port)
+        self._opening += 1
+        try:
+            await self._make_room()
+            async with asyncio.timeout(max(0.0, min(seconds, CONNECT_SECONDS))):
+                upstream = await Upstream.open(plain, port, self._judge)
+            number = next(self._numbers)
+            self._connections[number] = Connection(plain, port, upstream, self._judge, self._log)
+        finally:
+            self._opening -= 1
+        return number
+
+    async def secure(self, number: int, name: str) -> None:
+        """Makes a connection a secure one."""
+        await self._found(number).secure(name)
+
+    async def send(self, number: int, data: bytes) -> None:
+        """Sends bytes of a request."""
+        if len(data) > PIECE_BYTES:
+            raise ValueError(f"a piece has at most {PIECE_BYTES:,} bytes")
+        await self._found(number).send(data)
+
+    async def receive(self, number: int, received: int, seconds: float) -> dict[str, Any]:
+        """Returns bytes of an answer, after those that were received."""
+        wait = max(0.0, min(seconds, RECEIVE_SECONDS))
+        return await self._found(number).receive(received, PIECE_BYTES, wait)
+
+    async def close(self, number: int) -> None:
+        """Closes a connection."""
+        if (found := self._connections.pop(number, None)) is not None:
+            await found.close()
+
+    async def close_all(self) -> None:
+        """Closes all connections."""
+        for number in [*self._connections]:
+            await self.close(number)
+
+    def _found(self, number: int) -> Connection:
+        if (found := self._connections.get(number)) is None:
+            raise ConnectionResetError(_GONE)
+        return found
+
+    async def _make_room(self) -> None:
+        """Closes connections that are idle for long; if there are many, the one unused longest.
+
+        One with a request under way is closed only if its client has left it alone for a while.
+        """
+        now = time.monotonic()
+        for number, each in [*self._connections.items()]:
+            if each.is_idle and now - each.used > _IDLE_SECONDS:
+                await self.close(number)
+        while len(self._connections) + self._opening > _CONNECTIONS_MOST:
+            open_ones = self._connections.items()
+            left = [(not c.is_idle, c.used, n) for n, c in open_ones if self._is_left(c, now)]
+            if not left:
+                raise OSError(_MANY)
+            await self.close(min(left)[2])
+
+    @staticmethod
+    def _is_left(connection: Connection, now: float) -> bool:
+        return connection.is_idle or now - connection.used > _LEFT_SECONDS

@@ -1,0 +1,164 @@
+"""`RequestReader`: the bytes of a cell's HTTP client, as checked requests.
+
+h11 parses them. Requests that two programs could read in two ways are refused before that: folded
+lines, bare line ends, two lengths, and targets that name another host.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import h11
+
+from wasm_kernel.network_rules import SCHEMES, plain_host
+
+HEAD_BYTES = 64 * 1024
+"""The most bytes that the head of a request may have."""
+
+_HEADERS_MOST = 200
+_HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"expect", b"host"}
+_HOP |= {b"proxy-authorization", b"proxy-connection", b"proxy-authenticate"}
+_FRAMING = {b"content-length", b"transfer-encoding"}
+_LENGTH = re.compile(rb"\n(?:content-length|transfer-encoding)\s*:", re.IGNORECASE)
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class BadRequest(ConnectionError):
+    """The client's bytes are no request that is passed on; the text says why."""
+
+
+@dataclass(frozen=True)
+class RequestHead:
+    """The head of a request: what is sent on, in the order of the client."""
+
+    method: str
+    target: str
+    headers: Headers
+
+
+class RequestReader:
+    """Reads the requests of one connection, and writes the answers for it."""
+
+    def __init__(self) -> None:
+        self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self._head = bytearray()
+        self._in_body = False
+
+    @property
+    def is_new(self) -> bool:
+        """True if nothing of a request has come yet."""
+        return not self._head and not self._in_body
+
+    @property
+    def waits_for_go(self) -> bool:
+        """True if the client sends the body only once it is told to go on."""
+        return self._parser.they_are_waiting_for_100_continue
+
+    def head(self, data: bytes, scheme: str, host: str, port: int) -> RequestHead | None:
+        """Takes bytes; returns the request's head once it is complete.
+
+        Raises `BadRequest`.
+        """
+        start = max(0, len(self._head) - 3)
+        self._head += data
+        end = self._head.find(b"\r\n\r\n", start)
+        if end < 0:
+            if len(self._head) > HEAD_BYTES:
+                raise BadRequest("the head of a request is too long, or not one of HTTP")
+            return None
+        if end > HEAD_BYTES:
+            raise BadRequest("the head of a request is too long")
+        raw, whole = bytes(self._head[:end]), bytes(self._head)
+        self._head.clear()
+        if b"\n " in raw or b"\n\t" in raw or b"\0" in raw or not _has_plain_ends(raw):
+            raise BadRequest("the lines of a request's head are folded, or do not end as in HTTP")
+        if len(_LENGTH.findall(raw)) > 1:
+            raise BadRequest("a request says its length twice")
+        self._parser.receive_data(whole)
+        event = self._next()
+        if not isinstance(event, h11.Request):
+            raise BadRequest("a request was expected")
+        self._in_body = True
+        return _checked(event, scheme, host, port)
+
+    def body(self, data: bytes) -> tuple[list[bytes], bool]:
+        """Takes further bytes; returns the parts of the body, and whether it is complete.
+
+        Raises `BadRequest`.
+        """
+        if data:
+            try:
+                self._parser.receive_data(data)
+            except RuntimeError:  # after its end
+                raise BadRequest("a request was sent before the answer to the last one") from None
+        parts: list[bytes] = []
+        while True:
+            match self._next():
+                case h11.Data() as event:
+                    parts.append(bytes(event.data))
+                case h11.EndOfMessage():
+                    if self._parser.trailing_data[0]:
+                        raise BadRequest("a request was sent before the answer to the last one")
+                    return parts, True
+                case _:
+                    return parts, False
+
+    def end(self) -> None:
+        """Gets ready for the next request, after an answer that was written to its end."""
+        self._parser.start_next_cycle()
+        self._in_body = False
+
+    def written(self, event: h11.Event) -> bytes:
+        """Returns a part of the answer as bytes."""
+        return self._parser.send(event) or b""
+
+    def _next(self) -> object:
+        try:
+            return self._parser.next_event()
+        except h11.RemoteProtocolError as problem:
+            raise BadRequest(f"this is no request of HTTP/1.1: {problem}") from None
+
+
+def answer_headers(headers: Headers, *, has_body: bool) -> Headers:
+    """Returns the headers of an answer for the client; the body is chunked if it has no length."""
+    kept = [each for each in headers if each[0].lower() not in _HOP | {b"transfer-encoding"}]
+    lengths = [each for each in kept if each[0].lower() == b"content-length"]
+    return kept if lengths or not has_body else [*kept, (b"Transfer-Encoding", b"chunked")]
+
+
+def _has_plain_ends(raw: bytes) -> bool:
+    return raw.count(b"\n") == raw.count(b"\r") == raw.count(b"\r\n")
+
+
+def _checked(event: h11.Request, scheme: str, host: str, port: int) -> RequestHead:
+    method, target = event.method.decode("ascii"), event.target.decode("ascii")
+    names = [name for name, _ in event.headers]
+    if method == "CONNECT" or not target.startswith("/"):
+        raise BadRequest("a request names a path of its host; proxies' requests are refused")
+    if len(names) > _HEADERS_MOST:
+        raise BadRequest("a request has too many headers")
+    if event.http_version not in (b"1.0", b"1.1"):
+        raise BadRequest("only HTTP/1.1 is passed on")
+    for name, value in event.headers:
+        if name == b"host" and not _is_of(value, scheme, host, port):
+            raise BadRequest("the Host of a request is not the one that it was sent to")
+    listed = b",".join(value for name, value in event.headers if name == b"connection")
+    dropped = _HOP | ({each.strip().lower() for each in listed.split(b",")} - _FRAMING)
+    kept = [(raw, value) for raw, value in event.headers.raw_items() if raw.lower() not in dropped]
+    return RequestHead(method, target, [(b"Host", host_header(scheme, host, port)), *kept])
+
+
+def host_header(scheme: str, host: str, port: int) -> bytes:
+    """Returns the value of the header `Host`."""
+    name = f"[{host}]" if ":" in host else host
+    return (name if port == SCHEMES[scheme] else f"{name}:{port}").encode("ascii")
+
+
+def _is_of(value: bytes, scheme: str, host: str, port: int) -> bool:
+    name, colon, number = value.decode("latin-1").rpartition(":")
+    if not colon or number.endswith("]"):
+        name, number = value.decode("latin-1"), str(SCHEMES[scheme])
+    is_port = number.isascii() and number.isdigit() and len(number) < 6 and int(number) == port
+    return is_port and plain_host(name.removeprefix("[").removesuffix("]")) == host

@@ -1,0 +1,156 @@
+"""`Upstream`: the real connection for one of a cell, to the address that was judged.
+
+httpcore speaks HTTP. It takes a stream that is open already, so that the connection goes to a
+judged address, while TLS and `Host` have the name. (urllib3 would need a thread for each transfer,
+and an interrupt could not end one.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import urllib.request
+from functools import cache
+from typing import Any
+
+import httpcore
+
+from wasm_kernel.network.judge import Judge
+from wasm_kernel.network_rules import is_address
+
+CONNECT_SECONDS = 30.0
+"""The most seconds for a connection, and for the beginning of TLS."""
+
+_ADDRESSES_MOST = 4
+_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_backend = httpcore.AnyIOBackend()
+
+
+class Upstream:
+    """A connection to a host, directly or through the proxy of the environment.
+
+    One that the host has closed after a request is made again for the next one.
+    """
+
+    def __init__(self, host: str, port: int, judge: Judge) -> None:
+        self._host, self._port, self._judge = host, port, judge
+        self._proxy = _proxy_of(host, port)
+        self._is_secure = False
+        self._stream: httpcore.AsyncNetworkStream | None = None
+        self._http: Any = None
+
+    @classmethod
+    async def open(cls, host: str, port: int, judge: Judge) -> Upstream:
+        """Connects to a host that the judge allows, by name and then by address.
+
+        Raises `Refused`, or an `OSError` as a socket does. With a proxy, that one finds the
+        address of a name.
+        """
+        made = cls(host, port, judge)
+        await made._connect()
+        return made
+
+    async def _connect(self) -> None:
+        host, port = self._host, self._port
+        if self._proxy:
+            if is_address(host):
+                self._judge.addresses(host, port, [host])
+            return
+        found = [host] if is_address(host) else await _addresses(host, port)
+        problem: Exception | None = None
+        for address in self._judge.addresses(host, port, found)[:_ADDRESSES_MOST]:
+            try:
+                self._stream = await _backend.connect_tcp(address, port, timeout=CONNECT_SECONDS)
+            except (httpcore.NetworkError, httpcore.TimeoutException) as failure:
+                problem = failure
+            else:
+                return
+        raise _as_os_error(problem)
+
+    async def secure(self) -> None:
+        """Begins TLS, and checks the host's certificate; raises `ssl.SSLError`."""
+        self._is_secure = True
+        if self._stream is None:
+            return  # httpcore does it in the proxy's tunnel
+        context = _tls_context()
+        try:
+            self._stream = await self._stream.start_tls(context, self._host, CONNECT_SECONDS)
+        except (httpcore.NetworkError, httpcore.TimeoutException) as failure:
+            raise _as_os_error(failure) from None
+
+    async def request(self, request: httpcore.Request) -> httpcore.Response:
+        """Sends a request; returns the answer, whose body streams."""
+        if self._stream is not None and self._http is not None and self._is_stale:
+            await self.close()
+            await self._connect()
+            if self._is_secure:
+                await self.secure()
+        try:
+            connection = self._connection(request)
+            response: httpcore.Response = await connection.handle_async_request(request)
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProxyError) as failure:
+            raise _as_os_error(failure) from None
+        return response
+
+    @property
+    def _is_stale(self) -> bool:
+        return bool(self._http.is_closed() or self._http.has_expired())
+
+    def _connection(self, request: httpcore.Request) -> Any:
+        if self._http is None and self._stream is not None:
+            origin = request.url.origin
+            self._http = httpcore.AsyncHTTP11Connection(origin, self._stream)
+        elif self._http is None:
+            context = _tls_context()
+            self._http = httpcore.AsyncHTTPProxy(
+                self._proxy, ssl_context=context, proxy_ssl_context=context, max_connections=1
+            )
+        return self._http
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        for each in (self._http, self._stream):
+            if each is not None:
+                await each.aclose()
+        self._http = None
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_SECONDS):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def _proxy_of(host: str, port: int) -> str:
+    """Returns the address of the owner's proxy for a host; empty if there is none."""
+    if urllib.request.proxy_bypass(f"{host}:{port}") or urllib.request.proxy_bypass(host):
+        return ""
+    proxies = urllib.request.getproxies()
+    return proxies.get("https" if port != 80 else "http", "")
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """Returns the settings of TLS: the system's certificates, and the user's own bundle."""
+    context = ssl.create_default_context()
+    for name in _BUNDLES:
+        if bundle := os.environ.get(name):
+            is_folder = os.path.isdir(bundle)  # noqa: PTH112 - a path as others give it
+            context.load_verify_locations(**{"capath" if is_folder else "cafile": bundle})
+            break
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _as_os_error(problem: Exception | None) -> Exception:
+    """Returns the system's own error for one of httpcore's."""
+    at: BaseException | None = problem
+    while at is not None:
+        if isinstance(at, OSError):
+            return at
+        at = at.__cause__ or at.__context__
+    kind = TimeoutError if isinstance(problem, httpcore.TimeoutException) else ConnectionError
+    return kind(str(problem) or "the connection failed")

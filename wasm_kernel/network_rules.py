@@ -1,0 +1,229 @@
+"""`NetworkRule`: hosts that cells may send requests to, and what they may ask of them.
+
+Only a policy with rules loads this file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from wasm_kernel.errors import PolicyError
+
+SCHEMES = {"http": 80, "https": 443}
+"""The schemes of requests, with their ports."""
+
+_MIB = 1024 * 1024
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
+_METHOD = re.compile(r"[A-Z]{1,20}")
+_FORM = "takes https://HOST/PATH, HOST, !HOST, or a table with host, not {!r}"
+
+
+@dataclass(frozen=True)
+class NetworkRule:
+    """A host that cells may send HTTP requests to, or may not.
+
+    Attributes:
+        host: Its name, or `*.example.org` for all names below one, or an address.
+        deny: Whether requests that the rule matches are refused, whatever other rules say.
+        schemes: `https`, `http`, or both.
+        ports: Its ports; none for those of the schemes, 443 and 80.
+        methods: The methods of requests, such as `GET`; none for all.
+        paths: The beginnings of paths; none for all. `/data` also stands for `/data/a`, and not
+            for `/database`.
+        addresses: Addresses and networks, such as `10.0.0.0/8`, that the name may lead to although
+            they are not public. An address as the host stands for itself.
+        request_bytes: The bytes of one request and its answer together.
+        session_bytes: The bytes of all requests of a session.
+        requests_a_minute: The requests of a session in a minute.
+        seconds: How long a request and its answer may take.
+
+    Raises:
+        PolicyError: A value breaks its rule.
+    """
+
+    host: str
+    deny: bool = False
+    schemes: tuple[str, ...] = ("https",)
+    ports: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    request_bytes: int = 1024 * _MIB
+    session_bytes: int = 16 * 1024 * _MIB
+    requests_a_minute: int = 600
+    seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("schemes", "ports", "methods", "paths", "addresses"):
+            given = getattr(self, name)
+            if not isinstance(given, list | tuple):
+                raise PolicyError("network", f"has {name} that are no list, but {given!r}")
+            object.__setattr__(self, name, tuple(given))
+        if not isinstance(self.deny, bool):
+            raise PolicyError("network", f"has a deny that is not true or false, but {self.deny!r}")
+        object.__setattr__(self, "host", _host_of_rule(self.host))
+        for name, is_valid in _CHECKS.items():
+            if wrong := [each for each in getattr(self, name) if not is_valid(each)]:
+                raise PolicyError("network", f"has {wrong[0]!r} among the {name} of {self.host}")
+        if not self.schemes:
+            raise PolicyError("network", f"has no schemes for {self.host}")
+        for name in ("request_bytes", "session_bytes", "requests_a_minute", "seconds"):
+            value = getattr(self, name)
+            kinds = int | float if name == "seconds" else int
+            if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value < math.inf:
+                raise PolicyError("network", f"has {name} of {self.host} that are {value!r}")
+
+    def __str__(self) -> str:
+        ports = "".join(f":{port}" for port in self.ports)
+        ways = ", ".join(f"{each}://{self.host}{ports}" for each in self.schemes)
+        limits = " ".join([*self.methods, *self.paths])
+        return f"{'never ' if self.deny else ''}{ways}{f' ({limits})' if limits else ''}"
+
+    @classmethod
+    def parse(cls, given: NetworkRule | str | Mapping[str, Any]) -> NetworkRule:
+        """Returns the rule that a text or a table describes.
+
+        Raises:
+            PolicyError: It describes none.
+        """
+        if isinstance(given, NetworkRule):
+            return given
+        if isinstance(given, str):
+            return cls._of_text(given)
+        if not isinstance(given, Mapping) or "host" not in given:
+            raise PolicyError("network", _FORM.format(given))
+        known = [each.name for each in fields(cls)]
+        for key in given:
+            if key not in known:
+                raise PolicyError("network", f"has an unknown key {key!r}; it has {known}")
+        return cls(**given)
+
+    @classmethod
+    def _of_text(cls, text: str) -> NetworkRule:
+        rest = text.removeprefix("!")
+        try:
+            parts = urlsplit(rest if "://" in rest else f"https://{rest}")
+            port = parts.port
+        except ValueError:
+            raise PolicyError("network", _FORM.format(text)) from None
+        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise PolicyError("network", _FORM.format(text))
+        is_any = "://" not in rest and rest != text  # a host alone is denied for both schemes
+        return cls(
+            parts.hostname or "",
+            deny=rest != text,
+            schemes=tuple(SCHEMES) if is_any else (parts.scheme,),
+            ports=() if port is None else (port,),
+            paths=(parts.path,) if parts.path.strip("/") else (),
+        )
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The rule as plain values, which `parse` takes."""
+        return asdict(self)
+
+    def names(self, host: str, port: int) -> bool:
+        """Returns whether requests of some kind to a host and port fall under the rule."""
+        ports = self.ports or tuple(SCHEMES[each] for each in self.schemes)
+        return self._is_of(host) and port in ports
+
+    def covers(self, scheme: str, host: str, port: int) -> bool:
+        """Returns whether requests of a scheme to a host and port fall under the rule."""
+        return scheme in self.schemes and self._is_of(host) and port in self._ports(scheme)
+
+    def matches(self, method: str, path: str) -> bool:
+        """Returns whether a request of a method for a path, to its host, falls under the rule."""
+        return (not self.methods or method in self.methods) and (
+            not self.paths or any(_is_below(path, each) for each in self.paths)
+        )
+
+    def leads_to(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+        """Returns whether the rule names an address that is not public."""
+        named = [*self.addresses, *([self.host] if is_address(self.host) else [])]
+        return any(address in ipaddress.ip_network(each, strict=False) for each in named)
+
+    def _is_of(self, host: str) -> bool:
+        if self.host.startswith("*."):
+            return host.endswith(self.host[1:])
+        return host == self.host
+
+    def _ports(self, scheme: str) -> tuple[int, ...]:
+        return self.ports or (SCHEMES[scheme],)
+
+
+def rules_of(given: Any) -> tuple[NetworkRule, ...]:
+    """Returns the rules that a policy's `network` describes; raises `PolicyError`."""
+    if not isinstance(given, list | tuple):
+        raise PolicyError("network", f"takes a list of rules, not {given!r}")
+    return tuple(map(NetworkRule.parse, given))
+
+
+def plain_host(host: str) -> str:
+    """Returns a host in the one spelling that rules are compared with; empty if it has none.
+
+    A name is in lower case, ASCII, without a final dot. An address is as `ipaddress` writes it;
+    spellings that only some libraries read as an address, such as `127.1`, are not hosts.
+    """
+    host = host.lower().removesuffix(".")
+    if is_address(host):
+        return str(ipaddress.ip_address(host))
+    labels = host.split(".")
+    if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)) or _NUMBER.fullmatch(labels[-1]):
+        return ""
+    return host
+
+
+def is_address(host: str) -> bool:
+    """Returns whether a host is an address, and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
+
+
+def _host_of_rule(host: Any) -> str:
+    if not isinstance(host, str):
+        raise PolicyError("network", f"has a host that is no text, but {host!r}")
+    below = "*." if host.startswith("*.") else ""
+    plain = plain_host(host.removeprefix("*."))
+    if not plain or (below and is_address(plain)):
+        raise PolicyError(
+            "network",
+            f"has the host {host!r}, which is no name in ASCII (xn--… for others), address, or "
+            "*.NAME",
+        )
+    return below + plain
+
+
+def _is_below(path: str, beginning: str) -> bool:
+    return path == beginning or path.startswith(beginning.removesuffix("/") + "/")
+
+
+def _is_network(text: Any) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except (ValueError, TypeError):
+        return False
+    return isinstance(text, str)
+
+
+def _is_port(port: Any) -> bool:
+    return isinstance(port, int) and not isinstance(port, bool) and 0 < port < 2**16
+
+
+_CHECKS: Mapping[str, Any] = {
+    "schemes": lambda each: each in SCHEMES,
+    "ports": _is_port,
+    "methods": lambda each: isinstance(each, str) and _METHOD.fullmatch(each),
+    "paths": lambda each: isinstance(each, str) and each.startswith("/"),
+    "addresses": _is_network,
+}
+Rules = Sequence[NetworkRule]

@@ -1,0 +1,70 @@
+"""`HostNetwork`: the functions of the host by which a session's cells reach the network.
+
+They are functions like a program's own, with the same limits, interrupts and awaited calls. The
+guest's sockets call them; cells do not see them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wasm_kernel import events
+from wasm_kernel.errors import Door, PolicyError
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.functions import Offered
+from wasm_kernel.network_rules import NetworkRule
+from wasm_kernel.policy import MIB
+from wasm_kernel.service.host_function import BoundFunction, HostFunction
+from wasm_kernel.service.running_call import shared_loop
+
+PREFIX = "wasm_kernel_network_"
+"""The beginning of the functions' names, by which the guest knows them."""
+
+_CALL_SECONDS = 90.0
+_CALLS_A_CELL = 200_000
+_CALLS_A_MINUTE = 60_000
+_NO_EXTRA = "needs more packages: pip install 'wasm-kernel[network]'"
+
+
+class HostNetwork:
+    """The network of one session, and its functions as `bound` ones. Any thread may use it.
+
+    Raises:
+        PolicyError: the packages that it needs are not installed.
+    """
+
+    def __init__(
+        self, rules: tuple[NetworkRule, ...], door: Door, logger: Callable[[], SandboxLogger]
+    ) -> None:
+        try:
+            from wasm_kernel.network.network import Network
+        except ModuleNotFoundError as problem:
+            if (problem.name or "").partition(".")[0] == "wasm_kernel":
+                raise
+            raise PolicyError("network", _NO_EXTRA) from problem
+
+        def log(**facts: Any) -> None:
+            logger().log_event(events.NETWORK_REQUEST, **facts)
+
+        self._network = Network(rules, door, log)
+        self.bound: Mapping[str, BoundFunction] = {
+            PREFIX + function.__name__: BoundFunction(
+                HostFunction(
+                    function,
+                    name=PREFIX + function.__name__,
+                    seconds=_CALL_SECONDS,
+                    most_bytes=2 * MIB,
+                    calls_a_cell=_CALLS_A_CELL,
+                    calls_a_minute=_CALLS_A_MINUTE,
+                ),
+                logged=False,
+            )
+            for function in self._network.functions
+        }
+        self.offered: Offered = tuple(each.offered for each in self.bound.values())
+
+    def close(self) -> None:
+        """Closes all connections, without waiting for it."""
+        asyncio.run_coroutine_threadsafe(self._network.close_all(), shared_loop())
