@@ -32,8 +32,8 @@ class NetworkRule:
     Attributes:
         host: Its name, or `*.example.org` for all names below one, or an address.
         deny: Whether requests that the rule matches are refused, whatever other rules say.
-        schemes: `https`, `http`, or both.
-        ports: Its ports; none for those of the schemes, 443 and 80.
+        schemes: `https`, `http`, or both; none for `https`, or for both if the rule denies.
+        ports: Its ports; none for those of the schemes, 443 and 80, or for all if the rule denies.
         methods: The methods of requests, such as `GET`; none for all.
         paths: The beginnings of paths; none for all. `/data` also stands for `/data/a`, and not
             for `/database`.
@@ -50,7 +50,7 @@ class NetworkRule:
 
     host: str
     deny: bool = False
-    schemes: tuple[str, ...] = ("https",)
+    schemes: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     methods: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class NetworkRule:
             if wrong := [each for each in getattr(self, name) if not is_valid(each)]:
                 raise PolicyError("network", f"has {wrong[0]!r} among the {name} of {self.host}")
         if not self.schemes:
-            raise PolicyError("network", f"has no schemes for {self.host}")
+            object.__setattr__(self, "schemes", tuple(SCHEMES) if self.deny else ("https",))
         for name in ("request_bytes", "session_bytes", "requests_a_minute", "seconds"):
             value = getattr(self, name)
             kinds = int | float if name == "seconds" else int
@@ -115,11 +115,10 @@ class NetworkRule:
             raise PolicyError("network", _FORM.format(text)) from None
         if parts.query or parts.fragment or "@" in parts.netloc:
             raise PolicyError("network", _FORM.format(text))
-        is_any = "://" not in rest and rest != text  # a host alone is denied for both schemes
         return cls(
             parts.hostname or "",
             deny=rest != text,
-            schemes=tuple(SCHEMES) if is_any else (parts.scheme,),
+            schemes=(parts.scheme,) if "://" in rest else (),
             ports=() if port is None else (port,),
             paths=(parts.path,) if parts.path.strip("/") else (),
         )
@@ -131,12 +130,11 @@ class NetworkRule:
 
     def names(self, host: str, port: int) -> bool:
         """Returns whether requests of some kind to a host and port fall under the rule."""
-        ports = self.ports or tuple(SCHEMES[each] for each in self.schemes)
-        return self._is_of(host) and port in ports
+        return self._is_of(host) and any(self._has(port, each) for each in self.schemes)
 
     def covers(self, scheme: str, host: str, port: int) -> bool:
         """Returns whether requests of a scheme to a host and port fall under the rule."""
-        return scheme in self.schemes and self._is_of(host) and port in self._ports(scheme)
+        return scheme in self.schemes and self._is_of(host) and self._has(port, scheme)
 
     def matches(self, method: str, path: str) -> bool:
         """Returns whether a request of a method for a path, to its host, falls under the rule."""
@@ -154,8 +152,8 @@ class NetworkRule:
             return host.endswith(self.host[1:])
         return host == self.host
 
-    def _ports(self, scheme: str) -> tuple[int, ...]:
-        return self.ports or (SCHEMES[scheme],)
+    def _has(self, port: int, scheme: str) -> bool:
+        return port in self.ports or (not self.ports and (self.deny or port == SCHEMES[scheme]))
 
 
 def rules_of(given: Any) -> tuple[NetworkRule, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -41,7 +42,7 @@ async def exchange(net: Network, port: int, data: bytes, *, is_secure: bool = Fa
     try:
         if is_secure:
             await net.secure(number, "localhost")
-        await net.send(number, data)
+        await net.send(number, 0, data)
         found = b""
         while b"\r\n\r\n" not in found:
             answer = await net.receive(number, len(found), 5.0)
@@ -120,7 +121,7 @@ def test_the_connection_goes_to_the_address_that_was_judged(
 
     async def work() -> bytes:
         number = await net.connect("name.test", http.port, 5.0)
-        await net.send(number, b"GET /echo HTTP/1.1\r\nHost: name.test:%d\r\n\r\n" % http.port)
+        await net.send(number, 0, b"GET /echo HTTP/1.1\r\nHost: name.test:%d\r\n\r\n" % http.port)
         data: bytes = (await net.receive(number, 0, 5.0))["data"]
         await net.close_all()
         return data
@@ -233,6 +234,18 @@ def test_a_denied_host_wins() -> None:
             judge.host(host, 443)
 
 
+def test_a_denied_host_is_denied_on_all_ports_and_for_both_schemes() -> None:
+    allow = NetworkRule("*.a.org", schemes=("http", "https"), ports=(80, 8443))
+    for deny in (NetworkRule.parse("!b.a.org"), NetworkRule("b.a.org", deny=True)):
+        judge = Judge((allow, deny), Door.PROGRAM)
+        for port, scheme in ((80, "http"), (8443, "https")):
+            assert judge.host("c.a.org", port)
+            with pytest.raises(Refused, match="denied"):
+                judge.host("b.a.org", port)
+            with pytest.raises(Refused, match="denied"):
+                judge.request(scheme, "b.a.org", port, "GET", "/")
+
+
 def test_a_plain_request_needs_a_rule_for_http() -> None:
     judge = Judge((NetworkRule("a.org", ports=(443, 8443)),), Door.PROGRAM)
     with pytest.raises(Refused):
@@ -262,7 +275,7 @@ def test_bytes_are_limited(rule: NetworkRule, http: Server, limit: str) -> None:
 
     async def work() -> None:
         number, received = await net.connect("localhost", http.port, 5.0), 0
-        await net.send(number, get(http.port, "GET /zeros/50000000 HTTP/1.1"))
+        await net.send(number, 0, get(http.port, "GET /zeros/50000000 HTTP/1.1"))
         try:
             while received < 50_000_000:
                 received += len((await net.receive(number, received, 5.0))["data"])
@@ -279,7 +292,7 @@ def test_an_endless_answer_ends_by_its_time(rule: NetworkRule, http: Server) -> 
 
     async def work() -> None:
         number, received = await net.connect("localhost", http.port, 5.0), 0
-        await net.send(number, get(http.port, "GET /chunks/100000 HTTP/1.1"))
+        await net.send(number, 0, get(http.port, "GET /chunks/100000 HTTP/1.1"))
         try:
             while True:
                 received += len((await net.receive(number, received, 5.0))["data"])
@@ -297,7 +310,7 @@ def test_an_answer_that_nobody_reads_waits_in_little_memory(
 
     async def work() -> int:
         number = await net.connect("localhost", http.port, 5.0)
-        await net.send(number, get(http.port, "GET /zeros/100000000 HTTP/1.1"))
+        await net.send(number, 0, get(http.port, "GET /zeros/100000000 HTTP/1.1"))
         await asyncio.sleep(1.0)
         waiting = len(net._connections[number]._out)
         await net.close_all()
@@ -321,6 +334,24 @@ def test_ten_thousand_connections_are_no_more_than_a_few(rule: NetworkRule, http
     assert run(work) <= 32
 
 
+def test_many_small_chunks_do_not_keep_others_waiting(rule: NetworkRule, http: Server) -> None:
+    net = network(rule)
+    head = get(http.port, "POST / HTTP/1.1", "Transfer-Encoding: chunked\r\n")
+
+    async def work() -> float:
+        number, longest = await net.connect("localhost", http.port, 5.0), 0.0
+        await net.send(number, 0, head)
+        sending = asyncio.create_task(net.send(number, 0, b"1\r\nx\r\n" * 80_000))
+        while not sending.done():
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - before)
+        await net.close_all()
+        return longest
+
+    assert run(work) < 1.0
+
+
 def test_bytes_of_another_connection_are_not_to_be_had(rule: NetworkRule, http: Server) -> None:
     net = network(rule)
 
@@ -332,7 +363,7 @@ def test_bytes_of_another_connection_are_not_to_be_had(rule: NetworkRule, http: 
         with pytest.raises(ConnectionError):
             await net.receive(number + 1, 0, 0.0)
         with pytest.raises(ValueError, match="at most"):
-            await net.send(number, bytes(600_000))
+            await net.send(number, 0, bytes(600_000))
         await net.close_all()
 
     run(work)

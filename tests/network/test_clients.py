@@ -176,3 +176,10 @@ def test_the_rules_are_among_the_limits_that_a_cell_sees(sandbox: Sandbox) -> No
     code = "print([each['value'] for each in get_ipython().agent.channel.send("
     code += "{'op': 'command', 'name': 'policy'})['value'] if each['name'] == 'network'])"
     assert "https://localhost" in shown(sandbox, code)
+
+
+def test_a_client_goes_on_after_undo(sandbox: Sandbox) -> None:
+    shown(sandbox, "import requests; kept = requests.Session(); kept.get(S + '/csv')")
+    shown(sandbox, "kept.get(S + '/csv'); kept.get(S + '/csv')")
+    sandbox.undo()
+    assert shown(sandbox, "print(kept.get(S + '/csv').text[:3])") == "a,b"

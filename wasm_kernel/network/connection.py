@@ -21,7 +21,8 @@ PIECE_BYTES = 512 * 1024
 """The most bytes of one piece, to or from a cell."""
 
 _WAITING_BYTES = 2 * PIECE_BYTES  # of an answer, until the client has received the first ones
-_PARTS_MOST = 2  # of a request's body, that wait to be sent
+_PARSED_BYTES = 64 * 1024  # at a time: many small chunks must not keep others waiting
+_PARTS_MOST = 16  # of a request's body, that wait to be sent
 _WITHOUT_BODY = (204, 304)
 _LONG = "a request and its answer may have {most:,} bytes (request_bytes of the network's rule)"
 _SLOW = "a request and its answer may take {seconds:g} seconds (seconds of the network's rule)"
@@ -64,9 +65,14 @@ class Connection:
         await self._upstream.secure()
         self._scheme = "https"
 
-    async def send(self, data: bytes) -> None:
-        """Takes bytes of the client; waits while earlier ones are on their way."""
+    async def send(self, received: int, data: bytes) -> None:
+        """Takes bytes of the client; waits while earlier ones are on their way.
+
+        A client that has `received` other bytes is one whose memory was brought back.
+        """
         self._check()
+        if self._exchange is None and received != self._received + len(self._out):
+            raise ConnectionResetError(_GONE)
         try:
             if self._exchange is None:
                 head = self._reader.head(data, self._scheme, self._host, self._port)
@@ -77,11 +83,12 @@ class Connection:
             exchange = self._exchange
             if exchange is None:
                 raise ConnectionResetError(_GONE)
-            parts, is_whole = self._reader.body(data)
-            for part in parts:
-                await exchange.parts.put(part)
-            if is_whole:
-                await exchange.parts.put(None)
+            for start in range(0, max(1, len(data)), _PARSED_BYTES):
+                part, is_whole = self._reader.body(data[start : start + _PARSED_BYTES])
+                if part:
+                    await exchange.parts.put(part)
+                if is_whole:
+                    await exchange.parts.put(None)
         except (BadRequest, PermissionError) as problem:
             await self._fail(problem)
             raise

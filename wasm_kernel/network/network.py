@@ -63,11 +63,11 @@ class Network:
         """Makes a connection a secure one."""
         await self._found(number).secure(name)
 
-    async def send(self, number: int, data: bytes) -> None:
-        """Sends bytes of a request."""
+    async def send(self, number: int, received: int, data: bytes) -> None:
+        """Sends bytes of a request, from a client that has received so many of the answers."""
         if len(data) > PIECE_BYTES:
             raise ValueError(f"a piece has at most {PIECE_BYTES:,} bytes")
-        await self._found(number).send(data)
+        await self._found(number).send(received, data)
 
     async def receive(self, number: int, received: int, seconds: float) -> dict[str, Any]:
         """Returns bytes of an answer, after those that were received."""

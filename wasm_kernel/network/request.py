@@ -83,8 +83,8 @@ class RequestReader:
         self._in_body = True
         return _checked(event, scheme, host, port)
 
-    def body(self, data: bytes) -> tuple[list[bytes], bool]:
-        """Takes further bytes; returns the parts of the body, and whether it is complete.
+    def body(self, data: bytes) -> tuple[bytes, bool]:
+        """Takes further bytes; returns the next part of the body, and whether it is complete.
 
         Raises `BadRequest`.
         """
@@ -101,9 +101,9 @@ class RequestReader:
                 case h11.EndOfMessage():
                     if self._parser.trailing_data[0]:
                         raise BadRequest("a request was sent before the answer to the last one")
-                    return parts, True
+                    return b"".join(parts), True
                 case _:
-                    return parts, False
+                    return b"".join(parts), False
 
     def end(self) -> None:
         """Gets ready for the next request, after an answer that was written to its end."""

@@ -210,14 +210,14 @@ class Wire:
     def _send(self, piece: bytes) -> None:
         __tracebackhide__ = True
         try:
-            _call("send", self.number, piece)
+            _call("send", self.number, self.received, piece)
         except ConnectionResetError:
             if not self._fresh:
                 raise
             self.connect(self.address)  # it was closed after the last answer
             if self.secure_name is not None:
                 self.secure(self.secure_name)
-            _call("send", self.number, piece)
+            _call("send", self.number, self.received, piece)
         self._fresh = False
 
     def next_step(self) -> tuple[Any, ...] | None:
@@ -230,7 +230,7 @@ class Wire:
         if not piece or self._is_half_secure:
             return None
         del self.outgoing[: len(piece)]
-        return "send", self.number, piece
+        return "send", self.number, self.received, piece
 
     def fill(self, seconds: float) -> bool:
         """Waits for bytes; returns whether some have come, or the end."""
