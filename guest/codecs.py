@@ -65,7 +65,7 @@ class Pins:
         return cls({name: Codec(**row) for name, row in config["codecs"].items()})
 
 
-def make(pins: Pins, folder: Path) -> list[str]:
+def make(pins: Pins, folder: Path, notice: str = NOTICE) -> list[str]:
     """Fetches the codecs into a folder, with their licences; returns the files' names.
 
     Raises:
@@ -80,7 +80,7 @@ def make(pins: Pins, folder: Path) -> list[str]:
             for path in codec.licences:
                 text = _member(archive, path, codec)
                 (folder / LICENCES / f"{name}-{PurePosixPath(path).name}").write_bytes(text)
-    (folder / LICENCES / "NOTICE").write_bytes(Path(__file__).with_name(NOTICE).read_bytes())
+    (folder / LICENCES / "NOTICE").write_bytes(Path(__file__).with_name(notice).read_bytes())
     return write_sums(folder)
 
 

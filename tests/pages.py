@@ -28,6 +28,7 @@ NOTEBOOKS = {
     "first-notebook": DOCS / "tutorials/first-notebook.md",
     "undo-and-forks": DOCS / "tutorials/undo-and-forks.md",
     "my-files": DOCS / "my-files.md",
+    "shell": DOCS / "shell.md",
 }
 """The pages whose Python is the cells of one notebook."""
 COURSE = DOCS / "tutorials/grading.md"

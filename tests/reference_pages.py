@@ -63,6 +63,7 @@ _MAGICS_OF = {
     "files": "Files of the session",
     "session": "The session and its limits",
     "pip": "Packages",
+    "scripts": "Scripts",
     "basics": "Limits of one cell, and commands of a shell",
 }
 _EVENTS_OF = {

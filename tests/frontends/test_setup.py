@@ -148,7 +148,7 @@ def test_warming_prepares_the_code_of_all_sessions_or_of_those_with_fuel(
 
     monkeypatch.setattr(warming, "prepare_on_own_thread", prepare)
     assert cli.main(["warm", *options]) == 0
-    assert made == [("python", flavour), ("javascript", flavour)]
+    assert made == [("python", flavour), ("javascript", flavour), ("shell", flavour)]
     assert f"{which} at once" in capsys.readouterr().out
 
 

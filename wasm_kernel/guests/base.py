@@ -146,6 +146,7 @@ class GuestSetup(Struct, frozen=True):
         clock_before: Its monotonic clock when its memory was saved, in nanoseconds.
         broker: Does the work that this process may not do, such as compiling a codec.
         deterministic: Whether its clock and its random numbers are those of every such guest.
+        shares_files: Whether another guest uses the same file operations, and closes them.
     """
 
     files: FileOperations
@@ -158,6 +159,7 @@ class GuestSetup(Struct, frozen=True):
     flavour: Flavour
     clock_before: int = 0
     deterministic: bool = False
+    shares_files: bool = False
 
     def instance(
         self, compiled: Compiled, host: HostFunctions, argv: Sequence[str] = ()
@@ -174,7 +176,8 @@ class GuestSetup(Struct, frozen=True):
             deterministic=self.deterministic,
         )
         with contextlib.ExitStack() as held:
-            held.callback(self.files.close)
+            if not self.shares_files:
+                held.callback(self.files.close)
             made = Instance(compiled, (calls, host), options, self.clock, self.streams)
             held.callback(made.close)
             self.image.attach(made)

@@ -49,6 +49,12 @@ class PrepareCodec(Struct, frozen=True):
     flavour: FlavourName
 
 
+class PrepareShell(Struct, frozen=True):
+    """A request to fill the cache with the shell's files, as `PrepareGuest` does with a guest's."""
+
+    flavour: FlavourName
+
+
 class FetchPackages(Struct, frozen=True):
     """A request to put packages into a folder of the sandbox's private one.
 
@@ -125,6 +131,7 @@ def broker_handlers(
     handlers: Handlers = {
         PrepareGuest: preparing(kind),
         PrepareCodec: prepare_codec,
+        PrepareShell: prepare_shell,
         CompileInBackground: compile_in_background,
     }
     return {**handlers, FetchPackages: fetch} if pip else handlers
@@ -143,6 +150,18 @@ def prepare_codec(request: PrepareCodec, task: Task) -> Done:
         Compiler(Cache()).module(
             CODECS[request.name].binary, FLAVOURS[request.flavour], task.report
         )
+    return Done()
+
+
+def prepare_shell(request: PrepareShell, task: Task) -> Done:
+    """Compiles the shell's interpreter and builds its base image, if either is missing."""
+    from wasm_kernel.engine.flavours import FLAVOURS
+
+    shell = import_module(f"wasm_kernel.guests.{RuntimeType.JAVASCRIPT.value}.shell").shared_shell(
+        None
+    )
+    with _told():
+        prepare_on_own_thread(shell, FLAVOURS[request.flavour], task.report)
     return Done()
 
 

@@ -24,7 +24,8 @@ class FileAccess:
 
     def __init__(self, files: FileOperations) -> None:
         self.operations = files
-        self._folders = sorted(files.folders().items(), key=lambda pair: -len(pair[0]))
+        folders = {guest.rstrip("/"): fd for guest, fd in files.folders().items()}
+        self._folders = sorted(folders.items(), key=lambda pair: -len(pair[0]))
 
     def at(self, path: str) -> PathAt:
         """Returns a path as the operations take it."""

@@ -38,7 +38,6 @@ _ATTRIBUTES = (
     "user_ns_hidden",
     "ast_transformers",
     "meta",
-    "commands",
 )
 _MODULES = ("sys", "builtins", "os", "os.path", "IPython", "wasm_kernel_agent", "traitlets")
 _METHODS = (

@@ -30,11 +30,12 @@ from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.magics.basics import BasicMagics, limit_in_place
 from wasm_kernel_agent.magics.files import SessionFileMagics
 from wasm_kernel_agent.magics.pip import PipMagics
+from wasm_kernel_agent.magics.scripts import ScriptMagics
 from wasm_kernel_agent.magics.session import SessionMagics
 from wasm_kernel_agent.magics.store import StoredValues
 from wasm_kernel_agent.magics.travel import TravelMagics
 from wasm_kernel_agent.notebook_face import code_cells
-from wasm_kernel_agent.shell_commands import ShellCommands, words_for_pip
+from wasm_kernel_agent.shell_commands import output_of, run_and_print, words_for_pip
 from wasm_kernel_agent.tracebacks import text_of
 
 _NEXT_INPUT_CHARACTERS = 1_000_000
@@ -101,7 +102,6 @@ class GuestShell(_Base):  # type: ignore[misc]
     def __init__(self, outbox: Outbox, **kwargs: Any) -> None:
         self.outbox = outbox
         self.awaiter = Awaiter()
-        self.commands = ShellCommands()
         super().__init__(**kwargs)
         self._db = StoredValues(_lasting_folder(self.profile_dir) / "db")
         self.display_pub.outbox = outbox
@@ -151,7 +151,8 @@ class GuestShell(_Base):  # type: ignore[misc]
     def init_magics(self) -> None:
         """Registers IPython's magics and ours, and refusals for those that can't work here."""
         super().init_magics()
-        self.register_magics(BasicMagics, PipMagics, TravelMagics, SessionMagics, SessionFileMagics)
+        self.register_magics(BasicMagics, PipMagics, TravelMagics, SessionMagics)
+        self.register_magics(SessionFileMagics, ScriptMagics)
         stdlib_patches.replace_magics(self)
 
     def set_parent(self, parent: dict[str, Any]) -> None:
@@ -228,13 +229,13 @@ class GuestShell(_Base):  # type: ignore[misc]
         return nullcontext()
 
     def system(self, cmd: str) -> None:
-        """Runs `!cmd` if it is `pip`, or one of the few that we have in Python, or says why not.
+        """Runs `!cmd`: a script of the shell, or `pip`.
 
         A command that fails does not end the cell, as under ipykernel.
         """
         words = words_for_pip(cmd)
         if words is None:
-            code = self.commands.run(self.var_expand(cmd, depth=1))
+            code = run_and_print(self.var_expand(cmd, depth=1))
         else:
             code = self._run_pip(words)
         self.user_ns["_exit_code"] = code
@@ -250,17 +251,13 @@ class GuestShell(_Base):  # type: ignore[misc]
     system_piped = system_raw = system
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
-        """Returns the output of `files = !cmd` as lines, or as one text.
-
-        Raises:
-            OSError: There is no such command here.
-        """
+        """Returns the output of `files = !cmd` as lines, or as one text."""
         words = words_for_pip(cmd)
         if words is not None:
             with redirect_stdout(StringIO()) as text:
                 self._run_pip(words)
             return SList(text.getvalue().splitlines()) if split else LSString(text.getvalue())
-        return self.commands.output(self.var_expand(cmd, depth=depth + 1), split=split)
+        return output_of(self.var_expand(cmd, depth=depth + 1), split=split)
 
     def safe_execfile_ipy(
         self, fname: Any, shell_futures: bool = False, raise_exceptions: bool = False

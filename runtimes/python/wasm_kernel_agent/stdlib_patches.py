@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import queue
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
+from wasm_kernel_agent import processes
 from wasm_kernel_agent.host import note
 
 NO_PROCESSES = (
@@ -39,8 +39,7 @@ NO_NETWORK = (
     "the sandbox has no network, so {what} can't be reached. Download the data with another "
     "program, bring the file into the session, and read it from there."
 )
-_SCRIPTS = ("bash", "sh", "script", "perl", "ruby", "pypy", "python2", "system", "sx", "!")
-_INTERPRETERS = ("python", "python3")
+_SCRIPTS = ("perl", "ruby", "pypy", "python2")
 _INSTALLERS = ("conda", "mamba", "micromamba", "uv")
 _NO_INSTALL = (
     "%{name} is not available: the sandbox has no network and no processes. "
@@ -88,11 +87,9 @@ def _refusing(sentence: str) -> Any:
 
 def replace_magics(shell: Any) -> None:
     """Lets the magics that need processes, a network or an editor answer with a sentence."""
-    for name in _SCRIPTS + _INTERPRETERS:
+    for name in _SCRIPTS:
         refusal = _refusing(NO_PROCESSES.format(what=f"%%{name}"))
         shell.register_magic_function(refusal, "cell", name)
-    for name in ("system", "sx"):
-        shell.register_magic_function(_system(shell), "line", name)
     for name in _INSTALLERS:
         sentence = _NO_INSTALL.format(name=name, packages=_BUILT_IN)
         shell.register_magic_function(_refusing(sentence), "line", name)
@@ -100,17 +97,10 @@ def replace_magics(shell: Any) -> None:
         shell.register_magic_function(_refusing(sentence), "line", name)
 
 
-def _system(shell: Any) -> Any:
-    def system(line: str = "") -> Any:
-        """The output of one of the few shell commands that work here, as a list of lines."""
-        return shell.getoutput(line)
-
-    return system
-
-
 def install() -> None:
     """Patches the standard library for a guest. Never outside: it would break the interpreter."""
     assert not hasattr(os, "fork"), "this is not a guest"
+    processes.install()
     _refuse_what_is_missing()
     _run_executors_at_once()
     _wait_for_nobody()
@@ -121,9 +111,6 @@ def install() -> None:
 def _refuse_what_is_missing() -> None:
     """Says in plain words why processes, threads and the network can't be used."""
     refusals: tuple[tuple[Any, str, Any], ...] = (
-        (os, "system", _no_process("os.system")),
-        (os, "popen", _no_process("os.popen")),
-        (subprocess.Popen, "__init__", _no_process("a command")),
         (threading.Thread, "start", _no_thread(threading.Thread.start)),
         (BaseContext, "Pool", _no_process("multiprocessing.Pool")),
         (BaseContext, "Manager", _no_process("multiprocessing.Manager")),

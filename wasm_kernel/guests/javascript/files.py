@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import BundleError
@@ -30,22 +31,46 @@ _STACK_BYTES = 16 * 1024 * 1024  # the guest's own stack of a megabyte ends befo
 _REINSTALL = "Reinstall wasm-kernel."
 _PACKAGE = Path(__file__).parents[2]
 
+SHELL_FOLDER = "_shell"
+# The packages that just-bash imports, each as its file and its exports. Commands that need those
+# without a file are left out or run by Python; `ls` asks minimatch about names that do not exist.
+_PACKAGES = {
+    "diff": ("diff.min.js", b"export const {createTwoFilesPatch} = exports;"),
+    "sprintf-js": ("sprintf.min.js", b"export const {sprintf} = exports;"),
+    "minimatch": ("", b"export const minimatch = () => false;"),
+    "turndown": ("", b"export default undefined;"),
+    "zlib": ("", b"export const constants = {}, gunzipSync = undefined, gzipSync = undefined;"),
+}
+_PACKAGE_MODULE = b"const module = {}, exports = {};\n%b\n%b"
+
 
 class GuestFiles(Struct, frozen=True):
     """The guest's files: the interpreter, QuickJS-NG, and the stripper of TypeScript's types.
 
     The key names this combination of interpreter and agent. `modules` are sources of the agent and
-    of built-in modules, by name.
+    of built-in modules, by name; the one called `main` is run first.
     """
 
     key: str
     interpreter: GuestBinary
     stripper: GuestBinary
     modules: Mapping[str, bytes]
+    main: str = f"{AGENT}agent"
 
 
 def guest_files() -> GuestFiles:
     """Finds the guest's files; `BundleError` says what to install."""
+    return _files_with(_modules())
+
+
+def shell_files() -> GuestFiles:
+    """Finds the files of the shell, which is a guest of the same interpreter."""
+    return msgspec.structs.replace(
+        _files_with({**_modules(), **dict(_shell())}), main=f"{AGENT}shell"
+    )
+
+
+def _files_with(modules: Mapping[str, bytes]) -> GuestFiles:
     folder = guest_folder()
     try:
         lines = (folder / "SHA256SUMS").read_text().splitlines()
@@ -54,22 +79,21 @@ def guest_files() -> GuestFiles:
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     interpreter = _binary(folder / _INTERPRETER, sums, "the JavaScript guest")
     stripper = _binary(folder / _STRIPPER, sums, "the TypeScript reader")
-    modules = _modules()
     digest = hashlib.sha256(f"{_LAYOUT} {interpreter.sha256}\n".encode())
     for name, source in sorted(modules.items()):
         digest.update(f"{name} {len(source)}\n".encode() + source)
     return GuestFiles(digest.hexdigest()[:32], interpreter, stripper, modules)
 
 
-def guest_folder() -> Path:
-    """Returns the folder of the modules: in the package, or where an editable install has them."""
-    packaged = _PACKAGE / FOLDER
+def guest_folder(name: str = FOLDER) -> Path:
+    """Returns a folder of built files: in the package, or where an editable install has them."""
+    packaged = _PACKAGE / name
     if packaged.is_dir():
         return packaged
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        return Path(str(distribution("wasm-kernel").locate_file(f"wasm_kernel/{FOLDER}")))
+        return Path(str(distribution("wasm-kernel").locate_file(f"wasm_kernel/{name}")))
     except PackageNotFoundError:
         return packaged
 
@@ -80,6 +104,20 @@ def _binary(path: Path, sums: Mapping[str, str], title: str) -> GuestBinary:
     from wasm_kernel.engine.compiler import GuestBinary  # imports wasmtime
 
     return GuestBinary(path, sums[path.name], title, _STACK_BYTES, _REINSTALL)
+
+
+def _shell() -> Iterator[tuple[str, bytes]]:
+    """Yields the modules of the shell, and the packages that it imports."""
+    for path in sorted((runtimes_folder() / "shell").glob("*.js")):
+        yield f"{AGENT}{path.stem}", path.read_bytes()
+    folder = guest_folder(SHELL_FOLDER)
+    try:
+        yield "node:just-bash", (folder / "browser.js").read_bytes()
+        for name, (file, exported) in _PACKAGES.items():
+            source = (folder / file).read_bytes() if file else b""
+            yield f"node:{name}", _PACKAGE_MODULE % (source, exported)
+    except OSError as problem:
+        raise BundleError(f"the shell's files are missing. {_REINSTALL}") from problem
 
 
 def _modules() -> dict[str, bytes]:

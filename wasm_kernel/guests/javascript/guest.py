@@ -315,5 +315,6 @@ class JavaScriptGuest:
 
     def close(self) -> None:
         """Closes its files and its instance. Safe to call twice."""
-        self.files.close()
+        if not self._setup.shares_files:
+            self.files.close()
         self.instance.close()

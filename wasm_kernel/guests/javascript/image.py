@@ -17,7 +17,7 @@ from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.guests.dlmalloc import find_state
-from wasm_kernel.guests.javascript.files import AGENT, GuestFiles
+from wasm_kernel.guests.javascript.files import GuestFiles
 from wasm_kernel.guests.javascript.guest import Addresses, HostImports, Interrupts
 from wasm_kernel.guests.javascript.host_functions import AgentCalls
 from wasm_kernel.guests.javascript.modules import ModuleLoader
@@ -88,7 +88,7 @@ class ImageBuilder:
             function = engine.new_function(name.encode())
             engine.set(everything, f"wasmKernel_{name}".encode(), function)
         memory.write(script_name, _AGENT_NAME)
-        main = f"{AGENT}agent"
+        main = self._files.main
         status, promise = engine.evaluate_module(self._files.modules[main], main.encode())
         engine.run_jobs()
         state, reason = engine.promise(promise) if status == OK else (REJECTED, engine.exception())

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, cached_property
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +24,7 @@ from wasm_kernel.guests.base import (
     LanguageInfo,
     examine_code,
 )
-from wasm_kernel.guests.broker_handlers import PrepareGuest
+from wasm_kernel.guests.broker_handlers import PrepareGuest, PrepareShell
 from wasm_kernel.guests.javascript import files as guest_files
 from wasm_kernel.guests.javascript import info
 from wasm_kernel.guests.javascript.files import GuestFiles
@@ -61,6 +62,8 @@ class JavaScriptLanguage:
     """
 
     name = "javascript"
+    title = "JavaScript"
+    _request: ClassVar[type[PrepareGuest | PrepareShell]] = PrepareGuest
     library_paths = frozenset({guest_files.LIBRARY_GUEST})
     where_commands_stand = "at its top, before any JavaScript, on a line of its own."
 
@@ -106,12 +109,12 @@ class JavaScriptLanguage:
         with self._guard:
             check_pages()
             if self._broker is not None and not self._is_prepared(flavour):
-                self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
+                self._broker.call(self._request(flavour.name), Done, Reporting(progress))
             self.compiler.module(self.files.stripper, flavour, progress)
             compiled = self.compiler.module(self.files.interpreter, flavour, progress)
             builder, name = ImageBuilder(compiled, self.files), self.prepared.image_name
             return self.prepared.image_at_hand() or self.prepared.build_image(
-                lambda: builder.build(self.cache, name), "JavaScript", progress
+                lambda: builder.build(self.cache, name), self.title, progress
             )
 
     @property
@@ -151,7 +154,7 @@ class JavaScriptLanguage:
     def start(self, setup: GuestSetup) -> JavaScriptGuest:
         """Returns a booted guest."""
         addresses = msgspec.convert(setup.image.record.extra, Addresses, str_keys=True)
-        interrupts = Interrupts()
+        interrupts = self._interrupts(setup)
         host = HostImports(interrupts)
         interpreter, quietly = self.files.interpreter, lambda text: None
         instance = setup.instance(self.compiler.module(interpreter, setup.flavour, quietly), host)
@@ -173,6 +176,10 @@ class JavaScriptLanguage:
             random=instance.random,
         )
         return guest
+
+    def _interrupts(self, setup: GuestSetup) -> Interrupts:
+        """Returns what interrupts a guest."""
+        return Interrupts()
 
     def _stripper(self, flavour: Flavour) -> Callable[[], Compiled]:
         return lambda: self.compiler.module(self.files.stripper, flavour, lambda text: None)

@@ -62,6 +62,7 @@ from wasm_kernel.wasi_files.quota import Quota
 
 if TYPE_CHECKING:
     from wasm_kernel.codecs.calls import CodecCalls
+    from wasm_kernel.guests.javascript.shell import Shells
     from wasm_kernel.guests.python.host_numpy import HostNumpy
 
 ARGV = ("python",)
@@ -77,6 +78,7 @@ _REQUEST_BYTES = 80 * 1024 * 1024
 # comes from numpy, and that address is the number of the request.
 _LEAST_ADDRESS = 1024
 _FOR_CODECS = b"\0"  # the first byte of a request for a codec, which no frame begins with
+_FOR_SHELL = b"\1"  # and of a request for the shell
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
 
 
@@ -143,8 +145,9 @@ def reseed_sqlite(
 class HostChannel:
     """The guest's `host.call`: it hands over bytes and gets bytes back. It never raises across.
 
-    Requests of the guest's numpy, and those for codecs, come the same way, as the module can't be
-    given more imports. `open_codecs` returns the codecs of a guest, once it asks for one.
+    Requests of the guest's numpy, and those for codecs and the shell, come the same way, as the
+    module can't be given more imports. `open_codecs` returns the codecs of a guest, once it asks
+    for one; `open_shells` returns what runs its scripts of the shell.
     """
 
     imports: Mapping[Import, str] = {("host", "call"): "iiii"}
@@ -153,9 +156,11 @@ class HostChannel:
         self,
         answer: Callable[[bytes], bytes],
         open_codecs: Callable[[BoundGuest], CodecCalls] | None = None,
+        open_shells: Callable[[BoundGuest], Shells] | None = None,
     ) -> None:
         self._answer = answer
-        self._open_codecs = open_codecs
+        self._open_codecs, self._open_shells = open_codecs, open_shells
+        self._shells: Shells | None = None
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handler for a guest."""
@@ -177,6 +182,9 @@ class HostChannel:
             if request[:1] == _FOR_CODECS and self._open_codecs is not None:
                 codecs = codecs or self._open_codecs(guest)
                 place, size = codecs.answer(request[1:])
+            elif request[:1] == _FOR_SHELL and self._open_shells is not None:
+                self._shells = self._shells or self._open_shells(guest)
+                place, size = _handed_over(guest, self._shells.answer(request[1:]))
             else:
                 place, size = _handed_over(guest, self._answer(request))
             if place == 0:
@@ -186,6 +194,11 @@ class HostChannel:
             return abi.SUCCESS
 
         return {("host", "call"): call}
+
+    def close(self) -> None:
+        """Closes the shells that are left. Safe to call twice."""
+        if self._shells is not None:
+            self._shells.close()
 
 
 def _handed_over(guest: BoundGuest, answer: bytes) -> tuple[int, int]:
@@ -203,9 +216,15 @@ class PythonGuest:
     """An interpreter: a `Guest`. Only the guest's thread uses it; close it."""
 
     def __init__(
-        self, instance: Instance, files: FileOperations, addresses: Addresses, flavour: Flavour
+        self,
+        instance: Instance,
+        files: FileOperations,
+        addresses: Addresses,
+        flavour: Flavour,
+        channel: HostChannel | None = None,
     ) -> None:
         self.instance = instance
+        self._channel = channel
         self.flavour = flavour
         self.files = files
         self.signals: Signals = SignalWords(addresses.signal_words, instance.memory)
@@ -238,6 +257,8 @@ class PythonGuest:
 
     def close(self) -> None:
         """Closes its files and its instance. Safe to call twice."""
+        if self._channel is not None:
+            self._channel.close()
         self.files.close()
         self.instance.close()
 

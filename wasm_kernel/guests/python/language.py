@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from wasm_kernel.codecs.table import Codec
     from wasm_kernel.engine.compiler import GuestBinary
     from wasm_kernel.engine.host_calls import BoundGuest
+    from wasm_kernel.guests.javascript.shell import Shells
 
 _PREPARING_ALL = "preparing pandas and matplotlib, once: about 5 s"
 _PREPARING_SMALL = "preparing Python, once: about 3 s"
@@ -295,9 +296,11 @@ class PythonLanguage:
         """Returns a booted guest."""
         addresses = msgspec.convert(setup.image.record.extra, Addresses, str_keys=True)
         compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
-        channel = HostChannel(setup.answer, partial(self._codecs, setup))
+        channel = HostChannel(
+            setup.answer, partial(self._codecs, setup), partial(self._shells, setup)
+        )
         instance = setup.instance(compiled, channel, ARGV)
-        return PythonGuest(instance, setup.files, addresses, setup.flavour)
+        return PythonGuest(instance, setup.files, addresses, setup.flavour, channel)
 
     def _codecs(self, setup: GuestSetup, guest: BoundGuest) -> CodecCalls:
         """Returns the codecs of a guest, of which few have any use."""
@@ -308,6 +311,12 @@ class PythonLanguage:
             return compiled_codec(codec, setup.flavour, self.compiler, setup.broker, setup.streams)
 
         return CodecCalls(guest, compiled, setup.clock, setup.memory_bytes)
+
+    def _shells(self, setup: GuestSetup, guest: BoundGuest) -> Shells:
+        """Returns what runs the scripts of a guest's shell, of which few have any."""
+        from wasm_kernel.guests.javascript.shell import Shells
+
+        return Shells(guest, setup)
 
     def parse_cell(self, code: str) -> PythonCell:
         """Reads a cell's text."""

@@ -21,7 +21,7 @@ from wasm_kernel_agent.unavailable import advice_on_packages
 
 _USAGE = "%pip knows install, uninstall, list, freeze and show, such as: %pip install 'rich>=13'"
 _SHELL = {"|", ">", ">>", "&&", ";"}
-_NO_SHELL = "there is no shell here, so no pipes: in a cell, rows = !pip list keeps the lines"
+_NO_SHELL = "%pip has no pipes: write !pip list | head, or rows = !pip list, which keeps the lines"
 _SITE = "site-packages"
 _FILE = re.compile(r"^[ \t]*(?:-r|--requirement(?=[ \t=]))[ \t=]*(\S+)", re.MULTILINE)
 _FILES_MOST = 20

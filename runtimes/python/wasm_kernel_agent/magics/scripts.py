@@ -1,0 +1,89 @@
+"""`%%bash`, `%%python` and the like: cells that are scripts of the shell."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class
+
+from wasm_kernel_agent.shell_commands import Finished, run_script
+
+_OPTIONS = ("no-raise-error", "out=", "err=")
+_INTERPRETERS = ("python", "python3")
+
+
+@magics_class
+class ScriptMagics(Magics):
+    """Cells that are scripts."""
+
+    @cell_magic
+    def bash(self, line: str, cell: str) -> None:
+        """Run the cell as a script: `%%bash [--no-raise-error] [--out NAME] [--err NAME] [WORDS]`.
+
+        The words are the script's arguments. `--out` and `--err` name variables that take what
+        the script prints. Variables of the script, and the folder that it changes to, end with
+        it. If its last command fails, so does the cell, unless `--no-raise-error` is given.
+
+            %%bash
+            for name in *.csv; do
+                echo "$name: $(wc -l < "$name")"
+            done
+        """
+        self._run_bash(line, cell)
+
+    @cell_magic
+    def sh(self, line: str, cell: str) -> None:
+        """Run the cell as a script; the same as `%%bash`."""
+        self._run_bash(line, cell)
+
+    @cell_magic
+    def python(self, line: str, cell: str) -> None:
+        """Run the cell as a Python program of its own, without the notebook's variables."""
+        self._run_python(line, cell)
+
+    @cell_magic
+    def python3(self, line: str, cell: str) -> None:
+        """Run the cell as a Python program of its own; the same as `%%python`."""
+        self._run_python(line, cell)
+
+    @cell_magic
+    def script(self, line: str, cell: str) -> None:
+        """Run the cell as a script for a program: `%%script bash`, `%%script python`."""
+        program, _, rest = line.strip().partition(" ")
+        if program in ("bash", "sh"):
+            self._run_bash(rest, cell)
+        elif program in _INTERPRETERS:
+            self._run_python(rest, cell)
+        else:
+            raise UsageError(f"{program!r} can't run: the sandbox has bash, sh and python alone")
+
+    def _run_bash(self, line: str, cell: str) -> None:
+        options, rest = self._parsed(line)
+        words = [word for word in shlex.split(rest) if word not in ("-s", "-")]
+        arguments = f"set -- {shlex.join(words)}; " if words else ""
+        self._end(run_script(arguments + cell), options, cell)
+
+    def _run_python(self, line: str, cell: str) -> None:
+        options, _ = self._parsed(line)
+        self._end(run_script("python -", cell.encode()), options, cell)
+
+    def _parsed(self, line: str) -> tuple[Any, str]:
+        """Returns the options of a line, and the rest of it."""
+        found: tuple[Any, str] = self.parse_options(line, "", *_OPTIONS, posix=False)
+        return found
+
+    def _end(self, finished: Finished, options: Any, cell: str) -> None:
+        """Shows a script's output; raises `CalledProcessError` if it failed."""
+        shell: Any = self.shell
+        outputs = {"out": (finished.stdout, sys.stdout), "err": (finished.stderr, sys.stderr)}
+        for option, (text, stream) in outputs.items():
+            if option in options:
+                shell.user_ns[options[option]] = text
+            else:
+                stream.write(text)
+        if finished.status and "no-raise-error" not in options:
+            raise subprocess.CalledProcessError(finished.status, cell)

@@ -1,0 +1,177 @@
+"""`subprocess`, `os.system` and `os.popen` over the shell: what they start has ended at once."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import IO, Any
+
+from wasm_kernel_agent.shell_commands import NOT_FOUND, Kept, command_of, run_script
+
+
+class FinishedProcess(subprocess.Popen):  # type: ignore[type-arg]
+    """A `Popen` whose command ran to its end when it was made, or when it got its input."""
+
+    def __init__(  # noqa: PLR0917 - as Popen's
+        self,
+        args: Any,
+        bufsize: int = -1,
+        executable: Any = None,
+        stdin: Any = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        *,
+        shell: bool = False,
+        cwd: Any = None,
+        env: Mapping[str, str] | None = None,
+        universal_newlines: bool | None = None,
+        encoding: str | None = None,
+        errors: str | None = None,
+        text: bool | None = None,
+        **others: Any,
+    ) -> None:
+        self.args, self.pid, self.returncode = args, 0, None
+        self._is_text = bool(encoding or errors or text or universal_newlines)
+        self._encoding, self._errors = encoding or "utf-8", errors or "strict"
+        self._targets = {"stdout": stdout, "stderr": stderr}
+        self._by_shell = shell
+        self._script = command_of(args, shell=shell)
+        self._place: dict[str, Any] = {"folder": os.fspath(cwd) if cwd else None, "env": env}
+        self.stdin = self.stdout = self.stderr = None
+        if stdin == subprocess.PIPE:
+            self.stdin = self._opened(Kept())
+        else:
+            self._run(_bytes_of(stdin))
+
+    def _opened(self, data: io.BytesIO) -> IO[Any]:
+        if not self._is_text:
+            return data
+        return io.TextIOWrapper(
+            data, encoding=self._encoding, errors=self._errors, write_through=True
+        )
+
+    def _run(self, stdin: bytes) -> None:
+        finished = run_script(self._script, stdin, **self._place)
+        if finished.status == NOT_FOUND and not self._by_shell and "not found" in finished.stderr:
+            name = self._script.split(maxsplit=1)[0]
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        self.returncode = finished.status
+        texts = {"stdout": finished.stdout, "stderr": finished.stderr}
+        if self._targets["stderr"] == subprocess.STDOUT:
+            texts = {"stdout": texts["stdout"] + texts["stderr"], "stderr": ""}
+        for name, text in texts.items():
+            self._deliver(name, text)
+
+    def _deliver(self, name: str, text: str) -> None:
+        target = self._targets[name]
+        if target == subprocess.PIPE:
+            setattr(self, name, self._opened(io.BytesIO(text.encode("utf-8", "replace"))))
+        elif target is None:
+            getattr(sys, name).write(text)
+        elif isinstance(target, int):
+            if target >= 0:
+                os.write(target, text.encode("utf-8", "replace"))
+        else:
+            target.flush()
+            os.write(target.fileno(), text.encode("utf-8", "replace"))
+
+    def _finish(self) -> None:
+        """Runs a command that waits for its input."""
+        if self.returncode is None and self.stdin is not None:
+            held: Any = getattr(self.stdin, "buffer", self.stdin)
+            data = held.getvalue()
+            self.stdin = None
+            self._run(data)
+
+    def communicate(
+        self,
+        input: Any = None,  # noqa: A002 - as Popen's
+        timeout: float | None = None,
+    ) -> tuple[Any, Any]:
+        """Returns the output and the errors; hands over the input first."""
+        if input and self.stdin is not None:
+            self.stdin.write(input)
+        self._finish()
+        read = (None if each is None else each.read() for each in (self.stdout, self.stderr))
+        return next(read), next(read)
+
+    def poll(self) -> int | None:
+        """Returns the exit status."""
+        self._finish()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit status."""
+        return self.poll() or 0
+
+    def send_signal(self, sig: int) -> None:
+        """Does nothing: the command has ended."""
+
+    terminate = kill = lambda self: None
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+
+    def __del__(self) -> None:
+        """Does nothing: there is no process to wait for."""
+
+
+def _bytes_of(stdin: Any) -> bytes:
+    if stdin is None or isinstance(stdin, int):
+        return b""
+    data = stdin.read()
+    return data if isinstance(data, bytes) else data.encode()
+
+
+def system(command: Any) -> int:
+    """`os.system`: runs a script and prints its output; returns its status as `wait` would."""
+    return subprocess.call(command, shell=True) << 8
+
+
+def popen(cmd: str, mode: str = "r", _buffering: int = -1) -> Any:
+    """`os.popen`: a stream of a script's output, or for its input."""
+    if mode not in ("r", "w"):
+        raise ValueError(f"invalid mode {mode!r}")
+    if mode == "r":
+        process = FinishedProcess(cmd, shell=True, text=True, stdout=subprocess.PIPE)
+        return _Stream(process, process.stdout)
+    process = FinishedProcess(cmd, shell=True, text=True, stdin=subprocess.PIPE)
+    return _Stream(process, process.stdin)
+
+
+class _Stream:
+    """A process's stream, whose closing returns the exit status."""
+
+    def __init__(self, process: FinishedProcess, stream: Any) -> None:
+        self._process, self._stream = process, stream
+
+    def close(self) -> int | None:
+        """Runs a command that waits for input; returns None, or the status if it failed."""
+        status = self._process.wait()
+        return None if status == 0 else status << 8
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Any:
+        return iter(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def install() -> None:
+    """Puts these in place of what would start a process."""
+    for module, name, own in (
+        (subprocess, "Popen", FinishedProcess),
+        (os, "system", system),
+        (os, "popen", popen),
+    ):
+        setattr(module, name, own)

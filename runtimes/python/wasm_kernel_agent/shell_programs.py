@@ -1,0 +1,188 @@
+"""Programs that a shell's scripts run in this interpreter: Python, and archives."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import os
+import platform
+import runpy
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel_agent.shell_commands import Kept
+
+_SESSION = ("/app/", "/tmp/", "/notebook/")
+_PLAIN_FLAGS = ("-u", "-B", "-s", "-E", "-I", "-O", "-OO", "-q", "-S", "-b")
+_PAIRED_FLAGS = ("-W", "-X")
+_PIP_LISTS = ("list", "freeze", "show")
+_NO_PIP = "packages are not installed by a script. Use %pip on a line of its own in the cell.\n"
+
+
+class Usage(Exception):
+    """A program was called in a way that it does not know; `str()` says why."""
+
+
+class _Streams:
+    """The standard streams of a program, in place of the cell's."""
+
+    def __init__(self, stdin: bytes) -> None:
+        self.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="replace")
+        self.out, self.err = Kept(), Kept()
+        self.stdout = io.TextIOWrapper(self.out, encoding="utf-8", write_through=True)
+        self.stderr = io.TextIOWrapper(
+            self.err, encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+
+
+def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs the program that a script asks for; returns its output and its exit status.
+
+    Raises:
+        KeyboardInterrupt: The cell was interrupted.
+    """
+    name, *words = asked["argv"]
+    streams = _Streams(asked["stdin"].encode("latin1", "replace"))
+    with _as_process(streams, asked["cwd"], asked["env"], [name, *words]):
+        try:
+            _PROGRAMS[name](words)
+            status = 0
+        except SystemExit as end:
+            status = _status_of(end, streams)
+        except Usage as problem:
+            streams.stderr.write(f"{name}: {problem}\n")
+            status = 2
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:
+            streams.stderr.write("".join(_lines_of(problem)))
+            status = 1
+    return {
+        "stdout": streams.out.getvalue().decode("latin1"),
+        "stderr": streams.err.getvalue().decode("utf-8", "replace"),
+        "exitCode": status,
+    }
+
+
+def _status_of(end: SystemExit, streams: _Streams) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return (end.code or 0) & 0xFF
+    streams.stderr.write(f"{end.code}\n")
+    return 1
+
+
+def _lines_of(problem: BaseException) -> Iterator[str]:
+    """Yields the lines of a traceback without the frames of this file and of `runpy`."""
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__):
+        trace = trace.tb_next
+    yield from traceback.format_exception(type(problem), problem, trace)
+
+
+@contextlib.contextmanager
+def _as_process(
+    streams: _Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
+) -> Iterator[None]:
+    """Gives a program streams, a folder, an environment and modules of its own, for its time."""
+    kept = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "argv", "path")}
+    cwd, variables, modules, asks = Path.cwd(), dict(os.environ), dict(sys.modules), builtins.input
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, name, getattr(streams, name))
+    sys.argv, sys.path = list(argv), list(sys.path)
+    builtins.input = _ask
+    _leave_out_session_modules()
+    try:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(env)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(variables)
+        os.chdir(cwd)
+        builtins.input = asks
+        for name, value in kept.items():
+            setattr(sys, name, value)
+        _leave_out_session_modules()
+        sys.modules.update(modules)
+
+
+def _leave_out_session_modules() -> None:
+    """Forgets modules whose files may change: a process reads them anew."""
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name == "__main__" or (isinstance(file, str) and file.startswith(_SESSION)):
+            del sys.modules[name]
+
+
+def _ask(prompt: object = "", /) -> str:
+    """`input()` of a program: a line of its standard input."""
+    sys.stdout.write(str(prompt))
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError("EOF when reading a line")
+    return line.removesuffix("\n")
+
+
+# -- Python
+
+
+def _python(words: list[str]) -> None:
+    while words and (words[0] in _PLAIN_FLAGS or words[0].startswith(_PAIRED_FLAGS)):
+        flag = words.pop(0)
+        if flag in _PAIRED_FLAGS and words:
+            words.pop(0)
+    match words:
+        case ["-V" | "--version", *_]:
+            print("Python", platform.python_version())
+        case ["-c", code, *rest]:
+            _run_text(code, "<string>", ["-c", *rest])
+        case ["-m", "pip", *_]:
+            _pip(words[2:])
+        case ["-m", module, *rest]:
+            sys.argv, sys.path[0:0] = [module, *rest], [""]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case [] | ["-", *_]:
+            _run_text(sys.stdin.read(), "<stdin>", words or [""])
+        case [flag, *_] if flag.startswith("-"):
+            raise Usage(f"the option {flag} is not known here")
+        case [path, *_]:
+            _run_file(path, words)
+
+
+def _run_file(path: str, argv: list[str]) -> None:
+    try:
+        source = Path(path).read_bytes()
+    except OSError as problem:
+        raise Usage(f"can't open file {path!r}: {problem.strerror}") from None
+    place = os.path.abspath(path)  # noqa: PTH100 - as Python does
+    _run_text(source, place, argv, os.path.dirname(place))  # noqa: PTH120
+
+
+def _run_text(source: str | bytes, name: str, argv: list[str], folder: str = "") -> None:
+    module = types.ModuleType("__main__")
+    if name.startswith("/"):
+        module.__file__ = name
+    sys.argv, sys.path[0:0] = argv, [folder]
+    sys.modules["__main__"] = module
+    exec(compile(source, name, "exec"), vars(module))
+
+
+def _pip(words: list[str]) -> None:
+    from IPython import get_ipython
+
+    if not words or words[0] not in _PIP_LISTS:
+        sys.stderr.write(_NO_PIP)
+        raise SystemExit(1)
+    get_ipython().run_line_magic("pip", " ".join(words))
+
+
+_PROGRAMS: dict[str, Callable[[list[str]], None]] = {
+    **dict.fromkeys(("python", "python3"), _python),
+    **dict.fromkeys(("pip", "pip3"), _pip),
+}

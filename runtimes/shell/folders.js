@@ -1,0 +1,165 @@
+// The session's files, in the interface that just-bash has for file systems.
+
+import { encode, fileCall } from "wasm-kernel:host";
+import { cp, exists, lstat, mkdir, readFile, rm, stat, writeFile } from "wasm-kernel:files";
+import { absolute } from "wasm-kernel:process";
+import { bytesOf } from "wasm-kernel:web";
+
+const MOST_LINKS = 40; // as on Linux
+const PIECE = 8192;
+const EXECUTABLE = 0o755; // the sandbox has no modes
+
+/** Returns bytes as a text with one character for each, which just-bash passes through pipes. */
+function latin1(data) {
+  let text = "";
+  for (let at = 0; at < data.length; at += PIECE) text += String.fromCharCode(...data.subarray(at, at + PIECE));
+  return text;
+}
+
+const dataOf = (content, encoding) => {
+  if (typeof content !== "string") return bytesOf(content);
+  return encoding === "binary" || encoding === "latin1"
+    ? Uint8Array.from(content, (letter) => letter.charCodeAt(0))
+    : encode(content);
+};
+const encodingOf = (options) => (typeof options === "string" ? options : options?.encoding);
+
+const told = (found) => ({
+  isFile: found.isFile(),
+  isDirectory: found.isDirectory(),
+  isSymbolicLink: found.isSymbolicLink(),
+  mode: EXECUTABLE,
+  size: found.size,
+  mtime: found.mtime,
+  ino: found.ino,
+});
+
+/** Returns a path without links; the last name need not exist. */
+function realpath(path) {
+  let parts = absolute(path).split("/").filter(Boolean), real = "", links = 0;
+  while (parts.length > 0) {
+    const [name, ...rest] = parts, here = `${real}/${name}`;
+    parts = rest;
+    if (exists(here) && real !== "" && lstat(here).isSymbolicLink()) {
+      if ((links += 1) > MOST_LINKS) throw new Error(`ELOOP: too many symbolic links, realpath '${path}'`);
+      const target = absolute(`${real}/${fileCall("readlink", [here])}`);
+      parts = [...target.split("/").filter(Boolean), ...rest];
+      real = "";
+    } else real = here;
+  }
+  stat(real);
+  return real;
+}
+
+/** One folder of the session, at the path at which Python sees it. */
+export class SessionFolder {
+  #root;
+
+  constructor(root) {
+    this.#root = root;
+  }
+
+  #at(path) {
+    return path === "/" ? this.#root : `${this.#root}${path}`;
+  }
+
+  async readFile(path, options) {
+    const encoding = encodingOf(options) ?? "utf8";
+    if (encoding === "binary" || encoding === "latin1") return latin1(readFile(this.#at(path)));
+    return readFile(this.#at(path), "utf8");
+  }
+
+  async readFileBytes(path) {
+    return latin1(readFile(this.#at(path)));
+  }
+
+  async readFileBuffer(path) {
+    return readFile(this.#at(path));
+  }
+
+  async writeFile(path, content, options) {
+    writeFile(this.#at(path), dataOf(content, encodingOf(options)));
+  }
+
+  async appendFile(path, content, options) {
+    writeFile(this.#at(path), dataOf(content, encodingOf(options)), { flag: "a" });
+  }
+
+  async exists(path) {
+    return exists(this.#at(path));
+  }
+
+  async stat(path) {
+    return told(stat(this.#at(path)));
+  }
+
+  async lstat(path) {
+    return told(lstat(this.#at(path)));
+  }
+
+  async mkdir(path, options) {
+    mkdir(this.#at(path), options);
+  }
+
+  async readdir(path) {
+    return fileCall("list", [this.#at(path)]).map(([name]) => name);
+  }
+
+  async readdirWithFileTypes(path) {
+    return fileCall("list", [this.#at(path)]).map(([name, kind]) => ({
+      name,
+      isFile: kind === "file",
+      isDirectory: kind === "folder",
+      isSymbolicLink: kind === "link",
+    }));
+  }
+
+  async rm(path, options) {
+    rm(this.#at(path), options);
+  }
+
+  async cp(from, to, options) {
+    cp(this.#at(from), this.#at(to), options);
+  }
+
+  async mv(from, to) {
+    fileCall("rename", [this.#at(from), this.#at(to)]);
+  }
+
+  resolvePath(base, path) {
+    return absolute(path.startsWith("/") ? path : `${base}/${path}`);
+  }
+
+  getAllPaths() {
+    return [];
+  }
+
+  async chmod(path) {
+    stat(this.#at(path));
+  }
+
+  async symlink(target, path) {
+    try {
+      fileCall("symlink", [target, this.#at(path)]);
+    } catch (problem) {
+      throw problem.code === "EPERM" ? new Error("EACCES: a link must end in the same folder") : problem;
+    }
+  }
+
+  async link(from, to) {
+    fileCall("link", [this.#at(from), this.#at(to)]);
+  }
+
+  async readlink(path) {
+    return fileCall("readlink", [this.#at(path)]);
+  }
+
+  async realpath(path) {
+    const real = realpath(this.#at(path));
+    return real.startsWith(`${this.#root}/`) ? real.slice(this.#root.length) : "/";
+  }
+
+  async utimes(path, accessed, modified) {
+    fileCall("times", [this.#at(path), accessed.getTime(), modified.getTime()]);
+  }
+}

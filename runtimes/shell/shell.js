@@ -1,0 +1,115 @@
+// The shell: just-bash over the session's files, for one script at a time.
+//
+// The host calls `step` as it calls that of the JavaScript agent. A turn ends when the script ends, or when it needs
+// Python: the next turn brings the program's result. Each shell is a guest of its own, and forgets everything
+// at the end of its script.
+
+import "wasm-kernel:environment";
+import { Bash, InMemoryFs, MountableFs, defineCommand, getCommandNames } from "just-bash";
+import { send } from "wasm-kernel:host";
+import { SessionFolder } from "wasm-kernel:folders";
+import { nextDue, takeDue } from "wasm-kernel:timers";
+
+const UNLIMITED = [
+  "maxCommandCount", "maxLoopIterations", "maxAwkIterations", "maxSedIterations", "maxJqIterations", "maxWorkUnits",
+  "maxTraversalWork", "maxTraversalEntries", "maxGlobOperations", "maxExecutionTimeMs", "maxInputBytes", "maxLiveBytes",
+]; // the cell's own limits hold instead
+const BY_PYTHON = ["python", "python3", "pip", "pip3", "gzip", "gunzip", "zcat", "tar", "zip", "unzip"];
+const LEFT_OUT = ["html-to-markdown", "sqlite3"];
+const READ_ONLY = ["writeFile", "appendFile", "mkdir", "rm", "cp", "mv", "chmod", "symlink", "link", "utimes"];
+
+let script; // the one that runs
+const waiting = []; // the programs that it waits for, the first of which runs
+
+/** Runs a program in the session's Python. */
+const byPython = (name) =>
+  defineCommand(name, (args, context) =>
+    new Promise((resolve) => {
+      const { cwd, stdin, exportedEnv } = context;
+      waiting.push({ resolve, frame: { op: "program", argv: [name, ...args], cwd, stdin, env: exportedEnv ?? {} } });
+    }));
+
+/** Lists files before folders, without the empty lines that just-bash has between files. */
+const list = defineCommand("ls", async (args, context) => {
+  const options = args.filter((word) => word.startsWith("-") && word !== "-");
+  const names = args.filter((word) => !word.startsWith("-") || word === "-");
+  if (names.length < 2) return context.origCommand(args);
+  const files = [], folders = [];
+  for (const name of names) {
+    const path = context.fs.resolvePath(context.cwd, name);
+    const isFolder = !options.includes("-d") && (await context.fs.exists(path)) && (await context.fs.stat(path)).isDirectory;
+    (isFolder ? folders : files).push(name);
+  }
+  const all = { stdout: "", stderr: "", exitCode: 0 };
+  for (const name of [...files, ...folders]) {
+    const found = await context.origCommand([...options, name]);
+    const title = folders.includes(name) && !options.includes("-R") ? `${all.stdout && "\n"}${name}:\n` : "";
+    all.stdout += title + found.stdout;
+    all.stderr += found.stderr;
+    all.exitCode = Math.max(all.exitCode, found.exitCode);
+  }
+  return all;
+});
+
+const base = new InMemoryFs({ "/dev/null": new Uint8Array(0) });
+const files = new MountableFs({ base });
+const bash = new Bash({
+  fs: files,
+  cwd: "/",
+  commands: getCommandNames().filter((name) => !BY_PYTHON.includes(name) && !LEFT_OUT.includes(name)),
+  customCommands: [list, ...BY_PYTHON.map(byPython)],
+  executionLimits: Object.fromEntries(UNLIMITED.map((name) => [name, Number.MAX_SAFE_INTEGER])),
+  defenseInDepth: false, // the sandbox itself is the defence
+});
+await bash.exec("true");
+for (const name of READ_ONLY) {
+  base[name] = async (path) => {
+    if (path !== "/dev/null") throw new Error(`EROFS: read-only file system, ${name} '${path}'`);
+  };
+}
+
+function step(event, value) {
+  if (event === "interrupted") return done({ stdout: "", stderr: "", exitCode: 130 });
+  if (event === "begin") begin(send({ op: "next" }));
+  else if (event === "waited") runTimer();
+  if (script.result !== undefined) return done(script.result);
+  if (event !== "jobs" || value !== "0") return "j";
+  if (waiting.length > 0) {
+    send(waiting[0].frame);
+    return "";
+  }
+  const due = nextDue();
+  if (due === undefined) return done(broken("nothing is left to wait for"));
+  if (due > 0) return `w${due}`;
+  runTimer();
+  return "j";
+}
+
+function begin(request) {
+  if (request.script === undefined) {
+    waiting.shift().resolve({ ...request, stdoutKind: "bytes" });
+    return;
+  }
+  script = { result: undefined };
+  for (const folder of request.folders) files.mount(folder, new SessionFolder(folder));
+  const { cwd, env, stdin } = request;
+  const all = { ...env, PATH: "/usr/bin:/bin", PWD: cwd, OLDPWD: cwd, IFS: " \t\n", OPTIND: "1" };
+  bash.exec(request.script, { cwd, env: all, stdin, stdinKind: "bytes", rawScript: true }).then(
+    (result) => { script.result = result; },
+    (problem) => { script.result = broken(problem.message); },
+  );
+}
+
+const broken = (text) => ({ stdout: "", stderr: `bash: ${text}\n`, exitCode: 1 });
+
+function runTimer() {
+  const timer = takeDue();
+  timer?.callback(...timer.values);
+}
+
+function done({ stdout, stderr, exitCode }) {
+  send({ op: "done", stdout, stderr, exitCode });
+  return "";
+}
+
+globalThis.wasmKernel_step = step; // the host finds it there

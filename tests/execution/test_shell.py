@@ -1,0 +1,254 @@
+"""The shell: `!command`, `%%bash`, and `subprocess` over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.conftest import Victim
+from tests.execution.conftest import Opening
+from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sandbox
+
+
+@pytest.fixture
+def shell(sandbox: BaseSandbox) -> BaseSandbox:
+    """A sandbox with three files."""
+    sandbox.execute("for name in ('a.csv', 'b.csv', 'c.txt'): open(name, 'w').write(name + '\\n')")
+    return sandbox
+
+
+def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
+    """Runs a cell that must succeed."""
+    result = sandbox.execute(code)
+    assert result.error is None, result.error
+    return result
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        ("!ls *.csv | head -3", "a.csv\nb.csv\n"),
+        ("!cat a.csv c.txt > all && wc -l < all", "2\n"),
+        ("!for n in *.csv; do echo $n; done | sort -r", "b.csv\na.csv\n"),
+        ("!echo $(ls | wc -l) $((6 * 7))", "3 42\n"),
+        ("!printf 'x,1\\ny,2\\n' | awk -F, '{s += $2} END {print s}'", "3\n"),
+        ("!grep -r csv . | cut -d: -f1 | sort", "a.csv\nb.csv\n"),
+        ("!find . -name '*.csv' | xargs cat | sed s/csv/CSV/ | tr a-b A-B", "A.CSV\nB.CSV\n"),
+        ("!echo 'é 漢' | wc -c; echo '漢'", "7\n漢\n"),
+        ("name = 'c'\n!cat {name}.txt; echo $name", "c.txt\nc\n"),
+        ("!cat missing 2> /dev/null || echo failed", "failed\n"),
+        (
+            "!mkdir -p d/e; ln -s ../a.csv d/l; cat d/l; readlink d/l; ls d",
+            "a.csv\n../a.csv\ne\nl\n",
+        ),
+        ("%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd", "/tmp\n/app\n/app\n"),
+        ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),
+        ("%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x", "7\n"),
+        ("%%bash one two\necho $2 $#", "two 2\n"),
+        ("%%sh --out seen\necho hi\n", ""),
+        ("%%script bash\necho hi\n", "hi\n"),
+    ],
+)
+def test_a_script_prints_what_bash_would(shell: BaseSandbox, code: str, output: str) -> None:
+    result = said(shell, code)
+    assert (result.stdout, result.stderr) == (output, "")
+
+
+def test_a_script_that_fails_fails_its_cell(shell: BaseSandbox) -> None:
+    error = shell.execute("%%bash\necho begun\nexit 3").error
+    assert error is not None
+    assert error.ename == "CalledProcessError"
+    assert "exit status 3" in error.evalue
+    assert said(shell, "%%bash --no-raise-error\nexit 3").error is None
+    said(shell, "!cat missing")
+    assert said(shell, "_exit_code").outputs[0].data["text/plain"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        (
+            "!python -c 'import sys; print(sys.argv[1:], __name__)' a 'b c'",
+            "['a', 'b c'] __main__\n",
+        ),
+        (
+            "!printf '3\\n1\\n' | python -c 'import sys; print(sorted(sys.stdin))'",
+            "['1\\n', '3\\n']\n",
+        ),
+        ("kept = 1\n!python -c 'print(\"kept\" in dir())'", "False\n"),
+        ("!echo 'import sys; sys.exit(4)' > s.py; python s.py; echo $?", "4\n"),
+        ("!echo 'x = 1' > m.py; python -c 'import m; print(m.x)'", "1\n"),
+        ("!echo '[1, 2]' | python -m json.tool --compact", "[1,2]\n"),
+        (
+            "!cd /tmp; FOO=1 python -c 'import os; print(os.getcwd(), os.environ[\"FOO\"])'",
+            "/tmp 1\n",
+        ),
+        ("!python -c 'print(input())' <<< typed", "typed\n"),
+        ("%%python\nprint(__name__)", "__main__\n"),
+        ("!pip list | grep -c numpy", "1\n"),
+        ("!python -c 'import os; os.system(\"echo inner | cat\")' | tr i I", "Inner\n"),
+    ],
+)
+def test_python_in_a_script_is_a_program_of_its_own(
+    shell: BaseSandbox, code: str, output: str
+) -> None:
+    result = said(shell, code)
+    assert (result.stdout, result.stderr) == (output, "")
+
+
+def test_a_program_reads_its_modules_anew(shell: BaseSandbox) -> None:
+    said(shell, "!echo 'x = 1' > m.py\nimport m")
+    told = said(shell, "!echo 'x = 22' > m.py; python -c 'import m; print(m.x)'\nprint(m.x)")
+    assert told.stdout == "22\n1\n"
+
+
+def test_a_program_s_error_is_its_own(shell: BaseSandbox) -> None:
+    result = said(shell, "!python -c '1/0'; echo $?")
+    assert result.stdout == "1\n"
+    assert result.stderr.splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "<string>", line 1, in <module>',
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        ("print(sp.run('ls | wc -l', shell=True, capture_output=True, text=True).stdout)", "3\n\n"),
+        ("print(sp.check_output(['echo', '$HOME', 'a b']))", "b'$HOME a b\\n'\n"),
+        ("print(sp.run([sys.executable, '-c', 'print(1)'], stdout=sp.PIPE).stdout)", "b'1\\n'\n"),
+        ("print(sp.run(['cat'], input='x', text=True, capture_output=True).stdout)", "x\n"),
+        ("print(sp.run('pwd', shell=True, cwd='/tmp', env={}).returncode)", "/tmp\n0\n"),
+        (
+            "p = sp.Popen('cat', stdin=-1, stdout=-1)\nprint(p.communicate(b'in'))",
+            "(b'in', None)\n",
+        ),
+        ("print(sp.run('exit 2', shell=True).returncode, os.system('exit 1'))", "2 256\n"),
+        ("print(os.popen('echo hi').read())", "hi\n\n"),
+        ("print(sp.getstatusoutput('echo x; exit 5'))", "(5, 'x')\n"),
+        ("sp.run('echo e >&2', shell=True, stderr=sp.DEVNULL)\nprint('on')", "on\n"),
+    ],
+)
+def test_subprocess_runs_what_the_shell_knows(shell: BaseSandbox, code: str, output: str) -> None:
+    result = said(shell, f"import os, sys, subprocess as sp\n{code}")
+    assert (result.stdout, result.stderr) == (output, "")
+
+
+def test_a_program_that_is_not_there_is_not_found(shell: BaseSandbox) -> None:
+    error = shell.execute("import subprocess\nsubprocess.run(['gcc', 'x.c'])").error
+    assert error is not None
+    assert error.ename == "FileNotFoundError"
+    told = said(shell, "!git status; gcc x.c")
+    assert "git: Put the data into the workspace folder" in told.stderr
+    assert "gcc: command not found" in told.stderr
+
+
+def test_files_of_a_script_are_taken_back_with_its_cell(opened: Opening) -> None:
+    sandbox = opened()
+    said(sandbox, "!echo one > a.txt; mkdir d")
+    said(sandbox, "!echo two > a.txt; rm -r d; touch new")
+    said(sandbox, "%undo --files")
+    assert said(sandbox, "!cat a.txt; ls").stdout == "one\na.txt\nd\n"
+
+
+def test_scripts_count_against_the_quota(opened: Opening) -> None:
+    sandbox = opened(workspace_bytes=100_000)
+    result = said(sandbox, "!seq 1 50000 > large; echo $?")
+    assert "ENOSPC" in result.stderr
+    assert sum(path.stat().st_size for path in sandbox.workspace.rglob("*")) <= 100_000
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cat /etc/passwd",
+        "cat ../etc/passwd",
+        "cat /app/../../etc/passwd",
+        "cat /proc/self/environ",
+        "ln -s /etc/passwd l && cat l",
+        "ln -s ../../../etc l && cat l/passwd",
+        "cat {secret}",
+        "ls {secret}",
+        "echo x > {secret}",
+        "echo x > /etc/x",
+        "cp a.csv /usr/x",
+        "cat .wasm-kernel/*",
+    ],
+)
+def test_a_script_reaches_nothing_outside(shell: BaseSandbox, tmp_path: Path, script: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    result = said(shell, f"!{script.format(secret=secret)}")
+    assert result.stdout == ""
+    assert result.stderr
+    assert secret.read_text() == "secret"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ":(){ :|:& };:",
+        "f() { f; }; f",
+        "x=a; while true; do x=$x$x; done",
+        "jq -n '[range(1e9)]'",
+    ],
+)
+def test_a_script_without_an_end_ends(shell: BaseSandbox, script: str) -> None:
+    result = said(shell, f"kept = 1\n!{script}")
+    assert result.stderr
+    assert said(shell, "!echo on; ls c.txt").stdout == "on\nc.txt\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "while true; do :; done",
+        "sleep 1000",
+        "awk 'BEGIN {while (1) ;}'",
+        "python -c 'while True: pass'",
+        "python -c 'import os; os.system(\"while true; do :; done\")'",
+    ],
+)
+def test_an_interrupt_ends_a_script(shell: BaseSandbox, script: str) -> None:
+    code = f"kept = 'before'\nprint('begun')\n!{script}"
+    result = Victim(shell).run(code, interrupt="begun")
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    assert said(shell, "kept\n").outputs[0].data["text/plain"] == "'before'"
+    assert said(shell, "!echo on").stdout == "on\n"
+
+
+def test_the_time_of_a_cell_is_that_of_its_script(opened: Opening) -> None:
+    sandbox = opened(cell_timeout=1)
+    error = sandbox.execute("!while true; do :; done").error
+    assert error is not None
+    assert error.ename == "CellTimeout"
+    assert said(sandbox, "!echo on").stdout == "on\n"
+
+
+def test_a_script_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(fuel_budget=10**9)
+    with create_sandbox(workspace=tmp_path, policy=policy) as sandbox:
+        little, more = (sandbox.execute(f"!seq {n} | wc -l").fuel_consumed or 0 for n in (1, 999))
+        assert more > little + 10**6
+        error = sandbox.execute("!while true; do :; done").error
+        assert error is not None
+        assert error.ename == "OutOfFuel"
+        assert said(sandbox, "!echo on").stdout == "on\n"
+
+
+def test_scripts_of_programs_of_scripts_have_an_end(shell: BaseSandbox) -> None:
+    said(shell, "open('r.py', 'w').write(\"import os; print('on'); os.system('python r.py')\")")
+    result = said(shell, "!python r.py")
+    assert "too many scripts" in result.stderr
+    assert 5 < result.stdout.count("on") < 10
+    assert said(shell, "!echo on").stdout == "on\n"
+
+
+def test_too_much_output_is_an_error_of_the_cell(shell: BaseSandbox) -> None:
+    error = shell.execute("!python -c 'print(\"x\" * 100_000_000)' | wc -c").error
+    assert error is not None
+    assert "no room for the output" in error.evalue
+    assert said(shell, "!echo on").stdout == "on\n"
