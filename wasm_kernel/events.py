@@ -52,8 +52,9 @@ FILE_PUBLISHED = "session.file.published"  # session_id, path: copied beside the
 FUNCTION_CALLED = "function.called"  # function, outcome, duration, argument_bytes, result_bytes,
 #                                      session_id: a cell called a function of its program
 
-NETWORK_REQUEST = "network.request"  # method, host, path, status, size, duration, session_id: a
-#                                      cell's request, without its query; status 0 if none came
+NETWORK_REQUEST = "network.request"  # method, host, path, status, size, duration, placeholder,
+#                                      session_id: a cell's request, without its query; status 0 if
+#                                      none came, placeholder if it held one that was not replaced
 
 METADATA_FAILED = "session.metadata.failed"  # session_id, error
 METADATA_CORRUPTED = "session.metadata.corrupted"  # session_id, error

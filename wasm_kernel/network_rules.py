@@ -21,6 +21,7 @@ SCHEMES = {"http": 80, "https": 443}
 _MIB = 1024 * 1024
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _FORM = "takes https://HOST/PATH, HOST, !HOST, or a table with host, not {!r}"
 
@@ -39,6 +40,9 @@ class NetworkRule:
             for `/database`.
         addresses: Addresses and networks, such as `10.0.0.0/8`, that the name may lead to although
             they are not public. An address as the host stands for itself.
+        secrets: The names of variables in the environment of the sandbox's owner. Cells see a
+            placeholder in `os.environ`; in the headers of requests under this rule it is replaced
+            by the value. Only rules for `https` alone may have some.
         request_bytes: The bytes of one request and its answer together.
         session_bytes: The bytes of all requests of a session.
         requests_a_minute: The requests of a session in a minute.
@@ -55,13 +59,14 @@ class NetworkRule:
     methods: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     request_bytes: int = 1024 * _MIB
     session_bytes: int = 16 * 1024 * _MIB
     requests_a_minute: int = 600
     seconds: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("schemes", "ports", "methods", "paths", "addresses"):
+        for name in ("schemes", "ports", "methods", "paths", "addresses", "secrets"):
             given = getattr(self, name)
             if not isinstance(given, list | tuple):
                 raise PolicyError("network", f"has {name} that are no list, but {given!r}")
@@ -74,6 +79,8 @@ class NetworkRule:
                 raise PolicyError("network", f"has {wrong[0]!r} among the {name} of {self.host}")
         if not self.schemes:
             object.__setattr__(self, "schemes", tuple(SCHEMES) if self.deny else ("https",))
+        if self.secrets and (self.deny or self.schemes != ("https",)):
+            raise PolicyError("network", f"has secrets for {self.host}, but not for https alone")
         for name in ("request_bytes", "session_bytes", "requests_a_minute", "seconds"):
             value = getattr(self, name)
             kinds = int | float if name == "seconds" else int
@@ -122,6 +129,11 @@ class NetworkRule:
             ports=() if port is None else (port,),
             paths=(parts.path,) if parts.path.strip("/") else (),
         )
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """The variables of the guest that stand for secrets."""
+        return {each: placeholder(each) for each in self.secrets}
 
     @property
     def table(self) -> dict[str, Any]:
@@ -178,6 +190,11 @@ def plain_host(host: str) -> str:
     return host
 
 
+def placeholder(secret: str) -> str:
+    """Returns the text that stands for a secret in a cell."""
+    return f"wasm-kernel-secret-{secret}."
+
+
 def is_address(host: str) -> bool:
     """Returns whether a host is an address, and not a name."""
     try:
@@ -223,5 +240,6 @@ _CHECKS: Mapping[str, Any] = {
     "methods": lambda each: isinstance(each, str) and _METHOD.fullmatch(each),
     "paths": lambda each: isinstance(each, str) and each.startswith("/"),
     "addresses": _is_network,
+    "secrets": lambda each: isinstance(each, str) and _VARIABLE.fullmatch(each),
 }
 Rules = Sequence[NetworkRule]

@@ -342,6 +342,14 @@ class ExecutionPolicy:
         return replace(self, door=door)
 
     @property
+    def guest_env(self) -> dict[str, str]:
+        """The environment variables of the guest, with placeholders of the network's secrets."""
+        found = dict(self.env)
+        for rule in self.network:
+            found |= rule.placeholders
+        return found
+
+    @property
     def metered(self) -> bool:
         """True if the guest's code counts fuel."""
         return self.fuel_budget is not None

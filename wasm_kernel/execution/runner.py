@@ -446,7 +446,7 @@ class GuestRunner:
             guest.reseed()
         request = {
             "op": "start",
-            "env": dict(self.policy.env),
+            "env": self.policy.guest_env,
             "functions": as_request(self.commands.functions),
             "execution_count": self.next_count,
             "fresh": fresh,

@@ -14,6 +14,7 @@ import httpcore
 from wasm_kernel.errors import describe
 from wasm_kernel.network.judge import Judge
 from wasm_kernel.network.request import BadRequest, RequestHead, RequestReader, answer_headers
+from wasm_kernel.network.secrets import Headers, RequestSecrets, has_placeholder
 from wasm_kernel.network.upstream import Upstream
 from wasm_kernel.network_rules import NetworkRule
 
@@ -143,8 +144,10 @@ class Connection:
         rule = self._judge.request(self._scheme, self._host, self._port, head.method, head.target)
         if self._reader.waits_for_go:
             await self._put(h11.InformationalResponse(status_code=100, headers=[]))
-        self._exchange = _Exchange(head, rule)
-        self._exchange.task = asyncio.create_task(self._run(self._exchange))
+        exchange = _Exchange(head, rule)
+        exchange.headers = exchange.secrets.fill(head.headers)
+        exchange.task = asyncio.create_task(self._run(exchange))
+        self._exchange = exchange
 
     async def _run(self, exchange: _Exchange) -> None:
         """Makes a request anew, and passes its answer on."""
@@ -170,6 +173,7 @@ class Connection:
                 status=exchange.status,
                 size=exchange.size,
                 duration=time.monotonic() - exchange.began,
+                placeholder=has_placeholder(exchange.headers) or None,
             )
 
     async def _pass_on(self, exchange: _Exchange) -> None:
@@ -178,19 +182,21 @@ class Connection:
             scheme=self._scheme, host=self._host, port=self._port, target=head.target
         )
         content = self._content(exchange)
-        request = httpcore.Request(head.method, url, headers=head.headers, content=content)
+        request = httpcore.Request(head.method, url, headers=exchange.headers, content=content)
         response = await self._upstream.request(request)
         try:
             exchange.status = response.status
             has_body = head.method != "HEAD" and response.status not in _WITHOUT_BODY
             headers = answer_headers(response.headers, has_body=has_body)
+            headers = exchange.secrets.hide_in(headers)
             reason = response.extensions.get("reason_phrase", b"")
             await self._put(
                 h11.Response(status_code=response.status, headers=headers, reason=reason)
             )
             async for part in response.aiter_stream():
                 self._count(exchange, len(part))
-                await self._put(h11.Data(data=part))
+                await self._put(h11.Data(data=exchange.secrets.hide(part)))
+            await self._put(h11.Data(data=exchange.secrets.hide(b"", is_last=True)))
             await self._put(h11.EndOfMessage())
         finally:
             await response.aclose()
@@ -233,6 +239,8 @@ class _Exchange:
 
     def __init__(self, head: RequestHead, rule: NetworkRule) -> None:
         self.head, self.rule = head, rule
+        self.headers: Headers = []
+        self.secrets = RequestSecrets(rule.secrets)
         self.parts: asyncio.Queue[bytes | None] = asyncio.Queue(_PARTS_MOST)
         self.status, self.size = 0, 0
         self.began = time.monotonic()
