@@ -21,6 +21,13 @@ while True:
     except BaseException: pass
 """
 TEN = [f"x = {number}" for number in range(1, 11)]
+REOPEN = """async () => {
+    const widget = jupyterapp.shell.currentWidget;
+    const path = widget.context.path;
+    await widget.context.save();
+    widget.dispose();
+    await jupyterapp.commands.execute('docmanager:open', {path});
+}"""
 THEME = "theme => jupyterapp.commands.execute('apputils:change-theme', {theme})"
 
 
@@ -303,3 +310,30 @@ def test_the_magic_opens_the_panel_and_prints_the_tree(wide: Lab, server: Server
     wide.run(1)
     panel.region.wait_for()
     assert "m = 1" in wide.output(1).inner_text()
+
+
+def test_marks_outlive_the_page_and_names_a_restart(wide: Lab, server: Server) -> None:
+    wide.open(server.notebook("reopened", ["r = 1", "r = 2", "r"]))
+    panel = Panel(wide)
+    panel.show()
+    wide.run(0)
+    panel.here("[1]")
+    panel.press("Name checkpoint")
+    in_dialog(wide, "Save", "first")
+    wide.run(1)
+    panel.here("[2]")
+    wide.command("wasm-kernel:undo")
+    panel.here("[1]")
+    wide.page.evaluate(REOPEN)
+    wide.ready()
+    panel.here("[1]")
+    assert panel.marks() == [1]
+    wide.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    panel.here("start")
+    wide.idle()
+    assert panel.marks() == []
+    panel.press("Bring the variables back as they were at a named")
+    in_dialog(wide, "Restore")
+    panel.state("earlier r = 1, here").wait_for()
+    wide.run(2)
+    assert "1" in wide.output(2).inner_text()

@@ -12,6 +12,7 @@ import itertools
 import sys
 import types
 import zlib
+from collections import deque
 from typing import Any
 
 _NAMES_MOST = 300  # the newest
@@ -19,7 +20,8 @@ _OBJECTS_MOST = 3_000  # that are looked at, of all variables together
 _OBJECTS_LEAST = 20  # of each variable
 _STEPS = (20, 100, 500)  # objects after which a trace is taken
 _CHARACTERS_MOST = 60
-_BYTES_MOST = 128 * 1024  # of the beginning of an array, and of its end
+_BYTES_MOST = 1024 * 1024  # of a text or an array; of the n-th object, an n-th of that
+_BYTES_LEAST = 64
 _BITS_MOST = 256
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: such a type may have been made by a cell
 
@@ -27,7 +29,7 @@ _name_of = type.__dict__["__name__"].__get__
 _flags_of = type.__dict__["__flags__"].__get__
 _numbers = frozenset({type(None), bool, int, float, complex})
 _texts = frozenset({str, bytes})
-_containers = frozenset({list, tuple, set, frozenset, dict})
+_containers = frozenset({list, tuple, set, frozenset, dict, deque})
 _apart = frozenset({type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType})
 
 
@@ -96,7 +98,7 @@ def _measured(value: Any, most: int) -> tuple[int, list[int], bool]:
         if id(each) not in seen:
             seen.add(id(each))
             size += _size(each, kind)
-            trace = hash((trace, _mark(each, kind)))
+            trace = hash((trace, _mark(each, kind, max(_BYTES_LEAST, _BYTES_MOST // (count + 1)))))
             if kind not in _apart and not issubclass(kind, type):
                 queue += itertools.islice(_held(each, kind), most + 1 - len(queue))
     return size, [*traces, trace], True
@@ -110,27 +112,30 @@ def _size(value: Any, kind: type) -> int:
     return sys.getsizeof(value, 0)
 
 
-def _mark(value: Any, kind: type) -> Any:
-    """Returns what tells an object from another one, without what it holds."""
+def _mark(value: Any, kind: type, most: int) -> Any:
+    """Returns what tells an object from another one, without what it holds.
+
+    `most` bytes of a text or an array are looked at, half of them at its end.
+    """
     if kind is int:
-        return value if value.bit_length() < _BYTES_MOST else value.bit_length()
+        return value if value.bit_length() < most else value.bit_length()
     if kind in _numbers:
         return repr(value)
     if kind in _texts:
-        return len(value), value[:_BYTES_MOST], value[-_BYTES_MOST:]
+        return len(value), value[: most // 2], value[-(most // 2) :]
     if kind in _containers:
         return len(value)
     if _is_array(kind):
-        return _array_mark(value)
+        return _array_mark(value, most // 2)
     return id(value)
 
 
-def _array_mark(value: Any) -> Any:
+def _array_mark(value: Any, most: int) -> Any:
     try:
         data = memoryview(value).cast("B")
     except (TypeError, ValueError, BufferError):  # such as a slice with steps, or of objects
         return id(value)
-    return len(data), zlib.crc32(data[:_BYTES_MOST]), zlib.crc32(data[-_BYTES_MOST:])
+    return len(data), zlib.crc32(data[:most]), zlib.crc32(data[-most:])
 
 
 def _held(value: Any, kind: type) -> Any:
