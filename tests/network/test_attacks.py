@@ -203,6 +203,7 @@ def test_headers_for_the_next_hop_are_not_passed_on(rule: NetworkRule, http: Ser
     "target",
     [
         *("/data/../admin", "/data/%2e%2e/admin", "/data/.%2E/admin", "/data%2f..%2fadmin"),
+        "/data/%252e%252e/admin",
         *("/data/..\\admin", "/data/%5c../admin", "//admin", "/data//../admin", "/database"),
         *("/Data/a", "/data;/../admin", "/data/%00", "/%64ata/../x", "/"),
     ],
@@ -215,7 +216,7 @@ def test_a_rule_with_a_path_is_for_that_path_alone(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["/admin", "/%61dmin/x", "/a/../admin", "//admin", "/x%2f..%2fadmin"]
+    "target", ["/admin", "/%61dmin/x", "/a/../admin", "//admin", "/x%2f..%2fadmin", "/%2561dmin"]
 )
 def test_a_denied_path_wins(target: str) -> None:
     deny = NetworkRule("a.org", deny=True, paths=("/admin",))

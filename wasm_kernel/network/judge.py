@@ -122,9 +122,10 @@ def plain_path(target: str) -> str:
     """Returns the path that a server sees in a request's target; empty if servers may differ."""
     raw = target.partition("?")[0]
     path = unquote(raw)
+    is_twice = unquote(path) != path  # some servers decode a path once more
     is_clear = "%2f" not in raw.lower() and not {"\\", "\0", "#", ";", "\ufffd"} & set(path)
     segments = path.split("/")[1:]
-    if is_clear and not {".", ".."} & set(segments) and "" not in segments[:-1]:
+    if is_clear and not is_twice and not {".", ".."} & set(segments) and "" not in segments[:-1]:
         return path
     return ""
 
