@@ -115,7 +115,9 @@ export class SessionFolder {
   }
 
   async rm(path, options) {
-    rm(this.#at(path), options);
+    const target = this.#at(path);
+    if (!options?.recursive && exists(target) && lstat(target).isDirectory()) return fileCall("rmdir", [target]);
+    rm(target, options);
   }
 
   async cp(from, to, options) {

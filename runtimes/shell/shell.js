@@ -5,7 +5,7 @@
 // at the end of its script.
 
 import "wasm-kernel:environment";
-import { Bash, InMemoryFs, MountableFs, defineCommand, getCommandNames } from "just-bash";
+import { Bash, InMemoryFs, MountableFs, defineCommand } from "just-bash";
 import { send } from "wasm-kernel:host";
 import { SessionFolder } from "wasm-kernel:folders";
 import { nextDue, takeDue } from "wasm-kernel:timers";
@@ -51,13 +51,43 @@ const list = defineCommand("ls", async (args, context) => {
   return all;
 });
 
+/** Takes values that stand in the same word as their option, such as `-n1` and `-I{}`. */
+const repeat = defineCommand("xargs", async (args, context) => {
+  const words = [];
+  let ours = true; // until the command, whose words stay
+  while (args.length > 0) {
+    const word = args.shift(), found = ours && /^(-[InPLd])(.+)$/.exec(word);
+    if (found) words.push(found[1], found[2]);
+    else words.push(word);
+    if (ours && /^-[InPLd]$/.test(word) && args.length > 0) words.push(args.shift());
+    else if (!word.startsWith("-")) ours = false;
+  }
+  return context.origCommand(words);
+});
+
+const realPath = defineCommand("realpath", async (args, context) => {
+  const result = { stdout: "", stderr: "", exitCode: 0 };
+  for (const name of args) {
+    try {
+      result.stdout += `${await context.fs.realpath(context.fs.resolvePath(context.cwd, name))}\n`;
+    } catch {
+      result.stderr += `realpath: ${name}: No such file or directory\n`;
+      result.exitCode = 1;
+    }
+  }
+  return result;
+});
+
+/** Takes the place of a command of just-bash's that needs what is not here. */
+const missing = (name) =>
+  defineCommand(name, async () => ({ stdout: "", stderr: `bash: ${name}: command not found\n`, exitCode: 127 }));
+
 const base = new InMemoryFs({ "/dev/null": new Uint8Array(0) });
 const files = new MountableFs({ base });
 const bash = new Bash({
   fs: files,
   cwd: "/",
-  commands: getCommandNames().filter((name) => !BY_PYTHON.includes(name) && !LEFT_OUT.includes(name)),
-  customCommands: [list, ...BY_PYTHON.map(byPython)],
+  customCommands: [list, repeat, realPath, ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing)],
   executionLimits: Object.fromEntries(UNLIMITED.map((name) => [name, Number.MAX_SAFE_INTEGER])),
   defenseInDepth: false, // the sandbox itself is the defence
 });

@@ -42,6 +42,9 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
             "!mkdir -p d/e; ln -s ../a.csv d/l; cat d/l; readlink d/l; ls d",
             "a.csv\n../a.csv\ne\nl\n",
         ),
+        ("!mkdir x; rmdir x; ls x 2> /dev/null; realpath a.csv", "/app/a.csv\n"),
+        ("!seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}", "- 1\n- 2\n- 3\nn1\nn2\n"),
+        ("!timeout 0.1 sleep 5; echo $?", "124\n"),
         ("%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd", "/tmp\n/app\n/app\n"),
         ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),
         ("%%bash\nx=1\nfor i in 1 2 3; do\n  x=$((x + i))\ndone\necho $x", "7\n"),
@@ -95,6 +98,31 @@ def test_python_in_a_script_is_a_program_of_its_own(
 ) -> None:
     result = said(shell, code)
     assert (result.stdout, result.stderr) == (output, "")
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        ("!tar czf x.tgz *.csv && rm *.csv && tar xvf x.tgz && cat b.csv", "a.csv\nb.csv\nb.csv\n"),
+        ("!tar -c c.txt | tar -t", "c.txt\n"),
+        ("!mkdir d; cp a.csv d; tar cf x.tar d; tar tf x.tar", "d/\nd/a.csv\n"),
+        (
+            "!mkdir d; cp a.csv d; tar cf x d; rm *.csv; tar xf x --strip-components=1; cat a.csv",
+            "a.csv\n",
+        ),
+        ("!zip -qr x.zip a.csv c.txt; rm a.csv; unzip -q x.zip; cat a.csv", "a.csv\n"),
+        ("!gzip a.csv; ls a*; zcat a.csv.gz; gunzip a.csv.gz; ls a*", "a.csv.gz\na.csv\na.csv\n"),
+        ("!echo packed | gzip -c | gzip -dc", "packed\n"),
+    ],
+)
+def test_archives_are_packed_and_unpacked(shell: BaseSandbox, code: str, output: str) -> None:
+    result = said(shell, code)
+    assert (result.stdout, result.stderr) == (output, "")
+
+
+def test_an_archive_that_is_none_is_told_in_words(shell: BaseSandbox) -> None:
+    told = said(shell, "!unzip a.csv; tar xf missing; gunzip < a.csv").stderr.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["unzip", "tar", "gunzip"]
 
 
 def test_a_program_reads_its_modules_anew(shell: BaseSandbox) -> None:
@@ -237,6 +265,14 @@ def test_a_script_burns_the_fuel_of_its_cell(warm_metered: None, tmp_path: Path)
         assert error is not None
         assert error.ename == "OutOfFuel"
         assert said(sandbox, "!echo on").stdout == "on\n"
+
+
+@pytest.mark.parametrize("depth", [-1, 0, 1, 2**70])
+def test_a_result_that_no_script_waits_for_is_refused(shell: BaseSandbox, depth: int) -> None:
+    request = f'{{"op": "result", "depth": {depth}, "stdout": "", "stderr": "", "exitCode": 0}}'
+    told = said(shell, f"import _host\nprint(_host.call(b'\\1{request}').decode())")
+    assert '"exitCode":126' in told.stdout
+    assert said(shell, "!echo on").stdout == "on\n"
 
 
 def test_scripts_of_programs_of_scripts_have_an_end(shell: BaseSandbox) -> None:

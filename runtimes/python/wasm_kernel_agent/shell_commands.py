@@ -43,6 +43,10 @@ class Finished:
     status: int
 
 
+class Usage(Exception):
+    """A program was called in a way that it does not know, or can't do; `str()` says why."""
+
+
 class Kept(io.BytesIO):
     """Bytes that are there after a program has closed them."""
 

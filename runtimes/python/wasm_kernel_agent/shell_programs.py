@@ -11,21 +11,17 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel_agent.shell_commands import Kept
+from wasm_kernel_agent.shell_commands import Kept, Usage
 
 _SESSION = ("/app/", "/tmp/", "/notebook/")
 _PLAIN_FLAGS = ("-u", "-B", "-s", "-E", "-I", "-O", "-OO", "-q", "-S", "-b")
 _PAIRED_FLAGS = ("-W", "-X")
 _PIP_LISTS = ("list", "freeze", "show")
 _NO_PIP = "packages are not installed by a script. Use %pip on a line of its own in the cell.\n"
-
-
-class Usage(Exception):
-    """A program was called in a way that it does not know; `str()` says why."""
 
 
 class _Streams:
@@ -50,7 +46,7 @@ def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
     streams = _Streams(asked["stdin"].encode("latin1", "replace"))
     with _as_process(streams, asked["cwd"], asked["env"], [name, *words]):
         try:
-            _PROGRAMS[name](words)
+            _run(name, words)
             status = 0
         except SystemExit as end:
             status = _status_of(end, streams)
@@ -182,7 +178,12 @@ def _pip(words: list[str]) -> None:
     get_ipython().run_line_magic("pip", " ".join(words))
 
 
-_PROGRAMS: dict[str, Callable[[list[str]], None]] = {
-    **dict.fromkeys(("python", "python3"), _python),
-    **dict.fromkeys(("pip", "pip3"), _pip),
-}
+def _run(name: str, words: list[str]) -> None:
+    if name in ("python", "python3"):
+        _python(words)
+    elif name in ("pip", "pip3"):
+        _pip(words)
+    else:
+        from wasm_kernel_agent import shell_archives
+
+        shell_archives.PROGRAMS[name](words)

@@ -9,10 +9,10 @@ has run the program, which may ask for further scripts.
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.flavours import UNCHECKED
@@ -42,10 +42,13 @@ class _Frame(Struct, frozen=True):
 _op = msgspec.json.Decoder(_Frame)
 
 
+Depth = Annotated[int, Meta(ge=0, le=_MOST_SHELLS)]
+
+
 class _Script(Struct, frozen=True, tag_field="op", tag="script"):
     """A guest's request to run a script, while `depth` others wait for programs."""
 
-    depth: int
+    depth: Depth
     script: str
     cwd: str
     env: dict[str, str]
@@ -55,7 +58,7 @@ class _Script(Struct, frozen=True, tag_field="op", tag="script"):
 class _Result(Struct, frozen=True, tag_field="op", tag="result"):
     """The result of a program, which lets the last of `depth` waiting scripts go on."""
 
-    depth: int
+    depth: Depth
     stdout: str
     stderr: str
     exitCode: int  # noqa: N815 - just-bash's name
@@ -146,8 +149,11 @@ class Shells:
             return _failed(str(problem))
 
     def _run(self, asked: _Script | _Result) -> bytes:
-        if len(self._waiting) < asked.depth or len(self._waiting) >= _MOST_SHELLS:
+        goes_on = isinstance(asked, _Result)
+        if len(self._waiting) != asked.depth or asked.depth >= _MOST_SHELLS + goes_on:
             return _failed(_TOO_DEEP)
+        if goes_on and not self._waiting:
+            return _failed("no script waits for a program")
         request = msgspec.to_builtins(asked)
         if isinstance(asked, _Script):
             shell, request["folders"] = self._opened(), self._folders()
@@ -190,7 +196,7 @@ class Shells:
 
     def _close_from(self, depth: int) -> None:
         """Closes the shells whose scripts were given up, as when a program was interrupted."""
-        while len(self._waiting) > max(0, depth):
+        while len(self._waiting) > depth:
             self._waiting.pop().close()
 
     def close(self) -> None:

@@ -195,8 +195,8 @@ class HostChannel:
 
         return {("host", "call"): call}
 
-    def close(self) -> None:
-        """Closes the shells that are left. Safe to call twice."""
+    def end_turn(self) -> None:
+        """Closes shells whose scripts were given up, as when the cell was interrupted."""
         if self._shells is not None:
             self._shells.close()
 
@@ -249,7 +249,11 @@ class PythonGuest:
                 self.instance.memory.write(at, source)
             except OutOfBounds:
                 raise GuestCrashed("a broken allocator") from None
-            return self.instance.call("turn", at, len(source)) == 0
+            try:
+                return self.instance.call("turn", at, len(source)) == 0
+            finally:
+                if self._channel is not None:
+                    self._channel.end_turn()
 
     def reseed(self) -> None:
         """Reseeds SQL's `random()`, so that no other guest has the same numbers."""
@@ -257,8 +261,6 @@ class PythonGuest:
 
     def close(self) -> None:
         """Closes its files and its instance. Safe to call twice."""
-        if self._channel is not None:
-            self._channel.close()
         self.files.close()
         self.instance.close()
 
