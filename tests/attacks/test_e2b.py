@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
+from asyncio import Future
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from starlette.types import Message
 
 from tests.e2b.conftest import COMMAND, Api, SandboxOf, ann, bob, server
 from tests.mcp.clients import HttpServer, server_environment, serving
 from tests.peak import Peak
+from wasm_kernel import ExecutionPolicy
+from wasm_kernel.frontends.e2b.app import SandboxApi
+from wasm_kernel.frontends.http.host_work import HostWork
+from wasm_kernel.frontends.http.limits import BURST, ClientLimits
+from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.http.serving import Address
+from wasm_kernel.service.service import AsyncService
 
 __all__ = ["ann", "bob", "server"]
 MIB = 1024 * 1024
@@ -55,6 +67,8 @@ def test_large_and_strange_requests_are_refused(ann: Api) -> None:
     sandbox = ann.made()
     assert sandbox.call("POST", "/files?path=a", b"x" * (33 * MIB)).status == 413
     assert sandbox.call("POST", "/execute", {"code": "x" * (17 * MIB)}).status == 413
+    told = {"templateID": "base", "metadata": dict.fromkeys("abc", "x" * 30_000)}
+    assert ann.call("POST", "/v2/sandboxes", told).status == 413
     many = json.dumps({"code": "1", "x": [0] * 20_000}).encode()
     assert sandbox.call("POST", "/execute", many).status == 413
     deep = b'{"code":' + b"[" * 9_000 + b"]" * 9_000 + b"}"
@@ -118,3 +132,26 @@ def test_a_web_page_reaches_no_server_without_tokens(warm: None, tmp_path: Path)
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
             assert one.call("POST", "/v2/sandboxes", body, headers).status in (403, 421)
             assert sandbox.call("POST", "/execute", {"code": "1"}, headers).status in (403, 421)
+
+
+def test_without_tokens_another_key_makes_no_other_client() -> None:
+    async def never() -> AsyncService:
+        raise AssertionError
+
+    address, clients = Address("127.0.0.1", 1), ClientLimits(None, Metrics())
+    app = SandboxApi(never, ExecutionPolicy(), HostWork(), address, clients)
+    found: Counter[int] = Counter()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            found[message["status"]] += 1
+
+    async def attack() -> None:
+        for number in range(int(BURST) + 50):
+            headers = [(b"host", b"127.0.0.1"), (b"x-api-key", b"%d" % number)]
+            scope = {"type": "http", "method": "GET", "path": "/sandboxes", "headers": headers}
+            await app({**scope, "query_string": b"", "client": ("1", 1)}, Future, send)
+
+    asyncio.run(attack())
+    assert found[200] >= BURST
+    assert found[429] > 0

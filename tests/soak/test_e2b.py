@@ -81,12 +81,24 @@ def run(server: HttpServer, folder: Path, *command: str) -> str:
     return ended.stdout
 
 
+def installed(folder: Path, *packages: str) -> str:
+    """Returns the Python of a new environment with the clients and other packages."""
+    python = str(folder / "venv" / "bin" / "python")
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    needed = ["e2b>=2.63,<3", "e2b-code-interpreter>=2.11,<3", *packages]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *needed], check=True)
+    return python
+
+
 def test_the_clients_of_python(server: HttpServer, tmp_path: Path) -> None:
-    python = str(tmp_path / "venv" / "bin" / "python")
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    packages = ["e2b>=2.63,<3", "e2b-code-interpreter>=2.11,<3"]
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    python = installed(tmp_path)
     assert run(server, tmp_path, python, str(CLIENTS / "e2b_client.py")) == PYTHON
+
+
+def test_the_executor_of_smolagents(server: HttpServer, tmp_path: Path) -> None:
+    python = installed(tmp_path, "smolagents>=1.26,<2", "python-dotenv")
+    said = run(server, tmp_path, python, str(CLIENTS / "e2b_agent.py"))
+    assert said == "answer: {'sum': 3, 'price': 3}\nTrue True\n"
 
 
 def test_the_client_of_npm(server: HttpServer, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from wasm_kernel.frontends.http.limits import (
 from wasm_kernel.frontends.http.serving import Address
 from wasm_kernel.linux.channel import marks_in
 from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.result import readable
 from wasm_kernel.service.service import AsyncService
 
 _JSON_BYTES, _JSON_VALUES = 16 * MIB, 10_000
@@ -115,12 +116,12 @@ class SandboxApi:
         try:
             if operation.plane is Plane.CONTROL:
                 call.caller = self._caller(request)
-                client = call.caller.credential
+                client = self._client(call.caller)
             elif operation.plane is not Plane.OPEN:
                 name = request.headers.get("e2b-sandbox-id", "")
                 tokens = [request.headers.get(each, "") for each in _TOKENS]
                 call.sandbox = self._sandboxes.running(name, tokens)
-                client = call.sandbox.caller.credential
+                client = self._client(call.sandbox.caller)
         finally:
             self._clients.count(client)
         call.lease = lease = self._clients.lease(client)
@@ -131,6 +132,10 @@ class SandboxApi:
             await response(request.scope, request.receive, send)
         finally:
             lease.end()
+
+    def _client(self, caller: Caller) -> str:
+        """Returns the name that limits count by; a key that nothing checks is no name."""
+        return caller.owner if self._clients.tokens is None else caller.credential
 
     def _caller(self, request: Request) -> Caller:
         """Returns the client that makes a call about sandboxes; raises `Refusal`."""
@@ -154,7 +159,10 @@ async def _body(operation: Operation, lease: MemoryLease, request: Request) -> A
         return None
     is_upload = operation.body is bytearray
     most = FILE_BYTES + SMALL_BYTES if is_upload else _JSON_BYTES
-    large = too_large() if is_upload else Refusal(413, "request_bytes", "A request has 16 MiB.")
+    if operation.plane is Plane.CONTROL:
+        most = SMALL_BYTES  # a sandbox keeps its metadata
+    words = f"A request like this may have {readable(most)}."
+    large = too_large() if is_upload else Refusal(413, "request_bytes", words)
     content = await read_body(lease, request.headers, request.receive, large, most, to_the_end=True)
     if is_upload:
         return content
@@ -183,7 +191,7 @@ def _refusal_of(problem: Exception) -> Refusal | None:
             status, limit = _OF_LIMITS.get(problem.limit, 503), problem.limit
         case SandboxClosed():
             status, words = 502, f"{GONE.format(name='')}: {problem}"
-        case msgspec.DecodeError() | UnicodeDecodeError() | RecursionError():
+        case msgspec.DecodeError() | UnicodeError() | RecursionError():
             status, words = 400, f"The request can't be read: {problem}"
         case WasmKernelError():
             status = 400 if isinstance(problem, ValueError) else 500

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import posixpath
 import stat
@@ -32,7 +33,7 @@ from wasm_kernel.wasi_files.preopens import Preopens
 
 FILE_BYTES = 32 * MIB
 """The most bytes of a file in one request or answer."""
-FILES_MOST = 1_000
+FILES_MOST = 100
 """The most files in one request."""
 HOME = "/home/user"
 """The home folder in E2B's sandboxes: the clients' paths in it are paths in `/app`."""
@@ -40,6 +41,7 @@ _OPEN_FILES = 16
 _GZIP = 31  # what zlib calls the format of gzip, with its largest window
 _LEVELS_MOST = 100
 _YEAR_9999 = 253_370_764_800  # in seconds since 1970; cells can set any time
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it tells of each broken upload
 _KINDS = {stat.S_IFDIR: "FILE_TYPE_DIRECTORY", stat.S_IFREG: "FILE_TYPE_FILE"}
 _LINK = "FILE_TYPE_SYMLINK"
 

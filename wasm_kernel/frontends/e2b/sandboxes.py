@@ -21,13 +21,14 @@ from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.service.async_session import AsyncSession
+from wasm_kernel.service.async_session import AsyncSession, on_thread
 from wasm_kernel.service.service import AsyncService
 
 GONE = "The sandbox {name} was not found"
 """The words by which the clients know that a sandbox was killed, paused, or met its time-out."""
 _KILLED, _TIMED_OUT = "The sandbox was killed.", "The sandbox has met its time-out."
 _BUSY = "A cell runs in this sandbox, so it can't be paused now. Nothing was changed."
+_POLL_SECONDS = 0.1
 _LANGUAGES = {
     "python": RuntimeType.PYTHON,
     "javascript": RuntimeType.JAVASCRIPT,
@@ -231,8 +232,11 @@ class Sandboxes:
     async def _end(self, sandbox: Sandbox) -> None:
         with contextlib.suppress(WasmKernelError, OSError):
             if sandbox.asked.auto_pause:
-                for each in sandbox.contexts.values():
-                    await each.session.interrupt()
+                sandbox.is_paused = True  # so that no further cells come
+                while sandbox.is_busy:
+                    for each in sandbox.contexts.values():
+                        await each.session.interrupt()
+                    await asyncio.sleep(_POLL_SECONDS)
                 await self._pause(sandbox, memory=sandbox.asked.auto_pause_memory)
             else:
                 await self.kill(sandbox, _TIMED_OUT)
@@ -255,7 +259,7 @@ class Sandboxes:
         sandbox.is_paused = True
         for each in sandbox.contexts.values():
             if memory:
-                await self.host.work(sandbox.caller, partial(_sleep, each.session))
+                await on_thread(_sleep, each.session)
             else:
                 await each.session.reset()
 
