@@ -16,20 +16,21 @@ class Door(str, Enum):
 
     A text says what happened and what is kept. The advice differs: a program sets a field of
     `ExecutionPolicy`, the user of a kernel one of its traits, the user of `wasm-kernel run` an
-    option, and an agent can set nothing.
+    option, and an agent or a client of E2B's API can set nothing.
     """
 
     PROGRAM = "program"
     KERNEL = "kernel"
     BATCH = "batch"
     AGENT = "agent"
+    SANDBOX = "sandbox"
 
     def raising(self, *settings: str, purpose: str = "to allow more") -> str:
         """Returns a sentence that names the settings which raise a limit.
         It is empty if there are none, or the user of this door can't set them.
         """
         names = [self.name_of(each) for each in settings if each]
-        if not names or (self is Door.AGENT and settings != (CALL_SECONDS,)):
+        if not names or (self.forking and settings != (CALL_SECONDS,)):
             return ""
         return f"Raise {' or '.join(names)} {purpose}."
 
@@ -39,6 +40,11 @@ class Door(str, Enum):
             return BATCH_OPTIONS[setting]
         is_trait = self in (Door.KERNEL, Door.BATCH) and setting != CALL_SECONDS
         return f"WasmKernel.{setting}" if is_trait else setting
+
+    @property
+    def forking(self) -> str:
+        """A sentence on how a client of a server copies a session, whose cells can't; or empty."""
+        return _FORKING.get(self, "")
 
     @property
     def bringing_files(self) -> str:
@@ -56,6 +62,11 @@ _BRINGING_FILES = {
         "cells a folder."
     ),
     Door.AGENT: "write_file brings a file in; list_files shows what is there.",
+    Door.SANDBOX: "files.write of the sandbox brings a file in; its /home/user is /app here.",
+}
+_FORKING = {
+    Door.AGENT: "fork_session copies this one.",
+    Door.SANDBOX: "fork of the sandbox copies this one.",
 }
 BATCH_OPTIONS = {
     "cell_timeout": "--cell-seconds",

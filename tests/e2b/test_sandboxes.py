@@ -75,6 +75,14 @@ def test_contexts_have_their_own_variables(ann: Api) -> None:
     assert own.status == 400
 
 
+def test_errors_advise_what_a_client_can_do(ann: Api) -> None:
+    sandbox = ann.made()
+    (error, _) = sandbox.run("open('/home/user/data.csv')")
+    assert "files.write of the sandbox" in error["traceback"]
+    assert "its /home/user is /app here" in error["traceback"]
+    assert "fork of the sandbox copies" in str(sandbox.run("%fork"))
+
+
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [

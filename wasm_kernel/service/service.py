@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self
 from msgspec.structs import replace
 
 from wasm_kernel.errors import (
-    Door,
     LimitReached,
     SandboxClosed,
     describe,
@@ -387,7 +386,7 @@ class Service(SandboxHome[Sandbox]):
             entry = self._registry.known(parent)
             name, policy, size = request.session_id, entry.sandbox.policy, self._size_of(entry)
             self._check_room(entry.owner, 1, size)
-            is_free = name in self._asked_for and policy.door is not Door.AGENT
+            is_free = name in self._asked_for and not policy.door.forking
             bound = None if is_free else policy
             made = fork_session(self._sessions_root, entry.lineage, bound)(request, task)
             log_fork(self._logger, self._sessions_root, parent, name)

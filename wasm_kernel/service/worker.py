@@ -54,10 +54,7 @@ _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 2.0  # without a message, before unused memory is given back
 _TOO_LARGE = "what the cell shows or says of its error is too large"
 _SHOW_LESS = "Show less at once: write what is long into a file."
-_FORK_BY_TOOL = (
-    "%fork makes a session for a notebook, which no tool would find. None was made. fork_session "
-    "copies this one."
-)
+_NO_FORK = "%fork makes a session for a notebook, which no client would find. None was made."
 _GONE = "the service has ended"
 _LOG_CHARACTERS = 16 * 1024
 
@@ -150,8 +147,8 @@ class _Worker:
             self._serve_kernel(opened, opened.kernel, session, seen_folder)
         elif isinstance(session, Session):
             own = fork_command(self._guest)
-            may_fork = door is not Door.AGENT  # an agent's tools would not find the fork
-            self._guest.commands.add(FORK, own if may_fork else switched_off(_FORK_BY_TOOL))
+            no_fork = f"{_NO_FORK} {door.forking}"
+            self._guest.commands.add(FORK, switched_off(no_fork) if door.forking else own)
 
     def _show_notebook(self, folders: SandboxFolders, opened: Open) -> str:
         """Lets a kernel's cells see its notebook's folder; returns the result in words."""

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError
+from wasm_kernel.errors import Door, LimitReached, SandboxClosed, WasmKernelError
 from wasm_kernel.frontends.e2b import openapi, operations
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
 from wasm_kernel.frontends.e2b.operations import Call, Operation, Plane
@@ -71,7 +71,7 @@ class SandboxApi:
         clients: ClientLimits,
     ) -> None:
         self._clients = clients
-        self._sandboxes = Sandboxes(service, policy, host)
+        self._sandboxes = Sandboxes(service, policy.at(Door.SANDBOX), host)
         is_open = clients.tokens is None  # and must refuse web pages that rebind their names
         self._security = TransportSecurityMiddleware(address.security if is_open else None)
         self._routes = [(Route(each.path, _nothing, methods=[each.method]), each) for each in TABLE]
