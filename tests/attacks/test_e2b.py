@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 import time
 from asyncio import Future
 from collections import Counter
@@ -71,6 +72,10 @@ def test_large_and_strange_requests_are_refused(ann: Api) -> None:
     assert ann.call("POST", "/v2/sandboxes", told).status == 413
     many = json.dumps({"code": "1", "x": [0] * 20_000}).encode()
     assert sandbox.call("POST", "/execute", many).status == 413
+    process = b'{"process": {"cmd": "ls", "args": [%s]}}' % (b'"",' * 20_000 + b'""')
+    start = struct.pack(">BI", 0, len(process)) + process
+    stream = {"Content-Type": "application/connect+json"}
+    assert sandbox.call("POST", "/process.Process/Start", start, stream).status == 413
     deep = b'{"code":' + b"[" * 9_000 + b"]" * 9_000 + b"}"
     assert sandbox.call("POST", "/execute", deep).status == 400
     for path in ("/files?path=" + "a" * 9_000, "/files?path=" + "a/" * 2_500, "/contexts/%2e%2e"):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import struct
 import time
+from base64 import b64decode
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from tests.e2b.conftest import ADMIN, ANN, Api
+from tests.e2b.conftest import ADMIN, ANN, Api, SandboxOf
 from tests.faces import PATIENCE, wait_for
 from tests.mcp.clients import Agents, HttpServer
+
+STREAMS = ("stdout", "stderr")
 
 
 def test_a_sandbox_runs_cells_and_keeps_variables(ann: Api) -> None:
@@ -200,7 +206,6 @@ def test_a_fork_has_the_variables_and_files(ann: Api) -> None:
         {"templateID": "my-image"},
         {"templateID": "base", "mcp": {"a": {}}},
         {"templateID": "base", "volumeMounts": [{"name": "v", "path": "/v"}]},
-        {"templateID": "base", "allow_internet_access": True},
         {"templateID": "base", "network": {"allowOut": ["a.com"]}},
         {"templateID": "base", "envVars": {"A=B": "c"}},
     ],
@@ -212,18 +217,79 @@ def test_a_sandbox_with_what_is_not_here_is_refused(ann: Api, asked: dict[str, A
     assert ann.call("GET", "/v2/sandboxes").json == []
 
 
-def test_commands_and_watching_are_refused_in_words(ann: Api) -> None:
+def command(sandbox: SandboxOf, script: str, **more: Any) -> list[dict[str, Any]]:
+    """Runs a script, and returns the messages of the answer."""
+    process = {"cmd": "/bin/bash", "args": ["-l", "-c", script], **more}
+    content = json.dumps({"process": process}).encode()
+    body = struct.pack(">BI", 0, len(content)) + content
+    headers = {"Content-Type": "application/connect+json"}
+    answer = sandbox.call("POST", "/process.Process/Start", body, headers)
+    assert answer.status == 200, answer.words
+    found, left = [], answer.content
+    while left:
+        size = int.from_bytes(left[1:5], "big")
+        found.append(json.loads(left[5 : 5 + size]))
+        left = left[5 + size :]
+    return found
+
+
+def told(messages: list[dict[str, Any]]) -> tuple[bytes, bytes, int]:
+    """Returns the output, the errors and the status of a command."""
+    events = [each["event"] for each in messages[:-1]]
+    assert "start" in events[0]
+    data = [each["data"] for each in events[1:-1]]
+    texts = [b"".join(b64decode(each.get(name, "")) for each in data) for name in STREAMS]
+    return texts[0], texts[1], events[-1]["end"]["exitCode"]
+
+
+def test_commands_run_in_the_shell_of_the_sandbox(ann: Api) -> None:
+    sandbox = ann.made(envVars={"ONE": "1"})
+    sandbox.upload("b/x.txt", b"1\n2\n")
+    script = "cat b/x.txt | wc -l; echo $ONE $TWO; echo bad >&2; exit 4"
+    assert told(command(sandbox, script, envs={"TWO": "2"})) == (b"2\n1 2\n", b"bad\n", 4)
+    assert told(command(sandbox, "ls", cwd="/home/user/b")) == (b"x.txt\n", b"", 0)
+    quoted = "'\"; import os #"
+    assert told(command(sandbox, 'printf %s "$A"', envs={"A": quoted}))[0] == quoted.encode()
+    assert told(command(sandbox, "sudo ls"))[2] == 127
+    sandbox.run("x = 1")
+    assert sandbox.value("x, In") == "(1, ['', 'x = 1', 'x, In'])"  # commands are no cells
+
+
+def test_a_signal_ends_a_command(ann: Api) -> None:
     sandbox = ann.made()
-    started = sandbox.call(
-        "POST", "/process.Process/Start", b"", {"Content-Type": "application/connect+json"}
-    )
-    assert started.status == 200  # the protocol ends a stream with its error
-    assert b'"unimplemented"' in started.content
-    assert b"run no commands" in started.content
-    listed = sandbox.call("POST", "/process.Process/List", {}, {"Content-Type": "application/json"})
-    assert listed.status == 501
-    assert listed.json["code"] == "unimplemented"
-    assert "can't be watched" in sandbox.files("CreateWatcher", path=".").words
+    sandbox.run("1")
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(command, sandbox, "python -c 'while True: pass'")
+        listed: list[dict[str, int]] = []
+        headers = {"Content-Type": "application/json"}
+
+        def runs() -> bool:
+            listed[:] = sandbox.call("POST", "/process.Process/List", {}, headers).json["processes"]
+            return bool(listed)
+
+        wait_for(runs)
+        ended = {"process": {"pid": listed[0]["pid"]}, "signal": "SIGNAL_SIGKILL"}
+        assert sandbox.call("POST", "/process.Process/SendSignal", ended, headers).status == 200
+        assert told(running.result())[2] == 130
+    gone = sandbox.call("POST", "/process.Process/SendSignal", ended, headers)
+    assert (gone.status, gone.json["code"]) == (404, "not_found")
+
+
+def test_terminals_and_watching_are_refused_in_words(ann: Api) -> None:
+    sandbox = ann.made()
+    stream = {"Content-Type": "application/connect+json"}
+    watched = sandbox.call("POST", "/filesystem.Filesystem/WatchDir", b"", stream)
+    assert watched.status == 200  # the protocol ends a stream with its error
+    assert b'"unimplemented"' in watched.content
+    assert b"can't be watched" in watched.content
+    content = b'{"process": {"cmd": "bash"}, "pty": {}}'
+    body = struct.pack(">BI", 0, len(content)) + content
+    terminal = sandbox.call("POST", "/process.Process/Start", body, stream)
+    assert b"no terminal" in terminal.content
+    assert sandbox.call("POST", "/process.Process/Start", b"\1\0\0\0\1x", stream).status == 400
+    plain = {"Content-Type": "application/json"}
+    sent = sandbox.call("POST", "/process.Process/SendInput", {}, plain)
+    assert (sent.status, sent.json["code"]) == (501, "unimplemented")
     unknown = ann.call("GET", "/templates")
     assert unknown.status == 404
     assert "There is no such call here" in unknown.words

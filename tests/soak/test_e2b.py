@@ -33,6 +33,8 @@ True False
 TimeoutException
 41
 FileNotFoundException
+RED
+CommandExitException
 SandboxException
 SandboxException
 AuthenticationException
@@ -53,7 +55,8 @@ text false
 /app/a,/app/a/b.txt
 true /app/n/a
 FileNotFoundError
-SandboxError
+0
+CommandExitError
 SandboxError
 TimeoutError
 5

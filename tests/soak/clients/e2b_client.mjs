@@ -21,7 +21,8 @@ console.log((await sandbox.files.list(".", { depth: 2 })).map((each) => each.pat
 console.log(await sandbox.files.makeDir("n"), (await sandbox.files.rename("a", "n/a")).path);
 await sandbox.files.remove("n");
 await refused(() => sandbox.files.read("none"));
-await refused(() => sandbox.commands.run("ls"));
+console.log((await sandbox.commands.run("ls | wc -l")).stdout.trim());
+await refused(() => sandbox.commands.run("exit 3"));
 await refused(() => Sandbox.create("an-image"));
 await refused(() => sandbox.runCode("while True: pass", { timeoutMs: 1500 }));
 const context = await sandbox.createCodeContext();

@@ -157,18 +157,18 @@ async def _body(operation: Operation, lease: MemoryLease, request: Request) -> A
     """Returns the body of a request as its operation takes it; raises `Refusal`."""
     if operation.body is None:
         return None
-    is_upload = operation.body is bytearray
+    is_upload = operation.plane is Plane.FILES
     most = FILE_BYTES + SMALL_BYTES if is_upload else _JSON_BYTES
     if operation.plane is Plane.CONTROL:
         most = SMALL_BYTES  # a sandbox keeps its metadata
     words = f"A request like this may have {readable(most)}."
     large = too_large() if is_upload else Refusal(413, "request_bytes", words)
     content = await read_body(lease, request.headers, request.receive, large, most, to_the_end=True)
-    if is_upload:
-        return content
-    if marks_in(content, _JSON_VALUES) > _JSON_VALUES:
+    if not is_upload and marks_in(content, _JSON_VALUES) > _JSON_VALUES:
         words = f"A request may hold {_JSON_VALUES:,} values of JSON."
         raise Refusal(413, "request_values", words)
+    if operation.body is bytearray:
+        return content
     return msgspec.json.decode(content or b"{}", type=operation.body)
 
 

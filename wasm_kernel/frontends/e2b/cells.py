@@ -37,6 +37,7 @@ _SLOW = CellError(
     "ClientTooSlow",
     "The cell was interrupted: its outputs wait, as its client does not read them fast enough.",
 )
+_STOPPED = CellError("KeyboardInterrupt", "It was ended by a signal.")
 
 Line = dict[str, Any]
 
@@ -48,11 +49,21 @@ class CellStream(Response):
     memory of the client, `lease`.
     """
 
-    def __init__(self, context: Context, code: str, lease: MemoryLease, metrics: Metrics) -> None:
-        super().__init__(media_type="application/x-ndjson")
+    media_type = "application/x-ndjson"
+
+    def __init__(
+        self,
+        context: Context,
+        code: str,
+        lease: MemoryLease,
+        metrics: Metrics,
+        **options: Any,
+    ) -> None:
+        super().__init__()
         del self.headers["content-length"]
         self._context = context
         self._code = code
+        self._options = options
         self._lease = lease
         self._metrics = metrics
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -60,8 +71,8 @@ class CellStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the cell. Raises errors that come before the first line."""
-        session = self._context.session
-        self._cell = asyncio.ensure_future(session.execute(self._code, on_output=self._heard))
+        running = self._context.session.execute(self._code, on_output=self._heard, **self._options)
+        self._cell = asyncio.ensure_future(running)
         self._cell.add_done_callback(lambda _: self._lines.put_nowait(None))
         sending = asyncio.ensure_future(self._send_all(send))
         leaving = asyncio.ensure_future(_left(receive))
@@ -89,7 +100,7 @@ class CellStream(Response):
             await send({"type": "http.response.body", "body": line, "more_body": True})
             self._lease.give_back(len(line))
             line = None
-        last = b"".join(map(_encoded, self._last()))
+        last = self._ending(self._result())
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _first(self) -> bytes | None:
@@ -101,38 +112,54 @@ class CellStream(Response):
             return None
         if line is None:
             self._lines.put_nowait(None)
-            if not self._is_slow:
+            if not self._cell.cancelled():
                 self._cell.result()
         return line
 
-    def _last(self) -> list[Line]:
-        """Returns the lines after the cell's own outputs."""
-        if self._is_slow:
-            return [_error(_SLOW)]
+    def _result(self) -> SandboxResult | CellError:
+        """Returns the result of the cell, or why there is none."""
+        if self._cell.cancelled():
+            return _SLOW if self._is_slow else _STOPPED
         problem = self._cell.exception()
         if problem is not None:
-            return [_error(CellError(type(problem).__name__, str(problem)))]
+            return CellError(type(problem).__name__, str(problem))
         result: SandboxResult = self._cell.result()
         self._metrics.cell_ended(result)
+        return result
+
+    def _ending(self, result: SandboxResult | CellError) -> bytes:
+        """Returns the lines after the cell's own outputs."""
+        if isinstance(result, CellError):
+            return _encoded(_error(result))
         lines = []
         if result.error is not None and not self._has_error:
             lines.append(_error(result.error))
         count = result.reply.get("execution_count")
         if isinstance(count, int):
             lines.append({"type": "number_of_executions", "execution_count": count})
-        return lines
+        return b"".join(map(_encoded, lines))
+
+    def _piece(self, output: protocol.Output) -> bytes | None:
+        """Returns an output as the client reads it; None for one that it has no name for."""
+        line = _line_of(output)
+        return None if line is None else _encoded(line)
 
     def _heard(self, output: protocol.Output) -> None:
-        line = _line_of(output)
-        if line is None or self._is_slow:
-            return
-        self._has_error |= line["type"] == "error"
-        encoded = _encoded(line)
-        if self._lease.take(len(encoded)):
-            self._lines.put_nowait(encoded)
+        self._has_error |= isinstance(output, protocol.Error)
+        piece = self._piece(output)
+        if piece is not None and not self._is_slow:
+            self._send_later(piece)
+
+    def _send_later(self, piece: bytes) -> None:
+        if self._lease.take(len(piece)):
+            self._lines.put_nowait(piece)
         else:
             self._is_slow = True
-            self._cell.cancel()
+            self.stop()
+
+    def stop(self) -> None:
+        """Interrupts the cell."""
+        self._cell.cancel()
 
 
 async def _left(receive: Receive) -> None:

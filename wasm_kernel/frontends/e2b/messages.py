@@ -221,3 +221,35 @@ class Written(Body):
     name: str
     path: str
     type: str = "file"
+
+
+# -- commands
+
+
+class Command(Body):
+    """A command: a program, its arguments, its environment and its folder."""
+
+    cmd: Text
+    args: list[str] = []
+    envs: Texts = {}
+    cwd: Path | None = None
+
+
+class Start(Body):
+    """A command to start."""
+
+    process: Command
+    pty: Any = None
+    stdin: bool = False
+
+
+class Selector(Body):
+    """The number of a running command."""
+
+    pid: int = 0
+
+
+class Signal(Body):
+    """A signal for a command; each ends it."""
+
+    process: Selector

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from wasm_kernel.frontends.e2b import files, messages
+from wasm_kernel.frontends.e2b import commands, files, messages
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.messages import Connected, ContextFacts, Entries, Nothing, OneEntry
 from wasm_kernel.frontends.e2b.sandboxes import Context, Sandbox, Sandboxes
@@ -30,19 +29,16 @@ _LISTED_MOST = 1_000
 _ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandbox_id}"
 _CONNECT = (f"{_ONE}/connect", f"/v2{_ONE}/connect", f"{_ONE}/resume")
 _FORKED = list[messages.Forked]
-_FILE_SERVICE = "/filesystem.Filesystem"
-_NO_COMMANDS = (
-    "Sandboxes run no commands here: they have no processes. Run code instead (run_code); the "
-    "files are in sandbox.files."
-)
+_FILE_SERVICE, _PROCESSES = "/filesystem.Filesystem", "/process.Process"
 _NO_WATCHING = "Folders can't be watched here. List them instead."
+_NO_INPUT = "Commands have no input here, and a client can't connect to one that runs."
 _NO_CWD = "Each context begins in {app} here; change the folder in a cell."
 _NO_ENV = (
     "Environment variables are set for all cells here, when a sandbox is made "
     "(Sandbox.create(envs=...)), or by a cell (os.environ). Nothing was run."
 )
 _NO_SNAPSHOTS = "Snapshots and templates can't be made here. A fork copies a sandbox."
-_NO_NETWORK = "Sandboxes have no network here."
+_NO_NETWORK = "The network of sandboxes is set by the server's policy here."
 
 
 class Plane(Enum):
@@ -377,17 +373,38 @@ async def _remove(call: Call) -> Nothing:
 # -- refused
 
 
-@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/{{call}}", "/process.Process/{call}")
+@_serves(Plane.RPC, "POST", f"{_PROCESSES}/Start", body=bytearray)
+async def _start(call: Call) -> Response:
+    """Runs a command; the answer is a stream of Connect."""
+    asked = commands.start_of(call.body)
+    if words := commands.check(asked):
+        return Response(commands.refusing(words), media_type=commands.STREAM)
+    return commands.CommandStream(call.sandbox, asked, call.lease, call.metrics)
+
+
+@_serves(Plane.RPC, "POST", f"{_PROCESSES}/List", body=Nothing)
+async def _running(call: Call) -> dict[str, Any]:
+    """Lists the running commands, by their numbers alone."""
+    return {"processes": [{"pid": number} for number in call.sandbox.commands]}
+
+
+@_serves(Plane.RPC, "POST", f"{_PROCESSES}/SendSignal", body=messages.Signal, answer=Nothing)
+async def _signal(call: Call) -> Nothing:
+    """Ends a command."""
+    found = call.sandbox.commands.get(call.body.process.pid)
+    if found is None:
+        raise Refusal(404, "", "There is no such command.")
+    found.stop()
+    return Nothing()
+
+
+@_serves(Plane.RPC, "POST", f"{_FILE_SERVICE}/{{call}}", f"{_PROCESSES}/{{call}}")
 async def _unimplemented(call: Call) -> Response:
-    """Refuses to watch folders and to run commands."""
-    is_process = call.operation.path.startswith("/process")
-    words = _NO_COMMANDS if is_process else _NO_WATCHING
-    kind = call.headers.get("content-type", "")
-    if not kind.startswith("application/connect+"):
+    """Refuses to watch folders, and to connect to commands."""
+    words = _NO_WATCHING if call.operation.path.startswith(_FILE_SERVICE) else _NO_INPUT
+    if not call.headers.get("content-type", "").startswith(commands.STREAM):
         raise Refusal(501, "", words)
-    error = {"error": {"code": "unimplemented", "message": words}}  # as the end of a stream
-    content = msgspec.json.encode(error)
-    return Response(struct.pack(">BI", 2, len(content)) + content, media_type=kind)
+    return Response(commands.refusing(words), media_type=commands.STREAM)
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/snapshots")

@@ -9,9 +9,11 @@ import hmac
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -38,6 +40,13 @@ _LANGUAGES = {
 }
 
 
+class Stoppable(Protocol):
+    """What runs in a sandbox, and can be interrupted."""
+
+    def stop(self) -> None:
+        """Interrupts it."""
+
+
 @dataclass
 class Context:
     """Variables for cells: a session of its own, with files of its own."""
@@ -60,6 +69,7 @@ class Sandbox:
         created: When it was made, in seconds since 1970; `ends` is when its time is over.
         contexts: Its contexts by their names; the first is the main session's.
         defaults: The contexts for cells that name a language only.
+        commands: Its running commands, by the numbers that `numbers` gives out.
         changing: Held while contexts come or go.
     """
 
@@ -74,6 +84,8 @@ class Sandbox:
     contexts: dict[str, Context] = field(default_factory=dict)
     defaults: dict[RuntimeType, Context] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
+    commands: dict[int, Stoppable] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -90,6 +102,12 @@ class Sandbox:
     def is_busy(self) -> bool:
         """True if a cell of it runs or waits."""
         return any(each.session.sync.worker.state == "busy" for each in self.contexts.values())
+
+    def begin(self, command: Stoppable) -> int:
+        """Adds a running command; returns its number."""
+        number = next(self.numbers)
+        self.commands[number] = command
+        return number
 
     def add(self, session: AsyncSession, language: RuntimeType) -> Context:
         """Adds a context."""
@@ -327,7 +345,7 @@ def _check(asked: NewSandbox) -> None:
         "MCP servers": asked.mcp,
         "workload identities": asked.iam,
         "volumes": asked.volume_mounts,
-        "network rules and internet access": asked.network or asked.allow_internet_access,
+        "network rules of their own": asked.network or asked.allow_internet_access,
     }
     for what, wanted in refused.items():
         if wanted:

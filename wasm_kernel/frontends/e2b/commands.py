@@ -1,0 +1,128 @@
+"""`CommandStream`: a script of the shell, with its output as messages of Connect's streams.
+
+Scripts run in the sandbox's own shell, in turns with its cells, and begin no process.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from wasm_kernel.frontends.e2b.cells import CellStream
+from wasm_kernel.frontends.e2b.files import guest_path
+from wasm_kernel.frontends.e2b.messages import Command, Start
+from wasm_kernel.frontends.e2b.sandboxes import Sandbox
+from wasm_kernel.frontends.http.callers import MemoryLease
+from wasm_kernel.frontends.http.limits import Refusal
+from wasm_kernel.frontends.http.metrics import Metrics
+from wasm_kernel.frontends.http.session_files import APP
+from wasm_kernel.guests import protocol
+from wasm_kernel.result import CellError, SandboxResult
+
+STREAM = "application/connect+json"
+_HEAD = struct.Struct(">BI")  # of each message: its flags and its length
+_LAST = 2  # the flag of the message that ends a stream
+_INTERRUPTED = 130  # a shell's status for a command that was interrupted
+_STATUS = "status"
+_SHELLS = ("bash", "sh")
+_NO_INPUT = "Commands have no terminal and no input here. Write the input into the script."
+_RUN = "__import__('subprocess').run({args!r}, shell={by_shell}, cwd={cwd!r}, env={env}).returncode"
+_OWN_ENV = "{{**__import__('os').environ, **{more!r}}}"
+
+
+class CommandStream(CellStream):
+    """Runs a command in a sandbox, and sends its output; `stop` ends it."""
+
+    media_type = STREAM
+
+    def __init__(
+        self, sandbox: Sandbox, asked: Start, lease: MemoryLease, metrics: Metrics
+    ) -> None:
+        expressions = {_STATUS: _expression(asked.process)}
+        super().__init__(
+            next(iter(sandbox.contexts.values())),
+            "",
+            lease,
+            metrics,
+            store_history=False,
+            user_expressions=expressions,
+        )
+        self._sandbox = sandbox
+        self._number = sandbox.begin(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the command."""
+        try:
+            self._lines.put_nowait(_event(start={"pid": self._number}))
+            await super().__call__(scope, receive, send)
+        finally:
+            self._sandbox.commands.pop(self._number, None)
+
+    def _piece(self, output: protocol.Output) -> bytes | None:
+        if not isinstance(output, protocol.Stream):
+            return None
+        return _data(output.name, output.text)
+
+    def _ending(self, result: SandboxResult | CellError) -> bytes:
+        error = result if isinstance(result, CellError) else result.error
+        found: Any = {} if isinstance(result, CellError) else result.reply.get("user_expressions")
+        value = found.get(_STATUS) if isinstance(found, Mapping) else None
+        value = value if isinstance(value, Mapping) else {}
+        if error is None and value.get("status") != "ok":
+            error = CellError(str(value.get("ename", "Error")), str(value.get("evalue", "")))
+        if error is None:
+            text = str(value.get("data", {}).get("text/plain", ""))
+            status, before = (int(text) if text.isdecimal() else 1), b""
+        else:
+            status = _INTERRUPTED if error.ename == "KeyboardInterrupt" else 1
+            before = _data("stderr", f"{error.ename}: {error.evalue}\n")
+        end = {"exitCode": status, "exited": True, "status": f"exit status {status}"}
+        return before + _event(end=end) + message({}, _LAST)
+
+
+def message(content: object, flags: int = 0) -> bytes:
+    """Returns a message of a stream."""
+    encoded = msgspec.json.encode(content)
+    return _HEAD.pack(flags, len(encoded)) + encoded
+
+
+def refusing(words: str) -> bytes:
+    """Returns a stream that only refuses."""
+    return message({"error": {"code": "unimplemented", "message": words}}, _LAST)
+
+
+def start_of(content: bytearray) -> Start:
+    """Returns the one message of a request; raises `Refusal`, or `DecodeError`."""
+    if len(content) < _HEAD.size or _HEAD.unpack_from(content)[0]:
+        raise Refusal(400, "", "A command is one message, which is not compressed.")
+    return msgspec.json.decode(content[_HEAD.size :], type=Start)
+
+
+def _event(**event: object) -> bytes:
+    return message({"event": event})
+
+
+def _data(name: str, text: str) -> bytes:
+    return _event(data={name: b64encode(text.encode("utf-8", "replace")).decode()})
+
+
+def _expression(asked: Command) -> str:
+    """Returns the Python that runs a command, and whose value is its exit status."""
+    cwd = guest_path(asked.cwd) if asked.cwd else APP
+    env = _OWN_ENV.format(more=asked.envs) if asked.envs else None
+    words = [posixpath.basename(asked.cmd), *asked.args]
+    if words[0] in _SHELLS and "-c" in asked.args[:-1]:  # as the clients run a script
+        script = asked.args[asked.args.index("-c") + 1]
+        return _RUN.format(args=script, by_shell=True, cwd=cwd, env=env)
+    return _RUN.format(args=words, by_shell=False, cwd=cwd, env=env)
+
+
+def check(asked: Start) -> str:
+    """Returns why a command can't be run, in words; empty if it can."""
+    return _NO_INPUT if asked.pty is not None or asked.stdin else ""
