@@ -183,3 +183,14 @@ def test_a_client_goes_on_after_undo(sandbox: Sandbox) -> None:
     shown(sandbox, "kept.get(S + '/csv'); kept.get(S + '/csv')")
     sandbox.undo()
     assert shown(sandbox, "print(kept.get(S + '/csv').text[:3])") == "a,b"
+
+
+def test_undo_says_that_requests_stay_sent(sandbox: Sandbox) -> None:
+    shown(sandbox, "import requests; requests.get(S + '/csv')")
+    shown(sandbox, "quiet = 1")
+    assert "stay sent" not in shown(sandbox, "%undo")
+    assert "Requests that were sent to the network stay sent" in shown(sandbox, "%undo")
+
+
+def test_session_info_shows_the_rules(sandbox: Sandbox) -> None:
+    assert "https://localhost" in shown(sandbox, "info = %session_info\nprint(info['network'])")

@@ -24,7 +24,14 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
-from wasm_kernel.execution.functions import NOT_FINISHED, FunctionReply, Offered, TurnFunctions
+from wasm_kernel.execution.functions import (
+    NETWORK,
+    NOT_FINISHED,
+    FunctionReply,
+    Offered,
+    TurnFunctions,
+    sends,
+)
 from wasm_kernel.guests.base import (
     ActionContext,
     AfterCellAction,
@@ -65,6 +72,7 @@ _ASKED_MOST = 1_000  # travels in one cell: each costs the host work, and a name
 _TOO_MANY = f"A cell can ask this {_ASKED_MOST:,} times. Nothing was changed by this one."
 _NAMED = "Checkpoint {name!r}: %restore {name} comes back to the variables as they are now."
 _RESTORED = "Restored: the variables are {where}."
+_STAY_SENT = ". Requests that were sent to the network stay sent"
 _DONE = {"undo": "Undone", "redo": "Done again"}
 
 
@@ -254,6 +262,8 @@ class TurnCommands:
         self._left_to_say = max_text
         self._left: Counter[CommandLine] | None = None
         self._functions = TurnFunctions(commands.functions)
+        names = (each.name for each in commands.functions)
+        commands.travel.has_network = any(name.startswith(NETWORK) for name in names)
 
     def answer(self, line: CommandLine) -> Mapping[str, Json]:
         """Returns the answer to a command of the guest: a value, or the reason of a refusal."""
@@ -272,6 +282,8 @@ class TurnCommands:
             if self._functions.rests(asked):
                 return NOT_FINISHED
             self._functions.check(asked, size)
+            if sends(asked):
+                self._commands.travel.reached_out()
             return self.broker.call(asked, FunctionReply, self).answer
 
         return self._answer(run, "a function of the host")
@@ -352,16 +364,22 @@ class PendingTravel:
     """The travel that the running cell has asked for. The guest's thread owns it.
 
     The target is the travel to make after the cell, or None. `here` are names for the state that
-    the cell leaves, `there` are names for the target's state.
+    the cell leaves, `there` are names for the target's state. It `has_network` if cells have one.
     """
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
+        self.has_network = False
+        self._reached: set[int] = set()  # the numbers of cells that sent requests
+        self._first = 0  # the first cell that this process has run
         self.begin(1)
+        self._first = 0
 
     def begin(self, number: int) -> None:
         """Forgets earlier requests; the cell with this number begins."""
         self._number = number
+        self._first = self._first or number
+        self._reached.discard(number)
         self._asked = 0
         self.target: Travel | None = None
         self.here: list[str] = []
@@ -407,7 +425,18 @@ class PendingTravel:
             where = f"as at {name!r}" if name else "as they were before this cell"
             return _RESTORED.format(where=where)
         cells = "; ".join(f"{place_of(c.cell, c.label)} {c.label}" for c in travel.cells)
-        return f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
+        said = f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
+        return said + self._sent_by({each.cell for each in travel.cells}, line.name)
+
+    def reached_out(self) -> None:
+        """Notes that the running cell sends a request to the network."""
+        self._reached.add(self._number)
+
+    def _sent_by(self, cells: set[int], how: str) -> str:
+        """Returns a sentence on requests of undone cells; of earlier processes' it is not known."""
+        is_known = bool(cells & self._reached)
+        may_have = self.has_network and any(each < self._first for each in cells)
+        return _STAY_SENT if how == "undo" and (is_known or may_have) else ""
 
     def run_from_text(self, lines: list[CommandLine], cell: RunningTurn) -> str:
         """Plans the commands of a cell that only travels, and prints what the guest would print.

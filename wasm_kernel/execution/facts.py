@@ -37,6 +37,7 @@ def _memory(runner: GuestRunner) -> dict[str, Any]:
         "history_states": runner.state.states + runner.unkept,
         "history_bytes": sum(commit.page_bytes for commit in commits),
         "history_is_saved": runner.state.saved,
+        **({"network": ", ".join(map(str, policy.network))} if policy.network else {}),
     }
 
 

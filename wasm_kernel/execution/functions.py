@@ -27,6 +27,9 @@ from wasm_kernel.policy import MIB
 CALL_BYTES = 16 * MIB - 4096
 """The most bytes of one call's frame; the rest is for the message around it."""
 
+NETWORK = "wasm_kernel_network_"
+"""The beginning of the names of functions that the guest's sockets call."""
+
 _LOOK_SECONDS = 0.05  # between two looks for finished calls, beside one for each call
 _SPARE_DROPS = 100  # of streams that an earlier cell has left
 _UNKNOWN = "the program that owns this sandbox offers no such function"
@@ -89,6 +92,11 @@ NOT_FINISHED: Mapping[str, Any] = {"finished": [], "left": 1}
 def as_request(offered: Sequence[OfferedFunction]) -> Any:
     """Returns the description of functions for the guest, as plain values."""
     return msgspec.to_builtins([*offered])
+
+
+def sends(asked: FunctionFrame) -> bool:
+    """Returns whether a call sends a part of a request to the network."""
+    return isinstance(asked, CallFunction) and asked.function == f"{NETWORK}send"
 
 
 class TurnFunctions:

@@ -49,10 +49,15 @@ class Network:
         """Connects to a host within some seconds; returns the connection's number."""
         plain = self._judge.host(host, port)
         self._opening += 1
+        wait = max(0.0, min(seconds, CONNECT_SECONDS))
         try:
             await self._make_room()
-            async with asyncio.timeout(max(0.0, min(seconds, CONNECT_SECONDS))):
+            async with asyncio.timeout(wait) as time_out:
                 upstream = await Upstream.open(plain, port, self._judge)
+        except TimeoutError:
+            late = f"{plain} did not answer within {wait:g} seconds" if time_out.expired() else ""
+            raise TimeoutError(late or f"{plain} did not answer") from None
+        else:
             number = next(self._numbers)
             self._connections[number] = Connection(plain, port, upstream, self._judge, self._log)
         finally:

@@ -13,14 +13,11 @@ from typing import Any
 from wasm_kernel import events
 from wasm_kernel.errors import Door, PolicyError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.functions import Offered
+from wasm_kernel.execution.functions import NETWORK, Offered
 from wasm_kernel.network_rules import NetworkRule
 from wasm_kernel.policy import MIB
 from wasm_kernel.service.host_function import BoundFunction, HostFunction
 from wasm_kernel.service.running_call import shared_loop
-
-PREFIX = "wasm_kernel_network_"
-"""The beginning of the functions' names, by which the guest knows them."""
 
 _CALL_SECONDS = 90.0
 _CALLS_A_CELL = 200_000
@@ -50,10 +47,10 @@ class HostNetwork:
 
         self._network = Network(rules, door, log)
         self.bound: Mapping[str, BoundFunction] = {
-            PREFIX + function.__name__: BoundFunction(
+            NETWORK + function.__name__: BoundFunction(
                 HostFunction(
                     function,
-                    name=PREFIX + function.__name__,
+                    name=NETWORK + function.__name__,
                     seconds=_CALL_SECONDS,
                     most_bytes=2 * MIB,
                     calls_a_cell=_CALLS_A_CELL,

@@ -29,6 +29,7 @@ _NAMES = {
     "history_states": "states to go back to (%checkpoints)",
     "history_bytes": "history",
     "history_is_saved": "variables outlive a crash",
+    "network": "network",
     "notebook_folder": "the notebook's folder",
     "confinement": "walls around the kernel's process",
     "workspace": "its files",
