@@ -150,8 +150,12 @@ class NetworkRule:
 
     def matches(self, method: str, path: str) -> bool:
         """Returns whether a request of a method for a path, to its host, falls under the rule."""
+        if self.deny:  # some servers take both spellings of letters
+            path, paths = path.lower(), tuple(each.lower() for each in self.paths)
+        else:
+            paths = self.paths
         return (not self.methods or method in self.methods) and (
-            not self.paths or any(_is_below(path, each) for each in self.paths)
+            not paths or any(_is_below(path, each) for each in paths)
         )
 
     def leads_to(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

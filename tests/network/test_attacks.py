@@ -217,7 +217,8 @@ def test_a_rule_with_a_path_is_for_that_path_alone(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["/admin", "/%61dmin/x", "/a/../admin", "//admin", "/x%2f..%2fadmin", "/%2561dmin"]
+    "target",
+    ["/admin", "/%61dmin/x", "/a/../admin", "//admin", "/x%2f..%2fadmin", "/%2561dmin", "/ADMIN"],
 )
 def test_a_denied_path_wins(target: str) -> None:
     deny = NetworkRule("a.org", deny=True, paths=("/admin",))

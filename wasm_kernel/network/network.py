@@ -19,7 +19,7 @@ from wasm_kernel.network.judge import Judge
 from wasm_kernel.network.upstream import CONNECT_SECONDS, Upstream
 from wasm_kernel.network_rules import NetworkRule
 
-RECEIVE_SECONDS = 20.0
+RECEIVE_SECONDS = 5.0
 """The longest wait for bytes in one call; a client that wants more calls again."""
 
 _CONNECTIONS_MOST = 32

@@ -63,7 +63,10 @@ class RequestSecrets:
 
     def hide_in(self, headers: Headers) -> Headers:
         """Returns the headers of an answer without the values of secrets."""
-        return [(name, self._hidden(value)) for name, value in headers]
+        return [
+            (name, value if name.lower() == b"content-length" else self._hidden(value))
+            for name, value in headers
+        ]
 
     def hide(self, data: bytes, *, is_last: bool = False) -> bytes:
         """Returns the next part of an answer's body without the values of secrets.

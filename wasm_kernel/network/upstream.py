@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import ssl
+import urllib.parse
 import urllib.request
 from functools import cache
 from typing import Any
@@ -104,8 +105,15 @@ class Upstream:
             self._http = httpcore.AsyncHTTP11Connection(origin, self._stream)
         elif self._http is None:
             context = _tls_context()
+            parts = urllib.parse.urlsplit(self._proxy)
+            address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+            words = [urllib.parse.unquote(each or "") for each in (parts.username, parts.password)]
             self._http = httpcore.AsyncHTTPProxy(
-                self._proxy, ssl_context=context, proxy_ssl_context=context, max_connections=1
+                address,
+                proxy_auth=(words[0], words[1]) if parts.username else None,
+                ssl_context=context,
+                proxy_ssl_context=context if parts.scheme == "https" else None,
+                max_connections=1,
             )
         return self._http
 

@@ -26,7 +26,7 @@ from wasm_kernel_agent.stdlib_patches import NO_NETWORK
 TLS: Any = import_module("_ssl")  # the stand-in, which has more names than OpenSSL's
 _OFFERS_NONE = "offers no such function"  # the owner has taken the network away
 PIECE = 256 * 1024
-WAIT_SECONDS = 20.0  # of one call; a socket without a timeout calls again
+WAIT_SECONDS = 5.0  # of one call; a socket without a timeout calls again
 _CONNECT_SECONDS = 30.0
 FIRST = 1 << 20  # the first number of a socket: files have lower ones
 INVENTED = ipaddress.ip_network("198.18.0.0/15")  # for names; no host on the internet has one

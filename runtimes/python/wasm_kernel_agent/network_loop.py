@@ -11,7 +11,7 @@ from wasm_kernel_agent.event_loop import GuestLoop
 from wasm_kernel_agent.network import HostCall, Wire, address_of, own_error
 
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes that wait to be sent, for a protocol to pause
-_WAIT_SECONDS = 20.0
+_WAIT_SECONDS = 5.0
 _LOST = "ends with its cell"  # of a call that an earlier cell began
 
 
