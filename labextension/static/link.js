@@ -36,7 +36,7 @@ export class Link {
   async _renew() {
     this._drop();
     const kernel = this._kernel;
-    if (!kernel) return;
+    if (!kernel?.handleComms) return;
     const turn = (this._turn = {});
     const info = await kernel.info.catch(() => null);
     if (turn !== this._turn || kernel.isDisposed || info?.implementation !== "wasm-kernel") return;

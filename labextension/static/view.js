@@ -51,6 +51,7 @@ function Timeline({ tree, isBusy, actions, words, trans }) {
     h(States, {
       all,
       at,
+      follows: chosen === null,
       choose: (key) => choose(key),
       words,
       label: trans.__("States of the session"),
@@ -73,12 +74,13 @@ function Timeline({ tree, isBusy, actions, words, trans }) {
   );
 }
 
-function States({ all, at, choose, words, label }) {
+function States({ all, at, follows, choose, words, label }) {
   const list = useRef(null);
   const here = all.find((row) => row.isHere)?.key;
   useEffect(() => {
     const node = list.current?.querySelector("[aria-current=true]");
     node?.scrollIntoView({ block: "nearest" });
+    if (follows && list.current?.contains(document.activeElement)) node?.focus();
   }, [here, all.length]);
   const move = (event) => {
     const index = all.indexOf(at);
@@ -219,9 +221,11 @@ function Details({ at, isBusy, isChosen, actions, words, trans, tree, compare, c
     modified: trans.__("Files changed"),
     deleted: trans.__("Files deleted"),
   };
-  const go = (files) => {
+  const go = async (files) => {
     choose(null);
-    actions.go(at.id, files);
+    await actions.go(at.id, files);
+    // the pressed button may be gone: the keyboard goes on at the state
+    document.querySelector(`.${NAME}-states [aria-selected=true]`)?.focus();
   };
   return h(
     "section",

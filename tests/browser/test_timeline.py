@@ -260,6 +260,7 @@ def test_the_keyboard_alone_goes_back(wide: Lab, server: Server) -> None:
     keyboard.press("Enter")
     keyboard.press("Enter")
     panel.here("[1]")
+    panel.region.locator("[aria-current=true]:focus").wait_for()
     wide.page.locator(".jp-Notebook .jp-Cell").first.click()
     keyboard.press("Control+Alt+y")
     panel.here("[2]")

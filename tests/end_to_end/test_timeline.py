@@ -265,3 +265,11 @@ def test_many_variables_and_objects_are_told_in_part(kernel: RealKernel, view: V
     assert found["is_partial"]
     assert len(found["variables"]) == 300
     assert found["variables"][-1]["name"] == "<b>99999"
+
+
+def test_a_request_during_a_cell_is_served_after_it(kernel: RealKernel, view: View) -> None:
+    kernel.run("w = 1")
+    kernel.send("import asyncio; await asyncio.sleep(1); w = 2")
+    assert "error" not in view.ask("undo")
+    assert kernel.run("w")["value"] == "1"
+    assert "error" not in view.ask("tree")

@@ -133,6 +133,21 @@ def test_a_name_whose_commit_is_lost_is_forgotten(session_of: Making, session: S
     assert reopened(session_of, session).history.tree.names == {}
 
 
+def test_a_name_that_was_taken_back_stays_so(session_of: Making, session: Session) -> None:
+    three(session)
+    for name, commit in (("here", 3), ("there", 2)):
+        session.history.name(name, commit)
+    session.history.save()
+    session.history.forget_name("here")
+    session.history.save()
+    again = reopened(session_of, session)
+    assert again.history.tree.names == {"there": 2}
+    again.history.name("here", 1)
+    again.history.save()
+    last = reopened(session_of, again)
+    assert last.history.tree.names == {"there": 2, "here": 1}
+
+
 def test_a_damaged_commit_is_left_out_with_what_stands_on_it(
     session_of: Making, session: Session
 ) -> None:

@@ -321,7 +321,7 @@ class Timeline:
 
 def _lineage(states: dict[int, Content], at: int) -> set[int]:
     line: set[int] = set()
-    while at in states:
+    while at in states and at not in line:  # a worker that was taken over may send a circle
         line.add(at)
         at = states[at]["parent"]
     return line
