@@ -12,12 +12,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from starlette.types import Message
 
 from tests.e2b.conftest import COMMAND, Api, SandboxOf, ann, bob, server
 from tests.mcp.clients import HttpServer, server_environment, serving
 from tests.peak import Peak
 from wasm_kernel import ExecutionPolicy
+from wasm_kernel.frontends.e2b import app as app_module
 from wasm_kernel.frontends.e2b.app import SandboxApi
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import BURST, ClientLimits
@@ -139,24 +141,54 @@ def test_a_web_page_reaches_no_server_without_tokens(warm: None, tmp_path: Path)
             assert sandbox.call("POST", "/execute", {"code": "1"}, headers).status in (403, 421)
 
 
-def test_without_tokens_another_key_makes_no_other_client() -> None:
+def application() -> SandboxApi:
+    """The application without a service."""
+
     async def never() -> AsyncService:
         raise AssertionError
 
     address, clients = Address("127.0.0.1", 1), ClientLimits(None, Metrics())
-    app = SandboxApi(never, ExecutionPolicy(), HostWork(), address, clients)
-    found: Counter[int] = Counter()
+    return SandboxApi(never, ExecutionPolicy(), HostWork(), address, clients)
+
+
+async def ask(app: SandboxApi, method: str, key: int, found: Counter[int]) -> None:
+    """Asks with a key; the content never comes."""
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
             found[message["status"]] += 1
 
+    headers = [(b"host", b"127.0.0.1"), (b"x-api-key", b"%d" % key)]
+    scope = {"type": "http", "method": method, "path": "/sandboxes", "headers": headers}
+    await app({**scope, "query_string": b"", "client": ("1", 1)}, Future, send)
+
+
+def test_without_tokens_another_key_makes_no_other_client() -> None:
+    found: Counter[int] = Counter()
+
     async def attack() -> None:
+        app = application()
         for number in range(int(BURST) + 50):
-            headers = [(b"host", b"127.0.0.1"), (b"x-api-key", b"%d" % number)]
-            scope = {"type": "http", "method": "GET", "path": "/sandboxes", "headers": headers}
-            await app({**scope, "query_string": b"", "client": ("1", 1)}, Future, send)
+            await ask(app, "GET", number, found)
 
     asyncio.run(attack())
     assert found[200] >= BURST
     assert found[429] > 0
+
+
+def test_a_client_holds_a_bounded_number_of_requests_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "REQUESTS", 5)
+    found: Counter[int] = Counter()
+
+    async def attack() -> None:
+        app = application()
+        asked = [asyncio.ensure_future(ask(app, "POST", each, found)) for each in range(7)]
+        await asyncio.sleep(0.1)
+        assert found == {429: 2}
+        for each in asked:
+            each.cancel()
+        await asyncio.wait(asked)
+        await ask(app, "GET", 1, found)
+        assert found == {429: 2, 200: 1}
+
+    asyncio.run(attack())

@@ -7,6 +7,7 @@ client it needs, how its body is read, and how its errors are told.
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import readable
 from wasm_kernel.service.service import AsyncService
 
+REQUESTS = 500
+"""The most requests of one client that are open at once: answers may wait for it for ever."""
 _JSON_BYTES, _JSON_VALUES = 16 * MIB, 10_000
 _TOKENS = ("x-access-token", "e2b-traffic-access-token")
 _CODES = {
@@ -71,6 +74,7 @@ class SandboxApi:
         clients: ClientLimits,
     ) -> None:
         self._clients = clients
+        self._open: Counter[str] = Counter()
         self._sandboxes = Sandboxes(service, policy.at(Door.SANDBOX), host)
         is_open = clients.tokens is None  # and must refuse web pages that rebind their names
         self._security = TransportSecurityMiddleware(address.security if is_open else None)
@@ -124,14 +128,21 @@ class SandboxApi:
                 client = self._client(call.sandbox.caller)
         finally:
             self._clients.count(client)
+        if self._open[client] >= REQUESTS:
+            words = f"{REQUESTS} requests of one client may be open at once. Read their answers."
+            raise Refusal(429, "open_requests", words)
         call.lease = lease = self._clients.lease(client)
         call.metrics = self._clients.metrics
+        self._open[client] += 1
         try:
             call.body = await _body(operation, lease, request)
             response = _response(operation, await operation.act(call))
             await response(request.scope, request.receive, send)
         finally:
             lease.end()
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
 
     def _client(self, caller: Caller) -> str:
         """Returns the name that limits count by; a key that nothing checks is no name."""

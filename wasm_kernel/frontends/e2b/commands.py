@@ -59,7 +59,10 @@ class CommandStream(CellStream):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the command."""
         try:
-            self._lines.put_nowait(_event(start={"pid": self._number}))
+            begun = _event(start={"pid": self._number})
+            if not self._lease.take(len(begun)):
+                raise Refusal(503, "reply_bytes", "Too much output waits for you to read it.")
+            self._lines.put_nowait(begun)
             await super().__call__(scope, receive, send)
         finally:
             self._sandbox.commands.pop(self._number, None)
