@@ -30,6 +30,7 @@ export class Words {
   facts(row) {
     const facts = [row.isHere ? this.trans.__("here") : "", this.outcome(row)];
     if (row.isUndone) facts.push(this.trans.__("undone"));
+    if (row.sent) facts.push(this.trans.__("sent requests, can’t be unsent"));
     if (row.isLost) facts.push(this.trans.__("left no state"));
     if (typeof row.seconds === "number") facts.push(seconds(row.seconds));
     if (typeof row.bytes === "number") facts.push(bytes(row.bytes));

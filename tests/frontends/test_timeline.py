@@ -17,7 +17,7 @@ from wasm_kernel.service.messages import States
 def state(one, parent):
     return Checkpoint('', one, f'cell {one}', 0.0, 1, one == 1, one, parent)
 def on_call(request):
-    return States([state(1, 2), state(2, 1), state(3, 99)], 77)
+    return States([state(1, 2), state(2, 1), state(3, 99)], 77, frozenset({1, 5}))
 """
 
 
@@ -39,6 +39,7 @@ def test_a_worker_that_sends_a_circle_of_states_holds_up_no_kernel(kernel: Drive
             tree = got["content"]["data"]
     assert [each["id"] for each in tree["states"]] == [1, 2, 3]
     assert (tree["here"], tree["redo"]) == (1, 0)
+    assert [each["sent"] for each in tree["states"]] == [True, False, False]
     assert kernel.value("6 * 7") == "42"
 
 

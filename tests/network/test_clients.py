@@ -11,6 +11,7 @@ import pytest
 from tests.network.servers import Server
 from wasm_kernel import ExecutionPolicy, create_sandbox
 from wasm_kernel.network_rules import NetworkRule
+from wasm_kernel.service.messages import Timeline
 from wasm_kernel.service.sandbox import Sandbox
 
 
@@ -190,6 +191,15 @@ def test_undo_says_that_requests_stay_sent(sandbox: Sandbox) -> None:
     shown(sandbox, "quiet = 1")
     assert "stay sent" not in shown(sandbox, "%undo")
     assert "Requests that were sent to the network stay sent" in shown(sandbox, "%undo")
+
+
+def test_the_timeline_knows_which_cells_sent_requests(sandbox: Sandbox) -> None:
+    first = sandbox.next_count
+    shown(sandbox, "import requests; requests.get(S + '/csv')")
+    shown(sandbox, "quiet = 2")
+    told = sandbox.call(Timeline()).result()
+    assert told.sent & {first, first + 1} == {first}
+    assert {first, first + 1} <= {state.cell for state in told.states}
 
 
 def test_session_info_shows_the_rules(sandbox: Sandbox) -> None:

@@ -428,6 +428,11 @@ class PendingTravel:
         said = f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
         return said + self._sent_by({each.cell for each in travel.cells}, line.name)
 
+    @property
+    def reached(self) -> frozenset[int]:
+        """The numbers of the cells of this process that sent requests to the network."""
+        return frozenset(self._reached)
+
     def reached_out(self) -> None:
         """Notes that the running cell sends a request to the network."""
         self._reached.add(self._number)

@@ -283,10 +283,14 @@ class CellResult(Struct, frozen=True):
 
 
 class States(Struct, frozen=True):
-    """The states of a session's history; `redo` is the one that a redo leads to, 0 for none."""
+    """The states of a session's history; `redo` is the one that a redo leads to, 0 for none.
+
+    The cells with the numbers `sent` sent requests to the network since the worker began.
+    """
 
     states: list[Checkpoint]
     redo: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    sent: frozenset[int] = frozenset()
 
 
 REPLIES: Mapping[type[Struct], Any] = {

@@ -128,6 +128,7 @@ class Timeline:
         self._last_runs: dict[str, int] = {}  # the number of each notebook cell's last run
         self._gone: set[str] = set()  # notebook cells whose effects memory does not have
         self._lost_at: dict[int, int] = {}  # the state in which a cell ran that left none
+        self._sent: set[int] = set()  # the numbers of cells that sent requests to the network
         self._memory = 0
         self._version = 0  # of the states
         self._known: tuple[int, Content] | None = None
@@ -156,6 +157,7 @@ class Timeline:
     def _forget_run(self, number: int) -> None:
         run = self._runs.pop(number)
         self._lost_at.pop(number, None)
+        self._sent.discard(number)
         if run.cell_id and self._last_runs.get(run.cell_id) == number:
             del self._last_runs[run.cell_id]
             self._gone.discard(run.cell_id)
@@ -264,6 +266,7 @@ class Timeline:
 
     def _content(self, found: messages.States) -> Content:
         states: dict[int, Content] = {}
+        self._sent |= found.sent & self._runs.keys()  # a worker that slept has forgotten them
         for each in found.states:  # one for each name
             state = states.setdefault(each.id, self._state(each))
             state["names"] += [each.name] if each.name else []
@@ -295,6 +298,7 @@ class Timeline:
             "time": found.time,
             "bytes": found.bytes,
             "names": [],
+            "sent": found.cell in self._sent,
             **_figures(run),
         }
 
