@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,23 @@ def test_a_kernels_cells_reach_the_hosts_that_its_settings_allow(
         ("/zeros/5000000", 200),
     ]
     assert "secret" not in log.read_text()
+
+
+def test_an_interrupt_amid_a_transfer_keeps_the_variables(
+    start: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, file = tls(tmp_path), tmp_path / "policy.toml"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    with serving(context) as server:
+        rule = {"host": "localhost", "ports": [server.port], "addresses": ["127.0.0.0/8", "::1"]}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in rule.items()]
+        file.write_text("\n".join(["[[network]]", *lines]))
+        kernel = start(policy_file=str(file))
+        kernel.run("kept = 42; import urllib.request as u")
+        later = threading.Timer(3.0, os.kill, (kernel.pid, signal.SIGINT))
+        later.start()
+        assert (
+            kernel.run(f"u.urlopen('{server.url}/slow/40').read()")["error"] == "KeyboardInterrupt"
+        )
+        code = f"print(kept, len(u.urlopen('{server.url}/csv').read()))"
+        assert kernel.run(code)["stdout"] == "42 12\n"

@@ -41,6 +41,11 @@ class Handler(BaseHTTPRequestHandler):
             answer(*parts[2:])
         return None
 
+    def do_PUT(self) -> None:
+        """Refuses, and reads no body."""
+        self.close_connection = True
+        self.send(b"too large", 413, Connection="close")
+
     def do_POST(self) -> None:
         size = sum(map(len, self._body()))
         self.send(str(size).encode())

@@ -290,6 +290,23 @@ def test_bytes_are_limited(rule: NetworkRule, http: Server, limit: str) -> None:
         run(work)
 
 
+def test_an_upload_beyond_its_bytes_ends(rule: NetworkRule, http: Server) -> None:
+    net = network(limited(rule, request_bytes=1_000_000))
+    head = get(http.port, "POST / HTTP/1.1", "Content-Length: 100000000\r\n")
+
+    async def work() -> None:
+        number = await net.connect("localhost", http.port, 5.0)
+        try:
+            await net.send(number, 0, head)
+            for _ in range(200):
+                await asyncio.wait_for(net.send(number, 0, bytes(500_000)), 5.0)
+        finally:
+            await net.close_all()
+
+    with pytest.raises(PermissionError, match="1,000,000"):
+        run(work)
+
+
 def test_an_endless_answer_ends_by_its_time(rule: NetworkRule, http: Server) -> None:
     net = network(limited(rule, seconds=1.0))
 

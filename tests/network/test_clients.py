@@ -204,3 +204,20 @@ def test_the_timeline_knows_which_cells_sent_requests(sandbox: Sandbox) -> None:
 
 def test_session_info_shows_the_rules(sandbox: Sandbox) -> None:
     assert "https://localhost" in shown(sandbox, "info = %session_info\nprint(info['network'])")
+
+
+@pytest.mark.parametrize("client", ["requests", "httpx"])
+def test_a_server_that_leaves_amid_an_upload_ends_it(sandbox: Sandbox, client: str) -> None:
+    body = "content" if client == "httpx" else "data"
+    code = f"import {client}; {client}.put(H + '/x', {body}=bytes(30_000_000))"
+    began = time.monotonic()
+    result = sandbox.execute(code)
+    assert result.error is not None
+    assert result.error.ename in {
+        "ConnectionError",
+        "ReadError",
+        "WriteError",
+        "RemoteProtocolError",
+    }
+    assert time.monotonic() - began < 60
+    assert shown(sandbox, f"print({client}.get(S + '/csv').status_code)") == "200"

@@ -27,6 +27,7 @@ _PARTS_MOST = 16  # of a request's body, that wait to be sent
 _WITHOUT_BODY = (204, 304)
 _LONG = "a request and its answer may have {most:,} bytes (request_bytes of the network's rule)"
 _SLOW = "a request and its answer may take {seconds:g} seconds (seconds of the network's rule)"
+_EARLY = "the answer has come before the end of the request"
 _GONE = "the connection is closed"
 _DIFFERS = "the name for the secure connection is not the one that was connected to"
 
@@ -87,12 +88,23 @@ class Connection:
             for start in range(0, max(1, len(data)), _PARSED_BYTES):
                 part, is_whole = self._reader.body(data[start : start + _PARSED_BYTES])
                 if part:
-                    await exchange.parts.put(part)
+                    await self._hand_on(exchange, part)
                 if is_whole:
-                    await exchange.parts.put(None)
+                    await self._hand_on(exchange, None)
         except (BadRequest, PermissionError) as problem:
             await self._fail(problem)
             raise
+
+    async def _hand_on(self, exchange: _Exchange, part: bytes | None) -> None:
+        """Gives a part of the body to the request, unless that has ended before its body."""
+        putting = asyncio.ensure_future(exchange.parts.put(part))
+        ends = {putting, exchange.task}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            putting.cancel()
+        if exchange.task.done():
+            self._check()
 
     async def receive(self, received: int, most: int, seconds: float) -> dict[str, Any]:
         """Returns bytes for the client as `data`, and whether the connection has `ended`.
@@ -111,8 +123,7 @@ class Connection:
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: self._out or self._is_over)
         if not self._out and self._problem is not None:
-            problem, self._problem = self._problem, None
-            raise problem
+            raise self._problem.with_traceback(None)  # it is raised many times
         self.used = time.monotonic()
         return {"data": bytes(self._out[:most]), "ended": self._is_closed and not self._out}
 
@@ -135,8 +146,9 @@ class Connection:
     def _check(self) -> None:
         self.used = time.monotonic()
         if self._problem is not None:
-            problem, self._problem = self._problem, None
-            raise problem
+            raise self._problem.with_traceback(None)  # it is raised many times
+        if self._is_closed and self._out:
+            raise BrokenPipeError(_EARLY)
         if self._is_closed:
             raise ConnectionResetError(_GONE)
 
@@ -154,8 +166,8 @@ class Connection:
         try:
             async with asyncio.timeout(exchange.rule.seconds):
                 await self._pass_on(exchange)
-            self._reader.end()
             self._exchange = None
+            self._is_closed = not self._reader.end()
             async with self._changed:
                 self._changed.notify_all()
         except TimeoutError:

@@ -105,10 +105,16 @@ class RequestReader:
                 case _:
                     return b"".join(parts), False
 
-    def end(self) -> None:
-        """Gets ready for the next request, after an answer that was written to its end."""
-        self._parser.start_next_cycle()
+    def end(self) -> bool:
+        """Gets ready for the next request, after an answer that was written to its end.
+
+        Returns False if that is impossible, as the answer came before the end of the request.
+        """
         self._in_body = False
+        if self._parser.their_state is not h11.DONE:
+            return False
+        self._parser.start_next_cycle()
+        return True
 
     def written(self, event: h11.Event) -> bytes:
         """Returns a part of the answer as bytes."""

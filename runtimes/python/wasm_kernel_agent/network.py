@@ -104,6 +104,7 @@ def own_error(problem: Exception) -> Exception:
 
 
 _NUMBERS: dict[type[OSError], int] = {
+    BrokenPipeError: errno.EPIPE,
     ConnectionRefusedError: errno.ECONNREFUSED,
     ConnectionResetError: errno.ECONNRESET,
     ConnectionAbortedError: errno.ECONNABORTED,
