@@ -39,7 +39,8 @@ class NetworkRule:
         paths: The beginnings of paths; none for all. `/data` also stands for `/data/a`, and not
             for `/database`.
         addresses: Addresses and networks, such as `10.0.0.0/8`, that the name may lead to although
-            they are not public. An address as the host stands for itself.
+            they are not public. An address as the host stands for itself, and `localhost` for
+            this machine.
         secrets: The names of variables in the environment of the sandbox's owner. Cells see a
             placeholder in `os.environ`; in the headers of requests under this rule it is replaced
             by the value. Only rules for `https` alone may have some.
@@ -160,6 +161,8 @@ class NetworkRule:
 
     def leads_to(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         """Returns whether the rule names an address that is not public."""
+        if self.host == "localhost" and address.is_loopback:
+            return True
         named = [*self.addresses, *([self.host] if is_address(self.host) else [])]
         return any(address in ipaddress.ip_network(each, strict=False) for each in named)
 

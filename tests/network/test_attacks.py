@@ -437,3 +437,11 @@ def test_hosts_have_one_spelling() -> None:
     assert not NetworkRule("127.0.0.1").leads_to(ipaddress.ip_address("127.0.0.2"))
     with contextlib.suppress(PolicyError):
         assert NetworkRule.parse("https://a.org:8443/data").paths == ("/data",)
+
+
+def test_a_rule_for_localhost_is_for_this_machine_alone() -> None:
+    rule = NetworkRule("localhost")
+    assert rule.leads_to(ipaddress.ip_address("127.0.0.1"))
+    assert rule.leads_to(ipaddress.ip_address("::1"))
+    assert not rule.leads_to(ipaddress.ip_address("10.0.0.1"))
+    assert not NetworkRule("*.localhost").leads_to(ipaddress.ip_address("127.0.0.1"))
