@@ -1,4 +1,4 @@
-"""In a package as an installer leaves it, the first kernel starts a forker, which writes bytecode."""
+"""In an installed package, the first kernel starts a forker, which writes bytecode."""
 
 from __future__ import annotations
 
