@@ -208,6 +208,53 @@ def job():
 """,
 }
 
+_SALES = f"""{_NUMBERS}
+import pandas as pd
+rows = 2_000_000
+frame = pd.DataFrame({{
+    "customer": rng.integers(0, 5_000, rows),
+    "city": rng.choice(["Oslo", "Rome", "Lima", "Cairo"], rows),
+    "price": rng.random(rows),
+    "when": pd.Timestamp("2024") + pd.to_timedelta(rng.integers(0, 10**6, rows), unit="s"),
+}})
+frame.to_parquet("sales.parquet")
+"""
+_PHOTOS = f"""{_NUMBERS}
+from PIL import Image
+for n in range(6):
+    small = Image.fromarray(rng.integers(0, 255, (75, 100, 3), "u1"))
+    small.resize((2000, 1500), Image.Resampling.BICUBIC).save(f"photo{{n}}.jpg", quality=90)
+photos = [Image.open(f"photo{{n}}.jpg").convert("RGB") for n in range(6)]
+"""
+
+FORMATS = {
+    "reading Parquet, 2 million rows of four columns": f"""{_SALES}
+def job():
+    pd.read_parquet("sales.parquet")
+""",
+    "writing the same": f"""{_SALES}
+def job():
+    frame.to_parquet("copy.parquet")
+""",
+    "writing and reading its numbers alone": f"""{_SALES}
+numbers = frame[["customer", "price", "when"]]
+def job():
+    numbers.to_parquet("copy.parquet")
+    pd.read_parquet("copy.parquet")
+""",
+    "reading six photos of 3 megapixels": f"""{_PHOTOS}
+def job():
+    for n in range(6):
+        Image.open(f"photo{{n}}.jpg").load()
+""",
+    "writing them as JPEG": f"""{_PHOTOS}
+def job():
+    for n, photo in enumerate(photos):
+        photo.save(f"copy{{n}}.jpg", quality=90)
+""",
+}
+"""Work that codecs do inside."""
+
 TIMED = "import time\nbegun = time.perf_counter(); job()\nprint(time.perf_counter() - begun)"
 
 

@@ -169,6 +169,13 @@ def eight(sides: Sides, rounds: int) -> Iterator[Row]:
         yield from rows
 
 
+def formats(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Reading and writing Parquet and photos, in processor time on one processor."""
+    rows = _worked(sides, rounds, compute.FORMATS)
+    yield Row("Parquet and photos, geometric mean of:", [_mean(rows)], [1.0], "x", 4.0)
+    yield from rows
+
+
 def _mean(rows: Sequence[Row]) -> float:
     return prod(row.ratio for row in rows) ** (1 / len(rows))
 
@@ -233,6 +240,7 @@ MEASURES: dict[str, Measure] = {
     "eight": eight,
     "libraries": libraries,
     "fast": fast,
+    "formats": formats,
     "commit": _with_native(history.commits),
     "fuel": _with_native(history.back_to_work),
     "fork": _with_native(history.forks),

@@ -232,19 +232,26 @@ class Finding(Struct, frozen=True):
     text: str
 
 
+_LATE_CODEC = "the first cell that needs it waits some seconds (`wasm-kernel warm`)"
+
+
 def examine_code(prepared: PreparedFiles[Any], what: str, late: str) -> Iterator[Finding]:
-    """Yields a finding about a guest's compiled code, and one about code with fuel, if any.
+    """Yields findings about a guest's compiled code, code with fuel, if any, and the codecs.
 
     `what` names the guest for people; `late` says what happens if it is not compiled.
     """
     from wasm_kernel.engine.flavours import FUEL, UNCHECKED
 
-    try:
-        yield Finding("ok", f"{what} is {prepared.place(UNCHECKED)}")
-    except CompileError as problem:
-        yield Finding("note", f"{what} is {problem}: {late}")
+    wanted = [(prepared.guest, what, late)]
+    wanted += [(each, each.title, _LATE_CODEC) for each in prepared.codecs]
+    for binary, name, then in wanted:
+        try:
+            yield Finding("ok", f"{name} is {prepared.place(binary, UNCHECKED)}")
+        except CompileError as problem:
+            yield Finding("note", f"{name} is {problem}: {then}")
     with contextlib.suppress(CompileError):
-        yield Finding("ok", f"{what} for sessions with a fuel budget is {prepared.place(FUEL)}")
+        place = prepared.place(prepared.guest, FUEL)
+        yield Finding("ok", f"{what} for sessions with a fuel budget is {place}")
 
 
 class GuestLanguage(Protocol):

@@ -58,9 +58,18 @@ class PreparedFiles(Generic[_Addresses]):
         for binary in self._codecs():
             self._compiler.module(binary, flavour, progress)
 
-    def place(self, flavour: Flavour) -> str:
+    @property
+    def guest(self) -> GuestBinary:
+        """The guest's own binary."""
+        return self._binaries[0]
+
+    @property
+    def codecs(self) -> Iterable[GuestBinary]:
+        """The binaries that a cell may need later."""
+        return self._codecs()
+
+    def place(self, binary: GuestBinary, flavour: Flavour) -> str:
         """Returns "compiled" if the code is in the cache, or "installed"; else `CompileError`."""
-        binary = self._binaries[0]
         name = self._compiler.name(binary, flavour)
         if self._cache.path(name).is_file():
             return "compiled"

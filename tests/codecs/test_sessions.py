@@ -1,0 +1,91 @@
+"""Codecs in the life of a session: interrupts, forks, and states in new processes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from tests.codecs.as_pyarrow import said
+from wasm_kernel import (
+    ExecutionPolicy,
+    Sandbox,
+    SandboxResult,
+    create_session_sandbox,
+    get_session_sandbox,
+)
+
+PICTURES = Path(__file__).parent / "pictures"
+SETUP = """
+import io
+import numpy as np, pandas as pd
+from PIL import Image
+df = pd.DataFrame({"n": range(1000), "t": ["a", "b"] * 500})
+df.to_parquet("t.parquet"); df.to_feather("t.feather")
+back = pd.read_parquet("t.parquet")
+picture = Image.open("baseline.jpg")  # its pixels are not decoded yet
+large = np.random.default_rng(1).integers(0, 255, (6000, 8000, 3), "u1")
+"""
+USE = """
+picture.convert("L")
+print(back.equals(df), pd.read_feather("t.feather").equals(df), picture.size)
+"""
+WORKS = "True True (32, 24)"
+
+
+@pytest.fixture
+def sandbox(warm: None, tmp_path: Path) -> Iterator[Sandbox]:
+    policy = ExecutionPolicy(memory_bytes=2 << 30, cell_timeout=300)
+    _, session = create_session_sandbox(policy=policy, workspace_root=tmp_path)
+    with session as made:
+        shutil.copy(PICTURES / "baseline.jpg", made.execute("1").workspace_path)
+        result = made.execute(SETUP)
+        assert result.error is None, result.error
+        yield made
+
+
+def test_forks_go_on_with_pictures_and_tables(sandbox: Sandbox) -> None:
+    for fork in sandbox.fork(2):
+        with fork:
+            assert said(fork, USE) == WORKS
+    assert said(sandbox, USE) == WORKS
+
+
+def test_a_state_comes_back_in_a_new_process(sandbox: Sandbox, tmp_path: Path) -> None:
+    assert sandbox.session_id is not None
+    sandbox.close()
+    with get_session_sandbox(sandbox.session_id, workspace_root=tmp_path) as again:
+        assert said(again, USE) == WORKS
+
+
+def begun(sandbox: Sandbox, code: str) -> Future[SandboxResult]:
+    """Begins a cell that has a codec work; returns its future once the codec is about to begin."""
+    sandbox.execute("import os; os.path.exists('begun') and os.remove('begun')")
+    place = Path(sandbox.execute("1").workspace_path, "begun")
+    future = sandbox.submit(f"open('begun', 'w').close()\n{code}")
+    while not place.exists():
+        assert not future.done(), future.result()
+        time.sleep(0.01)
+    time.sleep(0.5)
+    return future
+
+
+def test_an_interrupt_ends_a_codec_and_keeps_the_variables(sandbox: Sandbox) -> None:
+    future = begun(sandbox, "while True: Image.fromarray(large).save(io.BytesIO(), 'WEBP')")
+    sandbox.interrupt()
+    error = future.result(60).error
+    assert error is not None and error.ename == "KeyboardInterrupt"
+    assert said(sandbox, USE) == WORKS
+
+
+def test_a_fork_that_is_asked_for_while_a_codec_works_has_whole_variables(sandbox: Sandbox) -> None:
+    future = begun(sandbox, "one = 1; Image.fromarray(large).save('l.webp'); two = 1")
+    (fork,) = sandbox.fork()
+    with fork:
+        assert said(fork, "print('one' in dir(), 'two' in dir())") in ("True True", "False False")
+        assert said(fork, USE) == WORKS
+    assert future.result(60).error is None
