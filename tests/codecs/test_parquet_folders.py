@@ -84,9 +84,9 @@ written("broken/year=2023/a.parquet", v=[1])
 written("broken/year=2024/a.parquet", v=[2])
 open("broken/year=2024/a.parquet", "w").write("no Parquet")
 found("broken", filters=[("year", "<", 2024)], columns=["v"])
-found("broken")
 """
-    assert "year=2024/a.parquet: the file is not Parquet" in said(sandbox, code)
+    assert said(sandbox, code) == "{'v': [1]} [0]"
+    assert "year=2024/a.parquet: the file is not Parquet" in said(sandbox, "found('broken')")
 
 
 @pytest.mark.parametrize(
