@@ -58,7 +58,16 @@ DECLARED |= {"h11", "httpcore"}  # of the extra `network`
 DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
 # of programs that import their interfaces
-DECLARED |= {"PIL", "autogen_core", "camel", "dspy", "google", "pydantic", "smolagents"}
+DECLARED |= {
+    "PIL",
+    "autogen_core",
+    "camel",
+    "deepagents",
+    "dspy",
+    "google",
+    "pydantic",
+    "smolagents",
+}
 DECLARED |= {"anyio", "h11", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 NOT_IN_A_KERNEL = ("batch", "e2b", "http", "mcp")

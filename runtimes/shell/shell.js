@@ -65,6 +65,34 @@ const repeat = defineCommand("xargs", async (args, context) => {
   return context.origCommand(words);
 });
 
+const SEARCH_FLAGS = /^-[0abcEFGhHilLnoqrRsvwxyZ]+$/; // each without a value
+const NO_VALUE = new Set(["--no-config", "--no-messages", "--line-buffered"]);
+const WITH_VALUE = new Set(["--color", "--colour", "--encoding"]);
+
+/** Gives `grep` and `rg` options of names and colours that just-bash does not know; they change no match. */
+const search = (name) =>
+  defineCommand(name, async (args, context) => {
+    const words = [];
+    let named = false, ends = ":";
+    for (let at = 0; at < args.length; at += 1) {
+      const word = args[at];
+      if (NO_VALUE.has(word) || /^--colou?r=/.test(word) || (name === "rg" && word === "--")) continue;
+      if (WITH_VALUE.has(word) && name === "rg") at += 1;
+      else if (WITH_VALUE.has(word)) continue;
+      else if (/^-[efmABCgt]$/.test(word)) words.push(word, args[(at += 1)]);
+      else if (word === "--with-filename" || word === "--null") [named, ends] = [named || word !== "--null", word === "--null" ? "\0" : ends];
+      else if (SEARCH_FLAGS.test(word)) {
+        if (/[Z0]/.test(word)) ends = "\0";
+        named ||= word.includes("H");
+        const rest = word.replace(/[HZ0]/g, "");
+        if (rest !== "-") words.push(rest);
+      } else words.push(word);
+    }
+    if (named && name === "grep") words.push("/dev/null"); // of several files, grep says which has a match
+    const found = await context.origCommand(words);
+    return ends === ":" ? found : { ...found, stdout: found.stdout.replace(/^([^:\n]*):/gm, `$1${ends}`) };
+  });
+
 const realPath = defineCommand("realpath", async (args, context) => {
   const result = { stdout: "", stderr: "", exitCode: 0 };
   for (const name of args) {
@@ -87,7 +115,7 @@ const files = new MountableFs({ base });
 const bash = new Bash({
   fs: files,
   cwd: "/",
-  customCommands: [list, repeat, realPath, ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing)],
+  customCommands: [list, repeat, realPath, search("grep"), search("rg"), ...BY_PYTHON.map(byPython), ...LEFT_OUT.map(missing)],
   executionLimits: Object.fromEntries(UNLIMITED.map((name) => [name, Number.MAX_SAFE_INTEGER])),
   defenseInDepth: false, // the sandbox itself is the defence
 });

@@ -44,6 +44,7 @@ def said(sandbox: BaseSandbox, code: str) -> SandboxResult:
         ),
         ("!mkdir x; rmdir x; ls x 2> /dev/null; realpath a.csv", "/app/a.csv\n"),
         ("!seq 3 | xargs -n1 echo - ; seq 2 | xargs -I{} echo n{}", "- 1\n- 2\n- 3\nn1\nn2\n"),
+        ("!grep -Hn csv a.csv; grep --color=never -c csv < b.csv", "a.csv:1:a.csv\n1\n"),
         ("!timeout 0.1 sleep 5; echo $?", "124\n"),
         ("%cd -q /tmp\n!pwd; cd /app; pwd\n%cd -q /app\n!pwd", "/tmp\n/app\n/app\n"),
         ("files = !ls *.csv\nprint(files.n, len(files))", "a.csv\nb.csv 2\n"),

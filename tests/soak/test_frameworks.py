@@ -80,6 +80,26 @@ CAMEL = "Executing code block 0: {{\n{}}}\n\n".format(
 )
 
 
+DEEP_AGENT = """\
+write_file: Updated file /app/sales.csv
+execute: 5
+
+[Command succeeded with exit code 0]
+execute: 12
+
+[Command succeeded with exit code 0]
+edit_file: Successfully replaced 1 instance(s) of the string in '/app/sales.csv'
+grep: /app/sales.csv
+glob: ['/app/sales.csv']
+ls: ['/app/sales.csv', '/app/sum']
+read_file: @@ lines 1-3 of 3 @@
+tea,3
+coffee,4
+tea,5
+Tea sold best.
+"""
+
+
 @pytest.mark.parametrize(
     ("framework", "script", "printed"),
     [
@@ -88,6 +108,7 @@ CAMEL = "Executing code block 0: {{\n{}}}\n\n".format(
         ("dspy>=3.4,<4", "examples/frameworks/dspy_rlm.py", DSPY),
         ("autogen-agentchat>=0.7,<0.8", "examples/frameworks/autogen_executor.py", AUTOGEN),
         ("google-adk>=2.13,<3", "examples/frameworks/google_adk_agent.py", GOOGLE_ADK),
+        ("deepagents>=0.7.32,<0.8", "examples/frameworks/deep_agent.py", DEEP_AGENT),
         ("pydantic-ai-slim>=2.68,<3", "examples/frameworks/pydantic_ai_agent.py", TOOL),
         ("openai-agents>=0.24,<0.25", "examples/frameworks/openai_agent.py", TOOL),
         ("llama-index-core>=0.14,<0.15", "examples/frameworks/llama_index_agent.py", TOOL),
