@@ -35,6 +35,11 @@ class _Streams:
             self.err, encoding="utf-8", errors="backslashreplace", write_through=True
         )
 
+    def close(self) -> None:
+        """Closes the streams that a program writes to."""
+        self.stdout.close()
+        self.stderr.close()
+
 
 def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Runs the program that a script asks for; returns its output and its exit status.
@@ -54,6 +59,7 @@ def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
             streams.stderr.write(f"{name}: {problem}\n")
             status = 2
         except KeyboardInterrupt:
+            streams.close()  # were they left in place, the agent would see that they don't work
             raise
         except BaseException as problem:
             streams.stderr.write("".join(_lines_of(problem)))
@@ -87,25 +93,33 @@ def _as_process(
     """Gives a program streams, a folder, an environment and modules of its own, for its time."""
     kept = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "argv", "path")}
     cwd, variables, modules, asks = Path.cwd(), dict(os.environ), dict(sys.modules), builtins.input
-    for name in ("stdin", "stdout", "stderr"):
-        setattr(sys, name, getattr(streams, name))
-    sys.argv, sys.path = list(argv), list(sys.path)
-    builtins.input = _ask
-    _leave_out_session_modules()
     try:
+        for name in ("stdin", "stdout", "stderr"):
+            setattr(sys, name, getattr(streams, name))
+        sys.argv, sys.path = list(argv), list(sys.path)
+        builtins.input = _ask
+        _leave_out_session_modules()
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(env)
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(variables)
-        os.chdir(cwd)
-        builtins.input = asks
-        for name, value in kept.items():
-            setattr(sys, name, value)
-        _leave_out_session_modules()
-        sys.modules.update(modules)
+        interrupt, is_back = None, False
+        while not is_back:  # a second interrupt must leave nothing of this undone
+            try:
+                for name, value in kept.items():
+                    setattr(sys, name, value)
+                builtins.input = asks
+                os.environ.clear()
+                os.environ.update(variables)
+                os.chdir(cwd)
+                _leave_out_session_modules()
+                sys.modules.update(modules)
+                is_back = True
+            except KeyboardInterrupt as problem:
+                interrupt = problem
+        if interrupt is not None:
+            raise interrupt
 
 
 def _leave_out_session_modules() -> None:
