@@ -19,6 +19,7 @@ PROGRAMS = {
     "README": ROOT / "README.md",
     "python": DOCS / "python.md",
     "functions": DOCS / "functions.md",
+    "frameworks": DOCS / "frameworks.md",
     "javascript": DOCS / "javascript.md",
     "service": DOCS / "tutorials/hosting.md",
     "agent": DOCS / "tutorials/agent.md",

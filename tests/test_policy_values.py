@@ -27,6 +27,7 @@ workspace_bytes = 1003
 workspace_files = 8
 history_cells = 5
 history_bytes = 67_108_864
+network = ["https://example.org"]
 mounts = ["data:/data", { host = "data", guest = "/more", writable = true }]
 
 [env]

@@ -73,7 +73,7 @@ def test_a_cell_begins_in_the_folder_and_reads(book: Notebook) -> None:
 def test_magics_find_its_files(book: Notebook) -> None:
     assert said(book, "%run script.py") == "ran /notebook/script.py\n"
     listed = said(book, "!ls").split()
-    assert {"data/", "helper.py", "orders.csv", "script.py"} <= set(listed)
+    assert {"data", "helper.py", "orders.csv", "script.py"} <= set(listed)
     assert not {".env", "out"} & set(listed)
     found = said(book, "import glob; print(sorted(glob.glob('*.csv') + glob.glob('**/x.csv')))")
     assert "'data/x.csv', 'orders.csv'" in found
