@@ -367,6 +367,18 @@ def _pieces(kind: str, encode: Callable[[Any], bytes]) -> Callable[[list[Any], A
     return write
 
 
+def _texts(values: list[Any], missing: Any) -> _Made:
+    """Writes texts; those that are all of ASCII are encoded at once."""
+    if missing.any():
+        values = ["" if gap else each for each, gap in zip(values, missing.tolist(), strict=True)]
+    joined = "".join(values)
+    if not joined.isascii():
+        return _ENCODED(values, missing)
+    offsets = _offsets(map(len, values), len(values))
+    out = Out(len(values), int(missing.sum()), [_bits(missing), offsets, joined.encode()])
+    return Type("utf8"), out, ()
+
+
 def _offsets(lengths: Any, count: int) -> Any:
     ends = numpy.zeros(count + 1, numpy.int64)
     numpy.cumsum(numpy.fromiter(lengths, numpy.int64, count), out=ends[1:])
@@ -464,8 +476,9 @@ def _as_structs(values: list[Any], missing: Any) -> _Made:
     return Type("struct"), out, tuple(fields)
 
 
+_ENCODED = _pieces("utf8", lambda value: value.encode("utf-8", "surrogatepass"))
 _WRITERS: dict[str, Callable[[list[Any], Any], _Made]] = {
-    "utf8": _pieces("utf8", lambda value: value.encode("utf-8", "surrogatepass")),
+    "utf8": _texts,
     "binary": _pieces("binary", bytes),
     "bool": _plain("bool"),
     "int": _plain("int"),
