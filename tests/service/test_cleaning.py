@@ -52,6 +52,17 @@ def obeying(
             yield made
 
 
+def test_a_program_whose_first_folder_is_gone_has_cleaners(
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    with closing(ForkServer(fork_process.start())) as server:
+        (tmp_path / "gone").rmdir()
+        with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:
+            assert walled.bundle(PAGE, {}).data["text/plain"] == "bold"
+
+
 @pytest.mark.parametrize("mode", Mode)
 def test_outputs_are_cleaned_as_in_this_process(server: ForkServer, mode: Mode) -> None:
     with closing(WalledCleaner(server, mode, "auto")) as walled:

@@ -254,7 +254,14 @@ def _holds_only_packages(path: Path, home: Path) -> bool:
     prefixes = (Path(prefix) for prefix in (sys.prefix, sys.base_prefix))
     installed = (prefix / lib for prefix in prefixes for lib in ("lib", sys.platlibdir))
     inside = any(path.is_relative_to(folder.resolve()) for folder in installed)
-    return inside or not Path.cwd().resolve().is_relative_to(path)
+    return inside or not _contains_current_folder(path)
+
+
+def _contains_current_folder(path: Path) -> bool:
+    try:
+        return Path.cwd().resolve().is_relative_to(path)
+    except FileNotFoundError:  # it was deleted, so nothing contains it
+        return False
 
 
 def _place_of(name: str) -> str:
