@@ -86,14 +86,14 @@ def test_doctor_tells_of_each_language_where_its_compiled_code_is_from(
     )
     languages: tuple[GuestLanguage, ...] = (python, javascript)
     for language, name in zip(languages, names, strict=True):
-        (said,) = states_of_code(language)
+        said, *_ = states_of_code(language)
         assert "is not compiled: the first" in said
         (tmp_path / name).write_bytes(b"for another processor")
-        (said,) = states_of_code(language)
+        said, *_ = states_of_code(language)
         assert "is installed, but not used (" in said
         with monkeypatch.context() as patch:
             patch.setattr(Compiler, "check", lambda *_: None)
-            (said,) = states_of_code(language)
+            said, *_ = states_of_code(language)
             assert said.endswith("guest is installed")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from wasm_kernel_agent import completion, event_loop, reseed, variables
+from wasm_kernel_agent import completion, event_loop, reseed, shell_commands, variables
 from wasm_kernel_agent.boot import lay_out_memory, make_shell, preload_packages, prepare_guest
 from wasm_kernel_agent.cells import CellRunner
 from wasm_kernel_agent.comms import CommServer
@@ -68,6 +68,7 @@ class Agent:
 
     def _repair_shell(self) -> None:
         """Makes sure that the next turn can begin."""
+        shell_commands.end_programs()
         self._streams.repair()
         if self._repair is not None:
             self._repair.repair()

@@ -32,6 +32,8 @@ _INSTEAD = {
     "jupyter": "Jupyter itself runs outside of the sandbox.",
 }
 _waiting: list[str] = []  # scripts that wait for programs, each asked for by the one before
+running: list[Any] = []
+"""The programs of scripts that have not ended, the outermost first (`shell_programs._Process`)."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,14 @@ class Kept(io.BytesIO):
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def end_programs() -> None:
+    """Gives a cell its own streams, folder and modules back if interrupts cut programs short."""
+    _waiting.clear()
+    if running:
+        running[0].end()
+        running.clear()
 
 
 def words_for_pip(line: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import io
 import os
 import platform
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from wasm_kernel_agent import shell_commands
 from wasm_kernel_agent.shell_commands import Kept, Usage
 
 _SESSION = ("/app/", "/tmp/", "/notebook/")
@@ -35,11 +35,6 @@ class _Streams:
             self.err, encoding="utf-8", errors="backslashreplace", write_through=True
         )
 
-    def close(self) -> None:
-        """Closes the streams that a program writes to."""
-        self.stdout.close()
-        self.stderr.close()
-
 
 def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Runs the program that a script asks for; returns its output and its exit status.
@@ -49,7 +44,10 @@ def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     name, *words = asked["argv"]
     streams = _Streams(asked["stdin"].encode("latin1", "replace"))
-    with _as_process(streams, asked["cwd"], asked["env"], [name, *words]):
+    process = _Process()
+    shell_commands.running.append(process)
+    try:
+        process.begin(streams, asked["cwd"], asked["env"], [name, *words])
         try:
             _run(name, words)
             status = 0
@@ -59,11 +57,13 @@ def run_program(asked: Mapping[str, Any]) -> dict[str, Any]:
             streams.stderr.write(f"{name}: {problem}\n")
             status = 2
         except KeyboardInterrupt:
-            streams.close()  # were they left in place, the agent would see that they don't work
             raise
         except BaseException as problem:
             streams.stderr.write("".join(_lines_of(problem)))
             status = 1
+    finally:
+        process.end()
+        shell_commands.running.remove(process)
     return {
         "stdout": streams.out.getvalue().decode("latin1"),
         "stderr": streams.err.getvalue().decode("utf-8", "replace"),
@@ -86,14 +86,19 @@ def _lines_of(problem: BaseException) -> Iterator[str]:
     yield from traceback.format_exception(type(problem), problem, trace)
 
 
-@contextlib.contextmanager
-def _as_process(
-    streams: _Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
-) -> Iterator[None]:
-    """Gives a program streams, a folder, an environment and modules of its own, for its time."""
-    kept = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "argv", "path")}
-    cwd, variables, modules, asks = Path.cwd(), dict(os.environ), dict(sys.modules), builtins.input
-    try:
+class _Process:
+    """A program's streams, folder, environment and modules, in place of the cell's for its time."""
+
+    def __init__(self) -> None:
+        names = ("stdin", "stdout", "stderr", "argv", "path")
+        self._kept = {name: getattr(sys, name) for name in names}
+        self._cwd, self._variables = Path.cwd(), dict(os.environ)
+        self._modules, self._asks = dict(sys.modules), builtins.input
+
+    def begin(
+        self, streams: _Streams, folder: str, env: Mapping[str, str], argv: Sequence[str]
+    ) -> None:
+        """Puts the program's in place."""
         for name in ("stdin", "stdout", "stderr"):
             setattr(sys, name, getattr(streams, name))
         sys.argv, sys.path = list(argv), list(sys.path)
@@ -102,24 +107,17 @@ def _as_process(
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(env)
-        yield
-    finally:
-        interrupt, is_back = None, False
-        while not is_back:  # a second interrupt must leave nothing of this undone
-            try:
-                for name, value in kept.items():
-                    setattr(sys, name, value)
-                builtins.input = asks
-                os.environ.clear()
-                os.environ.update(variables)
-                os.chdir(cwd)
-                _leave_out_session_modules()
-                sys.modules.update(modules)
-                is_back = True
-            except KeyboardInterrupt as problem:
-                interrupt = problem
-        if interrupt is not None:
-            raise interrupt
+
+    def end(self) -> None:
+        """Puts back what there was. Safe to call twice, as after an interrupt of the first call."""
+        for name, value in self._kept.items():
+            setattr(sys, name, value)
+        builtins.input = self._asks
+        os.environ.clear()
+        os.environ.update(self._variables)
+        os.chdir(self._cwd)
+        _leave_out_session_modules()
+        sys.modules.update(self._modules)
 
 
 def _leave_out_session_modules() -> None:
