@@ -53,8 +53,8 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clients")
     for name in _CLIENTS:
         found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
-            pytest.skip(f"{name} is not installed")
+        assert found is not None
+        assert found.origin is not None
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(found.origin).parent, folder / name, ignore=ignored)
     return folder

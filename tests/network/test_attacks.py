@@ -1,4 +1,4 @@
-"""What a hostile cell may try with the network: 0 forbidden addresses, and bounded memory.
+"""Attacks of a hostile cell by the network reach no forbidden address, and take bounded memory.
 
 The functions of the host are called directly, as a guest that was taken over could call them.
 """

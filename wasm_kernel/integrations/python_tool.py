@@ -1,4 +1,4 @@
-"""`PythonTool`: a tool for agents of each framework that takes functions as tools."""
+"""`PythonTool`: a tool for agents of frameworks that take functions as tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Judge`: decides what cells may reach, by the owner's rules, and counts what limits count."""
+"""`Judge`: decides what cells may reach, by the owner's rules, and counts requests and bytes."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Network:
         await self._found(number).secure(name)
 
     async def send(self, number: int, received: int, data: bytes) -> None:
-        """Sends bytes of a request, from a client that has received so many of the answers."""
+        """Sends bytes of a request; `received` counts the answers' bytes that the client has."""
         if len(data) > PIECE_BYTES:
             raise ValueError(f"a piece has at most {PIECE_BYTES:,} bytes")
         await self._found(number).send(received, data)

@@ -27,7 +27,7 @@ class Poll:
         del self._masks[fd if isinstance(fd, int) else fd.fileno()]
 
     def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
-        """Waits, up to `timeout` milliseconds; returns what is ready."""
+        """Waits, up to `timeout` milliseconds; returns the sockets that are ready."""
         wires = {number: _wire_of(number) for number in self._masks if number >= FIRST}
         others = _make_poll()
         for number in self._masks.keys() - wires.keys():

@@ -1,4 +1,4 @@
-"""`subprocess`, `os.system` and `os.popen` over the shell: what they start has ended at once."""
+"""`subprocess`, `os.system` and `os.popen` over the shell: a command has ended when they return."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _size(value: Any, kind: type) -> int:
 
 
 def _mark(value: Any, kind: type, most: int) -> Any:
-    """Returns what tells an object from another one, without what it holds.
+    """Returns values that differ between two objects, without the objects that they hold.
 
     `most` bytes of a text or an array are looked at, half of them at its end.
     """

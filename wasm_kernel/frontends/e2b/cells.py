@@ -117,7 +117,7 @@ class CellStream(Response):
         return line
 
     def _result(self) -> SandboxResult | CellError:
-        """Returns the result of the cell, or why there is none."""
+        """Returns the result of the cell, or the reason why it has none."""
         if self._cell.cancelled():
             return _SLOW if self._is_slow else _STOPPED
         problem = self._cell.exception()

@@ -32,7 +32,7 @@ class Body(Struct, rename=_in_api):
 
 
 class AutoResume(Body):
-    """Whether a request wakes a sandbox that was paused by its time-out."""
+    """The choice whether a request wakes a sandbox that was paused by its time-out."""
 
     enabled: bool = False
 
@@ -66,7 +66,7 @@ class Connected(Body):
 
 
 class Lifecycle(Body):
-    """What happens at the time-out: `kill` or `pause`."""
+    """The action at the time-out: `kill` or `pause`."""
 
     auto_resume: bool
     on_timeout: str

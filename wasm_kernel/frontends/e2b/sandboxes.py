@@ -41,7 +41,7 @@ _LANGUAGES = {
 
 
 class Stoppable(Protocol):
-    """What runs in a sandbox, and can be interrupted."""
+    """A cell or a command that runs in a sandbox, and can be interrupted."""
 
     def stop(self) -> None:
         """Interrupts it."""
