@@ -230,6 +230,22 @@ def test_a_script_without_an_end_ends(shell: BaseSandbox, script: str) -> None:
     assert said(shell, "!echo on; ls c.txt").stdout == "on\nc.txt\n"
 
 
+CUT_SHORT = """
+from wasm_kernel_agent import shell_commands as commands, shell_programs as programs
+program = programs._Process()
+commands.running.append(program)
+program.begin(programs._Streams(b""), "/tmp", {}, ["program"])
+"""
+
+
+def test_a_program_that_an_interrupt_cut_short_leaves_the_cells_streams_and_folder(
+    shell: BaseSandbox,
+) -> None:
+    """An interrupt may strike before the program's own end has put anything back."""
+    assert shell.execute(CUT_SHORT).success
+    assert said(shell, "!pwd").stdout == "/app\n"
+
+
 @pytest.mark.parametrize(
     "script",
     [
