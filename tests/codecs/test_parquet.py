@@ -67,6 +67,12 @@ def test_index_labels_and_types_come_back(sandbox: BaseSandbox, frame: str) -> N
     assert said(sandbox, code) == "True"
 
 
+def test_texts_of_any_characters_come_back(sandbox: BaseSandbox) -> None:
+    code = "df = pd.DataFrame({'a': ['with \\0', None, 'é', ''], 'b': ['ö', 'x', 'ö', None]})\n"
+    code += "print(pd.read_parquet(io.BytesIO(df.to_parquet())).equals(df))"
+    assert said(sandbox, code) == "True"
+
+
 def test_columns_filters_and_types_with_masks_are_chosen(sandbox: BaseSandbox) -> None:
     code = """
 df = pd.DataFrame({"a": range(1000), "b": ["x", "y"] * 500, "c": [1, None] * 500})

@@ -151,6 +151,12 @@ found("mixed")
     )
 
 
+def test_categories_are_texts_if_the_first_file_has_texts(sandbox: BaseSandbox) -> None:
+    code = "written('cats/1.parquet', c=['a', None])\n"
+    code += "written('cats/2.parquet', c=pd.Categorical(['b', None, 'b'])); found('cats')"
+    assert said(sandbox, code) == "{'c': ['a', nan, 'b', nan, 'b']} [0, 1, 2, 3, 4]"
+
+
 def test_a_list_of_files_is_one_table(sandbox: BaseSandbox) -> None:
     code = "written('l/y=1/a.parquet', v=[1]); written('l/y=2/a.parquet', v=[2])\n"
     code += "found(['l/y=1/a.parquet', 'l/y=2/a.parquet'])"

@@ -106,13 +106,17 @@ def looked_up(array: Array) -> Array:
     if array.length and (chosen.max() >= dictionary.length or chosen.min() < 0):
         if dictionary.length or array.valid is None or array.valid.any():
             raise ArrowError("a value is not in its dictionary")
-        return Array(plain, array.length, array.valid, numpy.zeros(array.length, "i8"))
+        kind = "i8" if dictionary.offsets is None else object
+        return Array(plain, array.length, array.valid, numpy.zeros(array.length, kind))
     there = array.valid
     if dictionary.valid is not None:
         there = dictionary.valid[chosen] if there is None else there & dictionary.valid[chosen]
     if dictionary.values is None:
         raise ArrowError("dictionaries of nested values can't be read")
-    return Array(plain, array.length, there, dictionary.values[chosen])
+    values = dictionary.values
+    if dictionary.offsets is not None:
+        values = numpy.fromiter(_items(dictionary), object, dictionary.length)
+    return Array(plain, array.length, there, values[chosen])
 
 
 def numpy_dtype(kind: Type) -> Any:
@@ -189,6 +193,9 @@ def _flat(array: Array) -> tuple[Any, Any]:
         return array.values, missing
     if kind.name not in _OBJECTS:
         raise ArrowError(f"pandas has no values of the type {kind.name}")
+    if _are_objects(array):
+        values = array.values
+        return values if missing is None else numpy.where(missing, None, values), missing
     return numpy.fromiter(_items(array), object, array.length), missing
 
 
@@ -202,6 +209,8 @@ def _items(array: Array) -> list[Any]:
         found = array.values.tolist()
     elif kind.name in _TEMPORAL:
         found = _instants(array)
+    elif _are_objects(array):
+        found = array.values.tolist()
     elif kind.name in _OBJECTS:
         found = _OBJECTS[kind.name](array)
     else:
@@ -212,6 +221,11 @@ def _items(array: Array) -> list[Any]:
         each if is_there else None
         for each, is_there in zip(found, array.valid.tolist(), strict=True)
     ]
+
+
+def _are_objects(array: Array) -> bool:
+    """Says whether the values are objects already, which a dictionary had."""
+    return isinstance(array.values, numpy.ndarray) and array.values.dtype.kind == "O"
 
 
 def _instants(array: Array) -> list[Any]:

@@ -36,6 +36,7 @@ _PADDING = 8
 END = struct.pack("<II", 0xFFFFFFFF, 0)
 """The end of a stream."""
 _DIGITS_MOST = 38
+_BETWEEN = "\0"  # joins texts
 _ADVICE = "Convert it first, for example with astype('str')."
 
 
@@ -244,12 +245,20 @@ def _column(column: pandas.Series) -> _Made:
     elif isinstance(kind, pandas.PeriodDtype | pandas.IntervalDtype):
         return _periods(column) if isinstance(kind, pandas.PeriodDtype) else _intervals(column)
     elif isinstance(kind, pandas.StringDtype):
-        return _WRITERS["utf8"](column.tolist(), column.isna().to_numpy())
+        return _text_column(column)
     elif str(kind) in _MASKED:
         missing = column.isna().to_numpy()
         plain = _MASKED[str(kind)]
         return _numbers(column.to_numpy(plain, na_value=plain.type(0)), missing)
     raise ValueError(f"there is no type for {kind}. {_ADVICE}")
+
+
+def _text_column(column: pandas.Series) -> _Made:
+    values = numpy.asarray(column, object).tolist()
+    try:
+        return _texts(values, None)
+    except TypeError:  # a missing value is no text
+        return _texts(values, column.isna().to_numpy())
 
 
 _MASKED = {
@@ -368,23 +377,36 @@ def _pieces(kind: str, encode: Callable[[Any], bytes]) -> Callable[[list[Any], A
 
 
 def _texts(values: list[Any], missing: Any) -> _Made:
-    """Writes texts; those that are all of ASCII are encoded at once."""
-    if missing.any():
+    """Writes texts. They are encoded at once, with a character between them that none has."""
+    if missing is not None and missing.any():
         values = ["" if gap else each for each, gap in zip(values, missing.tolist(), strict=True)]
-    joined = "".join(values)
-    if not joined.isascii():
-        return _ENCODED(values, missing)
-    offsets = _offsets(map(len, values), len(values))
-    out = Out(len(values), int(missing.sum()), [_bits(missing), offsets, joined.encode()])
-    return Type("utf8"), out, ()
+    joined = numpy.frombuffer(_encoded(_BETWEEN.join(values)), numpy.uint8)
+    ends = numpy.flatnonzero(joined == ord(_BETWEEN))
+    if len(ends) != len(values) - 1:
+        return _ENCODED(values, numpy.zeros(len(values), bool) if missing is None else missing)
+    offsets = numpy.zeros(len(values) + 1, numpy.int64)
+    offsets[1:-1] = ends - numpy.arange(len(ends))
+    offsets[-1] = len(joined) - len(ends)
+    nulls = 0 if missing is None else int(missing.sum())
+    data = joined[joined != ord(_BETWEEN)] if len(ends) else joined
+    return Type("utf8"), Out(len(values), nulls, [_bits(missing), _checked(offsets), data]), ()
 
 
 def _offsets(lengths: Any, count: int) -> Any:
     ends = numpy.zeros(count + 1, numpy.int64)
     numpy.cumsum(numpy.fromiter(lengths, numpy.int64, count), out=ends[1:])
-    if ends[-1] > _INT32_MOST:
+    return _checked(ends)
+
+
+def _checked(offsets: Any) -> Any:
+    """Returns offsets with 32 bits, as far as Arrow's usual types go."""
+    if offsets[-1] > _INT32_MOST:
         raise ValueError("it has more than 2 GiB of values")
-    return ends.astype("<i4")
+    return offsets.astype("<i4")
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _plain(kind: str) -> Callable[[list[Any], Any], _Made]:
@@ -476,7 +498,7 @@ def _as_structs(values: list[Any], missing: Any) -> _Made:
     return Type("struct"), out, tuple(fields)
 
 
-_ENCODED = _pieces("utf8", lambda value: value.encode("utf-8", "surrogatepass"))
+_ENCODED = _pieces("utf8", _encoded)
 _WRITERS: dict[str, Callable[[list[Any], Any], _Made]] = {
     "utf8": _texts,
     "binary": _pieces("binary", bytes),

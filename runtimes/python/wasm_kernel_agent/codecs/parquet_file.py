@@ -11,11 +11,25 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from wasm_kernel_agent.codecs import thrift
+from wasm_kernel_agent.codecs.arrow_schema import (
+    SCHEMA,
+    ArrowError,
+    Dictionary,
+    Field,
+    Schema,
+    Type,
+    number_dictionaries,
+    read_schema,
+    schema_table,
+    write_message,
+)
+from wasm_kernel_agent.codecs.flatbuffers import Table
 from wasm_kernel_agent.codecs.thrift import BINARY, I64, LIST, STRUCT, Struct, ThriftError, Value
 
 MAGIC = b"PAR1"
@@ -25,12 +39,21 @@ _ARROW_SCHEMA = b"ARROW:schema"
 # Numbers of fields: of a file's metadata, a schema's element, a row group, a column chunk and its
 # metadata.
 _SCHEMA, _ROWS, _GROUPS, _PAIRS = 2, 3, 4, 5
-_NAME, _CHILDREN = 4, 5
+_NAME, _CHILDREN, _CONVERTED = 4, 5, 6
 _COLUMNS, _GROUP_ROWS, _GROUP_OFFSET = 1, 3, 5
 _CHUNK_FILE, _CHUNK_OFFSET, _CHUNK = 1, 2, 3
 _INDEXES = (4, 5, 6, 7)  # places of indexes, which a smaller file does not have
-_SIZE, _DATA, _DICTIONARY = 7, 9, 11
+_ENCODINGS, _SIZE, _DATA, _DICTIONARY, _PAGES = 2, 7, 9, 11, 13
 _PLACES = (10, 11, 14, 15)  # of index pages, the dictionary, and the Bloom filter with its length
+
+
+_IN_DICTIONARY, _LEVELS = (2, 8), (3, 4)  # encodings of values, and of their nesting
+_DICTIONARY_PAGE = 2
+_TEXTS = ("utf8", "large_utf8")
+_UTF8, _UNSAID = Type("utf8"), Type("null")  # which the codec takes as no word on a column's type
+
+SPELLED_OUT = "wasm-kernel:spelled-out"
+"""The mark of a field in Arrow's schema: its dictionary is the file's, and not the table's."""
 
 
 class ParquetError(ValueError):
@@ -106,15 +129,40 @@ class ParquetFile:
             yield part
 
     def _pairs_of(self, kept: list[int]) -> list[Struct]:
-        """Returns the footer's pairs, with Arrow's schema of the kept columns only."""
-        made = []
-        for pair in self._pairs:
-            if pair.get(1) == Value(BINARY, _ARROW_SCHEMA) and 2 in pair:
-                shorter = _shorter_schema(pair[2].value, kept, len(self.names))
-                if shorter is None:
-                    continue
-                made.append({**pair, 2: Value(BINARY, shorter)})
-        return made
+        """Returns a footer's pairs, with Arrow's schema of the kept columns only.
+
+        In that, texts that the file holds as numbers of a dictionary are asked for as such.
+        """
+        key = Value(BINARY, _ARROW_SCHEMA)
+        encoded = next((each[2].value for each in self._pairs if each.get(1) == key), None)
+        fields = self._flat_fields() if encoded is None else _arrow_fields(encoded)
+        if len(fields) != len(self.names):
+            return []
+        repeated = self._repeated(kept)
+        found = [_as_dictionary(fields[n]) if n in repeated else fields[n] for n in kept]
+        schema = schema_table(Schema(number_dictionaries(found)))
+        message = base64.b64encode(write_message(SCHEMA, schema, 0))
+        return [{1: key, 2: Value(BINARY, message)}]
+
+    def _flat_fields(self) -> list[Field]:
+        """Returns fields that say which columns are texts; none if a column is nested."""
+        if any(end - start > 1 for start, end, *_ in self._tops):
+            return []
+        utf8 = Value(thrift.I32, 0)
+        are_texts = [self._elements[at].get(_CONVERTED) == utf8 for at, *_ in self._tops]
+        kinds = [_UTF8 if is_text else _UNSAID for is_text in are_texts]
+        return [Field(name, kind) for name, kind in zip(self.names, kinds, strict=True)]
+
+    def _repeated(self, kept: list[int]) -> set[int]:
+        """Returns the columns whose values all are numbers of dictionaries."""
+        leaves = {n: self._tops[n][2] for n in kept}
+        return {
+            n
+            for n, leaf in leaves.items()
+            if all(
+                _is_repeated(group[_COLUMNS].value[1][leaf][_CHUNK].value) for group in self._groups
+            )
+        }
 
     def _part(
         self,
@@ -186,31 +234,33 @@ def _reading_footer() -> Iterator[None]:
         raise ParquetError(f"the file's footer is damaged ({why})") from None
 
 
-def _shorter_schema(encoded: bytes, kept: list[int], count: int) -> bytes | None:
-    """Returns Arrow's schema message with some of its columns; None if it is not one of `count`.
+def _is_repeated(about: Struct) -> bool:
+    """Says whether all values of a column chunk are numbers of a dictionary."""
+    if _PAGES in about:
+        pages = about[_PAGES].value[1]
+        return all(
+            each[2].value in _IN_DICTIONARY for each in pages if each[1].value != _DICTIONARY_PAGE
+        )
+    return _DICTIONARY in about and {*about[_ENCODINGS].value[1]} <= {*_IN_DICTIONARY, *_LEVELS}
 
-    The vector of its columns is shortened where it lies.
-    """
-    from wasm_kernel_agent.codecs.flatbuffers import Table
 
+def _arrow_fields(encoded: bytes) -> Sequence[Field]:
+    """Returns the fields of Arrow's schema in a footer; none if it can't be read."""
     try:
-        message = bytearray(base64.b64decode(encoded))
+        message = base64.b64decode(encoded)
         start = 8 if message[:4] == b"\xff\xff\xff\xff" else 4
-        schema = Table.root(memoryview(message)[start:]).table(2)
-        if schema is None:
-            return None
-        at, held = schema.vector(1)
-        if held != count:
-            return None
-        at += start
-        places = [at + 4 * n for n in range(count)]
-        targets = [p + int.from_bytes(message[p : p + 4], "little") for p in places]
-        struct.pack_into("<I", message, at - 4, len(kept))
-        for place, number in zip(places, kept, strict=False):
-            struct.pack_into("<I", message, place, targets[number] - place)
-    except (binascii.Error, struct.error, IndexError):
-        return None
-    return base64.b64encode(message)
+        schema = read_schema(Table.root(memoryview(message)[start:]).table(2))
+        schema_table(schema)
+    except (binascii.Error, struct.error, IndexError, KeyError, ArrowError):  # or has a new type
+        return ()
+    return schema.fields
+
+
+def _as_dictionary(field: Field) -> Field:
+    if field.dictionary is not None or field.type.name not in _TEXTS:
+        return field
+    numbers = Dictionary(0, Type("int", 32))
+    return replace(field, dictionary=numbers, metadata={**field.metadata, SPELLED_OUT: ""})
 
 
 def with_pairs(data: Any, pairs: Mapping[str, str]) -> list[bytes]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy
 import pandas
 
-from wasm_kernel_agent.codecs import frames
+from wasm_kernel_agent.codecs import arrow_pandas, frames
 from wasm_kernel_agent.codecs.arrow_fitting import fitted
 from wasm_kernel_agent.codecs.arrow_reader import Array, Stream
-from wasm_kernel_agent.codecs.arrow_schema import ArrowError, Schema
+from wasm_kernel_agent.codecs.arrow_schema import ArrowError, Field, Schema
 from wasm_kernel_agent.codecs.calls import CodecError, call
-from wasm_kernel_agent.codecs.parquet_file import ParquetError, ParquetFile
+from wasm_kernel_agent.codecs.parquet_file import SPELLED_OUT, ParquetError, ParquetFile
 from wasm_kernel_agent.codecs.parquet_folders import Partitions, Source
 
 _CODEC = "parquet"
@@ -96,8 +97,15 @@ class Table:
             rows = 0
             for part in file.parts(self._names):
                 stream = Stream(call(_CODEC, "read", part)[0])
-                self._schema = self._schema or stream.schema
-                for batch in stream.batches():
+                schema = replace(
+                    stream.schema, fields=tuple(map(_plain_field, stream.schema.fields))
+                )
+                self._schema = self._schema or schema
+                for found in stream.batches():
+                    batch = [
+                        arrow_pandas.looked_up(each) if SPELLED_OUT in each.field.metadata else each
+                        for each in found
+                    ]
                     length = batch[0].length if batch else 0
                     self._batches.append(fitted(batch, length, self._schema))
                     rows += length
@@ -109,6 +117,10 @@ class Table:
         kept = frame.shape[1] - sum(each in frame.columns for each in self._added)
         frame = frame.iloc[:, :kept][rows]
         return frame.reset_index(drop=True) if is_counted else frame
+
+
+def _plain_field(field: Field) -> Field:
+    return Field(field.name, field.type) if SPELLED_OUT in field.metadata else field
 
 
 @contextmanager
