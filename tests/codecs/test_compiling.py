@@ -25,14 +25,14 @@ def said_for(cache: Cache) -> str:
     streams = OutputStreams()
     limits = {name: limit_of(name, 1000) for name in NAMES.values()}
     streams.begin(lambda name, text: said.append(text), limits)
-    compiled_codec(CODECS["pictures"], UNCHECKED, Compiler(cache), BROKER, streams)
+    compiled_codec(CODECS["jpeg"], UNCHECKED, Compiler(cache), BROKER, streams)
     return "".join(said)
 
 
 def test_only_the_first_cell_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert "compiling the codec of JPEG and WebP, once" in said_for(Cache())
+    assert "compiling the codec that reads JPEG, once" in said_for(Cache())
     assert said_for(Cache()) == ""
 
 

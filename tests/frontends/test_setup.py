@@ -204,8 +204,8 @@ def test_the_doctor_finds_a_warm_machine_well(
     told = capsys.readouterr().out
     assert "the base image with pandas and matplotlib is built" in told
     assert "earlier versions of files are c" in told
-    for codec in ("JPEG and WebP", "Parquet and Feather"):
-        assert f"the codec of {codec} is " in told
+    for codec in ("that reads JPEG", "that writes JPEG, and reads and writes WebP", "of Parquet"):
+        assert f"the codec {codec} " in told
 
 
 def test_pages_of_another_size_are_refused_in_a_sentence(

@@ -1,7 +1,7 @@
 """A codec while it serves one call: a fresh instance without any way to the outside.
 
-Codecs are Rust, compiled for JavaScript by wasm-bindgen. Such a module imports a hundred functions
-of a browser. Only those that a codec's `Imports` names are answered, such as those that report the
+Codecs are C, or Rust compiled for JavaScript by wasm-bindgen, which imports a hundred functions of
+a browser. Only those that a codec's `Imports` names are answered, such as those that report the
 text of an error; a call of any other ends it. None of them reaches anything outside of the codec.
 """
 
@@ -43,10 +43,12 @@ class Imports:
 
     Attributes:
         reports: The imports that get an error's text, with their shapes.
+        allocator: The export that allocates memory, and its arguments behind the length.
         text: The last error's text.
     """
 
     reports: ClassVar[Mapping[Import, str]]
+    allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("__wbindgen_malloc", (_BYTE,))
 
     def __init__(self) -> None:
         self.text = ""
@@ -94,8 +96,16 @@ class CodecModule:
 
     def put(self, data: memoryview) -> int:
         """Copies bytes into its memory; returns their address."""
-        at = self.instance.call("__wbindgen_malloc", len(data), _BYTE)
+        at = self.allocate(len(data))
         self.memory.view(at, len(data))[:] = data
+        return at
+
+    def allocate(self, length: int) -> int:
+        """Returns the address of so many bytes of its memory."""
+        export, more = self.imports.allocator
+        at = self.instance.call(export, length, *more)
+        if not at:
+            raise CodecError
         return at
 
     def call(self, export: str, *args: int) -> int:

@@ -1,4 +1,4 @@
-"""JPEG and WebP, by the crate `image` in npm's `@cf-wasm/photon`."""
+"""WebP, and writing JPEG, by the crate `image` in npm's `@cf-wasm/photon`."""
 
 from __future__ import annotations
 

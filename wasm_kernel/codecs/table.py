@@ -63,10 +63,16 @@ class Codec(Struct, frozen=True):
 
 _ROWS = (
     Codec(
+        "jpeg",
+        "jpeg-turbo.wasm",
+        "80ed55eef2d0ff276f837ef521fad8181ccdfa6f298f652f6e45aed7fbbbc871",
+        "the codec that reads JPEG",
+    ),
+    Codec(
         "pictures",
         "photon_rs_bg.wasm",
         "f477b87cbea0445c65fc7e580e89050190600379fcd44821cec67403483872b1",
-        "the codec of JPEG and WebP",
+        "the codec that writes JPEG, and reads and writes WebP",
     ),
     Codec(
         "parquet",

@@ -1,7 +1,7 @@
 """JPEG and WebP for Pillow, whose own code has neither here.
 
 Pillow itself reads a JPEG's markers, so size, mode, EXIF, ICC profile and comments are as
-elsewhere; only the pixels come from the codec.
+elsewhere; only the pixels come from a codec.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from PIL import Image, ImageFile
 from wasm_kernel_agent.codecs.calls import CodecError, call
 
 _CODEC = "pictures"
+_PIXELS = {"RGB": 0, "L": 6, "CMYK": 11}  # as libjpeg-turbo numbers them
 _BROKEN = "the picture can't be decoded: {}"
 _UNWRITTEN = "the picture can't be encoded: {}"
 _AS_RGB = "the sandbox writes JPEG in RGB alone: a picture of mode {} is converted"
@@ -36,7 +37,10 @@ def decoded(data: Any) -> Image.Image:
 
 def encoded(picture: Image.Image, function: str, *numbers: int) -> bytes:
     """Returns the bytes of a picture's file. Raises `OSError` if it can't be written."""
-    pixels = (picture if picture.mode == "RGBA" else picture.convert("RGBA")).tobytes()
+    if picture.mode == "RGB" and function == "encode_jpeg":
+        pixels = picture.tobytes("raw", "RGBX")  # the codec ignores the fourth byte
+    else:
+        pixels = (picture if picture.mode == "RGBA" else picture.convert("RGBA")).tobytes()
     try:
         data, _ = call(_CODEC, function, pixels, *picture.size, *numbers)
     except CodecError as problem:
@@ -55,13 +59,17 @@ class JpegDecoder(ImageFile.PyDecoder):
         data = self.fd.read()
         if data.rfind(_END) < data.rfind(_SCAN) and not ImageFile.LOAD_TRUNCATED_IMAGES:
             raise OSError("image file is truncated")
-        picture = decoded(data)
+        stored = "RGB" if self.mode == "YCbCr" else self.mode
         scale = self.args[2] if len(self.args) > 2 else 1  # of a draft
-        if scale > 1:
-            picture = picture.reduce(scale)
-        if picture.size != (self.state.xsize, self.state.ysize):
+        try:
+            pixels, found = call("jpeg", "decode", data, _PIXELS[stored], scale)
+        except CodecError as problem:
+            raise OSError(_BROKEN.format(problem)) from None
+        if found[:2] != (self.state.xsize, self.state.ysize):
             raise OSError(_BROKEN.format("its size is another than its header says"))
-        self.set_as_raw(picture.convert(self.mode).tobytes())
+        if stored != self.mode:
+            pixels = Image.frombuffer(stored, found[:2], pixels).convert(self.mode).tobytes()
+        self.set_as_raw(pixels, self.args[0])
         return -1, 0
 
 

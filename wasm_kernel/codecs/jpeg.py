@@ -1,0 +1,63 @@
+"""Reading JPEG, by libjpeg-turbo in npm's `@cwasm/jpeg-turbo`.
+
+On a fatal error, libjpeg-turbo jumps out of its functions: an import that is refused, so the call
+ends. After a lesser fault, such as a file that was cut off, there are pixels, as elsewhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import ClassVar
+
+from wasm_kernel.codecs.module import CodecError, CodecModule, Function, Imports, Result
+from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import
+
+_SET_JUMP = ("env", "setjmp")
+_HEADER = struct.Struct("<4i")  # width, height, subsampling, colour space
+_CHANNELS = {0: 3, 6: 1, 11: 4}  # of libjpeg-turbo's pixel formats: RGB, grey, CMYK
+_SCALES = (1, 2, 4, 8)
+_MOST = 2**31 - 1
+
+
+class JpegImports(Imports):
+    """Lets a call of libjpeg-turbo begin, and tells no error's text."""
+
+    reports: ClassVar[Mapping[Import, str]] = {}
+    allocator: ClassVar[tuple[str, tuple[int, ...]]] = ("malloc", ())
+
+    @property
+    def imports(self) -> Mapping[Import, str]:
+        """All imports that are answered."""
+        return {_SET_JUMP: "i"}
+
+    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+        """Returns the handlers for an instance."""
+        return {_SET_JUMP: lambda _: 0}
+
+
+def decode(codec: CodecModule, at: int, length: int, numbers: tuple[int, ...]) -> Result:
+    """Reads a picture; numbers: the pixel format, and by which factor the sides are smaller.
+
+    Returns its pixels row by row, its width and its height.
+    """
+    pixels, scale = numbers
+    if pixels not in _CHANNELS or scale not in _SCALES:
+        raise ValueError(numbers)
+    decoder = codec.call("tjInitDecompress")
+    header = codec.allocate(_HEADER.size)
+    places = (header + 4 * n for n in range(4))
+    codec.memory.write(header, bytes(_HEADER.size))
+    codec.call("tjDecompressHeader3", decoder, at, length, *places)  # fails for lesser faults, too
+    width, height, *_ = _HEADER.unpack(codec.memory.read(header, _HEADER.size))
+    width, height = -(-width // scale), -(-height // scale)
+    row = width * _CHANNELS[pixels]
+    if not 0 < row * height <= _MOST:
+        raise CodecError
+    place = codec.allocate(row * height)
+    codec.call("tjDecompress2", decoder, at, length, place, width, row, height, pixels, 0)
+    return Result(place, row * height, (width, height))
+
+
+FUNCTIONS: Mapping[str, Function] = {"decode": decode}
+IMPORTS = JpegImports
