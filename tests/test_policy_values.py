@@ -28,6 +28,7 @@ workspace_files = 8
 history_cells = 5
 history_bytes = 67_108_864
 network = ["https://example.org"]
+network_mode = "record"
 mounts = ["data:/data", { host = "data", guest = "/more", writable = true }]
 
 [env]

@@ -36,8 +36,9 @@ class Door(str, Enum):
 
     def name_of(self, setting: str) -> str:
         """Returns the name of a setting for the user of this door."""
-        if self is Door.BATCH and setting in BATCH_OPTIONS:
-            return BATCH_OPTIONS[setting]
+        options = {**BATCH_OPTIONS, **_NETWORK_OPTIONS} if self is Door.BATCH else {}
+        if setting in options:
+            return options[setting]
         is_trait = self in (Door.KERNEL, Door.BATCH) and setting != CALL_SECONDS
         return f"WasmKernel.{setting}" if is_trait else setting
 
@@ -76,6 +77,7 @@ BATCH_OPTIONS = {
     "workspace_bytes": "--disk",
 }
 """The options of `wasm-kernel run` and `grade` that set a limit, by the policy's fields."""
+_NETWORK_OPTIONS = {"network": "--network", "network_mode": "--replay"}
 CALL_SECONDS = "timeout_seconds"
 """The argument of a call that lowers its cell's time; its caller can raise it at any door."""
 

@@ -53,8 +53,9 @@ FUNCTION_CALLED = "function.called"  # function, outcome, duration, argument_byt
 #                                      session_id: a cell called a function of its program
 
 NETWORK_REQUEST = "network.request"  # method, host, path, status, size, duration, placeholder,
-#                                      session_id: a cell's request, without its query; status 0 if
-#                                      none came, placeholder if it held one that was not replaced
+#                                      replayed, session_id: a cell's request, without its query;
+#                                      status 0 if none came, placeholder if it held one that was
+#                                      not replaced, replayed if its answer was a recorded one
 
 METADATA_FAILED = "session.metadata.failed"  # session_id, error
 METADATA_CORRUPTED = "session.metadata.corrupted"  # session_id, error

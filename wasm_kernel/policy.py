@@ -47,6 +47,14 @@ class RuntimeType(str, Enum):
             raise ValueError(f"this sandbox can't run {runtime!r}; it runs {known}") from None
 
 
+class NetworkMode(str, Enum):
+    """Where the answers to cells' requests come from."""
+
+    LIVE = "live"
+    RECORD = "record"
+    REPLAY = "replay"
+
+
 @dataclass(frozen=True)
 class Mount:
     """A host folder that the guest sees under `guest`, read-only unless `writable`."""
@@ -211,6 +219,11 @@ class ExecutionPolicy:
             is a `NetworkRule`, or a text: `https://api.example.org/data`, or `!example.org` for a
             host that is refused whatever other rules say. By default there are none, and no
             network. It needs the packages of `wasm-kernel[network]`.
+        network_mode: Where the answers to requests come from. live: from their hosts. record: from
+            their hosts, and the session keeps requests and answers, without secrets. replay: from
+            what the session has kept; other requests are refused, and nothing reaches the network.
+        network_record_bytes: The most that the requests and answers that a session keeps may take
+            on disk, in bytes. An answer beyond it is refused.
         env: Environment variables of the guest.
         deterministic: Whether sessions that run the same cells compute the same: all of them get
             the same random numbers, folders are listed in order, and the clock begins with the
@@ -243,6 +256,8 @@ class ExecutionPolicy:
     file_copy_bytes: int = 64 * MIB
     mounts: _Mounts = _Mounts()
     network: _Network = _Network()
+    network_mode: str = NetworkMode.LIVE.value
+    network_record_bytes: int = 512 * MIB
     env: Mapping[str, str] = field(default_factory=dict)
     deterministic: bool = False
     door: Door = Door.PROGRAM
@@ -259,6 +274,7 @@ class ExecutionPolicy:
         self._whole("history_bytes", 64 * MIB, None)
         self._whole("files_history_bytes", 0, None)
         self._whole("file_copy_bytes", 0, None)
+        self._whole("network_record_bytes", 0, None)
         if self.fuel_budget is not None:
             self._whole("fuel_budget", 1, 2**62)
         if self.cell_timeout is not None:
@@ -267,6 +283,7 @@ class ExecutionPolicy:
         self._seconds("query_seconds")
         self._seconds("comm_seconds")
         self._check_env()
+        self._check_mode()
         if not isinstance(self.deterministic, bool):
             raise PolicyError("deterministic", f"is true or false, not {self.deterministic!r}")
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
@@ -328,6 +345,13 @@ class ExecutionPolicy:
         if not (math.isfinite(value) and value > 0):
             raise PolicyError(name, f"must be a finite number of seconds above 0, not {value!r}")
 
+    def _check_mode(self) -> None:
+        modes = [mode.value for mode in NetworkMode]
+        if self.network_mode not in modes:
+            raise PolicyError("network_mode", f"is {' or '.join(modes)}, not {self.network_mode!r}")
+        if self.network_mode != NetworkMode.LIVE and not self.network:
+            raise PolicyError("network_mode", "needs rules of the network to record or replay")
+
     def _check_env(self) -> None:
         if not isinstance(self.env, Mapping):
             raise PolicyError("env", f"takes names with their values, not {self.env!r}")
@@ -348,6 +372,11 @@ class ExecutionPolicy:
         for rule in self.network:
             found |= rule.placeholders
         return found
+
+    @property
+    def reaches_out(self) -> bool:
+        """True if requests of cells reach their hosts."""
+        return bool(self.network) and self.network_mode != NetworkMode.REPLAY
 
     @property
     def metered(self) -> bool:

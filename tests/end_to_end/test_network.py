@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,24 @@ def test_a_kernels_cells_reach_the_hosts_that_its_settings_allow(
         ("/zeros/5000000", 200),
     ]
     assert "secret" not in log.read_text()
+
+
+def test_a_kernel_replays_what_it_recorded_before(start: Starting, tmp_path: Path) -> None:
+    rule = {"host": "localhost", "schemes": ["http"]}
+    session, told = str(uuid.uuid4()), []
+    with serving() as server:
+        lines = [f"{key} = {json.dumps(value)}" for key, value in rule.items()]
+        rules = "\n".join(["[[network]]", *lines, f"ports = [{server.port}]"])
+        for mode in ("record", "replay"):
+            file = tmp_path / f"{mode}.toml"
+            file.write_text(f"network_mode = {mode!r}\n{rules}")
+            kernel = start(policy_file=str(file), session_id=session, confinement="required")
+            code = f"import urllib.request as u; print(u.urlopen('{server.url}/count').read())"
+            told += [kernel.run(code)["stdout"], kernel.run(code)["stdout"]]
+            refused = kernel.run("u.urlopen('http://localhost:1')")
+            assert refused["error"] == "URLError"
+            kernel.end()
+    assert told == ["b'1'\n", "b'2'\n"] * 2
 
 
 def test_an_interrupt_amid_a_transfer_keeps_the_variables(

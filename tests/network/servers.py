@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gzip
 import json
 import socket
 import ssl
@@ -96,6 +97,22 @@ class Handler(BaseHTTPRequestHandler):
         for _ in range(int(count)):
             self.wfile.write(b"5\r\nhello\r\n")
             time.sleep(0.01)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def answer_count(self) -> None:
+        """Answers each request differently."""
+        self.send(str(len(self.server.seen)).encode())  # type: ignore[attr-defined]
+
+    def answer_gzip(self) -> None:
+        """Answers in chunks of a compressed text."""
+        self.send_response(200)
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        data = gzip.compress(b"hello " * 100)
+        for start in range(0, len(data), 7):
+            part = data[start : start + 7]
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
         self.wfile.write(b"0\r\n\r\n")
 
     def answer_to(self, *_: str) -> None:

@@ -11,12 +11,15 @@ import ipaddress
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.network.servers import Server
+from wasm_kernel import ExecutionPolicy
 from wasm_kernel.errors import Door, PolicyError
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.network import upstream
 from wasm_kernel.network.judge import Judge, Refused, plain_path
 from wasm_kernel.network.network import Network
@@ -25,10 +28,13 @@ from wasm_kernel.network_rules import NetworkRule, plain_host
 Events = list[dict[str, Any]]
 
 
-def network(*rules: NetworkRule, events: Events | None = None) -> Network:
-    """Returns a network with some rules."""
+def network(
+    *rules: NetworkRule, events: Events | None = None, folder: Path = Path(), **limits: Any
+) -> Network:
+    """Returns a network with some rules, which keeps exchanges in a folder."""
     log = [] if events is None else events
-    return Network(rules, Door.PROGRAM, lambda **facts: log.append(facts))
+    policy = ExecutionPolicy(network=rules, **limits)
+    return Network(policy, lambda **facts: log.append(facts), lambda: Folder.open(folder))
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -28,6 +28,7 @@ from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import Cell, InputInterrupted, NoListener
+from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.guests.protocol import Display, Output
 from wasm_kernel.linux.broker import BrokerCancel, BrokerRequest, Done, Handlers
 from wasm_kernel.linux.channel import Channel
@@ -117,6 +118,9 @@ class Home(SandboxHome[Sandbox]):
             return request
 
         return {Done: done}
+
+    def exchanges(self, session: SessionWorker) -> OpenFolder:
+        raise NotImplementedError
 
     def _look(self) -> None:
         while not self._ending.wait(0.02):

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, HistoryError, TravelError, WasmKernelError
 from wasm_kernel.execution.functions import (
-    NETWORK,
     NOT_FINISHED,
     FunctionReply,
     Offered,
@@ -262,8 +261,6 @@ class TurnCommands:
         self._left_to_say = max_text
         self._left: Counter[CommandLine] | None = None
         self._functions = TurnFunctions(commands.functions)
-        names = (each.name for each in commands.functions)
-        commands.travel.has_network = any(name.startswith(NETWORK) for name in names)
 
     def answer(self, line: CommandLine) -> Mapping[str, Json]:
         """Returns the answer to a command of the guest: a value, or the reason of a refusal."""
@@ -282,7 +279,7 @@ class TurnCommands:
             if self._functions.rests(asked):
                 return NOT_FINISHED
             self._functions.check(asked, size)
-            if sends(asked):
+            if sends(asked) and self._commands.travel.has_network:
                 self._commands.travel.reached_out()
             return self.broker.call(asked, FunctionReply, self).answer
 
@@ -364,7 +361,8 @@ class PendingTravel:
     """The travel that the running cell has asked for. The guest's thread owns it.
 
     The target is the travel to make after the cell, or None. `here` are names for the state that
-    the cell leaves, `there` are names for the target's state. It `has_network` if cells have one.
+    the cell leaves, `there` are names for the target's state. It `has_network` if requests of cells
+    leave this machine.
     """
 
     def __init__(self, state: SessionState) -> None:

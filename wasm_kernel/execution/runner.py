@@ -96,6 +96,7 @@ class GuestRunner:
         self.fuel = FuelMeter(policy.fuel_budget)
         self.state = SessionState(folders, policy, resume=resume, notices=notices)
         self.commands = HostCommands(self.state, language, broker)
+        self.commands.travel.has_network = policy.reaches_out
         self.next_count = count
         self.language = language
         self.allowance = OutputAllowance(policy)

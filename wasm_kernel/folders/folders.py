@@ -37,6 +37,9 @@ from wasm_kernel.wasi_files.preopens import Preopen
 APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
 SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
 STATE, FETCHED, KEPT, UNLINKED = "state", "fetched", "files", "loose"
+EXCHANGES = "exchanges"
+"""The folder in a private folder that holds the recorded requests of cells, with their answers."""
+
 MISSED = "missed"
 """The file in a private folder whose time says when its workspace was first missed."""
 

@@ -49,6 +49,20 @@ _LABEL_MOST = 64
 OpenPrivate = Callable[[], contextlib.AbstractContextManager[tuple[Folder, Path]]]
 """Opens a sandbox's private folder; returns it with its path. Raises `OSError` if there is none."""
 
+OpenFolder = Callable[[], contextlib.AbstractContextManager[Folder]]
+"""Opens a folder, and makes it if it is missing. Raises `OSError`."""
+
+
+def opening_in(private: OpenPrivate, name: str) -> OpenFolder:
+    """Returns the opener of a folder in a private one."""
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Folder]:
+        with private() as (folder, _), folder.enter(name, make=True) as below:
+            yield below
+
+    return opened
+
 
 class Owner(Struct, frozen=True):
     """The workspace that a private folder belongs to: a name in a root, by its real path.

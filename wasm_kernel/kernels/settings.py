@@ -66,6 +66,7 @@ _JUPYTERS = ("JPY_", "JUPYTER")
 _TRAITS: dict[str, Any] = {
     "bool": Bool,
     "int": Int,
+    "str": Unicode,
     "int | None": Int,
     "float": Float,
     "float | None": Float,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import h11
 import httpcore
 
 from wasm_kernel.errors import describe
+from wasm_kernel.network.exchanges import Exchanges, RecordedAnswer, RequestDigest
 from wasm_kernel.network.judge import Judge
 from wasm_kernel.network.request import BadRequest, RequestHead, RequestReader, answer_headers
 from wasm_kernel.network.secrets import Headers, RequestSecrets, has_placeholder
@@ -23,6 +24,7 @@ PIECE_BYTES = 512 * 1024
 
 _WAITING_BYTES = 2 * PIECE_BYTES  # of an answer, until the client has received the first ones
 _PARSED_BYTES = 64 * 1024  # at a time: many small chunks must not keep others waiting
+_END_SECONDS = 1.0  # for a request that is ended
 _PARTS_MOST = 16  # of a request's body, that wait to be sent
 _WITHOUT_BODY = (204, 304)
 _LONG = "a request and its answer may have {most:,} bytes (request_bytes of the network's rule)"
@@ -37,13 +39,23 @@ Log = Callable[..., None]
 class Connection:
     """A connection from a cell to one host. Only the loop's thread uses it.
 
-    `log` gets the facts of each request that has ended. `used` is when it was last used.
+    `log` gets the facts of each request that has ended. `used` is when it was last used. Without
+    an `upstream`, answers are recorded ones.
     """
 
-    def __init__(self, host: str, port: int, upstream: Upstream, judge: Judge, log: Log) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        upstream: Upstream | None,
+        *,
+        judge: Judge,
+        exchanges: Exchanges,
+        log: Log,
+    ) -> None:
         self._host, self._port = host, port
         self._upstream, self._judge = upstream, judge
-        self._log = log
+        self._exchanges, self._log = exchanges, log
         self._scheme = "http"
         self._reader = RequestReader()
         self._exchange: _Exchange | None = None
@@ -64,7 +76,8 @@ class Connection:
             raise BadRequest("the connection is in use already")
         if name.lower().rstrip(".") not in ("", self._host):
             raise BadRequest(_DIFFERS)
-        await self._upstream.secure()
+        if self._upstream is not None:
+            await self._upstream.secure()
         self._scheme = "https"
 
     async def send(self, received: int, data: bytes) -> None:
@@ -134,10 +147,16 @@ class Connection:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.task.cancel()
-        with contextlib.suppress(Exception):
-            await self._upstream.close()
+        await self._close_upstream()
+        if exchange is not None:
+            await asyncio.wait({exchange.task}, timeout=_END_SECONDS)  # it records what came
         async with self._changed:
             self._changed.notify_all()
+
+    async def _close_upstream(self) -> None:
+        if self._upstream is not None:
+            with contextlib.suppress(Exception):
+                await self._upstream.close()
 
     @property
     def _is_over(self) -> bool:
@@ -156,8 +175,10 @@ class Connection:
         rule = self._judge.request(self._scheme, self._host, self._port, head.method, head.target)
         if self._reader.waits_for_go:
             await self._put(h11.InformationalResponse(status_code=100, headers=[]))
-        exchange = _Exchange(head, rule)
-        exchange.headers = exchange.secrets.fill(head.headers)
+        url = f"{self._scheme}://{self._host}:{self._port}{head.target}"
+        exchange = _Exchange(head, rule, url, self._exchanges.cell())
+        is_real = self._upstream is not None
+        exchange.headers = exchange.secrets.fill(head.headers) if is_real else head.headers
         exchange.task = asyncio.create_task(self._run(exchange))
         self._exchange = exchange
 
@@ -185,38 +206,77 @@ class Connection:
                 status=exchange.status,
                 size=exchange.size,
                 duration=time.monotonic() - exchange.began,
-                placeholder=has_placeholder(exchange.headers) or None,
+                placeholder=(self._upstream and has_placeholder(exchange.headers)) or None,
+                replayed=self._upstream is None or None,
             )
 
-    async def _pass_on(self, exchange: _Exchange) -> None:
+    async def _answer(self, exchange: _Exchange) -> httpcore.Response | RecordedAnswer:
+        """Returns the answer to a request, which is made anew, or was recorded."""
         head = exchange.head
+        if self._upstream is None:
+            async for _ in self._content(exchange):
+                pass
+            return await self._exchanges.answer(exchange.digest, exchange.cell)
         url = httpcore.URL(
             scheme=self._scheme, host=self._host, port=self._port, target=head.target
         )
         content = self._content(exchange)
         request = httpcore.Request(head.method, url, headers=exchange.headers, content=content)
-        response = await self._upstream.request(request)
+        return await self._upstream.request(request)
+
+    async def _pass_on(self, exchange: _Exchange) -> None:
+        response = await self._answer(exchange)
         try:
             exchange.status = response.status
-            has_body = head.method != "HEAD" and response.status not in _WITHOUT_BODY
+            has_body = exchange.head.method != "HEAD" and response.status not in _WITHOUT_BODY
             headers = answer_headers(response.headers, has_body=has_body)
             headers = exchange.secrets.hide_in(headers)
-            reason = response.extensions.get("reason_phrase", b"")
+            reason = exchange.secrets.hidden(response.extensions.get("reason_phrase", b""))
             await self._put(
                 h11.Response(status_code=response.status, headers=headers, reason=reason)
             )
-            async for part in response.aiter_stream():
-                self._count(exchange, len(part))
-                await self._put(h11.Data(data=exchange.secrets.hide(part)))
-            await self._put(h11.Data(data=exchange.secrets.hide(b"", is_last=True)))
+            parts = self._parts(exchange, response)
+            if self._exchanges.records:
+                parts = self._recorded(exchange, (response.status, reason, headers), parts)
+            async with contextlib.aclosing(parts):
+                async for part in parts:
+                    await self._put(h11.Data(data=part))
             await self._put(h11.EndOfMessage())
         finally:
             await response.aclose()
 
+    async def _parts(
+        self, exchange: _Exchange, response: httpcore.Response | RecordedAnswer
+    ) -> AsyncGenerator[bytes]:
+        """Yields the body of an answer, without the values of secrets."""
+        async for part in response.aiter_stream():
+            self._count(exchange, len(part))
+            yield exchange.secrets.hide(part)
+        yield exchange.secrets.hide(b"", is_last=True)
+
+    async def _recorded(
+        self,
+        exchange: _Exchange,
+        head: tuple[int, bytes, Headers],
+        parts: AsyncGenerator[bytes],
+    ) -> AsyncGenerator[bytes]:
+        """Records an answer, and yields its body; keeps what has come if it ends early."""
+        recording = self._exchanges.record(exchange.cell)
+        is_whole = False
+        try:
+            async for part in parts:
+                recording.add(part)
+                yield part
+            is_whole = True
+        finally:
+            recording.keep(exchange.digest, head, is_whole=is_whole)
+
     async def _content(self, exchange: _Exchange) -> AsyncIterator[bytes]:
         while (part := await exchange.parts.get()) is not None:
             self._count(exchange, len(part))
+            exchange.digest.add(part)
             yield part
+        exchange.digest.is_whole = True
 
     def _count(self, exchange: _Exchange, size: int) -> None:
         exchange.size += size
@@ -238,8 +298,7 @@ class Connection:
         self._is_closed = True
         if exchange is not None and exchange.task is not asyncio.current_task():
             exchange.task.cancel()
-        with contextlib.suppress(Exception):
-            await self._upstream.close()
+        await self._close_upstream()
         async with self._changed:
             self._changed.notify_all()
 
@@ -249,8 +308,9 @@ class _Exchange:
 
     task: asyncio.Task[None]
 
-    def __init__(self, head: RequestHead, rule: NetworkRule) -> None:
-        self.head, self.rule = head, rule
+    def __init__(self, head: RequestHead, rule: NetworkRule, url: str, cell: int) -> None:
+        self.head, self.rule, self.cell = head, rule, cell
+        self.digest = RequestDigest(head.method, url, head.headers)
         self.headers: Headers = []
         self.secrets = RequestSecrets(rule.secrets)
         self.parts: asyncio.Queue[bytes | None] = asyncio.Queue(_PARTS_MOST)

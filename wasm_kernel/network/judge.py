@@ -48,10 +48,13 @@ class _Spent:
 
 
 class Judge:
-    """Decides on connections and requests of one session. Only the loop's thread uses it."""
+    """Decides on connections and requests of one session. Only the loop's thread uses it.
 
-    def __init__(self, rules: tuple[NetworkRule, ...], door: Door) -> None:
-        self._rules = rules
+    Recorded answers do not `count`: a rule then limits no number of requests and bytes.
+    """
+
+    def __init__(self, rules: tuple[NetworkRule, ...], door: Door, *, counts: bool = True) -> None:
+        self._rules, self._counts = rules, counts
         self._setting = door.name_of("network")
         self._spent = {
             rule: _Spent(deque(maxlen=rule.requests_a_minute)) for rule in rules if not rule.deny
@@ -101,13 +104,13 @@ class Judge:
         """Counts bytes of a request or an answer; raises `Refused` if they are too many."""
         spent = self._spent[rule]
         spent.total += size
-        if spent.total > rule.session_bytes:
+        if self._counts and spent.total > rule.session_bytes:
             raise self._refused(_MUCH.format(host=host, most=rule.session_bytes), "session_bytes")
 
     def _count(self, rule: NetworkRule, host: str) -> None:
         spent, now = self._spent[rule], time.monotonic()
         times, most = spent.times, rule.requests_a_minute
-        if len(times) == most and now - times[0] < _MINUTE:
+        if self._counts and len(times) == most and now - times[0] < _MINUTE:
             raise self._refused(_FAST.format(host=host, most=most), "requests_a_minute")
         times.append(now)
         self.spend(rule, 0, host)

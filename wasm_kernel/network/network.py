@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from wasm_kernel.errors import Door
+from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.network.connection import PIECE_BYTES, Connection, Log
+from wasm_kernel.network.exchanges import Exchanges
 from wasm_kernel.network.judge import Judge
 from wasm_kernel.network.upstream import CONNECT_SECONDS, Upstream
-from wasm_kernel.network_rules import NetworkRule
+from wasm_kernel.policy import ExecutionPolicy
 
 RECEIVE_SECONDS = 5.0
 """The longest wait for bytes in one call; a client that wants more calls again."""
@@ -31,11 +32,21 @@ _MANY = f"{_CONNECTIONS_MOST} connections are open and busy; close some"
 
 
 class Network:
-    """The connections of a session. Only the loop's thread uses it."""
+    """The connections of a session. Only the loop's thread uses it.
 
-    def __init__(self, rules: tuple[NetworkRule, ...], door: Door, log: Log) -> None:
-        self._judge = Judge(rules, door)
+    `exchanges` opens the folder of recorded ones, and `cell` returns the running cell's number.
+    """
+
+    def __init__(
+        self,
+        policy: ExecutionPolicy,
+        log: Log,
+        exchanges: OpenFolder,
+        cell: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._log = log
+        self._exchanges = Exchanges(policy, exchanges, cell)
+        self._judge = Judge(policy.network, policy.door, counts=not self._exchanges.replays)
         self._connections: dict[int, Connection] = {}
         self._opening = 0
         self._numbers = itertools.count(random.getrandbits(_NUMBER_BITS))
@@ -53,13 +64,21 @@ class Network:
         try:
             await self._make_room()
             async with asyncio.timeout(wait) as time_out:
-                upstream = await Upstream.open(plain, port, self._judge)
+                is_real = not self._exchanges.replays
+                upstream = await Upstream.open(plain, port, self._judge) if is_real else None
         except TimeoutError:
             late = f"{plain} did not answer within {wait:g} seconds" if time_out.expired() else ""
             raise TimeoutError(late or f"{plain} did not answer") from None
         else:
             number = next(self._numbers)
-            self._connections[number] = Connection(plain, port, upstream, self._judge, self._log)
+            self._connections[number] = Connection(
+                plain,
+                port,
+                upstream,
+                judge=self._judge,
+                exchanges=self._exchanges,
+                log=self._log,
+            )
         finally:
             self._opening -= 1
         return number
@@ -88,6 +107,7 @@ class Network:
         """Closes all connections."""
         for number in [*self._connections]:
             await self.close(number)
+        self._exchanges.close()
 
     def _found(self, number: int) -> Connection:
         if (found := self._connections.get(number)) is None:

@@ -64,7 +64,7 @@ class RequestSecrets:
     def hide_in(self, headers: Headers) -> Headers:
         """Returns the headers of an answer without the values of secrets."""
         return [
-            (name, value if name.lower() == b"content-length" else self._hidden(value))
+            (name, value if name.lower() == b"content-length" else self.hidden(value))
             for name, value in headers
         ]
 
@@ -75,12 +75,13 @@ class RequestSecrets:
         """
         if not self._values:
             return data
-        data = self._hidden(self._held + data)
+        data = self.hidden(self._held + data)
         keep = 0 if is_last else max(_overlap(data, value) for value in self._values)
         self._held = data[len(data) - keep :]
         return data[: len(data) - keep]
 
-    def _hidden(self, data: bytes) -> bytes:
+    def hidden(self, data: bytes) -> bytes:
+        """Returns bytes with asterisks in place of the values of secrets."""
         for value in self._values:
             data = data.replace(value, b"*" * len(value))  # of the same length as it was
         return data

@@ -20,9 +20,10 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.functions import Offered
 from wasm_kernel.execution.interfaces import NewSession
-from wasm_kernel.folders.folders import OpenedFolders, SandboxFolders
+from wasm_kernel.folders.folders import EXCHANGES, OpenedFolders, SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import state_folder
+from wasm_kernel.folders.private import OpenFolder, opening_in
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.confinement import AUTO
@@ -188,6 +189,10 @@ class ProgramHome(SandboxHome[Sandbox]):
         own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
         return {**own, ForkSession: self._fork}
 
+    def exchanges(self, session: SessionWorker) -> OpenFolder:
+        """Returns the opener of the folder for the recorded requests of the session."""
+        return opening_in(self.new.folders.open_private, EXCHANGES)
+
     def mounted(self, policy: ExecutionPolicy) -> OpenedFolders:
         """Opens the policy's mounts; returns the folders for the worker."""
         self.new.folders.mounted(policy.mounts)
@@ -290,14 +295,14 @@ def opened_in(
         notices=folders.notices,
         door=policy.door,
         kernel=kernel,
-        functions=_offered(policy),
+        functions=_offered(policy, opening_in(folders.open_private, EXCHANGES)),
     )
 
 
-def _offered(policy: ExecutionPolicy) -> Offered:
+def _offered(policy: ExecutionPolicy, exchanges: OpenFolder) -> Offered:
     """Returns the functions for the sockets of cells; none without a network."""
     if not policy.network:
         return ()
     from wasm_kernel.service.session_network import HostNetwork
 
-    return HostNetwork(policy.network, policy.door, SandboxLogger).offered
+    return HostNetwork(policy, SandboxLogger, exchanges, int).offered

@@ -44,6 +44,7 @@ _COPY = "this process was forked from the one whose sandbox it is; make another 
 _LOST = "ended each time before it could put its variables away"
 _AS_IT_WAS = "The session may be as it was. Try again, or delete it."
 _POLL_SECONDS, _TRIES = 0.01, 3
+_NETWORK = ("network", "network_mode", "network_record_bytes")
 
 
 class Sandbox:
@@ -352,7 +353,7 @@ class Sandbox:
             if policy is not None:
                 self._changes["folders"] = self._home.mounted(policy)
                 self._changes |= {"policy": plain_policy(policy), "door": policy.door}
-                if policy.network != self.policy.network:
+                if any(getattr(policy, each) != getattr(self.policy, each) for each in _NETWORK):
                     self.worker.network = self._home.network(self.worker, policy)
                     self.take_functions(self._functions)
                 self.policy = policy

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import OpenedFolders
+from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service.functions import SessionNetwork
 from wasm_kernel.service.session_worker import SessionWorker, WorkerHome
@@ -44,7 +45,14 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
             return None
         from wasm_kernel.service.session_network import HostNetwork
 
-        return HostNetwork(policy.network, policy.door, lambda: session.logger)
+        def cell() -> int:
+            return session.usage.figures.next_count
+
+        return HostNetwork(policy, lambda: session.logger, self.exchanges(session), cell)
+
+    @abstractmethod
+    def exchanges(self, session: SessionWorker) -> OpenFolder:
+        """Returns the opener of the folder for the recorded requests of a session."""
 
     def logger_changed(self, logger: SandboxLogger) -> None:
         """Sends the events of the session to another logger from now on."""

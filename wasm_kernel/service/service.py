@@ -19,8 +19,9 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
-from wasm_kernel.folders.folders import identities_of
+from wasm_kernel.folders.folders import EXCHANGES, identities_of
 from wasm_kernel.folders.locks import ServiceLock
+from wasm_kernel.folders.private import OpenFolder, opening_in
 from wasm_kernel.guests.broker_handlers import broker_handlers
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
@@ -376,6 +377,10 @@ class Service(SandboxHome[Sandbox]):
         private = self._sessions_root.private_of(opened.session_id)
         own = broker_handlers(opened.language, private, pip=opened.pip, fetched=session.fetched)
         return {**own, ForkSession: self._forking(opened.session_id)}
+
+    def exchanges(self, session: SessionWorker) -> OpenFolder:
+        """Returns the opener of the folder for the recorded requests of a session."""
+        return opening_in(self._sessions_root.private_of(session.opened.session_id), EXCHANGES)
 
     def _size_of(self, entry: SessionEntry) -> int:
         """The bytes of a session on disk; 0 without a limit that they count for."""

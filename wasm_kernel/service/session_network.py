@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel import events
-from wasm_kernel.errors import Door, PolicyError
+from wasm_kernel.errors import PolicyError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.functions import NETWORK, Offered
-from wasm_kernel.network_rules import NetworkRule
-from wasm_kernel.policy import MIB
+from wasm_kernel.folders.private import OpenFolder
+from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.service.host_function import BoundFunction, HostFunction
 from wasm_kernel.service.running_call import shared_loop
 
@@ -28,12 +28,22 @@ _NO_EXTRA = "needs more packages: pip install 'wasm-kernel[network]'"
 class HostNetwork:
     """The network of one session, and its functions as `bound` ones. Any thread may use it.
 
+    Args:
+        policy: The session's limits, which have rules for the network.
+        logger: Returns the logger of events.
+        exchanges: Opens the folder of recorded exchanges.
+        cell: Returns the number of the running cell.
+
     Raises:
         PolicyError: the packages that it needs are not installed.
     """
 
     def __init__(
-        self, rules: tuple[NetworkRule, ...], door: Door, logger: Callable[[], SandboxLogger]
+        self,
+        policy: ExecutionPolicy,
+        logger: Callable[[], SandboxLogger],
+        exchanges: OpenFolder,
+        cell: Callable[[], int],
     ) -> None:
         try:
             from wasm_kernel.network.network import Network
@@ -45,7 +55,7 @@ class HostNetwork:
         def log(**facts: Any) -> None:
             logger().log_event(events.NETWORK_REQUEST, **facts)
 
-        self._network = Network(rules, door, log)
+        self._network = Network(policy, log, exchanges, cell)
         self.bound: Mapping[str, BoundFunction] = {
             NETWORK + function.__name__: BoundFunction(
                 HostFunction(

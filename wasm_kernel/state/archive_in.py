@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, BinaryIO, Self
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.folders.folders import STATE, SandboxFolders
+from wasm_kernel.folders.folders import EXCHANGES, STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.linux.folders import NEW, Folder, TooLong, closing_fd
 from wasm_kernel.linux.trees import remove_contents
@@ -179,7 +179,16 @@ class ArchiveReader:
             note = _why_unfit(memory, image)
             if image is not None and not note:
                 self._memory = _MemoryReader(folders, memory, image, library, self._budget)
-        own = (folders.workspace.fd, folders.scratch.fd, folders.packages.fd)
+        with folders.private.enter(EXCHANGES, make=True) as exchanges:
+            own = (folders.workspace.fd, folders.scratch.fd, folders.packages.fd, exchanges.fd)
+            left_out = self._unpack_into(own, leads_out)
+        if self._memory is not None:
+            note = self._memory.finish()
+        states = 0 if note or self._memory is None else len(self._memory.tree.commits)
+        return Imported(session_id, self._files, states, left_out, note)
+
+    def _unpack_into(self, own: Sequence[int], leads_out: LeadsOut) -> dict[str, str]:
+        """Puts all members into the folders of `PARTS`; returns why links were removed again."""
         self._roots = dict(zip(PARTS, own, strict=True))
         budget = self._budget
         for part, root in self._roots.items():
@@ -189,11 +198,7 @@ class ArchiveReader:
                 raise ArchiveError(f"The archive holds more than {_MEMBERS_MOST:,} files.")
             self._budget.add_member()
             self._take(info, content)
-        left_out = self._make_links(leads_out)
-        if self._memory is not None:
-            note = self._memory.finish()
-        states = 0 if note or self._memory is None else len(self._memory.tree.commits)
-        return Imported(session_id, self._files, states, left_out, note)
+        return self._make_links(leads_out)
 
     def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         part, _, rest = info.name.partition("/")

@@ -1,8 +1,9 @@
 """Writing a session's files and variables into one archive, so that it can go on elsewhere.
 
 The archive is a tar file that any tar can read: `manifest.json`, `files/` as in `/app`, `tmp/`,
-`packages/` and, if there are variables, `memory/` with the base image that they lie over, the
-records of the session's index, and the pages of its states. `archive_in.py` reads it.
+`packages/`, `exchanges/` with recorded requests and, if there are variables, `memory/` with the
+base image that they lie over, the records of the session's index, and the pages of its states.
+`archive_in.py` reads it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -20,7 +22,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError, ImageError, WasmKernelError, describe
-from wasm_kernel.folders.folders import STATE, SandboxFolders
+from wasm_kernel.folders.folders import EXCHANGES, STATE, SandboxFolders
 from wasm_kernel.folders.locks import begins_anew
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import READ, Folder, closing_fd
@@ -37,7 +39,7 @@ from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 3
 FILES, SCRATCH, PACKAGES = "files", "tmp", "packages"
-PARTS = (FILES, SCRATCH, PACKAGES)
+PARTS = (FILES, SCRATCH, PACKAGES, EXCHANGES)
 """The archive's folders for the session's own files."""
 
 MEMORY, IMAGE, STATES = "memory", "image", "states.jsonl"
@@ -266,6 +268,8 @@ def write_archive(
     if folders is not None:
         files.add(SCRATCH, folders.scratch)
         files.add(PACKAGES, folders.packages)
+        with suppress(FileNotFoundError), folders.private.enter(EXCHANGES) as exchanges:
+            files.add(EXCHANGES, exchanges)
     if variables is not None and folders is not None:
         _add_memory(writer, folders.private, variables)
     writer.close()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from wasm_kernel.errors import ForkError, HistoryError, describe
-from wasm_kernel.folders.folders import APP, KEPT, STATE, TMP, UNLINKED, SandboxFolders
+from wasm_kernel.folders.folders import APP, EXCHANGES, KEPT, STATE, TMP, UNLINKED, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.linux.files import FileCopier, file_identity_below
 from wasm_kernel.linux.folders import Folder, closing_fd
@@ -107,6 +107,12 @@ def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> d
         target.private.enter(UNLINKED, make=True) as there,
     ):
         copy(here, there, "an unnamed file, ")
+    with (
+        contextlib.suppress(FileNotFoundError),
+        source.private.enter(EXCHANGES) as here,
+        target.private.enter(EXCHANGES, make=True) as there,
+    ):
+        copy(here, there, "recorded requests, ")
     copy(source.workspace, target.workspace, "", is_hidden_name)
     copy(source.scratch, target.scratch, f"{TMP}/")
     copy(source.packages, target.packages, "packages/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ from wasm_kernel.policy import size_of
 from wasm_kernel.service import fork_process
 
 if TYPE_CHECKING:
-    from wasm_kernel.frontends.batch.outcome import Budgets
+    from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
     from wasm_kernel.frontends.batch.reporting import Progress
 
 _USAGE = 2
@@ -48,13 +48,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         metavar="HOST:GUEST",
         help="a further folder that cells see, read-only unless :rw follows; may be repeated",
     )
-    parser.add_argument(
-        "--network",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="a host that cells may send requests to, such as https://example.org; may be repeated",
-    )
+    _add_network(parser)
     parser.add_argument(
         "--deterministic",
         action="store_true",
@@ -68,6 +62,31 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
     )
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _run(options, root)))
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a host that cells may send requests to, such as https://example.org; may be repeated",
+    )
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument(
+        "--record", type=Path, metavar="FOLDER", help="keep requests and their answers in a folder"
+    )
+    add_replay(kept)
+
+
+def add_replay(parser: Any) -> None:
+    """Adds the option for recorded answers."""
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FOLDER",
+        help="answer requests from a folder of an earlier --record, without a network",
+    )
 
 
 def _add_parameters(parser: argparse.ArgumentParser) -> None:
@@ -249,8 +268,6 @@ def guarded(command: Callable[[], int]) -> int:
 
 def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
     from wasm_kernel.frontends.batch.parameters import read_parameters
-    from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
-    from wasm_kernel.frontends.batch.reporting import summary
     from wasm_kernel.frontends.batch.runner import run_notebooks
 
     check_reports(options, *filter(None, [options.html]))
@@ -269,6 +286,8 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             folder=options.folder,
             mounts=options.mount,
             network=options.network,
+            record=options.record,
+            replay=options.replay,
             inputs=options.input,
             requirements=options.requirements,
             parameters=parameters,
@@ -279,6 +298,14 @@ def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             cluster=options.local_cluster if options.cluster is None else options.cluster,
             shared=options.shared,
         )
+    return _reported(options, outcomes)
+
+
+def _reported(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> int:
+    """Writes the reports of a run; returns the command's status."""
+    from wasm_kernel.frontends.batch.report_files import junit_report, page, write_reports
+    from wasm_kernel.frontends.batch.reporting import summary
+
     reports: dict[Path, Callable[[], bytes]] = {}
     if options.junit is not None:
         reports[options.junit] = partial(junit_report, outcomes)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.frontends.batch.command import (
+    add_replay,
     add_reports,
     add_running,
     budgets_of,
@@ -49,6 +50,14 @@ def add_grade(commands: Any, root: Callable[[], Path]) -> None:
     parser.add_argument(
         "--test-seconds", type=float, default=10.0, help="the most that a test may take"
     )
+    add_replay(parser)
+    parser.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a host whose recorded answers submissions may get; needs --replay",
+    )
     add_reports(parser)
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _grade(options, root)))
@@ -74,6 +83,8 @@ def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
             progress=progress,
             budgets=budgets_of(options, BUDGETS),
             test_seconds=options.test_seconds,
+            network=options.network,
+            replay=options.replay,
             inputs=options.input,
             requirements=options.requirements,
         )

@@ -23,7 +23,7 @@ from wasm_kernel.frontends.batch.probing import CleanGuest, NotJudged, Submissio
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import RunFolder
 from wasm_kernel.linux.task import QUIET
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.policy import ExecutionPolicy, NetworkMode, RuntimeType
 from wasm_kernel.service.service import Service
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
@@ -112,6 +112,8 @@ def grade_notebooks(
     progress: Progress | None = None,
     budgets: Budgets = BUDGETS,
     test_seconds: float = TEST_SECONDS,
+    network: Sequence[str] = (),
+    replay: Path | str | None = None,
     inputs: Sequence[Path | str] = (),
     requirements: Sequence[Path | str] = (),
 ) -> list[Grade]:
@@ -130,6 +132,8 @@ def grade_notebooks(
         progress: Gets events about the notebooks.
         budgets: The limits of each submission.
         test_seconds: The seconds that a test may take.
+        network: Hosts whose recorded answers submissions may get, as `https://HOST/PATH`.
+        replay: The folder of recorded requests, which `run_notebooks` has written; with `network`.
         inputs: Files that are copied into `/app` first.
         requirements: Requirements files, whose packages each submission has.
 
@@ -140,10 +144,15 @@ def grade_notebooks(
     count = jobs_of(jobs)
     if not 0 < test_seconds < math.inf:
         raise BatchError(f"A test may take some seconds, not {test_seconds:g}. Nothing was run.")
+    if network and replay is None:
+        raise BatchError("--network needs --replay: grading reaches no host. Nothing was run.")
     settings = RunSettings(
         root=SessionsRoot(workspace_root, private_root),
         budgets=budgets,
         folder="none",
+        network=tuple(network),
+        network_mode=(NetworkMode.LIVE if replay is None else NetworkMode.REPLAY).value,
+        exchanges=None if replay is None else Path(replay),
         inputs=tuple(Path(each) for each in inputs),
         pip=False,
         languages=(RuntimeType.PYTHON,),

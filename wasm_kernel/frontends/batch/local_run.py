@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from traitlets.config import Config
 
+from wasm_kernel.errors import Door, PolicyError
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.frontends.batch.notebook_run import HOOKS, NotebookRun, RunSettings
 from wasm_kernel.frontends.batch.notebook_sandbox import read_config, settings_of
@@ -21,12 +22,14 @@ from wasm_kernel.frontends.batch.parameters import check_parameters
 from wasm_kernel.frontends.batch.reporting import Progress
 from wasm_kernel.frontends.batch.run_folder import remove_left_folders
 from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.policy import ExecutionPolicy, Mount, NetworkMode
 from wasm_kernel.service.program_home import OF_WORKER, own_workers
 from wasm_kernel.sessions.upkeep import Upkeep
 
 LOCK = ".wasm-kernel-run"
 """The file beside executed notebooks that a run locks."""
 
+_NO_HOSTS = "--record and --replay need --network with the hosts that cells may use."
 _IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name another folder."
 
 
@@ -127,6 +130,8 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
         raise BatchError(f"There is no hook {unknown[0]}; there are {', '.join(HOOKS)}.")
     if settings.compare:
         require("compare", "nbdime")
+    if settings.network or settings.exchanges is not None:
+        _check_network(settings)
     if settings.parameters:
         require("A parameter", "papermill")
     for file in settings.inputs:
@@ -136,6 +141,26 @@ def check(sources: Sequence[Source], settings: RunSettings) -> None:
         if settings.parameters:
             with contextlib.suppress(NotebookRefused):  # its verdict will say so
                 check_parameters(read_notebook(source), source.name, settings.parameters)
+
+
+def _check_network(settings: RunSettings) -> None:
+    """Raises `BatchError` if no notebook could have its network."""
+    if not settings.network:
+        raise BatchError(f"{_NO_HOSTS} Nothing was run.")
+    try:
+        ExecutionPolicy(network=settings.network, network_mode=settings.network_mode)
+    except PolicyError as problem:
+        option = Door.BATCH.name_of(problem.field)
+        raise BatchError(f"{option} {problem.rule}. Nothing was run.") from None
+    require("--network", "h11", "httpcore")
+    folder = settings.exchanges
+    if folder is None:
+        return
+    if settings.network_mode == NetworkMode.REPLAY and not folder.is_dir():
+        raise BatchError(f"There is no folder {folder} of recorded requests. Nothing was run.")
+    for mount in map(Mount.parse, settings.mounts):
+        if mount.writable and folder.resolve().is_relative_to(mount.host.resolve()):
+            raise BatchError(f"Cells could change {folder}: a mount has it. Nothing was run.")
 
 
 @contextlib.contextmanager

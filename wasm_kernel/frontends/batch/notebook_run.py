@@ -68,7 +68,7 @@ from wasm_kernel.frontends.batch.resuming import DONE, PreviousRun, state_counts
 from wasm_kernel.guests.base import info_of
 from wasm_kernel.kernels.settings import SessionSettings
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.policy import RuntimeType
+from wasm_kernel.policy import NetworkMode, RuntimeType
 from wasm_kernel.service.cleaning import WalledCleaner
 from wasm_kernel.service.program_home import own_workers
 from wasm_kernel.service.sandbox import Sandbox
@@ -110,6 +110,9 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """The settings of a run of notebooks; those not explained here are as in `run_notebooks`.
 
     Attributes:
+        network_mode: The policy's.
+        exchanges: The folder for recorded requests, one subfolder a notebook; with `replay` it may
+            itself hold those of all notebooks.
         pip: Whether cells may install packages.
         languages: The languages of notebooks that are run; others are refused.
         goes_on: Whether a notebook goes on after a cell that raised an error.
@@ -124,6 +127,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     folder: str = "read"
     mounts: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
+    network_mode: str = NetworkMode.LIVE.value
+    exchanges: Path | None = None
     inputs: tuple[Path, ...] = ()
     parameters: Mapping[str, Any] = {}
     resume: bool = False
@@ -348,6 +353,7 @@ class NotebookRun:
             "deterministic": own.deterministic,
             **({"mounts": [*own.mounts]} if own.mounts else {}),
             **({"network": [*own.network]} if own.network else {}),
+            "network_mode": own.network_mode,
             **own.budgets.limits(),
         }
         results = () if own.keeps_session else (folder_of(self._source.output).name,)
@@ -355,7 +361,10 @@ class NotebookRun:
             settings = settings_of(self._config, named)
             folder, limits = self._source.folder, self._limits
             args = (self._session, settings, folder, results, limits)
-            self._sandbox = await asyncio.to_thread(open_sandbox, *args, resumes=resumes)
+            kept = self._source.exchanges_in(own.exchanges) if own.exchanges else None
+            self._sandbox = await asyncio.to_thread(
+                open_sandbox, *args, resumes=resumes, exchanges=kept
+            )
         except (WasmKernelError, TraitError) as problem:
             raise _not_started(problem) from problem
         return self._sandbox, settings

@@ -17,6 +17,7 @@ from wasm_kernel.errors import Door, WorkerLost
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.locks import Resume
+from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.frontends.batch.batch_session import BatchSession
 from wasm_kernel.frontends.batch.outcome import BatchError
 from wasm_kernel.kernels.configured import ConfiguredApp
@@ -28,6 +29,7 @@ from wasm_kernel.kernels.settings import (
     check_names,
 )
 from wasm_kernel.linux.broker import Handlers
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.publishing.place import PlaceBeside
 from wasm_kernel.service.program_home import ProgramHome, opened_in
 from wasm_kernel.service.sandbox import Sandbox
@@ -86,14 +88,33 @@ class LimitsMet:
 class _NotebookHome(ProgramHome):
     """The home of a notebook's sandbox, which may write into the notebook's folder."""
 
-    def __init__(self, session: Session, settings: SessionSettings, place: PlaceBeside) -> None:
+    def __init__(
+        self,
+        session: Session,
+        settings: SessionSettings,
+        place: PlaceBeside,
+        exchanges: Path | None,
+    ) -> None:
         super().__init__(NewSession(session.folders, session.id, session))
         self._settings = settings
         self._place = place
+        self._exchanges = exchanges
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns the handlers of the worker's requests."""
         return {**super().handlers(session), **handlers_beside(self._settings, self._place)}
+
+    def exchanges(self, session: SessionWorker) -> OpenFolder:
+        """Returns the opener of the folder that the user named for recorded requests."""
+        if self._exchanges is None:
+            return super().exchanges(session)
+        named = self._exchanges
+
+        def opened() -> Folder:
+            named.mkdir(parents=True, exist_ok=True)
+            return Folder.open(named)
+
+        return opened
 
 
 def open_sandbox(
@@ -104,6 +125,7 @@ def open_sandbox(
     limits: LimitsMet,
     *,
     resumes: bool,
+    exchanges: Path | None = None,
 ) -> Sandbox:
     """Opens the sandbox of a notebook.
 
@@ -114,6 +136,7 @@ def open_sandbox(
         results: The names that lead from the executed notebook to the folder for its results.
         limits: Gets the limits that cells meet.
         resumes: Whether it goes on with variables of an earlier run, so that no cell tells of them.
+        exchanges: The folder for recorded requests, if the user named one.
 
     Raises:
         WasmKernelError: a setting is not valid, or the session can't be opened.
@@ -129,7 +152,7 @@ def open_sandbox(
             fork=False,  # its sessions would stay
             collects=True,
         )
-        home = _NotebookHome(session, settings, place)
+        home = _NotebookHome(session, settings, place, exchanges)
         opened = opened_in(
             home.new,
             settings.runtime,

@@ -67,6 +67,11 @@ class Source(Struct, frozen=True):
     folder: Path
     data: bytes = b""
 
+    def exchanges_in(self, folder: Path) -> Path:
+        """Returns the folder of its recorded requests: its own, or the one that all share."""
+        own = folder / self.name.removesuffix(SUFFIX)
+        return own if own.is_dir() or not _holds_files(folder) else folder
+
 
 # -- finding
 
@@ -104,6 +109,10 @@ def source_of(folder: Path, name: str, code: str) -> Source:
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code, id="cell-1")])
     output = _real(folder / f"{name}{SUFFIX}")
     return Source(name, None, output, folder, nbformat.v4.writes(book).encode())
+
+
+def _holds_files(folder: Path) -> bool:
+    return folder.is_dir() and any(each.is_file() for each in folder.iterdir())
 
 
 def _files_of(name: str, out: Path) -> list[Path]:

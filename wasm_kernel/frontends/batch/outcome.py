@@ -50,6 +50,7 @@ _LIMITS = {
     "disk_bytes": "workspace_bytes",
 }
 _EXTRAS = {"distributed": "distributed", "cryptography": "distributed"}
+_EXTRAS |= {"h11": "network", "httpcore": "network"}
 """The extra of this package that brings a module, if it is not `batch`."""
 
 

@@ -12,6 +12,7 @@ from wasm_kernel.frontends.batch.notebooks import find_sources
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, require
 from wasm_kernel.frontends.batch.packages import installed, read_requirements
 from wasm_kernel.frontends.batch.reporting import Progress
+from wasm_kernel.policy import NetworkMode
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
 
@@ -28,6 +29,8 @@ def run_notebooks(
     folder: str = "read",
     mounts: Sequence[str] = (),
     network: Sequence[str] = (),
+    record: Path | str | None = None,
+    replay: Path | str | None = None,
     inputs: Sequence[Path | str] = (),
     requirements: Sequence[Path | str] = (),
     parameters: Mapping[str, Any] | None = None,
@@ -55,6 +58,8 @@ def run_notebooks(
         folder: The cells' access to the notebook's folder: `none`, `read` or `write`.
         mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
         network: Hosts that cells may send requests to, as `https://HOST/PATH`; by default none.
+        record: A folder that keeps these requests and their answers, in a subfolder a notebook.
+        replay: A folder of an earlier `record` that answers them, in place of their hosts.
         inputs: Files that are copied into `/app` first.
         requirements: Requirements files, whose packages notebooks in Python get.
         parameters: Values for the cell that is tagged `parameters`.
@@ -83,6 +88,8 @@ def run_notebooks(
         folder=folder,
         mounts=tuple(mounts),
         network=tuple(network),
+        network_mode=_mode_of(record, replay),
+        exchanges=None if record is replay is None else Path(record or replay or ""),
         inputs=tuple(Path(each) for each in inputs),
         parameters=dict(parameters or {}),
         resume=resume,
@@ -108,6 +115,15 @@ def run_notebooks(
         return run_on_cluster(sources, settings, words, told, cluster)
 
 
+def _mode_of(record: Path | str | None, replay: Path | str | None) -> str:
+    """Returns the policy's `network_mode`; raises `BatchError` if both folders are named."""
+    if record is not None and replay is not None:
+        raise BatchError("A run records requests or replays them, not both. Nothing was run.")
+    if record is not None:
+        return NetworkMode.RECORD.value
+    return NetworkMode.LIVE.value if replay is None else NetworkMode.REPLAY.value
+
+
 def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | None) -> None:
     """Raises `BatchError` for options that a cluster lacks, or that only a cluster has."""
     if cluster is None:
@@ -119,6 +135,7 @@ def _check_place(settings: RunSettings, jobs: int | None, cluster: str | int | N
     absent = {
         "jobs: each worker runs as many as it has threads": jobs is not None,
         "hooks": bool(settings.hooks),
+        "record or replay": settings.exchanges is not None,
         "folder=write: its workers have nothing of the notebook's folder": (
             settings.folder == "write"
         ),

@@ -31,8 +31,10 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.folders.folders import EXCHANGES
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.places import has_warnings
+from wasm_kernel.folders.private import opening_in
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker, served_by
 from wasm_kernel.frontends.jupyter.kernel_launch import KernelLaunch, StandaloneLaunch
@@ -293,7 +295,8 @@ class WasmKernelApp(ConfiguredApp):
         if policy.network:
             from wasm_kernel.frontends.jupyter.kernel_network import BrokerNetwork, CellRequest
 
-            handlers = {**handlers, CellRequest: BrokerNetwork(policy).serve}
+            network = BrokerNetwork(policy, opening_in(private, EXCHANGES))
+            handlers = {**handlers, CellRequest: network.serve}
         if not self.settings.fork:
             return handlers
         lineage = root.lineage_below(session_id)

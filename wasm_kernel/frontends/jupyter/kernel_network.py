@@ -16,6 +16,7 @@ from msgspec import Meta, Raw, Struct
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.functions import FunctionReply
+from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.guests.protocol import CallFunction, DropCall, FinishedCalls, NextItem
 from wasm_kernel.linux.broker import BrokerError, Handlers
 from wasm_kernel.linux.task import QUIET, Task
@@ -34,10 +35,13 @@ _EVENTS_MOST = 1_000  # that wait for the front end
 class CellRequest(Struct, frozen=True):
     """A request of a cell for the network; it has no `name` when the cell has ended.
 
+    `cell` is the number of its call, `count` the one that its user sees.
+
     A front end that was taken over may send any; the rules of the network hold for all of them.
     """
 
     cell: Annotated[int, Meta(ge=0, lt=2**62)]
+    count: Annotated[int, Meta(ge=0, lt=2**31)] = 0
     name: str = ""
     request: Raw = Raw(b"null")
 
@@ -52,9 +56,9 @@ class CellAnswer(Struct, frozen=True):
 class BrokerNetwork:
     """The network of a kernel's cells, in its broker. One thread at a time uses it."""
 
-    def __init__(self, policy: ExecutionPolicy) -> None:
-        self._policy = policy
-        self._cell = 0
+    def __init__(self, policy: ExecutionPolicy, exchanges: OpenFolder) -> None:
+        self._policy, self._exchanges = policy, exchanges
+        self._cell, self._count = 0, 0
         self._events: list[dict[str, Any]] = []
         self._handlers: Handlers = {}
         self._end: Callable[[], None] = lambda: None
@@ -64,7 +68,7 @@ class BrokerNetwork:
         if not asked.name:
             self._end()
             return self._answered({})
-        self._cell = asked.cell
+        self._cell, self._count = asked.cell, asked.count
         kind = _KINDS.get(asked.name)
         if kind is None:
             raise BrokerError("there is no such request")
@@ -77,7 +81,7 @@ class BrokerNetwork:
         from wasm_kernel.service.function_calls import FunctionCalls
 
         logger = SandboxLogger(self)
-        network = HostNetwork(self._policy.network, self._policy.door, lambda: logger)
+        network = HostNetwork(self._policy, lambda: logger, self._exchanges, lambda: self._count)
         calls = FunctionCalls(network.bound, lambda: self._cell, lambda: logger, network.close)
         self._handlers, self._end = calls.handlers, calls.end_cell
 
@@ -130,7 +134,8 @@ class RelayedNetwork:
     def _pass_on(self, request: Struct, task: Task) -> FunctionReply:
         self._was_used = True
         raw = Raw(msgspec.json.encode(request))
-        asked = CellRequest(self._session.running_cell, type(request).__name__, raw)
+        count = self._session.usage.figures.next_count
+        asked = CellRequest(self._session.running_cell, count, type(request).__name__, raw)
         return FunctionReply(self._logged(self._call(asked, task)))
 
     def _logged(self, found: Any) -> dict[str, Any]:

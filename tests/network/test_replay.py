@@ -1,0 +1,313 @@
+# mypy: disable-error-code="no-untyped-call"
+# (nbformat carries no types)
+
+"""Requests of cells that are recorded, and answered again without a network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.network.servers import Server, serving
+from tests.network.test_attacks import Events, exchange, get, network, run
+from tests.network.test_clients import shown
+from wasm_kernel import (
+    ExecutionPolicy,
+    create_sandbox,
+    create_session_sandbox,
+    export_session,
+    get_session_sandbox,
+    import_session,
+)
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.frontends.batch.grading import grade_notebooks
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome
+from wasm_kernel.frontends.batch.runner import run_notebooks
+from wasm_kernel.network.judge import Refused
+from wasm_kernel.network_rules import NetworkRule
+from wasm_kernel.service.messages import Timeline
+from wasm_kernel.service.sandbox import Sandbox
+
+SIX = (
+    "import requests, urllib.request\nget = requests.get",
+    "print(get(H + '/to?/csv').text, get(H + '/to?/csv').history)",
+    "print(get(H + '/count').text, get(H + '/count').text)",
+    "print(requests.post(H + '/form', data={'a': 'b' * 1000}).text)",
+    "print(get(H + '/gzip').text.strip()[-5:], urllib.request.urlopen(H + '/chunks/3').read())",
+    "print(get(H + '/status/503').status_code, get(H + '/csv').headers['Date'])",
+)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server that a test may stop."""
+    with serving() as made:
+        yield made
+
+
+def rule_for(server: Server) -> NetworkRule:
+    """Returns the rule that allows a server."""
+    return NetworkRule("localhost", schemes=("http",), ports=(server.port,))
+
+
+def policy_for(server: Server, mode: str, **limits: Any) -> ExecutionPolicy:
+    """Returns a policy that allows a server."""
+    return ExecutionPolicy(network=[rule_for(server)], network_mode=mode, **limits)
+
+
+def outputs(sandbox: Sandbox, server: Server, cells: Sequence[str] = SIX) -> list[str]:
+    """Returns what cells print."""
+    return [shown(sandbox, f"H = {server.url!r}\n{cell}") for cell in cells]
+
+
+@pytest.fixture
+def workspace(clients: Path, tmp_path: Path) -> Path:
+    """A workspace whose cells have clients of HTTP."""
+    return Path(shutil.copytree(clients, tmp_path / "workspace"))
+
+
+def test_a_session_replays_what_it_recorded(workspace: Path, server: Server) -> None:
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+        recorded = outputs(made, server)
+    before = len(server.seen)
+    assert recorded[2] != recorded[2][::-1]
+    for _ in range(2):
+        with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+            assert outputs(made, server) == recorded
+    assert len(server.seen) == before
+
+
+def test_other_requests_are_refused_in_words(workspace: Path, server: Server) -> None:
+    cells = ("import requests", "print(requests.post(H + '/count', data=b'a').text)")
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+        outputs(made, server, cells)
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+        outputs(made, server, cells[:1])
+        for other in (
+            "post(H + '/count', data=b'b')",
+            "get(H + '/count')",
+            "get(H + '/a?b=secret')",
+        ):
+            result = made.execute(f"requests.{other}")
+            assert "was not recorded in this session" in result.stderr
+            assert "The setting is network_mode." in result.stderr
+            assert "secret" not in result.stderr
+        outputs(made, server, cells)
+        result = made.execute("requests.post(H + '/count', data=b'a')")
+        assert "was given already (of 1 recorded)" in result.stderr
+    assert server.connections == 1
+
+
+def test_a_later_cell_gets_the_answer_that_was_its_own(workspace: Path, server: Server) -> None:
+    """As after a resumption, or in a fork: earlier cells do not run again."""
+    cell = "import requests; print(requests.get(H + '/count').text)"
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+        recorded = outputs(made, server, [cell] * 3)
+        made.execute("1", silent=True)
+    assert recorded == ["1", "2", "3"]
+    policy = policy_for(server, "replay")
+    with create_sandbox(workspace=workspace, policy=policy) as made:
+        shown(made, "1")
+        [fork] = made.fork(1)
+        with fork:
+            assert outputs(fork, server, [cell] * 2) == recorded[1:]
+        assert outputs(made, server, [cell] * 2) == recorded[1:]
+
+
+def test_an_archive_has_what_was_recorded(server: Server, tmp_path: Path) -> None:
+    cell = "import urllib.request as u; print(u.urlopen(H + '/csv').read())"
+    roots, archive = [tmp_path / name for name in ("here", "there")], tmp_path / "session.tar.gz"
+    policy = policy_for(server, "record")
+    name, made = create_session_sandbox(workspace_root=roots[0], policy=policy)
+    with made:
+        recorded = outputs(made, server, [cell])
+    export_session(name, archive, roots[0])
+    found = import_session(archive, roots[1])
+    policy = policy_for(server, "replay")
+    with get_session_sandbox(found.session_id, workspace_root=roots[1], policy=policy) as made:
+        assert outputs(made, server, [cell]) == recorded
+    assert len(server.seen) == 1
+
+
+def test_nothing_was_sent_by_a_replayed_cell(workspace: Path, server: Server) -> None:
+    cells = ("import requests; requests.get(H + '/csv')",)
+    for mode, is_sent in (("record", True), ("replay", False)):
+        with create_sandbox(workspace=workspace, policy=policy_for(server, mode)) as made:
+            outputs(made, server, cells)
+            assert bool(made.call(Timeline()).result().sent) is is_sent
+            assert ("stay sent" in shown(made, "%undo")) is is_sent
+
+
+def test_an_answer_that_a_client_left_is_replayed_as_far_as_it_came(
+    workspace: Path, server: Server
+) -> None:
+    cell = (
+        "import http.client\n"
+        "c = http.client.HTTPConnection(H.removeprefix('http://'))\n"
+        "c.request('GET', '/zeros/5000000')\n"
+        "print(len(c.getresponse().read(1000)))\n"
+        "c.close()"
+    )
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
+        assert outputs(made, server, [cell]) == ["1000"]
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+        assert outputs(made, server, [cell]) == ["1000"]
+
+
+def test_an_answer_beyond_the_bound_is_refused_and_not_kept(
+    workspace: Path, server: Server
+) -> None:
+    policy = policy_for(server, "record", network_record_bytes=1_000_000)
+    with create_sandbox(workspace=workspace, policy=policy) as made:
+        outputs(made, server, ["import requests; requests.get(H + '/csv')"])
+        result = made.execute("requests.get(H + '/zeros/2000000')")
+        assert result.error is not None
+        assert "does not fit into this session's record of 1,000,000 bytes" in result.stderr
+        assert "The setting is network_record_bytes." in result.stderr
+        outputs(made, server, ["requests.get(H + '/csv')"])
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
+        outputs(made, server, ["import requests; requests.get(H + '/csv')"])
+        result = made.execute("requests.get(H + '/zeros/2000000')")
+        assert "was not recorded" in result.stderr
+
+
+@pytest.mark.parametrize("values", [{"network_mode": "replay"}, {"network_mode": "both"}])
+def test_a_mode_that_can_not_be_is_refused(values: Any) -> None:
+    with pytest.raises(PolicyError, match="network_mode"):
+        ExecutionPolicy(**values)
+
+
+# -- without a guest
+
+
+def asked(server: Server, folder: Path, mode: str, path: str, events: Events | None = None) -> Any:
+    """Sends a request for a path; returns the answer's bytes."""
+    net = network(rule_for(server), events=events, folder=folder, network_mode=mode)
+    return run(lambda: exchange(net, server.port, get(server.port, f"GET {path} HTTP/1.1")))
+
+
+def test_an_event_says_that_an_answer_was_replayed(server: Server, tmp_path: Path) -> None:
+    events: Events = []
+    for mode in ("record", "replay"):
+        asked(server, tmp_path, mode, "/csv", events)
+    assert [each["replayed"] for each in events] == [None, True]
+    assert [each["status"] for each in events] == [200, 200]
+
+
+@pytest.mark.parametrize("kind", ["record", "body", "missing", "longer", "header"])
+def test_a_damaged_record_is_refused_in_words(kind: str, server: Server, tmp_path: Path) -> None:
+    asked(server, tmp_path, "record", "/csv")
+    files = {("record" if "." in each.name else "body"): each for each in tmp_path.iterdir()}
+    assert files.keys() == {"record", "body"}
+    if kind == "record":
+        files["record"].write_text('{"request": 1}')
+    elif kind == "header":
+        text = files["record"].read_text()
+        files["record"].write_text(text.replace("Server", "Sörver☃"))
+    elif kind == "missing":
+        files["body"].unlink()
+    else:
+        data = files["body"].read_bytes()
+        files["body"].write_bytes(data + b"5" if kind == "longer" else data[:-2] + b"5\n")
+    with pytest.raises(Refused, match=r"is damaged .* must be recorded again"):
+        asked(server, tmp_path, "replay", "/csv")
+    assert len(server.seen) == 1
+
+
+def test_recording_again_takes_the_place_of_the_first_time(server: Server, tmp_path: Path) -> None:
+    for _ in range(3):
+        found = asked(server, tmp_path, "record", "/count")
+    assert len([*tmp_path.iterdir()]) <= 3  # the last record with its body, and an earlier body
+    assert asked(server, tmp_path, "replay", "/count") == found
+
+
+# -- batches
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, server: Server) -> Path:
+    """A notebook with these requests, beside its clients."""
+    cells = [nbformat.v4.new_code_cell(f"H = {server.url!r}\n{cell}") for cell in SIX]
+    file = tmp_path / "in" / "six.ipynb"
+    file.parent.mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), file)
+    return file
+
+
+def ran(file: Path, server: Server, out: Path, **options: Any) -> Outcome:
+    """Runs a notebook."""
+    [outcome] = run_notebooks(
+        [file], out, network=[server.url], deterministic=True, folder="read", **options
+    )
+    return outcome
+
+
+def test_a_recorded_notebook_runs_twice_without_a_network(
+    notebook: Path, clients: Path, tmp_path: Path, warm: None
+) -> None:
+    shutil.copytree(clients, notebook.parent, dirs_exist_ok=True)
+    kept = tmp_path / "kept"
+    with serving() as server:
+        text = notebook.read_text()
+        port = text.split("localhost:")[1].split("'")[0]
+        notebook.write_text(text.replace(f":{port}", f":{server.port}"))
+        outcome = ran(notebook, server, tmp_path / "first", record=kept)
+        assert outcome.ok, outcome
+    files = []
+    for name in ("second", "third"):
+        outcome = ran(notebook, server, tmp_path / name, replay=kept)
+        assert outcome.ok, outcome
+        files.append((tmp_path / name / "six.ipynb").read_bytes())
+    assert files[0] == files[1] == (tmp_path / "first" / "six.ipynb").read_bytes()
+    assert b"'http" not in b"".join(each.read_bytes() for each in kept.rglob("*") if each.is_file())
+
+
+def test_a_submission_is_graded_with_recorded_answers(
+    server: Server, tmp_path: Path, warm: None
+) -> None:
+    code = f"import urllib.request as u\nn = len(u.urlopen({server.url!r} + '/csv').read())"
+    for name in ("solution", "student"):
+        cells = [nbformat.v4.new_code_cell(code)]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / f"{name}.ipynb")
+    (tmp_path / "tests.py").write_text(
+        "from wasm_kernel_grading import test\n\n"
+        "@test(probes=['n'])\ndef length(n):\n    assert n == 12\n"
+    )
+    ran(tmp_path / "solution.ipynb", server, tmp_path / "out", record=tmp_path / "kept")
+    seen = len(server.seen)
+    [grade] = grade_notebooks(
+        [tmp_path / "tests.py"],
+        [tmp_path / "student.ipynb"],
+        tmp_path / "graded",
+        network=[server.url],
+        replay=tmp_path / "kept" / "solution",
+    )
+    assert grade.earned == grade.points > 0
+    assert len(server.seen) == seen
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"network": ["https://"]}, "--network has the host"),
+        ({"record": "kept"}, "need --network"),
+        ({"network": ["https://a.org"], "replay": "absent"}, "no folder absent"),
+        ({"network": ["https://a.org"], "record": "a", "replay": "a"}, "not both"),
+        ({"network": ["https://a.org"], "record": "k/a", "mounts": ["k:/k:rw"]}, "a mount has it"),
+    ],
+)
+def test_options_that_fail_every_notebook_are_refused_once(
+    options: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k").mkdir()
+    for name in "ab":
+        nbformat.write(nbformat.v4.new_notebook(), tmp_path / f"{name}.ipynb")
+    with pytest.raises(BatchError, match=said):
+        run_notebooks(["a.ipynb", "b.ipynb"], "out", **options)
+    assert not (tmp_path / "out").exists()
