@@ -55,6 +55,7 @@ DECLARED |= {"backports", "compression"}  # for zstd, in the standard library si
 DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
 DECLARED |= {"h11", "httpcore"}  # of the extra `network`
+DECLARED |= {"keyring"}  # of the extra of that name
 DECLARED |= {"distributed"}  # of the extra of that name
 DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, with its dependencies
 # of programs that import their interfaces

@@ -22,8 +22,62 @@ _MIB = 1024 * 1024
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+_TOKEN = re.compile(r"[A-Za-z0-9_.~-]{1,100}")
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _FORM = "takes https://HOST/PATH, HOST, !HOST, or a table with host, not {!r}"
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A value of the owner that cells use by a placeholder.
+
+    Attributes:
+        name: The variable in `os.environ` of cells that holds the placeholder. The value is that
+            of the variable in the owner's environment, unless the secret has a file or a keyring.
+        file: The absolute path of a file with the value.
+        keyring: The value's place in the keyring of the system, as `SERVICE:USER`.
+        headers: The names of headers in which the placeholder is replaced; none for all.
+        query: The name of a parameter in the query in which it is also replaced.
+
+    Raises:
+        PolicyError: A value breaks its rule.
+    """
+
+    name: str
+    file: str = ""
+    keyring: str = ""
+    headers: tuple[str, ...] = ()
+    query: str = ""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and _VARIABLE.fullmatch(self.name)):
+            raise PolicyError("network", f"has the secret {self.name!r}, which is no variable")
+        if isinstance(self.headers, list | tuple):
+            object.__setattr__(self, "headers", tuple(self.headers))
+        for field, is_valid in _OF_SECRETS.items():
+            if not is_valid(getattr(self, field)):
+                raise PolicyError("network", f"has a {field} of {self.name} that is wrong")
+        if self.file and self.keyring:
+            raise PolicyError("network", f"has a file and a keyring for {self.name}")
+
+    @classmethod
+    def parse(cls, given: Secret | str | Mapping[str, Any]) -> Secret:
+        """Returns the secret that a name or a table describes.
+
+        Raises:
+            PolicyError: It describes none.
+        """
+        if isinstance(given, Secret):
+            return given
+        table = given if isinstance(given, Mapping) else {"name": given}
+        known = [each.name for each in fields(cls)]
+        if unknown := [key for key in table if key not in known]:
+            raise PolicyError("network", f"has a secret with {unknown[0]!r}; it takes {known}")
+        return cls(**{"name": "", **table})
+
+    def is_for(self, header: str) -> bool:
+        """Returns whether its placeholder is replaced in a header of this name."""
+        return not self.headers or header.lower() in map(str.lower, self.headers)
 
 
 @dataclass(frozen=True)
@@ -41,9 +95,10 @@ class NetworkRule:
         addresses: Addresses and networks, such as `10.0.0.0/8`, that the name may lead to although
             they are not public. An address as the host stands for itself, and `localhost` for
             this machine.
-        secrets: The names of variables in the environment of the sandbox's owner. Cells see a
-            placeholder in `os.environ`; in the headers of requests under this rule it is replaced
-            by the value. Only rules for `https` alone may have some.
+        secrets: Values of the sandbox's owner, each a `Secret`, a table of its attributes, or the
+            name of a variable in the owner's environment. Cells see a placeholder in `os.environ`;
+            in the headers of requests under this rule it is replaced by the value. Only rules for
+            `https` alone may have some.
         request_bytes: The bytes of one request and its answer together.
         session_bytes: The bytes of all requests of a session.
         requests_a_minute: The requests of a session in a minute.
@@ -60,7 +115,7 @@ class NetworkRule:
     methods: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
+    secrets: tuple[Secret, ...] = ()
     request_bytes: int = 1024 * _MIB
     session_bytes: int = 16 * 1024 * _MIB
     requests_a_minute: int = 600
@@ -72,6 +127,7 @@ class NetworkRule:
             if not isinstance(given, list | tuple):
                 raise PolicyError("network", f"has {name} that are no list, but {given!r}")
             object.__setattr__(self, name, tuple(given))
+        object.__setattr__(self, "secrets", tuple(map(Secret.parse, self.secrets)))
         if not isinstance(self.deny, bool):
             raise PolicyError("network", f"has a deny that is not true or false, but {self.deny!r}")
         object.__setattr__(self, "host", _host_of_rule(self.host))
@@ -134,7 +190,7 @@ class NetworkRule:
     @property
     def placeholders(self) -> dict[str, str]:
         """The variables of the guest that stand for secrets."""
-        return {each: placeholder(each) for each in self.secrets}
+        return {each.name: placeholder(each.name) for each in self.secrets}
 
     @property
     def table(self) -> dict[str, Any]:
@@ -237,6 +293,10 @@ def _is_network(text: Any) -> bool:
     return isinstance(text, str)
 
 
+def _is_text(text: Any) -> bool:
+    return isinstance(text, str)
+
+
 def _is_port(port: Any) -> bool:
     return isinstance(port, int) and not isinstance(port, bool) and 0 < port < 2**16
 
@@ -247,6 +307,14 @@ _CHECKS: Mapping[str, Any] = {
     "methods": lambda each: isinstance(each, str) and _METHOD.fullmatch(each),
     "paths": lambda each: isinstance(each, str) and each.startswith("/"),
     "addresses": _is_network,
-    "secrets": lambda each: isinstance(each, str) and _VARIABLE.fullmatch(each),
+}
+_OF_SECRETS: Mapping[str, Any] = {
+    "file": lambda text: _is_text(text) and (not text or text.startswith(("/", "~/"))),
+    "keyring": lambda text: _is_text(text) and (not text or ":" in text[1:-1]),
+    "headers": lambda names: (
+        isinstance(names, tuple)
+        and all(_is_text(each) and _TOKEN.fullmatch(each) for each in names)
+    ),
+    "query": lambda text: _is_text(text) and (not text or _TOKEN.fullmatch(text)),
 }
 Rules = Sequence[NetworkRule]

@@ -115,6 +115,28 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
         self.wfile.write(b"0\r\n\r\n")
 
+    def answer_tell(self, kind: str) -> None:
+        """Repeats the secret of a request in some way."""
+        kept: list[str] = self.server.kept  # type: ignore[attr-defined]
+        kept += (
+            [self.headers["Authorization"].split()[1]] if "Authorization" in self.headers else []
+        )
+        told = self.path.partition("key=")[2] if kind == "query" else kept[-1]
+        if kind in ("header", "name", "reason", "line"):
+            head = {"header": f"X: {told}", "name": f"{told}: x", "line": f"{told} {told}"}
+            reason = told if kind == "reason" else "OK"
+            lines = [f"HTTP/1.1 200 {reason}", head.get(kind, "X: x"), "Content-Length: 0", "", ""]
+            self.wfile.write("\r\n".join(lines).encode())
+        elif kind == "pieces":
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for letter in f"a{told}b":
+                self.wfile.write(f"1\r\n{letter}\r\n".encode())
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.send((json.dumps(told) if kind == "json" else told).encode())
+
     def answer_to(self, *_: str) -> None:
         self.send(b"", 302, Location=self.path.partition("?")[2])
 
@@ -131,6 +153,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.seen: list[Any] = []
+        self.kept: list[str] = []
         self.connections = 0
         self.port = self.server_address[1]
         scheme = "http"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import random
+import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +22,7 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.network.judge import Refused
 from wasm_kernel.network.secrets import RequestSecrets
-from wasm_kernel.network_rules import NetworkRule, placeholder
+from wasm_kernel.network_rules import NetworkRule, Secret, placeholder
 
 VALUE = "sk-abcabcabd-0123456789"
 MARK = placeholder("API_KEY")
@@ -80,15 +84,100 @@ def test_a_secret_that_is_not_set_is_refused_by_name(
         monkeypatch.delenv("API_KEY", raising=False)
         if value is not None:
             monkeypatch.setenv("API_KEY", value)
-        with pytest.raises(Refused, match="API_KEY"):
+        said = "API_KEY can't stand" if value is not None else "API_KEY is not set"
+        with pytest.raises(Refused, match=said):
             sent(secret_rule, https, f"X: {MARK}\r\n")
+
+
+def given(rule: NetworkRule, **more: Any) -> NetworkRule:
+    """Returns the rule with more facts about its secret."""
+    return replace(rule, secrets=(Secret("API_KEY", **more),))
+
+
+def test_a_value_comes_from_a_file(
+    secret_rule: NetworkRule, https: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("API_KEY")
+    file = tmp_path / "key"
+    rule = given(secret_rule, file=str(file))
+    with pytest.raises(Refused, match=r"API_KEY .* can't be read .No such file") as caught:
+        sent(rule, https, f"X: {MARK}\r\n")
+    assert str(file) not in str(caught.value)
+    file.write_text(f"{VALUE}\n")
+    assert sent(rule, https, f"X: {MARK}\r\n")["X"] == VALUE
+
+
+def test_a_value_comes_from_a_keyring(
+    secret_rule: NetworkRule, https: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rule = given(secret_rule, keyring="some:service:me")
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(PolicyError, match=r"API_KEY in a keyring, .*'wasm-kernel\[keyring\]'"):
+        create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(network=[rule]))
+    kept = {("some:service", "me"): VALUE}
+    fake = SimpleNamespace(get_password=lambda service, user: kept.get((service, user)))
+    monkeypatch.setitem(sys.modules, "keyring", fake)
+    assert sent(rule, https, f"X: {MARK}\r\n")["X"] == VALUE
+    kept.clear()
+    with pytest.raises(Refused, match="API_KEY is not in the keyring"):
+        sent(rule, https, f"X: {MARK}\r\n")
+
+
+def test_a_secret_may_be_for_one_header(secret_rule: NetworkRule, https: Server) -> None:
+    rule = given(secret_rule, headers=["authorization"])
+    got = sent(rule, https, f"Authorization: Bearer {MARK}\r\nUser-Agent: {MARK}\r\n")
+    assert (got["Authorization"], got["User-Agent"]) == (f"Bearer {VALUE}", MARK)
+
+
+def test_a_secret_may_be_for_a_parameter_of_the_query(
+    secret_rule: NetworkRule, https: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "a&b c%")
+    rule, events = given(secret_rule, query="key"), Events()
+    data = get(https.port, f"GET /{MARK}?a={MARK}&key={MARK}&monkey={MARK} HTTP/1.1")
+    run(lambda: exchange(network(rule, events=events), https.port, data, is_secure=True))
+    assert https.seen[-1][1] == f"/{MARK}?a={MARK}&key=a%26b%20c%25&monkey={MARK}"
+    assert events[0]["path"] == f"/{MARK}"
+
+
+ECHOES = ["body", "pieces", "header", "name", "reason", "line", "later", "basic", "query", "json"]
+
+
+@pytest.mark.parametrize("kind", ECHOES)
+def test_neither_cells_nor_records_get_a_value_that_a_server_repeats(
+    kind: str, secret_rule: NetworkRule, https: Server, tmp_path: Path, monkeypatch: Any
+) -> None:
+    value = 'sk-"abc' if kind == "json" else VALUE
+    monkeypatch.setenv("API_KEY", value)
+    rule = given(secret_rule, query="key" if kind == "query" else "")
+    basic = base64.b64encode(f"me:{MARK}".encode()).decode()
+    shown = {"basic": f"Basic {basic}"}.get(kind, f"Bearer {MARK}")
+    more = f"Authorization: {shown}\r\n"
+    requests = [get(https.port, f"GET /tell/{kind}?key={MARK} HTTP/1.1", more)]
+    if kind == "later":
+        requests += [get(https.port, "GET /tell/later HTTP/1.1")]
+    found, said = b"", ""
+    net = network(rule, folder=tmp_path, network_mode="record")
+    for data in requests:
+        try:
+            found += run(partial(exchange, net, https.port, data, is_secure=True))
+        except OSError as problem:
+            said += str(problem)
+    assert found or said
+    written = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    token = base64.b64encode(f"me:{value}".encode())
+    for form in (value.encode(), json.dumps(value)[1:-1].encode(), token):
+        assert form not in found + said.encode() + written
+    if kind != "line":
+        assert b"*****" in found
+        assert written
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_echo_in_pieces_is_hidden(seed: int) -> None:
     chance = random.Random(seed)
-    secrets = RequestSecrets(["API_KEY"])
-    secrets.fill([(b"x", MARK.encode())])
+    secrets = RequestSecrets([Secret("API_KEY")])
+    run(lambda: secrets.fill([(b"x", MARK.encode())], "/"))
     whole = "".join(
         chance.choice([VALUE, VALUE[:5], "sk-", "abc", "."]) for _ in range(40)
     ).encode()
@@ -137,10 +226,19 @@ def test_cells_never_see_the_value(
     "given",
     [
         {"host": "a.org", "secrets": ["a b"]},
+        {"host": "a.org", "secrets": [7]},
+        {"host": "a.org", "secrets": [{"file": "/key"}]},
+        {"host": "a.org", "secrets": [{"name": "KEY", "path": "/key"}]},
+        {"host": "a.org", "secrets": [{"name": "KEY", "file": "key"}]},
+        {"host": "a.org", "secrets": [{"name": "KEY", "keyring": "key"}]},
+        {"host": "a.org", "secrets": [{"name": "KEY", "keyring": "a:b", "file": "/key"}]},
+        {"host": "a.org", "secrets": [{"name": "KEY", "headers": "Authorization"}]},
+        {"host": "a.org", "secrets": [{"name": "KEY", "headers": ["a b"]}]},
+        {"host": "a.org", "secrets": [{"name": "KEY", "query": "a=b"}]},
         {"host": "a.org", "secrets": ["KEY"], "schemes": ["http", "https"]},
         {"host": "a.org", "secrets": ["KEY"], "deny": True},
     ],
 )
-def test_a_rule_with_secrets_is_for_https_alone(given: Any) -> None:
+def test_a_rule_with_a_wrong_secret_is_refused(given: Any) -> None:
     with pytest.raises(PolicyError):
         NetworkRule.parse(given)

@@ -177,8 +177,6 @@ class Connection:
             await self._put(h11.InformationalResponse(status_code=100, headers=[]))
         url = f"{self._scheme}://{self._host}:{self._port}{head.target}"
         exchange = _Exchange(head, rule, url, self._exchanges.cell())
-        is_real = self._upstream is not None
-        exchange.headers = exchange.secrets.fill(head.headers) if is_real else head.headers
         exchange.task = asyncio.create_task(self._run(exchange))
         self._exchange = exchange
 
@@ -194,8 +192,8 @@ class Connection:
         except TimeoutError:
             await self._fail(TimeoutError(_SLOW.format(seconds=exchange.rule.seconds)))
         except (OSError, httpcore.ProtocolError, httpcore.NetworkError, h11.ProtocolError) as why:
-            is_ours = isinstance(why, OSError)
-            await self._fail(why if is_ours else ConnectionError(describe(why)))
+            said = exchange.secrets.hidden(describe(why).encode()).decode()
+            await self._fail(why if isinstance(why, OSError) else ConnectionError(said))
         except Exception as why:
             await self._fail(ConnectionError(f"the request failed: {type(why).__name__}"))
         finally:
@@ -217,9 +215,8 @@ class Connection:
             async for _ in self._content(exchange):
                 pass
             return await self._exchanges.answer(exchange.digest, exchange.cell)
-        url = httpcore.URL(
-            scheme=self._scheme, host=self._host, port=self._port, target=head.target
-        )
+        exchange.headers, target = await exchange.secrets.fill(head.headers, head.target)
+        url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._port, target=target)
         content = self._content(exchange)
         request = httpcore.Request(head.method, url, headers=exchange.headers, content=content)
         return await self._upstream.request(request)
@@ -311,7 +308,7 @@ class _Exchange:
     def __init__(self, head: RequestHead, rule: NetworkRule, url: str, cell: int) -> None:
         self.head, self.rule, self.cell = head, rule, cell
         self.digest = RequestDigest(head.method, url, head.headers)
-        self.headers: Headers = []
+        self.headers: Headers = head.headers
         self.secrets = RequestSecrets(rule.secrets)
         self.parts: asyncio.Queue[bytes | None] = asyncio.Queue(_PARTS_MOST)
         self.status, self.size = 0, 0

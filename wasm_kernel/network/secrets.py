@@ -1,70 +1,109 @@
-"""Secrets: values of the owner's environment that cells use by placeholders and never see.
+"""Secrets: values of the owner that cells use by placeholders and never see.
 
 A placeholder in a header of a request is replaced by the value, if the rule of the request names
-the secret. In answers the value is replaced by asterisks, as far as it stands there as it is.
+the secret. In answers under that rule the value is replaced by asterisks, as far as it stands there
+as it was sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
 
 from wasm_kernel.network.judge import Refused
-from wasm_kernel.network_rules import placeholder
+from wasm_kernel.network_rules import Secret, placeholder
 
 _VALUE_MOST = 4096
 _BASIC = b"basic "
 _BEGINNING = placeholder("").removesuffix(".").encode("ascii")
 _UNSET = "the secret {name} is not set in the environment of this sandbox's owner"
-_ODD = "the secret {name} can't stand in a header: it is empty, too long, or not plain text"
+_UNREAD = "the secret {name} of this sandbox's owner can't be read ({why})"
+_NOT_KEPT = "the secret {name} is not in the keyring of this sandbox's owner"
+_ODD = "the secret {name} can't stand in a request: it is empty, too long, or not plain text"
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class RequestSecrets:
-    """The secrets of one request, by the names in its rule."""
+    """The secrets of one request, which its rule names."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-        self._values: list[bytes] = []
+    def __init__(self, secrets: Sequence[Secret]) -> None:
+        self._secrets = secrets
+        self._known: dict[str, bytes] = {}
+        self._problems: dict[str, Refused] = {}
+        self._values: list[bytes] = []  # as they may stand in an answer, the longest first
         self._held = b""
 
-    def fill(self, headers: Headers) -> Headers:
-        """Returns headers with the values of secrets in place of placeholders.
+    async def fill(self, headers: Headers, target: str) -> tuple[Headers, str]:
+        """Returns headers and a target with the values of secrets in place of placeholders.
 
-        Raises `Refused` if the owner's environment lacks a secret. With a secret, the answer is
-        asked for as it is, since a value can't be found in a compressed one.
+        Raises `Refused` if a value can't be had. The answer is asked for as it is, since a value
+        can't be found in a compressed one.
         """
-        filled = [(name, self._filled(value)) for name, value in headers]
-        if not self._values:
-            return headers
-        return [each for each in filled if each[0].lower() != b"accept-encoding"]
+        if not self._secrets:
+            return headers, target
+        await asyncio.to_thread(self._load)
+        filled = [(name, self._filled(name, value)) for name, value in headers]
+        target = self._filled_target(target)
+        self._values.sort(key=len, reverse=True)
+        return [each for each in filled if each[0].lower() != b"accept-encoding"], target
 
-    def _filled(self, value: bytes) -> bytes:
-        if value[: len(_BASIC)].lower() == _BASIC:
+    def _load(self) -> None:
+        """Reads all values: an answer may repeat one of an earlier request."""
+        for each in self._secrets:
             try:
-                plain = base64.b64decode(value[len(_BASIC) :], validate=True)
-            except binascii.Error:
-                return value
-            return value[: len(_BASIC)] + base64.b64encode(self._replaced(plain))
-        return self._replaced(value)
+                value = self._known[each.name] = _value(each)
+            except Refused as problem:
+                self._problems[each.name] = problem
+            else:
+                text = value.decode("ascii")
+                shown = {text, quote(text, safe=""), json.dumps(text)[1:-1], repr(value)[2:-1]}
+                self._values += [each.encode("ascii") for each in shown]
 
-    def _replaced(self, value: bytes) -> bytes:
-        for name in self._names:
-            mark = placeholder(name).encode("ascii")
-            if mark in value:
-                secret = _value(name)
-                if secret not in self._values:
-                    self._values.append(secret)
-                value = value.replace(mark, secret)
+    def _filled(self, name: bytes, value: bytes) -> bytes:
+        if value[: len(_BASIC)].lower() != _BASIC:
+            return self._replaced(name, value)
+        try:
+            plain = base64.b64decode(value[len(_BASIC) :], validate=True)
+        except binascii.Error:
+            return value
+        token = base64.b64encode(self._replaced(name, plain))
+        if token != value[len(_BASIC) :]:
+            self._values.append(token)  # an answer may repeat the header
+        return value[: len(_BASIC)] + token
+
+    def _replaced(self, name: bytes, value: bytes) -> bytes:
+        for each in self._secrets:
+            mark = placeholder(each.name).encode("ascii")
+            if mark in value and each.is_for(name.decode("latin-1")):
+                value = value.replace(mark, self._value_of(each))
         return value
+
+    def _filled_target(self, target: str) -> str:
+        """Fills the parameters of a query that secrets are for."""
+        path, mark, query = target.partition("?")
+        parts = query.split("&")
+        for each in self._secrets:
+            for number, part in enumerate(parts):
+                if each.query and part == f"{each.query}={placeholder(each.name)}":
+                    parts[number] = f"{each.query}={quote(self._value_of(each), safe='')}"
+        return f"{path}{mark}{'&'.join(parts)}"
+
+    def _value_of(self, secret: Secret) -> bytes:
+        if secret.name in self._problems:
+            raise self._problems[secret.name]
+        return self._known[secret.name]
 
     def hide_in(self, headers: Headers) -> Headers:
         """Returns the headers of an answer without the values of secrets."""
         return [
-            (name, value if name.lower() == b"content-length" else self.hidden(value))
+            (self.hidden(name), value if name.lower() == b"content-length" else self.hidden(value))
             for name, value in headers
         ]
 
@@ -92,15 +131,46 @@ def has_placeholder(headers: Headers) -> bool:
     return any(_BEGINNING in value for _, value in headers)
 
 
-def _value(name: str) -> bytes:
-    given = os.environ.get(name)
-    if given is None:
-        raise Refused(_UNSET.format(name=name))
+def _value(secret: Secret) -> bytes:
+    """Returns the value of a secret; raises `Refused`."""
+    try:
+        given = _given(secret)
+    except Refused:
+        raise
+    except (OSError, ValueError) as problem:
+        why = getattr(problem, "strerror", None) or "it is not text"
+        raise Refused(_UNREAD.format(name=secret.name, why=why)) from None
     value = given.strip()
     is_plain = value.isascii() and value.isprintable()
     if not (is_plain and 0 < len(value) <= _VALUE_MOST):
-        raise Refused(_ODD.format(name=name))
+        raise Refused(_ODD.format(name=secret.name))
     return value.encode("ascii")
+
+
+def _given(secret: Secret) -> str:
+    if secret.file:
+        with Path(secret.file).expanduser().open(encoding="utf-8") as file:
+            return file.read(2 * _VALUE_MOST)
+    if secret.keyring:
+        return _of_keyring(secret)
+    given = os.environ.get(secret.name)
+    if given is None:
+        raise Refused(_UNSET.format(name=secret.name))
+    return given
+
+
+def _of_keyring(secret: Secret) -> str:
+    import keyring
+
+    service, _, user = secret.keyring.rpartition(":")
+    try:
+        found = keyring.get_password(service, user)
+    except Exception as problem:  # of any backend
+        why = type(problem).__name__
+        raise Refused(_UNREAD.format(name=secret.name, why=why)) from None
+    if found is None:
+        raise Refused(_NOT_KEPT.format(name=secret.name))
+    return str(found)
 
 
 def _overlap(data: bytes, value: bytes) -> int:

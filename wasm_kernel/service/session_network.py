@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from wasm_kernel import events
@@ -22,6 +23,10 @@ from wasm_kernel.service.running_call import shared_loop
 _CALL_SECONDS = 90.0
 _CALLS_A_CELL = 200_000
 _CALLS_A_MINUTE = 60_000
+_NO_KEYRING = (
+    "has the secret {name} in a keyring, which needs one more package: "
+    "pip install 'wasm-kernel[keyring]'"
+)
 _NO_EXTRA = "needs more packages: pip install 'wasm-kernel[network]'"
 
 
@@ -51,6 +56,10 @@ class HostNetwork:
             if (problem.name or "").partition(".")[0] == "wasm_kernel":
                 raise
             raise PolicyError("network", _NO_EXTRA) from problem
+
+        named = [each for rule in policy.network for each in rule.secrets if each.keyring]
+        if named and policy.reaches_out and find_spec("keyring") is None:
+            raise PolicyError("network", _NO_KEYRING.format(name=named[0].name))
 
         def log(**facts: Any) -> None:
             logger().log_event(events.NETWORK_REQUEST, **facts)
