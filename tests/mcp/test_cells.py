@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.faces import wait_for
 from tests.mcp.clients import Agent, Agents
+from tests.network.servers import serving
 
 
 def size_of(png: str) -> tuple[int, int]:
@@ -244,6 +245,14 @@ def test_each_language_has_a_session_that_calls_can_name(stdio: Agent) -> None:
         assert refused.failed
         assert "runs javascript, not python" in refused.text
     stdio.call("destroy_session", language="javascript")
+
+
+def test_an_agent_sees_how_much_its_cells_sent_to_the_network(agents: Agents) -> None:
+    with serving() as server:
+        agent = agents.stdio("--network", server.url)
+        agent.says(f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
+        assert "(1 requests so far, 12 " in agent.call("get_workspace_info").text
+        assert "1 requests to the network" in agent.call("list_sessions").text
 
 
 def test_what_a_session_holds_is_told_with_times_and_names(stdio: Agent) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import nbformat
 import pytest
 
+from tests.faces import wait_for
 from tests.network.servers import Server, serving
 from tests.network.test_attacks import Events, exchange, get, network, run
 from tests.network.test_clients import shown
 from wasm_kernel import (
     ExecutionPolicy,
+    Service,
     create_sandbox,
     create_session_sandbox,
     export_session,
@@ -132,6 +134,40 @@ def test_an_archive_has_what_was_recorded(server: Server, tmp_path: Path) -> Non
     with get_session_sandbox(found.session_id, workspace_root=roots[1], policy=policy) as made:
         assert outputs(made, server, [cell]) == recorded
     assert len(server.seen) == 1
+
+
+def test_requests_are_counted_for_each_opening_and_each_fork(
+    workspace: Path, server: Server
+) -> None:
+    ask, count = "import requests; requests.get(H + '/csv?a=b')", "info = %session_info\nprint({})"
+    count = count.format("info['network_requests'], info['network_bytes'], *info['network_last']")
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "live")) as made:
+        outputs(made, server, [ask, "requests.post(H, data=b'abc')"])
+        said = "2 16 GET localhost/csv -> 200 POST localhost/ -> 200"
+        wait_for(lambda: shown(made, count) == said)
+        shown(made, "%undo")
+        assert shown(made, count) == said
+        assert "network_requests" in shown(made, "info = %session_info\nprint(info)")
+        [fork] = made.fork(1)
+        with fork:
+            assert shown(fork, count) == "0 0"
+            outputs(fork, server, [ask])
+            assert shown(fork, count).startswith("1 12 ")
+        assert shown(made, count) == said
+    with create_sandbox(workspace=workspace, policy=policy_for(server, "live")) as made:
+        assert shown(made, count) == "0 0"
+
+
+def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: Path) -> None:
+    with Service(tmp_path, policy=policy_for(server, "live")) as service:
+        made = service.create()
+        shown(made, f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
+        [info] = service.list()
+        assert (info.requests, info.request_bytes) == (1, 12)
+        made.worker.sleep("a test")
+        made.worker.wait_asleep()
+        [info] = service.list()
+        assert info.requests == 1
 
 
 def test_nothing_was_sent_by_a_replayed_cell(workspace: Path, server: Server) -> None:

@@ -22,6 +22,8 @@ from wasm_kernel.guests.protocol import (
     FunctionFrame,
     NextItem,
 )
+from wasm_kernel.linux.broker import Broker
+from wasm_kernel.linux.task import QUIET
 from wasm_kernel.policy import MIB
 
 CALL_BYTES = 16 * MIB - 4096
@@ -31,6 +33,7 @@ NETWORK = "wasm_kernel_network_"
 """The beginning of the names of functions that the guest's sockets call."""
 
 _LOOK_SECONDS = 0.05  # between two looks for finished calls, beside one for each call
+_REST_SECONDS = 0.005  # between two looks at facts
 _SPARE_DROPS = 100  # of streams that an earlier cell has left
 _UNKNOWN = "the program that owns this sandbox offers no such function"
 _LARGE = f"the arguments take more than {CALL_BYTES // MIB} MiB"
@@ -97,6 +100,26 @@ def as_request(offered: Sequence[OfferedFunction]) -> Any:
 def sends(asked: FunctionFrame) -> bool:
     """Returns whether a call sends a part of a request to the network."""
     return isinstance(asked, CallFunction) and asked.function == f"{NETWORK}send"
+
+
+class RequestFacts:
+    """The facts about a session's requests for `%session_info`, which its owner knows.
+
+    A cell may ask as often as it likes; it waits a moment in between.
+    """
+
+    function = f"{NETWORK}requests"
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._asked_at = 0.0
+
+    def now(self) -> dict[str, Any]:
+        """Returns the facts; raises `WasmKernelError` if no cell runs."""
+        time.sleep(max(0.0, self._asked_at + _REST_SECONDS - time.monotonic()))
+        self._asked_at = time.monotonic()
+        answer = self._broker.call(CallFunction(self.function), FunctionReply, QUIET).answer
+        return {f"network_{name}": value for name, value in answer["value"].items()}
 
 
 class TurnFunctions:

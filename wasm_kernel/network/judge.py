@@ -45,6 +45,7 @@ class _Spent:
 
     times: deque[float]
     total: int = 0
+    count: int = 0
 
 
 class Judge:
@@ -100,6 +101,12 @@ class Judge:
         words = {"method": method, "scheme": scheme, "host": host, "path": shown}
         raise self._refused(_REQUEST.format(**words))
 
+    @property
+    def used(self) -> tuple[int, int]:
+        """The number of requests that were allowed, and their bytes so far."""
+        spent = self._spent.values()
+        return sum(each.count for each in spent), sum(each.total for each in spent)
+
     def spend(self, rule: NetworkRule, size: int, host: str) -> None:
         """Counts bytes of a request or an answer; raises `Refused` if they are too many."""
         spent = self._spent[rule]
@@ -113,6 +120,7 @@ class Judge:
         if self._counts and len(times) == most and now - times[0] < _MINUTE:
             raise self._refused(_FAST.format(host=host, most=most), "requests_a_minute")
         times.append(now)
+        spent.count += 1
         self.spend(rule, 0, host)
 
     def _refused(self, text: str, limit: str = "") -> Refused:

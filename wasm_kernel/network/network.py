@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ _CONNECTIONS_MOST = 32
 _IDLE_SECONDS = 90.0
 _LEFT_SECONDS = 10.0
 _NUMBER_BITS = 48  # of the first number: sockets in variables may be of an earlier program
+_LAST_MOST, _SHOWN = 5, 200  # requests in words, and the characters of one
 _GONE = "the connection is closed"
 _MANY = f"{_CONNECTIONS_MOST} connections are open and busy; close some"
 
@@ -44,7 +46,8 @@ class Network:
         exchanges: OpenFolder,
         cell: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._log = log
+        self._write_log = log
+        self._last: deque[str] = deque(maxlen=_LAST_MOST)
         self._exchanges = Exchanges(policy, exchanges, cell)
         self._judge = Judge(policy.network, policy.door, counts=not self._exchanges.replays)
         self._connections: dict[int, Connection] = {}
@@ -54,7 +57,22 @@ class Network:
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The functions for the guest."""
-        return (self.connect, self.secure, self.send, self.receive, self.close)
+        return (self.connect, self.secure, self.send, self.receive, self.close, self.requests)
+
+    async def requests(self) -> dict[str, Any]:
+        """Returns how many requests there were, their bytes, and the last that ended, in words."""
+        count, size = self.used
+        return {"requests": count, "bytes": size, "last": [*self._last]}
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """The number of requests, and their bytes so far."""
+        return self._judge.used
+
+    def _log(self, **facts: Any) -> None:
+        where = f"{facts['method']} {facts['host']}{facts['path']}"[:_SHOWN]
+        self._last.append(f"{where} -> {facts['status'] or 'no answer'}")
+        self._write_log(**facts)
 
     async def connect(self, host: str, port: int, seconds: float) -> int:
         """Connects to a host within some seconds; returns the connection's number."""

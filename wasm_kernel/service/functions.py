@@ -50,6 +50,10 @@ class SessionNetwork(Protocol):
     def offered(self) -> Offered:
         """The functions as the guest sees them."""
 
+    @property
+    def used(self) -> tuple[int, int]:
+        """The number of requests, and their bytes so far."""
+
     def close(self) -> None:
         """Closes all connections."""
 

@@ -24,6 +24,8 @@ class SessionInfo(Struct, frozen=True):
         disk_bytes: What it takes on disk, files and history; None if that was not measured.
         cells: How many cells have ended.
         commits: How many states of its memory are kept, as of the last call that ended.
+        requests: How many requests its cells sent to the network, since the service has opened it.
+        request_bytes: The bytes of these requests and their answers.
     """
 
     session_id: str
@@ -39,6 +41,8 @@ class SessionInfo(Struct, frozen=True):
     disk_bytes: int | None
     cells: int
     commits: int
+    requests: int = 0
+    request_bytes: int = 0
 
     @classmethod
     def of(
@@ -46,6 +50,7 @@ class SessionInfo(Struct, frozen=True):
     ) -> SessionInfo:
         """Returns the current facts of a session."""
         worker, usage = session.worker, session.usage
+        requests, size = (0, 0) if session.network is None else session.network.used
         return cls(
             session_id=session.opened.session_id,
             owner=owner,
@@ -60,4 +65,6 @@ class SessionInfo(Struct, frozen=True):
             disk_bytes=disk_bytes,
             cells=usage.cells,
             commits=usage.figures.commits,
+            requests=requests,
+            request_bytes=size,
         )

@@ -81,6 +81,11 @@ class HostNetwork:
         }
         self.offered: Offered = tuple(each.offered for each in self.bound.values())
 
+    @property
+    def used(self) -> tuple[int, int]:
+        """The number of requests, and their bytes so far."""
+        return self._network.used
+
     def close(self) -> None:
         """Closes all connections, without waiting for it."""
         asyncio.run_coroutine_threadsafe(self._network.close_all(), shared_loop())

@@ -24,6 +24,7 @@ from wasm_kernel.engine.clock import THIS_PROCESS, StopReason
 from wasm_kernel.errors import Door, ForkError, FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.execution.functions import RequestFacts
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, SessionHooks
 from wasm_kernel.execution.session_guest import SessionGuest
 from wasm_kernel.folders.folders import SCRATCH, SandboxFolders
@@ -143,6 +144,8 @@ class _Worker:
     ) -> None:
         """Adds what reaches beyond the sandbox, as far as its caller offers it."""
         self._guest.commands.functions = opened.functions
+        if any(each.name == RequestFacts.function for each in opened.functions):
+            self._guest.facts.add(RequestFacts(self._guest.commands.broker).now)
         if opened.kernel is not None and session is not None:
             self._serve_kernel(opened, opened.kernel, session, seen_folder)
         elif isinstance(session, Session):

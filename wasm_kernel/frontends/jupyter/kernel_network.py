@@ -108,6 +108,7 @@ class RelayedNetwork:
         self._session = session
         self._call = call
         self._was_used = False
+        self.used = (0, 0)
         session.function_calls = self
 
     @property
@@ -143,5 +144,6 @@ class RelayedNetwork:
         answer = found if is_read else msgspec.json.decode(found, type=CellAnswer)
         for fields in answer.events:
             name = self._session.opened.session_id
+            self.used = (self.used[0] + 1, self.used[1] + fields["size"])
             self._session.logger.log_event(fields.pop("event"), **fields, session_id=name)
         return answer.answer

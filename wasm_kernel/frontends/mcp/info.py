@@ -36,6 +36,8 @@ def _line(session: AgentSession, usage: Mapping[str, SessionInfo] | None) -> str
     state = session.sandbox.sync.worker.state
     cells = "1 cell" if len(session.cells) == 1 else f"{len(session.cells)} cells"
     words = [kind, session.language, state, cells, f"used {idle}"]
+    if (network := session.sandbox.sync.worker.network) is not None:
+        words += [f"{network.used[0]:,} requests to the network"]
     owner, used = "", None if usage is None else usage.get(session.handle)
     if used is not None:
         owner = f" of {used.owner}"
@@ -122,13 +124,16 @@ def _limits(policy: ExecutionPolicy, info: SessionInfo) -> list[str]:
         f"memory: {readable(info.guest_bytes)} of {readable(policy.memory_bytes)}",
         f"time: {seconds}; {info.cpu_seconds:.1f} s of processor used; fuel: {fuel}",
         f"disk: {disk}; files may take {most}",
-        f"undo: up to {policy.history_cells} cells; network: {_network(policy)}",
+        f"undo: up to {policy.history_cells} cells; network: {_network(policy, info)}",
         *([f"mounts: {MountedFiles(policy.mounts)}"] if policy.mounts else []),
     ]
 
 
-def _network(policy: ExecutionPolicy) -> str:
-    return ", ".join(map(str, policy.network)) or "none"
+def _network(policy: ExecutionPolicy, info: SessionInfo) -> str:
+    if not policy.network:
+        return "none"
+    used = f"{info.requests:,} requests so far, {readable(info.request_bytes)}"
+    return f"{', '.join(map(str, policy.network))} ({used})"
 
 
 def runtimes() -> str:
