@@ -92,7 +92,12 @@ REFUSED = {
     "pd.read_spss('sample.sav')": "pandas.read_stata and pandas.read_sas",
     "pd.read_hdf('data.h5')": "pyfive",
     "import h5py": "pyfive",
-    "pd.read_excel('sample.ods')": "odfpy",
+    "pd.read_excel('sample.ods')": "Save the file as .xlsx",
+    "pd.DataFrame().to_excel('new.ods')": "Save the file as .xlsx",
+    "pd.read_excel('dates.xls', engine='calamine')": "leave engine out",
+    "pd.read_csv('x.csv.zst')": "zstd -d",
+    "import compression.zstd": "zstd -d",
+    "df.to_orc('x.orc')": "ORC can't be read",
     "pd.read_excel('sample.xlsb')": "pyxlsb",
     "pd.read_orc('x.orc')": "ORC can't be read",
 }

@@ -301,7 +301,9 @@ def _missing_module(error: BaseException) -> str:
     name = getattr(error, "name", None)
     if isinstance(name, str) and name.startswith("matplotlib.backends."):
         return _NO_BACKEND
-    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+    if not isinstance(name, str) or not name.isidentifier():
+        return ""
+    if name.startswith("_") and name not in unavailable.STAND_INS:
         return ""  # a part of a package that is built in
     return unavailable.advice_on_module(name)
 

@@ -20,6 +20,8 @@ _FASTER_JSON = "json"
 _NUMBERS = "numpy.savez, and pickle (DataFrame.to_pickle)"
 _HDF5_READER = "{} is read by pyfive (%pip install 'pyfive<0.6', pyfive.File(open(name, 'rb')))"
 _HDF5 = f"{_NUMBERS}. {_HDF5_READER.format('HDF5')}"
+_PACKED = "gzip, bz2 and lzma (.gz, .bz2, .xz, .zip); unpack a .zst file outside, with zstd -d"
+_SHEETS = "openpyxl and xlrd, which pandas.read_excel takes by itself: leave engine out"
 _SQL = "sqlite3 with DataFrame.to_sql and pandas.read_sql for SQL, pandas for files"
 _MANY = "pandas in this one process"
 _FORECASTS = "statsmodels' SARIMAX and ExponentialSmoothing"
@@ -37,6 +39,8 @@ STAND_INS = {
     **dict.fromkeys(("orjson", "ujson", "simdjson"), _FASTER_JSON),
     **dict.fromkeys(("h5py", "tables", "pytables"), _HDF5),
     "zarr": _NUMBERS,
+    **dict.fromkeys(("zstandard", "_zstd"), _PACKED),
+    **dict.fromkeys(("python_calamine", "python-calamine"), _SHEETS),
     "netCDF4": "scipy.io.netcdf_file for NetCDF 3. " + _HDF5_READER.format("NetCDF 4"),
     "pyreadstat": "pandas.read_stata and pandas.read_sas, for files saved as Stata or SAS",
     **dict.fromkeys(("pyspark", "ray"), _MANY),
@@ -90,18 +94,23 @@ _SCRIPTED = (
     "ipympl draws by a script in the page, and by a part of matplotlib that is not built in. In "
     "its place: %matplotlib inline; for figures that answer, Plotly and Altair (%pip install)."
 )
+_OPEN_DOCUMENT = (
+    "OpenDocument (.ods) can't be read or written here: odfpy has no wheel, so %pip can't bring it in. "
+    "Save the file as .xlsx outside, which pandas.read_excel and to_excel take."
+)
+_SENTENCES = {"ipympl": _SCRIPTED, **dict.fromkeys(("odf", "odfpy"), _OPEN_DOCUMENT)}
 _PLATFORM = "{name} belongs to an operating system; the sandbox has none."
 _WORD = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 
 
 def advice_on_module(name: str) -> str:
     """Returns advice about a module that is not there."""
-    if name in sys.stdlib_module_names:
-        return _PLATFORM.format(name=name)
-    if name == "ipympl":
-        return _SCRIPTED
+    if name in _SENTENCES:
+        return _SENTENCES[name]
     if name in STAND_INS:
         return _COMPILED.format(name=name) + _INSTEAD.format(stand_in=STAND_INS[name])
+    if name in sys.stdlib_module_names:
+        return _PLATFORM.format(name=name)
     package = PACKAGES.get(name, name)
     if name in _COMPILED_NETWORK:
         return _NETWORK.format(name=name)
@@ -122,7 +131,7 @@ def advice_on_import_error(text: str) -> str:
     pandas raises one of these for an optional dependency, such as pyarrow in `read_parquet`.
     """
     words = (word.partition(".")[0] for word in _WORD.findall(text))  # such as pyarrow.orc
-    named = next((word for word in words if word in STAND_INS), None)
+    named = next((word for word in words if word in STAND_INS or word in _SENTENCES), None)
     return "" if named is None else advice_on_module(named)
 
 

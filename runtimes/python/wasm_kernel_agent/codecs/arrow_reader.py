@@ -71,7 +71,14 @@ def reading() -> Iterator[None]:
         yield
     except ArrowError:
         raise
-    except (struct.error, IndexError, RecursionError, ValueError, OverflowError) as problem:
+    except (
+        struct.error,
+        IndexError,
+        RecursionError,
+        ValueError,
+        OverflowError,
+        TypeError,
+    ) as problem:
         raise ArrowError(_DAMAGED) from problem
 
 
@@ -162,7 +169,10 @@ class BatchReader:
             parts.take_all(self._unpack)
         else:
             parts.take_some(self._schema.fields, self._wanted, self._unpack)
-        return [parts.read_named(each) for each in self.fields]
+        found = [parts.read_named(each) for each in self.fields]
+        if any(each.length != header.number(0, "q") for each in found):
+            raise ArrowError(_DAMAGED)
+        return found
 
 
 def _with_dictionaries(fields: Iterable[Field]) -> Iterator[Any]:

@@ -9,7 +9,6 @@ Source: https://github.com/apache/parquet-format/blob/master/src/main/thrift/par
 from __future__ import annotations
 
 import base64
-import binascii
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from wasm_kernel_agent.codecs import thrift
+from wasm_kernel_agent.codecs.arrow_reader import reading
 from wasm_kernel_agent.codecs.arrow_schema import (
     SCHEMA,
     ArrowError,
@@ -247,11 +247,12 @@ def _is_repeated(about: Struct) -> bool:
 def _arrow_fields(encoded: bytes) -> Sequence[Field]:
     """Returns the fields of Arrow's schema in a footer; none if it can't be read."""
     try:
-        message = base64.b64decode(encoded)
-        start = 8 if message[:4] == b"\xff\xff\xff\xff" else 4
-        schema = read_schema(Table.root(memoryview(message)[start:]).table(2))
-        schema_table(schema)
-    except (binascii.Error, struct.error, IndexError, KeyError, ArrowError):  # or has a new type
+        with reading():
+            message = base64.b64decode(encoded)
+            start = 8 if message[:4] == b"\xff\xff\xff\xff" else 4
+            schema = read_schema(Table.root(memoryview(message)[start:]).table(2))
+            schema_table(schema)
+    except (KeyError, ArrowError):  # it may have a type that is not known here
         return ()
     return schema.fields
 
