@@ -6,8 +6,9 @@ const { PathExt } = lib.coreutils;
 
 /** What a user does to the session of the current notebook. */
 export class Actions {
-  constructor(app, trans) {
+  constructor(app, trans, panel) {
     this.link = null; // that of the current notebook
+    this._panel = panel;
     this._app = app;
     this._trans = trans;
     this._words = new Words(trans);
@@ -29,10 +30,13 @@ export class Actions {
     return this._travel("redo");
   }
 
+  /** Says what came of it: in the panel, whose buttons a notice would cover, or in a notice. */
   async _travel(request, fields) {
-    const reply = await this._ask(request, fields);
+    const { link } = this;
+    const reply = await this._ask(request, fields, link);
     const said = reply && this._words.travelled(reply);
-    if (said) Notification.info(said, { autoClose: 8000 });
+    if (this._panel.isVisible) link.say(said);
+    else if (said) Notification.info(said, { autoClose: 8000 });
   }
 
   async checkpoint() {

@@ -8,6 +8,7 @@ export class Link {
     this.panel = panel;
     this.changed = new lib.signaling.Signal(this);
     this.tree = null; // the last one that the kernel sent; null if there is no timeline
+    this.said = ""; // what came of going back, until another cell runs
     this._comm = null;
     this._waiting = new Map();
     this._requests = 0;
@@ -57,9 +58,15 @@ export class Link {
     this.changed.emit();
   }
 
+  say(text) {
+    this.said = text;
+    this.changed.emit();
+  }
+
   _heard(data) {
     const waiting = this._waiting.get(data.id);
     if (data.event === "tree") {
+      if (data.states.length !== this.tree?.states.length) this.said = "";
       this.tree = data;
     } else if (waiting) {
       this._waiting.delete(data.id);

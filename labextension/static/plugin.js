@@ -95,8 +95,8 @@ class Status extends lib.ui.ReactWidget {
 
 function activate(app, tracker, translator, palette, statusBar) {
   const trans = (translator ?? nullTranslator).load("wasm_kernel");
-  const actions = new Actions(app, trans);
   const panel = new lib.ui.PanelWithToolbar();
+  const actions = new Actions(app, trans, panel);
   panel.id = "wasm-kernel-timeline";
   panel.addClass("jp-wasmTimeline-panel");
   panel.title.icon = lib.ui.historyIcon;

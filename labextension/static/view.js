@@ -30,6 +30,7 @@ export class TimelineBody extends lib.ui.ReactWidget {
     return h(Timeline, {
       key: link.panel.id,
       tree,
+      said: link.said,
       isBusy: link.isBusy,
       actions: this._actions,
       words: this._words,
@@ -38,7 +39,7 @@ export class TimelineBody extends lib.ui.ReactWidget {
   }
 }
 
-function Timeline({ tree, isBusy, actions, words, trans }) {
+function Timeline({ tree, said, isBusy, actions, words, trans }) {
   const all = rows(tree);
   const [chosen, choose] = useState(null); // a row's key; null follows the current state
   const [compared, compare] = useState(null); // the state to compare others with
@@ -48,6 +49,7 @@ function Timeline({ tree, isBusy, actions, words, trans }) {
     lib.React.Fragment,
     null,
     h("div", { className: `${NAME}-here`, role: "status" }, words.here(tree)),
+    said && h("p", { className: `${NAME}-said`, role: "status" }, said),
     h(States, {
       all,
       at,

@@ -163,6 +163,13 @@ _CLOSE_ALL = """async () => {
     }
 }"""
 _OPEN = "path => jupyterapp.commands.execute('docmanager:open', {path}).then(() => null)"
+_REOPEN = """async () => {
+    const widget = jupyterapp.shell.currentWidget;
+    const path = widget.context.path;
+    await widget.context.save();
+    widget.dispose();
+    await jupyterapp.commands.execute('docmanager:open', {path});
+}"""
 _READY = """async () => {
     const widget = jupyterapp.shell.currentWidget;
     if (!widget || !widget.sessionContext) return false;
@@ -213,6 +220,11 @@ class Lab:
     def load(self, notebook: str) -> None:
         """Loads the page again with a notebook, and waits for its kernel."""
         self._load(f"/tree/{notebook}")
+        self._wait()
+
+    def reopen(self) -> None:
+        """Saves and closes the notebook, and opens it again with its kernel."""
+        self.page.evaluate(_REOPEN)
         self._wait()
 
     def _load(self, path: str) -> None:

@@ -1,4 +1,8 @@
-"""The timeline beside a notebook in JupyterLab, used like people use it."""
+"""The timeline beside a notebook in JupyterLab, used like people use it.
+
+The tests share a notebook of ten cells that have run, and a last cell for what a test tries. Each
+test begins at the tenth cell's state.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,20 @@ while True:
     except BaseException: pass
 """
 TEN = [f"x = {number}" for number in range(1, 11)]
-REOPEN = """async () => {
-    const widget = jupyterapp.shell.currentWidget;
-    const path = widget.context.path;
-    await widget.context.save();
-    widget.dispose();
-    await jupyterapp.commands.execute('docmanager:open', {path});
-}"""
+LAST = 10  # the cell that is free
 THEME = "theme => jupyterapp.commands.execute('apputils:change-theme', {theme})"
+SET_SOURCE = """([cell, source]) => {
+    jupyterapp.shell.currentWidget.content.widgets[cell].model.sharedModel.setSource(source);
+}"""
+SOURCES = "jupyterapp.shell.currentWidget.content.widgets.map(c => c.model.sharedModel.getSource())"
+EXECUTE = """async ([path, code]) => {
+    const widget = [...jupyterapp.shell.widgets('main')].find(w => w.context?.path === path);
+    const said = [];
+    const future = widget.sessionContext.session.kernel.requestExecute({code});
+    future.onIOPub = message => said.push(message.content.data?.['text/plain']);
+    await future.done;
+    return said.filter(Boolean).join('');
+}"""
 
 
 def _escaped(text: str) -> str:
@@ -36,15 +46,16 @@ def _escaped(text: str) -> str:
 
 
 class Panel:
-    """The timeline's panel, by roles and names alone."""
+    """The timeline's panel, by roles and names alone, beside a notebook."""
 
     def __init__(self, lab: Lab) -> None:
-        self._lab = lab
+        self.lab = lab
+        self.page = lab.page
         self.region = lab.page.get_by_role("region", name="Timeline", exact=True)
         self.items = self.region.get_by_role("treeitem")
 
     def show(self) -> None:
-        self._lab.command("wasm-kernel:open")
+        self.lab.command("wasm-kernel:open")
         self.region.wait_for()
 
     def here(self, place: str) -> None:
@@ -62,50 +73,66 @@ class Panel:
 
     def marks(self) -> list[int]:
         """The cells that are marked as undone, counted from 0."""
-        cells = self._lab.page.locator(".jp-Notebook .jp-Cell")
+        cells = self.page.locator(".jp-Notebook:visible .jp-Cell")
         noted = [cells.nth(n).get_by_role("note") for n in range(cells.count())]
         return [n for n, note in enumerate(noted) if note.count() and note.inner_text() == MARK]
 
+    def run(self, source: str) -> str:
+        """Runs a source in the last cell, and returns its output once the panel has its state."""
+        place = self.run_only(source)
+        self.state(f"[{place}]").wait_for()
+        return str(self.lab.output(LAST).inner_text()).partition(":")[2].strip()
+
+    def run_only(self, source: str) -> int:
+        """Runs a source in the last cell, and returns its number."""
+        self.page.evaluate(SET_SOURCE, [LAST, source])
+        return self.run_cell(LAST)
+
+    def run_cell(self, cell: int) -> int:
+        """Runs one of the notebook's cells as it is, and returns its number."""
+        self.page.evaluate(
+            "cell => { jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }", cell
+        )
+        self.lab.command("notebook:run-cell")
+        self.lab.idle()
+        return int(self.lab.prompt(cell).strip("[]:"))
+
+    def dialog(self, button: str, text: str = "") -> None:
+        """Fills in a dialog of JupyterLab and presses its button, which closes it."""
+        dialog = self.page.locator(".jp-Dialog")
+        dialog.get_by_role("button", name=button).wait_for()
+        if text:
+            dialog.locator("input").fill(text)
+        dialog.get_by_role("button", name=button).click()
+        dialog.get_by_role("button", name=button).wait_for(state="detached")
+
+
+@pytest.fixture(scope="module")
+def opened(shared: Lab, server: Server) -> Iterator[Panel]:
+    shared.page.set_viewport_size(WIDE)
+    shared.open(server.notebook("ten-cells", [*TEN, ""]))
+    panel = Panel(shared)
+    panel.show()
+    shared.command("notebook:run-all-cells")
+    panel.here("[10]")
+    yield panel
+    shared.page.evaluate(THEME, "JupyterLab Light")
+    shared.command("application:toggle-right-area")
+    shared.page.set_viewport_size(SIZE)
+
 
 @pytest.fixture
-def wide(lab: Lab) -> Iterator[Lab]:
-    lab.page.set_viewport_size(WIDE)
-    yield lab
-    lab.page.evaluate(THEME, "JupyterLab Light")
-    lab.command("application:toggle-right-area")
-    lab.page.set_viewport_size(SIZE)
+def panel(opened: Panel) -> Panel:
+    """The panel at the state after the tenth cell."""
+    opened.state("[10] x = 10").click()
+    back = opened.region.get_by_role("button", name="Go back to here")
+    if back.is_enabled():
+        back.click()
+    opened.here("[10]")
+    return opened
 
 
-def in_dialog(lab: Lab, button: str, text: str = "") -> None:
-    """Fills in a dialog of JupyterLab and presses its button, which closes it."""
-    dialog = lab.page.locator(".jp-Dialog")
-    dialog.get_by_role("button", name=button).wait_for()
-    if text:
-        dialog.locator("input").fill(text)
-    dialog.get_by_role("button", name=button).click()
-    dialog.get_by_role("button", name=button).wait_for(state="detached")
-
-
-def value(lab: Lab, number: int, source: str) -> str:
-    """Runs a source in the notebook's cell, and returns its output."""
-    lab.page.evaluate(
-        "([n, source]) => jupyterapp.shell.currentWidget.content.widgets[n]"
-        ".model.sharedModel.setSource(source)",
-        [number, source],
-    )
-    lab.run(number)
-    return str(lab.output(number).inner_text()).partition(":")[2].strip()
-
-
-def test_ten_cells_three_undone_by_a_click_marked_and_redone(
-    wide: Lab, server: Server, portraits: Path
-) -> None:
-    wide.open(server.notebook("ten-cells", [*TEN, ""]))
-    panel = Panel(wide)
-    panel.show()
-    for number in range(10):
-        wide.run(number)
-    panel.here("[10]")
+def test_ten_cells_three_undone_by_a_click_marked_and_redone(panel: Panel, portraits: Path) -> None:
     assert panel.items.count() == 11  # with the start
     assert panel.marks() == []
     panel.state("[7] x = 7").click()
@@ -116,173 +143,97 @@ def test_ten_cells_three_undone_by_a_click_marked_and_redone(
     assert panel.marks() == [7, 8, 9]
     assert panel.state("[7] x = 7, here").get_attribute("aria-current") == "true"
     assert "undone" in panel.state("[8] x = 8").get_attribute("aria-label")
-    wide.page.wait_for_timeout(300)
-    wide.page.screenshot(path=portraits / "timeline-light.png")
-    assert value(wide, 10, "x") == "7"
+    panel.page.screenshot(path=portraits / "timeline-light.png")
+    assert panel.run("x") == "7"
     panel.here("[11]")
     assert panel.state("[8] x = 8").get_attribute("aria-level") == "2"
-    wide.run(7)  # a cell that runs again is not marked any more
+    panel.run_cell(7)  # a cell that runs again is not marked any more
     panel.here("[12]")
     assert panel.marks() == [8, 9]
-    wide.command("wasm-kernel:undo")
+    panel.lab.command("wasm-kernel:undo")
     panel.here("[11]")
     assert panel.marks() == [7, 8, 9]
     panel.press("Take back the last undo")
     panel.here("[12]")
     assert panel.marks() == [8, 9]
-    source = wide.page.evaluate(
-        "jupyterapp.shell.currentWidget.content.widgets.map(c => c.model.sharedModel.getSource())"
-    )
-    assert source == [*TEN, "x"]
+    assert panel.page.evaluate(SOURCES) == [*TEN, "x"]
 
 
-def test_a_checkpoint_is_saved_restored_from_the_menu_and_deleted(
-    wide: Lab, server: Server
-) -> None:
-    wide.open(server.notebook("checkpoints", ["y = 1", "y = 2", "y"]))
-    panel = Panel(wide)
-    panel.show()
-    wide.run(0)
-    panel.here("[1]")
+def test_a_checkpoint_is_saved_restored_from_the_menu_and_deleted(panel: Panel) -> None:
     panel.press("Name checkpoint")
-    in_dialog(wide, "Save", "<b>before</b>")
-    wide.page.locator(".jp-Dialog", has_text="1 to 64 letters").wait_for()
-    in_dialog(wide, "Ok")
+    panel.dialog("Save", "<b>before</b>")
+    panel.page.locator(".jp-Dialog", has_text="1 to 64 letters").wait_for()
+    panel.dialog("Ok")
     panel.press("Name the variables")
-    in_dialog(wide, "Save", "before the merge")
-    panel.state("[1] y = 1").filter(has_text="before the merge").wait_for()
-    wide.run(1)
-    panel.here("[2]")
-    wide.page.locator(".lm-MenuBar-itemLabel", has_text="Kernel").click()
-    wide.page.locator(".lm-Menu-itemLabel", has_text="Restore Checkpoint").click()
-    in_dialog(wide, "Restore")
-    panel.here("[1]")
-    wide.run(2)
-    assert "1" in wide.output(2).inner_text()
-    panel.state("[1] y = 1").click()
+    panel.dialog("Save", "before the merge")
+    panel.state("[10] x = 10").filter(has_text="before the merge").wait_for()
+    panel.run("x = 'later'; open('kept.txt', 'w').close()")
+    panel.page.locator(".lm-MenuBar-itemLabel", has_text="Kernel").click()
+    panel.page.locator(".lm-Menu-itemLabel", has_text="Restore Checkpoint").click()
+    panel.dialog("Restore")
+    panel.here("[10]")
+    said = panel.region.get_by_text("Files stay as they are: kept.txt.")
+    said.wait_for()
+    assert panel.run("x") == "10"
+    assert said.count() == 0
+    panel.state("[10] x = 10").click()
     panel.press("Delete checkpoint before the merge")
     panel.region.get_by_text("before the merge").first.wait_for(state="detached")
 
 
-def test_a_fork_opens_beside_the_notebook_and_both_go_on(wide: Lab, server: Server) -> None:
-    wide.open(server.notebook("parent", ["both = ['before']", "both"]))
-    panel = Panel(wide)
-    panel.show()
-    wide.run(0)
-    panel.here("[1]")
-    wide.command("wasm-kernel:fork")
-    wide.page.wait_for_function(
-        "jupyterapp.shell.currentWidget.context?.path === 'parent-fork-1.ipynb'"
-    )
-    wide.identified()
-    panel.here("[1]")  # the fork's own timeline, which has its parent's past
-    names = {
-        "there": "jupyterapp.shell.currentWidget",
-        "here": "[...jupyterapp.shell.widgets('main')]"
-        ".find(w => w.context?.path === 'parent.ipynb')",
-    }
-    for name, widget in names.items():
-        shown = wide.page.evaluate(
-            f"""async name => {{
-                const kernel = {widget}.sessionContext.session.kernel;
-                const said = [];
-                const future = kernel.requestExecute({{code: `both + ['${{name}}']`}});
-                future.onIOPub = m => said.push(m.content.data?.['text/plain']);
-                await future.done;
-                return said.filter(Boolean).join('');
-            }}""",
-            name,
-        )
-        assert shown == f"['before', '{name}']"
-
-
-def test_two_states_are_compared(wide: Lab, server: Server, portraits: Path) -> None:
-    cells = [
-        "prices = [3, 1, 2]\nmean = 2.0",
-        "prices.sort(); open('sorted.txt', 'w').close()",
-        "prices.append(40)\nmean = sum(prices) / len(prices)",
-    ]
-    wide.open(server.notebook("compared", cells))
-    panel = Panel(wide)
-    panel.show()
-    wide.run(0)
-    wide.run(1)
-    panel.here("[2]")
-    wide.command("wasm-kernel:undo")
-    panel.here("[1]")
-    wide.run(2)
-    panel.here("[3]")
-    panel.state("[2] prices.sort()").click()
+def test_two_states_are_compared(panel: Panel, portraits: Path) -> None:
+    panel.run("mean = 2.0; open('sorted.txt', 'w').close()")
+    panel.lab.command("wasm-kernel:undo")
+    panel.here("[10]")
+    panel.run("mean = 11.5; x = [3, 1, 40]")
+    panel.state("[").filter(has_text="sorted.txt").last.click()
     panel.press("Compare with")
-    panel.state("[3] prices.append(40)").click()
+    panel.state("[").filter(has_text="x = [3, 1, 40]").last.click()
     comparison = panel.region.get_by_role("region", name="Comparison")
     comparison.get_by_role("row", name="mean 2.0").get_by_text("11.5").wait_for()
-    comparison.get_by_role("row", name="prices").wait_for()
-    left, right = comparison.inner_text().split("Only after [3]")
-    assert "Only after [2]" in left
-    assert "sorted.txt" in left
-    assert "prices.append(40)" in right
-    wide.page.wait_for_timeout(300)
-    wide.page.screenshot(path=portraits / "timeline-compared.png")
+    comparison.get_by_role("row", name="x 10").wait_for()
+    first, second = comparison.inner_text().split("Only after")[1:]
+    assert "sorted.txt" in first.split("Files")[1]
+    assert "x = [3, 1, 40]" in second
+    panel.page.screenshot(path=portraits / "timeline-compared.png")
     panel.press("End comparison")
     panel.region.get_by_role("region", name="The chosen state").wait_for()
 
 
-def test_a_runaway_cell_is_seen_as_stopped(wide: Lab, server: Server, portraits: Path) -> None:
-    wide.open(server.notebook("runaway", ["kept = 1", RUNAWAY, "1/0"]))
-    panel = Panel(wide)
-    panel.show()
-    wide.run(0)
-    wide.run(1)
-    panel.state("[2] %%limit seconds=1, out of time, left no state").click()
+@pytest.mark.soak
+def test_a_runaway_cell_is_seen_as_stopped(panel: Panel, portraits: Path) -> None:
+    panel.run(RUNAWAY)
+    panel.state("[").filter(has_text="%%limit").filter(has_text="out of time").click()
     panel.region.get_by_text("The variables stayed as before it").wait_for()
-    panel.here("[1]")
-    wide.run(2)
-    panel.state("[3] 1/0, here, error").wait_for()
-    wide.page.evaluate(THEME, "JupyterLab Dark")
-    wide.page.wait_for_timeout(500)
-    wide.page.screenshot(path=portraits / "timeline-dark.png")
+    panel.here("[10]")
+    panel.run("1/0")
+    panel.state("[").filter(has_text="1/0").filter(has_text="error").wait_for()
+    panel.page.evaluate(THEME, "JupyterLab Dark")
+    panel.page.wait_for_timeout(500)
+    panel.page.screenshot(path=portraits / "timeline-dark.png")
 
 
-def test_the_keyboard_alone_goes_back(wide: Lab, server: Server) -> None:
-    wide.open(server.notebook("keys", ["k = 1", "k = 2"]))
-    panel = Panel(wide)
-    panel.show()
-    wide.run(0)
-    wide.run(1)
-    panel.here("[2]")
-    keyboard = wide.page.keyboard
-    panel.state("[2] k = 2").focus()
+def test_the_keyboard_alone_goes_back(panel: Panel) -> None:
+    keyboard = panel.page.keyboard
+    panel.state("[10] x = 10").focus()
     keyboard.press("ArrowUp")
-    chosen = panel.state("[1] k = 1")
+    chosen = panel.state("[9] x = 9")
     assert chosen.get_attribute("aria-selected") == "true"
     assert chosen.evaluate("node => node === document.activeElement")
     keyboard.press("Enter")
     keyboard.press("Enter")
-    panel.here("[1]")
+    panel.here("[9]")
     panel.region.locator("[aria-current=true]:focus").wait_for()
-    wide.page.locator(".jp-Notebook .jp-Cell").first.click()
-    keyboard.press("Control+Alt+y")
-    panel.here("[2]")
+    panel.lab.cell(0).click()
     keyboard.press("Control+Alt+z")
-    panel.here("[1]")
-
-
-def test_names_like_markup_are_text_and_many_states_are_all_there(
-    wide: Lab, server: Server
-) -> None:
-    nasty = "'<img src=x onerror=\"document.title=1\"><script>document.title=2</script>'"
-    wide.open(server.notebook("nasty", [nasty, "open('<img src=x>', 'w').close()"]))
-    panel = Panel(wide)
-    panel.show()
-    wide.run(0)
-    wide.run(1)
-    panel.here("[2]")
-    assert panel.region.locator("img, script").count() == 0
-    panel.region.locator("code", has_text="<img src=x>").first.wait_for()
+    panel.here("[8]")
+    keyboard.press("Control+Alt+y")
+    panel.here("[9]")
 
 
 FORGES = """
+'<img src=x onerror="document.title=1"><script>document.title=2</script>'
+open('<img src=x>', 'w').close()
 from comm import create_comm, get_comm_manager
 get_comm_manager().register_target("wasm_kernel.timeline", lambda comm, message: comm.send({}))
 try:
@@ -293,48 +244,63 @@ except Exception as problem:
 """
 
 
-def test_a_guest_that_opens_a_timeline_changes_none(wide: Lab, server: Server) -> None:
-    wide.open(server.notebook("forged", ["secret = 1", FORGES], kernel="wasm-trusted"))
-    panel = Panel(wide)
+def test_names_like_markup_are_text_and_a_timeline_of_a_guest_changes_none(panel: Panel) -> None:
+    before = panel.items.count()
+    panel.run(FORGES.strip())
+    assert panel.items.count() == before + 1
+    panel.region.locator("code", has_text="<script>").first.wait_for()
+    panel.region.locator("code", has_text="<img src=x>").first.wait_for()
+    assert panel.region.locator("img, script").count() == 0
+
+
+@pytest.mark.soak
+def test_a_guest_whose_outputs_are_trusted_changes_no_timeline(lab: Lab, server: Server) -> None:
+    lab.page.set_viewport_size(WIDE)
+    lab.open(server.notebook("forged", ["secret = 1", FORGES.strip()], kernel="wasm-trusted"))
+    panel = Panel(lab)
     panel.show()
-    wide.run(0)
-    wide.run(1)
+    lab.run_all()
     panel.here("[2]")
     assert panel.items.count() == 3
+    lab.command("application:toggle-right-area")
 
 
-def test_the_magic_opens_the_panel_and_prints_the_tree(wide: Lab, server: Server) -> None:
-    wide.open(server.notebook("magic", ["m = 1", "%timeline"]))
-    wide.run(0)
-    panel = Panel(wide)
-    assert not panel.region.is_visible()
-    wide.run(1)
+def test_the_magic_opens_the_panel_and_prints_the_tree(panel: Panel) -> None:
+    panel.lab.command("application:toggle-right-area")
+    panel.region.wait_for(state="hidden")
+    panel.run_only("%timeline")
+    panel.lab.output(LAST).get_by_text("x = 10").wait_for()
     panel.region.wait_for()
-    assert "m = 1" in wide.output(1).inner_text()
 
 
-def test_marks_outlive_the_page_and_names_a_restart(wide: Lab, server: Server) -> None:
-    wide.open(server.notebook("reopened", ["r = 1", "r = 2", "r"]))
-    panel = Panel(wide)
-    panel.show()
-    wide.run(0)
-    panel.here("[1]")
+def test_a_fork_opens_beside_the_notebook_and_both_go_on(panel: Panel) -> None:
+    panel.run("both = ['before']")
+    panel.lab.command("wasm-kernel:fork")
+    panel.page.wait_for_function(
+        "jupyterapp.shell.currentWidget.context?.path === 'ten-cells-fork-1.ipynb'"
+    )
+    panel.lab.identified()
+    panel.state("[").filter(has_text="both = ['before']").filter(has_text="here").wait_for()
+    for name in ("ten-cells", "ten-cells-fork-1"):
+        ran = panel.page.evaluate(EXECUTE, [f"{name}.ipynb", f"both.append('{name}'); both"])
+        assert ran == f"['before', '{name}']"
+    panel.page.evaluate("jupyterapp.shell.currentWidget.dispose()")
+
+
+def test_marks_outlive_the_page_and_names_a_restart(panel: Panel) -> None:
+    panel.state("[9] x = 9").click()
+    panel.press("Go back to here")
+    panel.here("[9]")
     panel.press("Name checkpoint")
-    in_dialog(wide, "Save", "first")
-    wide.run(1)
-    panel.here("[2]")
-    wide.command("wasm-kernel:undo")
-    panel.here("[1]")
-    wide.page.evaluate(REOPEN)
-    wide.ready()
-    panel.here("[1]")
-    assert panel.marks() == [1]
-    wide.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    panel.dialog("Save", "first")
+    panel.lab.reopen()
+    panel.here("[9]")
+    assert 9 in panel.marks()
+    panel.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     panel.here("start")
-    wide.idle()
+    panel.lab.idle()
     assert panel.marks() == []
     panel.press("Bring the variables back as they were at a named")
-    in_dialog(wide, "Restore")
-    panel.state("earlier r = 1, here").wait_for()
-    wide.run(2)
-    assert "1" in wide.output(2).inner_text()
+    panel.dialog("Restore")
+    panel.state("earlier x = 9, here").wait_for()
+    assert panel.run("x").splitlines()[0] == "9"  # a notice on checkpoints follows
