@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,13 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.send((json.dumps(told) if kind == "json" else told).encode())
 
+    def answer_cut(self) -> None:
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"a,b")
+
     def answer_to(self, *_: str) -> None:
         self.send(b"", 302, Location=self.path.partition("?")[2])
 
@@ -150,8 +157,10 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 100
 
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(
+        self, context: ssl.SSLContext | None = None, handler: type[Handler] = Handler
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
         self.seen: list[Any] = []
         self.kept: list[str] = []
         self.connections = 0
@@ -173,9 +182,11 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(context: ssl.SSLContext | None = None) -> Iterator[Server]:
+def serving(
+    context: ssl.SSLContext | None = None, handler: type[Handler] = Handler
+) -> Iterator[Server]:
     """Runs a server on a thread."""
-    with Server(context) as server:
+    with Server(context, handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         yield server
@@ -183,11 +194,11 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[Server]:
         thread.join()
 
 
-def tls(folder: Path) -> ssl.SSLContext:
-    """Returns the settings of a server for `localhost`; the CA is `ca.pem` in the folder."""
+def tls(folder: Path, names: Sequence[str] = ("localhost",)) -> ssl.SSLContext:
+    """Returns the settings of a server for some names; the CA is `ca.pem` in the folder."""
     ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca = _certificate("CA", "CA", ca_key, ca_key.public_key())
-    own = _certificate("localhost", "CA", ca_key, key.public_key())
+    ca = _certificate(["CA"], "CA", ca_key, ca_key.public_key())
+    own = _certificate(names, "CA", ca_key, key.public_key())
     pem = serialization.Encoding.PEM
     (folder / "ca.pem").write_bytes(ca.public_bytes(pem))
     plain = serialization.NoEncryption()
@@ -199,10 +210,14 @@ def tls(folder: Path) -> ssl.SSLContext:
 
 
 def _certificate(
-    subject: str, issuer: str, signer: ec.EllipticCurvePrivateKey, key: ec.EllipticCurvePublicKey
+    subjects: Sequence[str],
+    issuer: str,
+    signer: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
 ) -> x509.Certificate:
-    now, is_ca = datetime.datetime.now(datetime.UTC), subject == issuer
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (subject, issuer)]
+    now, is_ca = datetime.datetime.now(datetime.UTC), subjects[0] == issuer
+    both = (subjects[0], issuer)
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in both]
     return (
         x509.CertificateBuilder()
         .subject_name(names[0])
@@ -212,6 +227,6 @@ def _certificate(
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(subject)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(x509.DNSName, subjects)]), critical=False)
         .sign(signer, hashes.SHA256())
     )

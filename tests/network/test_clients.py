@@ -36,6 +36,15 @@ def shown(sandbox: Sandbox, code: str) -> str:
         ("import httpx; print(httpx.get(S + '/csv').text[:3])", "a,b"),
         ("import httpx; print(httpx.post(H, content=iter([b'a'] * 3)).text)", "3"),
         ("import requests; print(requests.get(S + '/status/404').status_code)", "404"),
+        ("import requests; print(requests.get(S + '/gzip').text[:6])", "hello"),
+        (
+            (
+                "import requests\n"
+                "try: requests.get(S + '/cut')\n"
+                "except requests.RequestException as problem: print(type(problem).__name__)"
+            ),
+            "ChunkedEncodingError",
+        ),
         ("import requests; print(requests.head(S + '/csv').status_code)", "501"),
         (
             "import requests\nprint(*requests.get(S + '/chunks/3', stream=True).iter_content(5))",
@@ -78,8 +87,8 @@ def test_a_client_works_unmodified(sandbox: Sandbox, code: str, expected: str) -
 
 
 @pytest.mark.parametrize("scheme", ["H", "S"])
-def test_large_bodies_pass_both_ways(sandbox: Sandbox, scheme: str) -> None:
-    size = 20_000_000
+@pytest.mark.parametrize("size", [20_000_000, pytest.param(100_000_000, marks=pytest.mark.soak)])
+def test_large_bodies_pass_both_ways(sandbox: Sandbox, scheme: str, size: int) -> None:
     got = shown(
         sandbox, f"import requests; print(len(requests.get({scheme} + '/zeros/{size}').content))"
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import rpds
 from wasm_kernel_agent.stand_ins import _ssl as our_ssl
+from wasm_kernel_agent.stand_ins import jiter
 from wasm_kernel_agent.stand_ins import rpds as ours
 
 KINDS = ("OP_", "SSL_ERROR_", "ALERT_DESCRIPTION_", "VERIFY_", "PROTOCOL_", "PROTO_", "CERT_")
@@ -59,3 +60,33 @@ def outcome(call: Callable[[], Any]) -> Any:
 )
 def test_collections_behave_as_those_of_rpds(act: Callable[[Any], Any]) -> None:
     assert outcome(lambda: act(ours)) == outcome(lambda: act(rpds))
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "with_strings"),
+    [
+        ('{"a": [1, "b', {"a": [1]}, {"a": [1, "b"]}),
+        ('{"a": 1, "b', {"a": 1}, {"a": 1}),
+        ('{"a": 1, "b": ', {"a": 1}, {"a": 1}),
+        ("[1, tru", [1], [1]),
+        ("[1, 2", [1, 2], [1, 2]),
+        ('["a\\n\\u00', [], ["a\n"]),
+        ('["a\\ud83d', [], ["a"]),
+        ('{"a": {"b": [{}', {"a": {"b": [{}]}}, {"a": {"b": [{}]}}),
+        ('{"a": "b", "c": [1]} ', {"a": "b", "c": [1]}, {"a": "b", "c": [1]}),
+    ],
+)
+def test_json_whose_end_has_not_come_is_read_as_jiter_reads_it(
+    text: str, found: Any, with_strings: Any
+) -> None:
+    """The values are those of jiter 0.19."""
+    data = text.encode()
+    assert jiter.from_json(data, partial_mode=True) == found
+    assert jiter.from_json(data, partial_mode="trailing-strings") == with_strings
+    assert jiter.from_json('["é'.encode()[:-1], partial_mode="trailing-strings") == [""]
+
+
+def test_json_that_is_not_json_is_refused() -> None:
+    for data, mode in ((b"[1, 2", False), (b"[1 2", True), (b"", True), (b"[x, 2", True)):
+        with pytest.raises(ValueError, match="line 1"):
+            jiter.from_json(data, partial_mode=mode)

@@ -25,6 +25,15 @@ from wasm_kernel_agent.network import (
 )
 
 _CLOSED = "the socket is closed"
+_OPTIONS = {  # which clients name without a look, by Linux' numbers
+    "SO_REUSEADDR": 2,
+    "SO_ERROR": 4,
+    "SO_BROADCAST": 6,
+    "SO_SNDBUF": 7,
+    "SO_RCVBUF": 8,
+    "SO_KEEPALIVE": 9,
+    "SO_LINGER": 13,
+}
 
 
 class NetworkSocket(socket.socket):
@@ -298,4 +307,6 @@ def install(functions: Mapping[str, Function]) -> None:
     )
     for owner, name, stand_in in replaced:
         setattr(owner, name, stand_in)
+    for name, number in _OPTIONS.items():
+        setattr(socket, name, number)
     network_loop.install()

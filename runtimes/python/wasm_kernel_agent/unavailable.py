@@ -24,6 +24,7 @@ _PACKED = "gzip, bz2 and lzma (.gz, .bz2, .xz, .zip); unpack a .zst file outside
 _SHEETS = "openpyxl and xlrd, which pandas.read_excel takes by itself: leave engine out"
 _SQL = "sqlite3 with DataFrame.to_sql and pandas.read_sql for SQL, pandas for files"
 _MANY = "pandas in this one process"
+_MODELS = "pydantic's version 1, which is pure Python: name 'pydantic<2' in the same %pip install"
 _FORECASTS = "statsmodels' SARIMAX and ExponentialSmoothing"
 
 STAND_INS = {
@@ -50,7 +51,8 @@ STAND_INS = {
     "hdbscan": "sklearn.cluster.HDBSCAN",
     "cvxpy": "scipy.optimize",
     "rapidfuzz": "difflib",
-    **dict.fromkeys(("pydantic", "msgspec"), "dataclasses and attrs"),
+    "pydantic": _MODELS,
+    "msgspec": "dataclasses and attrs",
     "cryptography": "hashlib, hmac and secrets",
     "vl_convert": "chart.save('chart.html')",
     "bokeh": "matplotlib, and Plotly and Altair with %pip",
@@ -60,8 +62,9 @@ STAND_INS = {
 _PURE_NETWORK = {
     *("requests", "httpx", "urllib3", "httplib2", "websocket", "websockets", "paramiko", "boto3"),
     *("botocore", "s3fs", "gcsfs", "yfinance", "huggingface_hub", "pymysql", "pymongo", "redis"),
+    *("aiohttp", "openai", "anthropic"),
 }
-_COMPILED_NETWORK = {"aiohttp", "psycopg2", "MySQLdb", "grpc", "zmq", "openai", "anthropic"}
+_COMPILED_NETWORK = {"psycopg2", "MySQLdb", "grpc", "zmq"}
 
 PACKAGES = {  # modules whose package has another name
     "MySQLdb": "mysqlclient",

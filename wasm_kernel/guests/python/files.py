@@ -65,6 +65,9 @@ PACKAGES = (
 _STAND_INS = ("rpds_py",)
 """Compiled packages whose interface the agent brings in pure Python (its folder `stand_ins`)."""
 
+_OWN_PACKAGES = {"jiter": "0.99.0"}
+"""Those of which this environment has none; clients of AI services need one below 1."""
+
 _METADATA = r"([^/-]+)-([^/-]+)\.dist-info/METADATA"
 
 
@@ -212,7 +215,8 @@ def _installed_packages(cache: Cache, binary: str, stdlib: str) -> dict[str, str
 
 def added_packages() -> dict[str, str]:
     """Returns the packages of this environment that are added to the guest's own, with versions."""
-    return {_distribution(package): _version(package) for package in PACKAGES + _STAND_INS}
+    found = {_distribution(package): _version(package) for package in PACKAGES + _STAND_INS}
+    return found | _OWN_PACKAGES
 
 
 def _distribution(package: str) -> str:
@@ -331,7 +335,8 @@ def _add_packages(files: GuestFiles, lib: Path) -> None:
 
 def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
     """Yields the metadata files that `importlib.metadata` reads of the guest's packages."""
-    for name in sorted(set(map(_distribution, PACKAGES + _STAND_INS)) & set(files.packages)):
+    ours = {*map(_distribution, PACKAGES + _STAND_INS), *_OWN_PACKAGES}
+    for name in sorted(ours & set(files.packages)):
         version = files.packages[name]
         folder = f"{name.replace('-', '_')}-{version}.dist-info"
         yield f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
