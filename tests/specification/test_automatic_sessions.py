@@ -16,8 +16,8 @@ from tests.mcp.clients import MODERN, Agent, Agents, HttpServer, server_environm
 from tests.specification.conftest import Getting
 from wasm_kernel import ExecutionPolicy
 
-POLICY = "memory_bytes = 629145600\nfuel_budget = 3000000000\n"
-LIMITS = ("--owner-sessions", "8", "--sessions", "20")
+POLICY = "memory_bytes = 536870912\nfuel_budget = 500000000\n"
+LIMITS = ("--owner-sessions", "4", "--sessions", "20")
 SHORT_LIVED = ("--idle-seconds", "0.1", "--expire-seconds", "0.2")
 TRANSPORTS = ["stdio", "http by session header", "http by handle"]
 Connecting = Callable[[], Agent]
@@ -33,7 +33,7 @@ class Servers:
         self.policy = folder / "policy.toml"
         self.policy.write_text(POLICY)
         self._http: dict[tuple[str, ...], HttpServer] = {}
-        self._stdio: dict[tuple[str, ...], Agent] = {}
+        self._shared: dict[str, Agent] = {}
 
     def client(self, transport: str, *options: str) -> Agent:
         """A client of a server with these options; over HTTP the server may be shared."""
@@ -51,10 +51,13 @@ class Servers:
         return self._http[options]
 
     def shared(self, transport: str) -> Agent:
-        """A client for tests that leave each other's variables alone."""
-        if (transport,) not in self._stdio:
-            self._stdio[transport,] = self.client(transport, *LIMITS)
-        return self._stdio[transport,]
+        """A client for tests that leave each other's variables alone; over stdio it is an
+        administrator's.
+        """
+        if transport not in self._shared:
+            more = ["--admin"] * (transport == "stdio")
+            self._shared[transport] = self.client(transport, *LIMITS, *more)
+        return self._shared[transport]
 
     @property
     def folders(self) -> list[str]:
@@ -208,16 +211,16 @@ def test_workspace_information(one_client: Agent) -> None:
     assert "numbers: list (3)" in info
     assert "1 / 0 -> ZeroDivisionError" in info
     assert "notes.txt" in info
-    assert "of 600.0 MiB" in info
+    assert "of 512.0 MiB" in info
 
 
 def test_session_listing(servers: Servers) -> None:
-    admin = servers.agents.stdio("--admin")
+    admin = servers.shared("stdio")
     admin.says("x = 1")
     listed = admin.call("list_active_sessions").text
     assert "guest memory" in listed
     assert "processor" in listed
-    other = servers.shared("stdio")
+    other = servers.shared("http by session header")
     assert other.call("list_active_sessions").failed
     names = [each.name for each in other.ask("list_tools").tools]
     assert "list_active_sessions" not in names
@@ -237,7 +240,7 @@ def test_memory_limits(one_client: Agent) -> None:
 
 
 def test_memory_limits_of_a_sandbox(get: Getting) -> None:
-    sandbox = get(policy=ExecutionPolicy(memory_bytes=600 * 1024 * 1024))
+    sandbox = get(policy=ExecutionPolicy(memory_bytes=512 * 1024 * 1024))
     sandbox.execute("x = 1")
     for code, ename in (
         ("y = bytearray(10**9)", "MemoryError"),
@@ -247,7 +250,7 @@ def test_memory_limits_of_a_sandbox(get: Getting) -> None:
         assert not refused.success
         assert refused.error is not None
         assert refused.error.ename == ename
-        assert refused.memory_used_bytes <= 600 * 1024 * 1024
+        assert refused.memory_used_bytes <= 512 * 1024 * 1024
     assert sandbox.execute("y = bytearray(10**8)\nprint(x)").stdout == "1\n"
 
 
@@ -280,7 +283,7 @@ def test_fuel_budget_enforcement(one_client: Agent) -> None:
 
 @pytest.mark.parametrize("code", ["while True: x += 1", "x = sum(range(10**12))"])
 def test_fuel_budget_enforcement_of_a_sandbox(get: Getting, warm_metered: None, code: str) -> None:
-    sandbox = get(policy=ExecutionPolicy(fuel_budget=2_000_000_000))
+    sandbox = get(policy=ExecutionPolicy(fuel_budget=300_000_000))
     sandbox.execute("x = 41")
     stopped = sandbox.execute(code)
     assert stopped.error is not None
