@@ -111,6 +111,6 @@ def test_an_output_that_is_too_large_once_it_is_cleaned_is_named_and_others_are_
     server: ForkServer,
 ) -> None:
     with closing(WalledCleaner(server, Mode.SAFE, "auto")) as walled:
-        shown = walled.bundle({"text/html": "&" * 14_000_000}, {})
+        shown = walled.bundle({"text/html": ">" * (16 << 20)}, {})
         assert not shown.data and "more than 64 MiB" in shown.removed[0]
         assert walled.bundle(PAGE, {}).data["text/plain"] == "bold"
