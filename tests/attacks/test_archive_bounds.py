@@ -25,7 +25,7 @@ import pytest
 from tests.attacks.test_archives import manifest, member, packed, refused
 from tests.peak import MB, Peak
 from tests.sampled import sampled
-from wasm_kernel import get_session_sandbox
+from wasm_kernel import RuntimeType, get_session_sandbox
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -39,8 +39,9 @@ STATES = "memory/states.jsonl"
 def parts(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An honest archive with variables, unpacked."""
     folder = tmp_path_factory.mktemp("honest")
-    with get_session_sandbox(ID, workspace_root=folder / "sessions") as sandbox:
-        assert sandbox.execute("x = 1").success
+    runtime = RuntimeType.JAVASCRIPT  # its memory is small
+    with get_session_sandbox(ID, workspace_root=folder / "sessions", runtime=runtime) as sandbox:
+        assert sandbox.execute("var x = 1").success
     export_session(ID, folder / "a.tar.gz", folder / "sessions")
     with tarfile.open(folder / "a.tar.gz") as tar:
         tar.extractall(folder / "parts", filter="data")

@@ -71,7 +71,7 @@ def check_texts(value: Any) -> None:
 @pytest.mark.parametrize(
     ("route", "every"),
     [
-        *((route, 4) for route in ROUTES),
+        *((route, 8) for route in ROUTES),
         *(pytest.param(route, 1, marks=pytest.mark.soak) for route in ROUTES),
     ],
 )

@@ -88,7 +88,7 @@ WRITES = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=WRITES, sizes=st.lists(st.integers(1, PAGES), min_size=5, max_size=5))
 def test_a_copy_that_follows_what_changed_stays_equal(
     watch: Making, stretch: Stretch, cells: list[list[tuple[int, int]]], sizes: list[int]

@@ -169,6 +169,7 @@ def test_an_interrupt_does_not_wait_for_a_module_of_the_user(
         assert error.ename == "KeyboardInterrupt"
 
 
+@pytest.mark.soak
 def test_another_backend_that_a_cell_chose_before_its_first_figure_stays(
     beginner: PythonLanguage, root: Path
 ) -> None:

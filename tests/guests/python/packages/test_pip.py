@@ -104,8 +104,12 @@ def test_what_is_there_is_not_fetched_again(stocked: BaseSandbox) -> None:
 def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
     guest: BaseSandbox, index: Make
 ) -> None:
+    """What a killed kernel left half fetched is removed."""
     index("one", "1.0")
+    left = private_of(guest.workspace) / "fetched" / "w_old"
+    left.mkdir(parents=True)
     guest.execute("%pip install one\nimport one")
+    assert not left.exists()
     index("one", "2.0")
     assert "Successfully" not in guest.execute("%pip install one").stdout
     result = guest.execute("%pip install -U one")
@@ -294,14 +298,6 @@ def test_an_interrupt_ends_the_fetching(
     assert guest.execute("1").success
 
 
-def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, index: Make) -> None:
-    index("one")
-    left = private_of(guest.workspace) / "fetched" / "w_old"
-    left.mkdir(parents=True)
-    guest.execute("%pip install one")
-    assert not left.exists()
-
-
 def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(inside: Inside) -> None:
     sandbox = inside()
     assert "with pip=True" in sandbox.execute("%pip install one").stderr
@@ -310,6 +306,7 @@ def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(inside: Inside)
     assert "numpy" in sandbox.execute("%pip list").stdout
 
 
+@pytest.mark.soak
 def test_a_real_package_of_the_configured_index(sandbox: BaseSandbox) -> None:
     sandbox.offer_pip()
     result = sandbox.execute("%pip install 'humanize>=4'")
