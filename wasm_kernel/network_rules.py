@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]{1,100}")
 _METHOD = re.compile(r"[A-Z]{1,20}")
-_FORM = "takes https://HOST/PATH, HOST, !HOST, or a table with host, not {!r}"
+_FORM = "takes https://HOST/PATH, HOST, !HOST, @PRESET, or a table with host, not {!r}"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -24,6 +25,8 @@ MEMORY_MIN = 512 * MIB  # the booted guest with pandas and matplotlib fits, and 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt]|)", re.IGNORECASE)
 _POWERS = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MOUNT_KEYS = {"host": str, "guest": str, "writable": bool}
+_PRESETS = "network.toml"
+_NO_PRESETS = f"there is no {_PRESETS} in wasm-kernel of your folder for configuration (~/.config)"
 RESERVED_MOUNTS = ("/app", "/notebook", "/tmp", "/usr")  # noqa: S108 - the guest's paths
 
 
@@ -156,7 +159,30 @@ class _Network:
             return
         from wasm_kernel.network_rules import rules_of
 
-        vars(policy)["network"] = rules_of(given)
+        rules: list[Any] = []
+        for each in given if isinstance(given, list | tuple) else rules_of(given):
+            if isinstance(each, str) and each.startswith("@"):
+                rules += _preset(each[1:])
+            else:
+                rules.append(each)
+        vars(policy)["network"] = rules_of(rules)
+
+
+def _preset(name: str) -> list[Any]:
+    """Returns the rules of a name in the user's file of presets."""
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(home) if home.startswith("/") else Path("~/.config").expanduser()
+    file = folder / "wasm-kernel" / _PRESETS
+    if not file.exists():
+        raise PolicyError("network", f"has @{name}, but {_NO_PRESETS}")
+    presets = read_toml(file)
+    found = presets.get(name)
+    if not isinstance(found, list):
+        known = ", ".join(presets) or "it has none"
+        raise PolicyError(
+            "network", f"has @{name}, but {_PRESETS} has no list of that name ({known})"
+        )
+    return found
 
 
 _COUNTED = frozenset({"stdout_bytes", "stderr_bytes", "display_bytes", "display_count"})
@@ -217,8 +243,9 @@ class ExecutionPolicy:
             `HOST:GUEST` or `HOST:GUEST:rw`.
         network: Hosts that cells may send HTTP requests to, and the limits of these requests. Each
             is a `NetworkRule`, or a text: `https://api.example.org/data`, or `!example.org` for a
-            host that is refused whatever other rules say. By default there are none, and no
-            network. It needs the packages of `wasm-kernel[network]`.
+            host that is refused whatever other rules say, or `@NAME` for a list in the user's own
+            file of presets. By default there are none, and no network. It needs the packages of
+            `wasm-kernel[network]`.
         network_mode: Where the answers to requests come from. live: from their hosts. record: from
             their hosts, and the session keeps requests and answers, without secrets. replay: from
             what the session has kept; other requests are refused, and nothing reaches the network.

@@ -43,7 +43,8 @@ _CUT = "the recorded answer ends here: its client or its server had left"
 _NO_FOLDER = "the record of this session's exchanges can't be opened ({why})"
 _OTHER = "its bytes are not those that were recorded"
 
-Line = tuple[Annotated[str, Meta(max_length=65536)], Annotated[str, Meta(max_length=65536)]]
+Text = Annotated[str, Meta(max_length=128 * 1024)]  # longer than a head that httpcore reads
+Line = tuple[Text, Text]
 
 
 class Exchange(Struct, frozen=True):
@@ -54,7 +55,7 @@ class Exchange(Struct, frozen=True):
 
     request: str
     status: Annotated[int, Meta(ge=200, le=999)]
-    reason: str
+    reason: Annotated[str, Meta(pattern=r"^[^\r\n]*\Z")]
     headers: list[Line]
     body: Annotated[str, Meta(pattern=f"^{_BODY.pattern}$")]
     size: Annotated[int, Meta(ge=0)]

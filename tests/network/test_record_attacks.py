@@ -1,0 +1,142 @@
+"""Attacks on recorded requests: by cells, by records of strangers, and through a replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.network.servers import Server, serving
+from tests.network.test_attacks import exchange, get, network, run
+from tests.network.test_clients import shown
+from wasm_kernel import ExecutionPolicy, create_sandbox
+from wasm_kernel.network import upstream
+from wasm_kernel.network.judge import Refused
+from wasm_kernel.network_rules import NetworkRule, Secret, placeholder
+
+MARK = placeholder("API_KEY")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of HTTP."""
+    with serving() as made:
+        yield made
+
+
+def rule_for(server: Server) -> NetworkRule:
+    """Returns the rule that allows a server."""
+    return NetworkRule("localhost", schemes=("http",), ports=(server.port,))
+
+
+def asked(server: Server, folder: Path, mode: str, head: str = "GET /csv HTTP/1.1") -> Any:
+    """Sends a request; returns the answer's bytes."""
+    net = network(rule_for(server), folder=folder, network_mode=mode)
+    return run(lambda: exchange(net, server.port, get(server.port, head)))
+
+
+def no_way_out(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Closes the ways out; returns the attempts to take one."""
+    tried: list[Any] = []
+
+    async def noted(*args: Any, **_: Any) -> Any:
+        tried.append(args)
+        raise OSError("the test allows none")
+
+    monkeypatch.setattr(upstream, "_addresses", noted)
+    monkeypatch.setattr(upstream._backend, "connect_tcp", noted)
+    return tried
+
+
+def test_a_cell_finds_no_record(server: Server, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(network=[rule_for(server)], network_mode="record")
+    with create_sandbox(workspace=tmp_path / "w", policy=policy) as made:
+        shown(made, f"import urllib.request as u; u.urlopen('{server.url}/csv?marked=1').read()")
+        private = made.worker.opened.folders
+        assert private is not None
+        records = [each.name for each in Path(private.private, "exchanges").iterdir()]
+        assert len(records) == 2
+        code = "import os; print({n for _, d, f in os.walk('/') for n in (*d, *f)} & {*%r})"
+        assert shown(made, code % [*records, "exchanges"]) == "set()"
+        for path in (private.private, f"/app/../{Path(private.private).name}"):
+            assert shown(made, f"import os; print(os.path.exists({path!r}))") == "False"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET / HTTP/1.1",
+        "GET /csv?a HTTP/1.1",
+        "POST /csv HTTP/1.1",
+        "GET http://169.254.169.254/ HTTP/1.1",
+        "CONNECT 169.254.169.254:80 HTTP/1.1",
+        "GET /csv HTTP/1.1\r\nRange: bytes=0-1",
+    ],
+)
+def test_a_replay_reaches_nothing(
+    head: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(server, tmp_path, "record")
+    tried = no_way_out(monkeypatch)
+    with pytest.raises((Refused, ConnectionError)):
+        asked(server, tmp_path, "replay", head)
+    assert b"1,2" in asked(server, tmp_path, "replay")
+    with pytest.raises(Refused, match="no rule"):
+        run(lambda: network(rule_for(server), network_mode="replay").connect("a.org", 443, 5.0))
+    assert not tried
+    assert server.connections == 1
+
+
+def test_a_replay_reads_no_secret(https: Server, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("API_KEY", "sk-0123456789")
+    rule = NetworkRule("localhost", ports=(https.port,), secrets=(Secret("API_KEY"),))
+    data = get(https.port, "GET /csv HTTP/1.1", f"X-Key: {MARK}\r\n")
+    for mode in ("record", "replay"):
+        net = network(rule, folder=tmp_path, network_mode=mode)
+        found = run(partial(exchange, net, https.port, data, is_secure=True))
+        assert b"1,2" in found
+        monkeypatch.delenv("API_KEY", raising=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"body": "../../../etc/passwd"},
+        {"body": "/etc/passwd"},
+        {"status": 100},
+        {"status": "200"},
+        {"size": -1},
+        {"size": 2**70},
+        {"headers": [["X", "a\r\nSet-Cookie: b"]]},
+        {"headers": [["X: a\r\nY", "b"]]},
+        {"headers": [["Content-Length", "5"], ["Content-Length", "6"]]},
+        {"reason": "OK\r\nX: y"},
+        {"request": "x" * 2_000_000},
+    ],
+)
+def test_a_wrong_record_of_a_stranger_is_refused(
+    change: Any, server: Server, tmp_path: Path
+) -> None:
+    asked(server, tmp_path, "record")
+    [record] = [each for each in tmp_path.iterdir() if "." in each.name]
+    record.write_text(json.dumps(json.loads(record.read_text()) | change))
+    with pytest.raises((Refused, ConnectionError)):
+        asked(server, tmp_path, "replay")
+
+
+@pytest.mark.parametrize("which", ["record", "body"])
+def test_a_link_in_place_of_a_record_is_not_followed(
+    which: str, server: Server, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    asked(server, kept, "record")
+    [file] = [each for each in kept.iterdir() if ("." in each.name) is (which == "record")]
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="is damaged"):
+        asked(server, kept, "replay")
