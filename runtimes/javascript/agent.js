@@ -5,9 +5,11 @@
 // "" the turn is over; "e" and a name of 11 characters and a script: evaluate it; "t" and a text: take
 // the types out of it; "p" and a text: find the token that is wrong in TypeScript; "j": run the reactions of promises; "w" and a number: wait this many milliseconds.
 
+import { AbortController, AbortSignal } from "wasm-kernel:abort";
 import "wasm-kernel:builtins";
 import { console } from "wasm-kernel:console";
 import { bundleOf, display } from "wasm-kernel:display";
+import { fetch, Headers, Request, Response } from "wasm-kernel:fetch";
 import { hasCalls, offerFunctions, waitForCalls } from "wasm-kernel:functions";
 import { enter, evaluateGlobally, moduleProblem, now, parse, print, rejections, send, settled, slice, startsWith, then } from "wasm-kernel:host";
 import { errorMessage, errorName, errorText, inspect, isError } from "wasm-kernel:inspect";
@@ -349,7 +351,10 @@ function prompt(question = "", { password = false } = {}) {
 }
 
 const performance = { now, timeOrigin: 0, toJSON: () => ({ timeOrigin: 0 }) };
-const found = { ...timers, performance, ...web, console, display, fetch: web.fetch, prompt, process, require, URL, URLSearchParams };
+const found = {
+  ...timers, performance, ...web, AbortController, AbortSignal, console, display, fetch, Headers, prompt, process, Request, require, Response,
+  URL, URLSearchParams,
+};
 delete found.bytesOf;
 delete found.textOf;
 for (const name of Object.keys(found)) {

@@ -6,8 +6,10 @@ import { send } from "wasm-kernel:host";
 const MARK = "$"; // the key of an object that stands for a value which JSON has not
 const PIECE = 8192; // bytes that become text at once
 const { isArray } = Array;
+const NETWORK = "wasm_kernel_network_"; // begins the names of functions for connections
 const SLICE = 0.05; // seconds between two looks for what else can happen
 const made = new Map(); // the functions that are offered now, with the description of each
+const network = new Map(); // those for connections, by their short names
 const awaited = new Map(); // the calls that the host has begun, by number
 const lost = { refused: "a call ends with its cell, at the latest" };
 
@@ -15,7 +17,13 @@ class HostFunctionError extends Error {}
 HostFunctionError.prototype.name = "HostFunctionError";
 
 /** Makes globals of the host's functions, in place of those made before. `Interrupted` is thrown at an interrupt. */
-export function offerFunctions(described, Interrupted) {
+export function offerFunctions(all, Interrupted) {
+  network.clear();
+  const described = [];
+  for (const each of all) {
+    if (each.name.startsWith(NETWORK)) network.set(each.name.slice(NETWORK.length), functionOf(each, Interrupted));
+    else described.push(each);
+  }
   const texts = new Map(described.map((each) => [each.name, JSON.stringify(each)]));
   for (const [name, { text, called }] of made) {
     if (texts.get(name) === text) continue;
@@ -30,6 +38,9 @@ export function offerFunctions(described, Interrupted) {
     made.set(each.name, { text: texts.get(each.name), called });
   }
 }
+
+/** Returns the functions for connections; none if the sandbox has no network. */
+export const networkCalls = () => network;
 
 /** Returns whether a cell awaits a call. */
 export const hasCalls = () => awaited.size > 0;

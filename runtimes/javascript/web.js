@@ -171,9 +171,3 @@ export const crypto = {
     return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
   },
 };
-
-export function fetch() {
-  return Promise.reject(
-    new TypeError("fetch is not available: cells have no network. Put the data into a file in /app, and read it with readFile of node:fs/promises."),
-  );
-}
