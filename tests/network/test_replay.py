@@ -96,7 +96,7 @@ def test_other_requests_are_refused_in_words(workspace: Path, server: Server) ->
             "get(H + '/a?b=secret')",
         ):
             result = made.execute(f"requests.{other}")
-            assert "was not recorded in this session" in result.stderr
+            assert "is not among the recorded requests" in result.stderr
             assert "The setting is network_mode." in result.stderr
             assert "secret" not in result.stderr
         outputs(made, server, cells)
@@ -209,7 +209,7 @@ def test_an_answer_beyond_the_bound_is_refused_and_not_kept(
     with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
         outputs(made, server, ["import requests; requests.get(H + '/csv')"])
         result = made.execute("requests.get(H + '/zeros/2000000')")
-        assert "was not recorded" in result.stderr
+        assert "is not among the recorded requests" in result.stderr
 
 
 @pytest.mark.parametrize("values", [{"network_mode": "replay"}, {"network_mode": "both"}])
@@ -324,6 +324,9 @@ def test_a_submission_is_graded_with_recorded_answers(
         replay=tmp_path / "kept" / "solution",
     )
     assert grade.earned == grade.points > 0
+    outcome = ran(tmp_path / "student.ipynb", server, tmp_path / "alone", replay=tmp_path / "kept")
+    assert "can't be opened" in outcome.reason
+    assert [each.name for each in (tmp_path / "kept").iterdir()] == ["solution"]
     assert len(server.seen) == seen
 
 
@@ -331,6 +334,8 @@ def test_a_submission_is_graded_with_recorded_answers(
     ("options", "said"),
     [
         ({"network": ["https://"]}, "--network has the host"),
+        ({"network": ["htp:/a.org"]}, "--network takes"),
+        ({"network": ["http//a.org"]}, "--network takes"),
         ({"record": "kept"}, "need --network"),
         ({"network": ["https://a.org"], "replay": "absent"}, "no folder absent"),
         ({"network": ["https://a.org"], "record": "a", "replay": "a"}, "not both"),

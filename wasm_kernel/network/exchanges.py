@@ -36,11 +36,11 @@ _RECORD = re.compile(r"([0-9a-f]{40})\.(\d{1,9})\.(\d{1,9})")
 _BODY = re.compile(r"[0-9a-f]{40}")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _FULL = "the answer does not fit into this session's record of {most:,} bytes, and was not recorded"
-_ABSENT = "{request} was not recorded in this session, with this query and body"
+_ABSENT = "{request}, with this query and body, is not among the recorded requests"
 _USED_UP = "the last answer to {request} was given already (of {count:,} recorded)"
 _DAMAGED = "the recorded answer to {request} is damaged ({why}), and must be recorded again"
 _CUT = "the recorded answer ends here: its client or its server had left"
-_NO_FOLDER = "the record of this session's exchanges can't be opened ({why})"
+_NO_FOLDER = "the recorded requests can't be opened ({why})"
 _OTHER = "its bytes are not those that were recorded"
 
 Text = Annotated[str, Meta(max_length=128 * 1024)]  # longer than a head that httpcore reads

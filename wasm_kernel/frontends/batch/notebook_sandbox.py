@@ -30,6 +30,7 @@ from wasm_kernel.kernels.settings import (
 )
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.policy import NetworkMode
 from wasm_kernel.publishing.place import PlaceBeside
 from wasm_kernel.service.program_home import ProgramHome, opened_in
 from wasm_kernel.service.sandbox import Sandbox
@@ -93,7 +94,7 @@ class _NotebookHome(ProgramHome):
         session: Session,
         settings: SessionSettings,
         place: PlaceBeside,
-        exchanges: Path | None,
+        exchanges: OpenFolder | None,
     ) -> None:
         super().__init__(NewSession(session.folders, session.id, session))
         self._settings = settings
@@ -106,15 +107,16 @@ class _NotebookHome(ProgramHome):
 
     def exchanges(self, session: SessionWorker) -> OpenFolder:
         """Returns the opener of the folder that the user named for recorded requests."""
-        if self._exchanges is None:
-            return super().exchanges(session)
-        named = self._exchanges
+        return self._exchanges or super().exchanges(session)
 
-        def opened() -> Folder:
-            named.mkdir(parents=True, exist_ok=True)
-            return Folder.open(named)
 
-        return opened
+def _opening(folder: Path, *, make: bool) -> OpenFolder:
+    def opened() -> Folder:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        return Folder.open(folder)
+
+    return opened
 
 
 def open_sandbox(
@@ -152,7 +154,9 @@ def open_sandbox(
             fork=False,  # its sessions would stay
             collects=True,
         )
-        home = _NotebookHome(session, settings, place, exchanges)
+        makes = policy.network_mode == NetworkMode.RECORD
+        named = None if exchanges is None else _opening(exchanges, make=makes)
+        home = _NotebookHome(session, settings, place, named)
         opened = opened_in(
             home.new,
             settings.runtime,
