@@ -97,7 +97,7 @@ REFUSED = {
     "pd.read_excel('dates.xls', engine='calamine')": "leave engine out",
     "pd.read_csv('x.csv.zst')": "zstd -d",
     "import compression.zstd": "zstd -d",
-    "df.to_orc('x.orc')": "ORC can't be read",
+    "pd.DataFrame({'a': [1]}).to_orc('x.orc')": "ORC can't be read",
     "pd.read_excel('sample.xlsb')": "pyxlsb",
     "pd.read_orc('x.orc')": "ORC can't be read",
 }

@@ -142,6 +142,7 @@ def test_what_needs_pyarrow_says_so(sandbox: BaseSandbox) -> None:
 
 
 HOSTILE = {
+    "rows that are not there": "data.replace(b'\\x16\\x06\\x26\\x08', b'\\x16\\x0a\\x26\\x08')",
     "not Parquet": "b'PAR1' + bytes(100)",
     "cut": "data[:-20]",
     "without its beginning": "data[-400:]",

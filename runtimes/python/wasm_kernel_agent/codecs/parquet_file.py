@@ -43,12 +43,14 @@ _NAME, _CHILDREN, _CONVERTED = 4, 5, 6
 _COLUMNS, _GROUP_ROWS, _GROUP_OFFSET = 1, 3, 5
 _CHUNK_FILE, _CHUNK_OFFSET, _CHUNK = 1, 2, 3
 _INDEXES = (4, 5, 6, 7)  # places of indexes, which a smaller file does not have
-_ENCODINGS, _SIZE, _DATA, _DICTIONARY, _PAGES = 2, 7, 9, 11, 13
+_ENCODINGS, _UNPACKED, _SIZE, _DATA, _DICTIONARY, _PAGES = 2, 6, 7, 9, 11, 13
 _PLACES = (10, 11, 14, 15)  # of index pages, the dictionary, and the Bloom filter with its length
 
 
 _IN_DICTIONARY, _LEVELS = (2, 8), (3, 4)  # encodings of values, and of their nesting
 _DICTIONARY_PAGE = 2
+_TOGETHER = 8 * 1024 * 1024  # bytes of values of row groups that are decoded together
+_A_VALUE = 8  # the bytes that a value may take if the file holds less of it
 _TEXTS = ("utf8", "large_utf8")
 _UTF8, _UNSAID = Type("utf8"), Type("null")  # which the codec takes as no word on a column's type
 
@@ -84,7 +86,7 @@ class ParquetFile:
             self._footer, _ = thrift.read(file.read(length))
             self._elements: list[Struct] = self._footer[_SCHEMA].value[1]
             self._groups: list[Struct] = [*self._footer[_GROUPS].value[1]]
-            self.rows = int(self._footer[_ROWS].value)
+            self.rows: int = sum(each[_GROUP_ROWS].value for each in self._groups)
             self._tops = list(self._found_tops())
             self.names = [self._elements[at][_NAME].value.decode() for at, *_ in self._tops]
             held = self._footer.get(_PAIRS)
@@ -110,8 +112,9 @@ class ParquetFile:
             yield start, at, first, leaf
 
     def parts(self, wanted: Collection[str] | None) -> Iterator[bytes]:
-        """Yields a file of the wanted columns for each row group, or one without rows.
+        """Yields a file of the wanted columns for each row group or run of small ones.
 
+        There is one without rows if there is no row group.
         Raises `ParquetError` if the file is damaged.
         """
         kept = [n for n, name in enumerate(self.names) if wanted is None or name in wanted]
@@ -120,18 +123,36 @@ class ParquetFile:
                 {**self._elements[0], _CHILDREN: Value(thrift.I32, len(kept))},
                 *(e for n in kept for e in self._elements[slice(*self._tops[n][:2])]),
             ]
-            pairs = self._pairs_of(kept)
-        leaves = [leaf for n in kept for leaf in range(*self._tops[n][2:])]
-        groups: list[Struct | None] = [*self._groups]
-        for group in groups or [None]:
+            fields = self._fields_of(kept)
+            pairs = _pairs_of(fields) if fields else []
+            leaves = [leaf for n in kept for leaf in range(*self._tops[n][2:])]
+            has_categories = any(each.dictionary and not _is_spelled_out(each) for each in fields)
+            runs = [[each] for each in self._groups] if has_categories else [*self._runs(leaves)]
+        for groups in runs or [[]]:
             with _reading_footer():
-                part = self._part(elements, pairs, group, leaves)
+                part = self._part(elements, pairs, groups, leaves)
             yield part
 
-    def _pairs_of(self, kept: list[int]) -> list[Struct]:
-        """Returns a footer's pairs, with Arrow's schema of the kept columns only.
+    def _runs(self, leaves: Collection[int]) -> Iterator[list[Struct]]:
+        """Yields row groups; those that are small are decoded together."""
+        run: list[Struct] = []
+        size = 0
+        for group in self._groups:
+            chunks = group[_COLUMNS].value[1]
+            unpacked = sum(chunks[leaf][_CHUNK].value[_UNPACKED].value for leaf in leaves)
+            more = max(unpacked, _A_VALUE * len(leaves) * group[_GROUP_ROWS].value)
+            if run and size + more > _TOGETHER:
+                yield run
+                run, size = [], 0
+            run.append(group)
+            size += more
+        if run:
+            yield run
 
-        In that, texts that the file holds as numbers of a dictionary are asked for as such.
+    def _fields_of(self, kept: list[int]) -> list[Field]:
+        """Returns the fields of the kept columns in Arrow's schema; none if it can't be told.
+
+        In these, texts that the file holds as numbers of a dictionary are asked for as such.
         """
         key = Value(BINARY, _ARROW_SCHEMA)
         encoded = next((each[2].value for each in self._pairs if each.get(1) == key), None)
@@ -139,10 +160,7 @@ class ParquetFile:
         if len(fields) != len(self.names):
             return []
         repeated = self._repeated(kept)
-        found = [_as_dictionary(fields[n]) if n in repeated else fields[n] for n in kept]
-        schema = schema_table(Schema(number_dictionaries(found)))
-        message = base64.b64encode(write_message(SCHEMA, schema, 0))
-        return [{1: key, 2: Value(BINARY, message)}]
+        return [_as_dictionary(fields[n]) if n in repeated else fields[n] for n in kept]
 
     def _flat_fields(self) -> list[Field]:
         """Returns fields that say which columns are texts; none if a column is nested."""
@@ -168,13 +186,12 @@ class ParquetFile:
         self,
         elements: list[Struct],
         pairs: list[Struct],
-        group: Struct | None,
+        groups: Sequence[Struct],
         leaves: list[int],
     ) -> bytes:
-        pieces, at, groups, rows = [MAGIC], len(MAGIC), [], 0
-        if group is not None:
-            chunks = group[_COLUMNS].value[1]
-            rows, columns = group[_GROUP_ROWS].value, []
+        pieces, at, moved = [MAGIC], len(MAGIC), []
+        for group in groups:
+            chunks, columns = group[_COLUMNS].value[1], []
             for leaf in leaves:
                 data, chunk = self._chunk(chunks[leaf], at)
                 pieces.append(data)
@@ -182,13 +199,13 @@ class ParquetFile:
                 at += len(data)
                 if at > self._size + len(MAGIC):
                     raise ParquetError("the file is damaged: its columns are longer than it")
-            group = {n: v for n, v in group.items() if n != _GROUP_OFFSET}
-            groups = [{**group, _COLUMNS: Value(LIST, (STRUCT, columns))}]
+            kept = {n: v for n, v in group.items() if n != _GROUP_OFFSET}
+            moved.append({**kept, _COLUMNS: Value(LIST, (STRUCT, columns))})
         footer = {
             **{n: v for n, v in self._footer.items() if n <= _PAIRS},
             _SCHEMA: Value(LIST, (STRUCT, elements)),
-            _ROWS: Value(I64, rows),
-            _GROUPS: Value(LIST, (STRUCT, groups)),
+            _ROWS: Value(I64, sum(each[_GROUP_ROWS].value for each in groups)),
+            _GROUPS: Value(LIST, (STRUCT, moved)),
             _PAIRS: Value(LIST, (STRUCT, pairs)),
         }
         end = thrift.write(footer)
@@ -255,6 +272,17 @@ def _arrow_fields(encoded: bytes) -> Sequence[Field]:
     except (KeyError, ArrowError):  # it may have a type that is not known here
         return ()
     return schema.fields
+
+
+def _pairs_of(fields: Sequence[Field]) -> list[Struct]:
+    """Returns the pairs of a footer that hold Arrow's schema."""
+    schema = schema_table(Schema(number_dictionaries(fields)))
+    message = base64.b64encode(write_message(SCHEMA, schema, 0))
+    return [{1: Value(BINARY, _ARROW_SCHEMA), 2: Value(BINARY, message)}]
+
+
+def _is_spelled_out(field: Field) -> bool:
+    return SPELLED_OUT in field.metadata
 
 
 def _as_dictionary(field: Field) -> Field:

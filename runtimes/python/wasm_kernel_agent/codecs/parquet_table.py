@@ -109,7 +109,9 @@ class Table:
                     length = batch[0].length if batch else 0
                     self._batches.append(fitted(batch, length, self._schema))
                     rows += length
-            return rows if stream.schema.fields else file.rows
+            if stream.schema.fields and rows != file.rows:
+                raise ParquetError(f"the file is damaged: {rows} of its {file.rows} rows are there")
+            return file.rows
 
     def _filtered(self, frame: pandas.DataFrame) -> pandas.DataFrame:
         """Returns the rows that fulfil the conditions, and the wanted columns of them."""
