@@ -106,7 +106,7 @@ $(GALLERY)/.installed: tests/browser/requirements.txt
 soak: $(EDITABLE) $(GALLERY)/.installed docs
 	$(BIN)/python -m tests.prepare
 	$(BIN)/python -m pytest -m soak --numprocesses=$(WORKERS)
-	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --numprocesses=$(WORKERS) || exit 1; done
+	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --hypothesis-profile=soak --numprocesses=$(WORKERS) || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .ruff_cache

@@ -34,11 +34,15 @@ from wasm_kernel.frontends.jupyter import launcher
 # jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-# `make soak` runs the whole suite many times, so a single run draws only a sample. A busy machine
-# draws its first inputs slowly; that says nothing about the code.
-settings.register_profile(
-    "house", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# A single run draws only a sample; `make soak` draws many more. A busy machine draws its first
+# inputs slowly; that says nothing about the code.
+for profile, examples in (("soak", 200), ("house", 20)):
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile("house")
 
 PATIENT = ExecutionPolicy(query_seconds=PATIENCE)

@@ -38,10 +38,12 @@ def test_case_05_endless_recursion_ends_with_an_error(victim: Victim) -> None:
         pytest.param(
             "class A:\n  def __repr__(self): return repr(self)\nA()", marks=pytest.mark.soak
         ),
-        "l = []\nl.append(l)\nfor _ in range(10**5): l = [l]\nrepr(l)",
+        pytest.param(
+            "l = []\nl.append(l)\nfor _ in range(10**5): l = [l]\nrepr(l)", marks=pytest.mark.soak
+        ),
         "eval('(' * 100_000 + ')' * 100_000)",
-        "exec('x' + '+x' * 200_000)",
-        "compile('-' * 300_000 + '1', 'x', 'eval')",
+        pytest.param("exec('x' + '+x' * 200_000)", marks=pytest.mark.soak),
+        pytest.param("compile('-' * 300_000 + '1', 'x', 'eval')", marks=pytest.mark.soak),
         "import json; json.loads('[' * 200_000)",
     ],
 )

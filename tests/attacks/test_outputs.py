@@ -67,7 +67,7 @@ def test_case_22_an_error_flood_is_bounded(fresh_victim_of: Making) -> None:
         victim = fresh_victim_of()
         victim.says("1")
         peak = victim.peak()
-        result = victim.run(f"for _ in range(20): {show}")
+        result = victim.run(f"for _ in range(14): {show}")
         assert result.stderr.count("display_bytes") == 1
         assert peak.grown < RSS
 

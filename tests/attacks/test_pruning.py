@@ -138,7 +138,7 @@ def against_living_sessions(root: Path, seconds: float, rounds: int = 1) -> None
 
 
 def test_pruning_in_a_loop_against_living_sessions(warm: None, root: Path) -> None:
-    against_living_sessions(root, 1.2, rounds=10)
+    against_living_sessions(root, 1.2, rounds=5)
 
 
 @pytest.mark.soak

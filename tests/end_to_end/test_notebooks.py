@@ -128,7 +128,7 @@ def travel(
     yield from _executed("4-time-travel", tmp_path_factory, **remembering)
 
 
-@pytest.fixture(params=["tour", "limits", "files", "travel"])
+@pytest.fixture(params=[pytest.param("tour", marks=pytest.mark.soak), "limits", "files", "travel"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Each of the notebooks."""
     chosen: Run = request.getfixturevalue(request.param)
@@ -199,9 +199,10 @@ def _without_images(outputs: list[Any]) -> list[Any]:
     return kept
 
 
-# The tour
+# The tour, which takes as long as many tests; `make demo` runs it, too
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("cell_id", ["matplotlib", "seaborn", "digits"])
 def test_the_tour_shows_figures_inline(tour: Run, cell_id: str) -> None:
     image = base64.b64decode(tour.shown(cell_id, "image/png"))
@@ -209,6 +210,7 @@ def test_the_tour_shows_figures_inline(tour: Run, cell_id: str) -> None:
     assert len(image) > 10_000
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("cell_id", "mime", "part"),
     [
@@ -227,12 +229,14 @@ def test_the_tour_shows_results(tour: Run, cell_id: str, mime: str, part: str) -
     assert re.search(part, tour.shown(cell_id, mime))
 
 
+@pytest.mark.soak
 def test_the_tour_scores_its_model(tour: Run) -> None:
     score = re.fullmatch(r"accuracy on 45 unseen wines: ([01]\.\d\d)\n", tour.stream("score"))
     assert score is not None
     assert float(score[1]) > 0.9
 
 
+@pytest.mark.soak
 def test_the_tour_s_progress_bar_comes_to_its_end(tour: Run) -> None:
     view = "application/vnd.jupyter.widget-view+json"
     assert view in json.dumps(tour.outputs("progress"))

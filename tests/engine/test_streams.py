@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.tiny import MIB, Guest
@@ -76,7 +76,6 @@ def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
     assert heard[-1] == ("stdout", "ok")
 
 
-@settings(max_examples=20)
 @given(text=st.text(max_size=200), data=st.data())
 def test_any_text_in_any_pieces_arrives(text: str, data: st.DataObject) -> None:
     heard = Heard()

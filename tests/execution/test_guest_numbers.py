@@ -303,7 +303,7 @@ def test_the_table_of_what_differs_is_true(module_sandbox: BaseSandbox) -> None:
 def test_an_error_about_the_width_of_positions_says_what_to_do(
     module_sandbox: BaseSandbox, code: str, remedy: str
 ) -> None:
-    error = put_back(module_sandbox).execute(IMPORT + code).error
+    error = module_sandbox.execute(IMPORT + code).error
     assert error is not None
     assert remedy in "\n".join(error.traceback)
 

@@ -345,11 +345,11 @@ def test_an_answer_that_nobody_reads_waits_in_little_memory(
     assert run(work) < 2_000_000
 
 
-def test_ten_thousand_connections_are_no_more_than_a_few(rule: NetworkRule, http: Server) -> None:
+def test_many_connections_are_no_more_than_a_few(rule: NetworkRule, http: Server) -> None:
     net = network(rule)
 
     async def work() -> int:
-        for start in range(0, 2_000, 50):
+        for start in range(0, 500, 50):
             calls = [net.connect("localhost", http.port, 5.0) for _ in range(50)]
             await asyncio.gather(*calls, return_exceptions=True)
             assert len(net._connections) <= 32, start
@@ -367,7 +367,7 @@ def test_many_small_chunks_do_not_keep_others_waiting(rule: NetworkRule, http: S
     async def work() -> float:
         number, longest = await net.connect("localhost", http.port, 5.0), 0.0
         await net.send(number, 0, head)
-        sending = asyncio.create_task(net.send(number, 0, b"1\r\nx\r\n" * 80_000))
+        sending = asyncio.create_task(net.send(number, 0, b"1\r\nx\r\n" * 40_000))
         while not sending.done():
             before = time.thread_time()
             await asyncio.sleep(0)

@@ -277,10 +277,10 @@ def test_a_cell_that_does_other_work_while_it_awaits_a_call_keeps_its_worker(
 
 def test_calls_that_are_given_up_cost_no_worker(offering: Sandboxes) -> None:
     """Before, the worker was ended: each was three requests, and two were expected."""
-    sandbox = offering(HostFunction(Meeting().meet, calls_a_cell=400))
+    sandbox = offering(HostFunction(Meeting().meet, calls_a_cell=120))
     code = """
 import asyncio
-for _ in range(400):
+for _ in range(120):
     task = asyncio.create_task(meet(999))
     for _ in range(2): await asyncio.sleep(0.001)
     task.cancel()

@@ -683,7 +683,7 @@ REPORTS = st.one_of(
 FRAMES = st.lists(st.one_of(REPORTS.map(msgspec.json.encode), st.binary(max_size=40)), max_size=6)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(FRAMES)
 def test_whatever_a_worker_says_its_calls_end_and_its_session_goes_on(
     homes: Making, frames: list[bytes]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.aged import aged_session
@@ -20,7 +20,6 @@ from wasm_kernel.sessions import ids, metadata
 KINDS = ["old", "young", "chosen", "unmarked", "corrupted"]
 
 
-@settings(max_examples=20)
 @given(sessions=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 10**4)), max_size=6))
 def test_what_is_older_goes_the_oldest_first_and_all_is_accounted_for(
     sessions: list[tuple[str, int]],

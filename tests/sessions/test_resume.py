@@ -124,7 +124,7 @@ def test_two_processes_at_once_the_second_has_the_files_and_is_told(other: Openi
     assert second.run("print('y')")["stderr"] == ""
 
 
-@pytest.mark.parametrize("how", ["end", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("end", marks=pytest.mark.soak), "kill"])
 def test_the_second_process_can_not_damage_the_first_ones_history(
     other: Opening, here: Callable[[], BaseSandbox], how: str
 ) -> None:

@@ -500,7 +500,7 @@ main(sys.argv[1:], factory=fake)
 """
 
 
-@pytest.mark.parametrize("confinement", ["auto", "off"])
+@pytest.mark.parametrize("confinement", ["auto", pytest.param("off", marks=pytest.mark.soak)])
 def test_a_kernel_looks_after_the_others(root: Path, tmp_path: Path, confinement: str) -> None:
     big, small = a_session(root, 900), a_session(root, 50)
     settings = {"sessions_bytes": 500 * KIB, "workspace_root": root, "confinement": confinement}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine import twins
@@ -109,7 +109,6 @@ def check(op: twins.Operation, here: Answer, native: NativeSide, links: set[str]
         assert there[0] == "error", (op, here, there)
 
 
-@settings(max_examples=80)
 @given(cells=CELLS)
 def test_any_sequence_of_calls(guest: Guest, cells: list[list[twins.Operation]]) -> None:
     twins.build(guest.app, hidden=True)

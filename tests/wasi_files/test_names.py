@@ -98,7 +98,7 @@ def found_place(root: Path, path: str, *, follow: bool) -> tuple[str, ...] | str
         return None
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(path=PATHS, follow=st.booleans())
 def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: bool) -> None:
     true = true_place(tree, path, follow=follow)

@@ -207,7 +207,7 @@ LONG = settings(max_examples=20, stateful_step_count=60)
 
 
 def test_any_sequence_of_calls() -> None:
-    run_state_machine_as_test(Overlays, settings=settings(max_examples=15, stateful_step_count=25))
+    run_state_machine_as_test(Overlays, settings=settings(max_examples=7, stateful_step_count=25))
 
 
 @pytest.mark.soak

@@ -182,7 +182,7 @@ def test_the_oldest_go_first_where_all_is_too_much(small: Workspace) -> None:
 
 def test_making_room_takes_a_time_that_grows_as_the_files_do(workspace: Workspace) -> None:
     """Each deleted content was searched among all paths: a minute for 10,000 of them."""
-    ledger, count = workspace.versions.ledger, 20_000
+    ledger, count = workspace.versions.ledger, 8_000
     for number in range(1, count):
         ledger.add(f"f{number}", KeptFile(number, 1, 1, 0o640, "", 0))
     begun = time.process_time()
