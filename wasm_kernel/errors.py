@@ -43,6 +43,11 @@ class Door(str, Enum):
         return f"WasmKernel.{setting}" if is_trait else setting
 
     @property
+    def is_served(self) -> bool:
+        """True if sessions are a server's, and other servers may have them, too."""
+        return self in (Door.AGENT, Door.SANDBOX)
+
+    @property
     def forking(self) -> str:
         """A sentence on how a client of a server copies a session, whose cells can't; or empty."""
         return _FORKING.get(self, "")

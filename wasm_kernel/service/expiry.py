@@ -95,4 +95,7 @@ class Expiry:
         if (entry := self._registry.find(name)) is None:
             return last_cell(name, workspace) if self._records.read(name) else None
         worker = entry.sandbox.worker
-        return worker.last_used if worker.state == "asleep" else None
+        if worker.state != "asleep":
+            return None
+        elsewhere = last_cell(name, workspace) or 0.0  # of a server that shares the folder
+        return max(worker.last_used, elsewhere)

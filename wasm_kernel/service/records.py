@@ -21,18 +21,25 @@ from wasm_kernel.folders.private import signing_key
 from wasm_kernel.linux.folders import DamagedRecord
 from wasm_kernel.sessions.root import SessionsRoot
 
-_RECORD_BYTES, _DIGEST_BYTES = 64 * 1024, 32
+_RECORD_BYTES, _DIGEST_BYTES = 512 * 1024, 32
 _BROKEN = (
     "It can't be told whom this session belongs to: what was noted of it is damaged, or was noted "
     "with another key. Nothing was changed. Its files can be had with export_session, or delete it."
 )
 
 
-class SessionRecord(Struct, frozen=True):
-    """The record of a session for a later service: its owner, and its guest's language."""
+class SessionRecord(Struct, frozen=True, omit_defaults=True):
+    """The record of a session for a later service, or for one on another machine.
+
+    Attributes:
+        owner: Its owner.
+        language: Its guest's language.
+        facts: A text of the program that made the session, such as a server's facts about it.
+    """
 
     owner: str
     language: str
+    facts: str = ""
 
 
 class _Signed(Struct, frozen=True):
@@ -78,5 +85,6 @@ class SessionRecords:
         """The signature of a record in one private folder, whose name is never used again."""
         if (key := self._keys.get(private.parent)) is None:
             key = self._keys[private.parent] = signing_key(private.parent)
-        text = msgspec.json.encode([private.name, record.owner, record.language])
+        parts = [private.name, record.owner, record.language]
+        text = msgspec.json.encode([*parts, record.facts] if record.facts else parts)
         return hashlib.blake2b(text, key=key, digest_size=_DIGEST_BYTES).hexdigest()

@@ -211,6 +211,27 @@ class Service(SandboxHome[Sandbox]):
         entry = self._registry.known(session_id)
         return entry.info(session_in(self._sessions_root, session_id).disk_bytes)
 
+    def note(self, session_id: str, facts: str) -> None:
+        """Keeps a text with a session, for `record`: of this service, or of a later one.
+
+        Raises:
+            FileNotFoundError: the service does not know the session, or it was deleted.
+            OSError: the text can't be written.
+        """
+        entry = self._registry.known(session_id)
+        language = entry.sandbox.worker.opened.language
+        self._records.write(session_id, SessionRecord(entry.owner, language, facts))
+
+    def record(self, session_id: str) -> SessionRecord | None:
+        """Returns what a service has noted of a session; None if there is no such session.
+
+        The session may be another service's, or an earlier one's.
+
+        Raises:
+            SessionInUse: the record can't be trusted.
+        """
+        return self._records.read(session_id)
+
     def why_gone(self, session_id: str) -> str:
         """Returns why one of the last 10,000 deleted sessions was deleted; empty if not known."""
         return self._registry.why_gone(session_id)

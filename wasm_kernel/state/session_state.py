@@ -15,6 +15,7 @@ from wasm_kernel.errors import (
     GuestStopped,
     HistoryError,
     PolicyError,
+    SessionInUse,
     TravelError,
     describe,
 )
@@ -115,6 +116,8 @@ class SessionState:
         for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
         if not self._lock.take(is_owned=self._folders.owned):
+            if self._policy.door.is_served:
+                raise SessionInUse(texts.AWAKE_ELSEWHERE)
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, self.image.id)
         state = self._folders.private.enter(STATE, make=True)

@@ -35,6 +35,10 @@ TAKEN = (
     "[wasm-kernel] This session is already open, in another process or another sandbox. You see "
     "the same files; variables begin fresh here and end with this sandbox.\n"
 )
+AWAKE_ELSEWHERE = (
+    "Another server has this session awake. Nothing was run, and nothing was changed. Send the "
+    "call there, or try again when the session sleeps there."
+)
 FILES_ALONE = (
     "[wasm-kernel] This notebook's session is open again: its files are here, its variables were "
     "not kept (WasmKernel.resume=always keeps them).\n"

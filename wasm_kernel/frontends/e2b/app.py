@@ -18,7 +18,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from wasm_kernel.errors import Door, LimitReached, SandboxClosed, WasmKernelError
+from wasm_kernel.errors import (
+    Door,
+    LimitReached,
+    SandboxClosed,
+    SessionInUse,
+    WasmKernelError,
+)
 from wasm_kernel.frontends.e2b import openapi, operations
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
 from wasm_kernel.frontends.e2b.operations import Call, Operation, Plane
@@ -124,8 +130,8 @@ class SandboxApi:
             elif operation.plane is not Plane.OPEN:
                 name = request.headers.get("e2b-sandbox-id", "")
                 tokens = [request.headers.get(each, "") for each in _TOKENS]
-                call.sandbox = self._sandboxes.running(name, tokens)
-                client = self._client(call.sandbox.caller)
+                call.sandbox = await self._sandboxes.running(name, tokens)
+                client = self._client(call.sandbox.kept.caller)
         finally:
             self._clients.count(client)
         if self._open[client] >= REQUESTS:
@@ -202,6 +208,8 @@ def _refusal_of(problem: Exception) -> Refusal | None:
             status, limit = _OF_LIMITS.get(problem.limit, 503), problem.limit
         case SandboxClosed():
             status, words = 502, f"{GONE.format(name='')}: {problem}"
+        case SessionInUse():
+            status = 503
         case msgspec.DecodeError() | UnicodeError() | RecursionError():
             status, words = 400, f"The request can't be read: {problem}"
         case WasmKernelError():

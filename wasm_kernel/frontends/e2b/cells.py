@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from wasm_kernel.frontends.e2b.sandboxes import Context
+from wasm_kernel.frontends.e2b.sandbox import Context
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.guests import protocol

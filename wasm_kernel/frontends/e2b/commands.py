@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import guest_path
 from wasm_kernel.frontends.e2b.messages import Command, Start
-from wasm_kernel.frontends.e2b.sandboxes import Sandbox
+from wasm_kernel.frontends.e2b.sandbox import Sandbox
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics

@@ -18,12 +18,13 @@ from starlette.responses import Response
 from wasm_kernel.frontends.e2b import commands, files, messages
 from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.messages import Connected, ContextFacts, Entries, Nothing, OneEntry
-from wasm_kernel.frontends.e2b.sandboxes import Context, Sandbox, Sandboxes
+from wasm_kernel.frontends.e2b.sandbox import Context, Kept, Sandbox
+from wasm_kernel.frontends.e2b.sandboxes import Sandboxes
 from wasm_kernel.frontends.http.callers import Caller, MemoryLease
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.frontends.http.metrics import Metrics
 from wasm_kernel.frontends.http.session_files import APP
-from wasm_kernel.policy import MIB
+from wasm_kernel.policy import MIB, ExecutionPolicy
 
 _LISTED_MOST = 1_000
 _ALL, _ONE = ("/sandboxes", "/v2/sandboxes"), "/sandboxes/{sandbox_id}"
@@ -105,22 +106,21 @@ class Call:
     lease: MemoryLease = field(init=False)
     metrics: Metrics = field(init=False)
 
-    @property
-    def named(self) -> Sandbox:
-        """The sandbox that the path names."""
-        return self.sandboxes.of(self.caller, self.params["sandbox_id"])
+    async def named(self) -> Sandbox:
+        """Returns the sandbox that the path names; raises `Refusal`."""
+        return await self.sandboxes.of(self.caller, self.params["sandbox_id"])
 
     async def work(self, work: Callable[..., Any], *args: Any) -> Any:
         """Runs `work` on the sandbox's files, on a thread."""
         run = partial(work, self.sandbox.main, *args)
-        return await self.sandboxes.host.work(self.sandbox.caller, run)
+        return await self.sandboxes.host.work(self.sandbox.kept.caller, run)
 
 
 # -- sandboxes
 
 
 def _connected(sandbox: Sandbox) -> Connected:
-    template, token = sandbox.asked.template_id, sandbox.token
+    template, token = sandbox.kept.asked.template_id, sandbox.kept.token
     return Connected(sandbox.name, token, token, template_id=template)
 
 
@@ -128,15 +128,17 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _described(sandbox: Sandbox, *, token: str = "") -> messages.Described:
-    asked, policy = sandbox.asked, sandbox.policy
+def _described(
+    name: str, kept: Kept, policy: ExecutionPolicy, *, token: str = ""
+) -> messages.Described:
+    asked = kept.asked
     on_timeout = "pause" if asked.auto_pause else "kill"
     return messages.Described(
-        sandbox_id=sandbox.name,
+        sandbox_id=name,
         template_id=asked.template_id,
-        started_at=_time(sandbox.created),
-        end_at=_time(sandbox.ends),
-        state="paused" if sandbox.is_paused else "running",
+        started_at=_time(kept.created),
+        end_at=_time(kept.ends),
+        state="paused" if kept.is_paused else "running",
         metadata=asked.metadata,
         memory_mb=policy.memory_bytes // MIB,
         disk_size_mb=policy.workspace_bytes // MIB,
@@ -157,16 +159,16 @@ async def _create(call: Call) -> Connected:
 @_serves(Plane.CONTROL, "GET", *_ALL, answer=list[messages.Described])
 async def _list(call: Call) -> Response | list[messages.Described]:
     """Lists the key's sandboxes."""
-    query, found = call.query, call.sandboxes.listed(call.caller)
+    query, found = call.query, await call.sandboxes.listed(call.caller)
     wanted = [tuple(map(unquote, each)) for each in parse_qsl(query.get("metadata", ""))]
     states = query.get("state", "running,paused").split(",")
     rows = [
-        (each.created, row)
-        for each in found
-        if (row := _described(each)).state in states
-        and all(each.asked.metadata.get(key) == value for key, value in wanted)
+        (kept.created, row)
+        for name, kept in found
+        if (row := _described(name, kept, call.sandboxes.policy)).state in states
+        and all(row.metadata.get(key) == value for key, value in wanted)
         and query.get("template", row.template_id) == row.template_id
-        and each.created >= _seconds(query.get("startedAfter", ""))
+        and kept.created >= _seconds(query.get("startedAfter", ""))
     ]
     rows.sort(key=lambda pair: pair[0], reverse=query.get("order") != "asc")
     first, most = _number(query, "nextToken", 0), min(_number(query, "limit", 100), _LISTED_MOST)
@@ -191,61 +193,61 @@ def _seconds(text: str) -> float:
 @_serves(Plane.CONTROL, "GET", _ONE, answer=messages.Described)
 async def _get(call: Call) -> messages.Described:
     """Describes a sandbox."""
-    return _described(call.named, token=call.named.token)
+    sandbox = await call.named()
+    return _described(sandbox.name, sandbox.kept, sandbox.policy, token=sandbox.kept.token)
 
 
 @_serves(Plane.CONTROL, "DELETE", _ONE)
 async def _kill(call: Call) -> None:
     """Deletes a sandbox."""
-    await call.sandboxes.kill(call.named)
+    await call.sandboxes.kill(await call.named())
 
 
 @_serves(Plane.CONTROL, "POST", *_CONNECT, body=messages.Connect, answer=Connected, status=201)
 async def _connect(call: Call) -> Connected:
     """Lets a sandbox go on, and wakes it if it is paused."""
-    sandbox, seconds = call.named, call.body.timeout
+    sandbox, seconds = await call.named(), call.body.timeout
     await call.sandboxes.check_seconds(seconds)
-    if not sandbox.is_paused:  # its time only grows
-        call.sandboxes.end_in(sandbox, max(seconds, sandbox.ends - time.time()))
-        return _connected(sandbox)
-    if not call.body.memory:
+    if not sandbox.kept.is_paused:  # its time only grows
+        seconds = max(seconds, sandbox.seconds_left)
+    elif not call.body.memory:
         await sandbox.main.reset()
-    call.sandboxes.resume(sandbox, seconds)
+    await call.sandboxes.end_in(sandbox, seconds)
     return _connected(sandbox)
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/timeout", body=messages.Timeout)
 async def _set_timeout(call: Call) -> None:
     """Sets when a sandbox ends."""
-    sandbox, seconds = call.named, call.body.timeout
+    sandbox, seconds = await call.named(), call.body.timeout
     await call.sandboxes.check_seconds(seconds)
-    if sandbox.is_paused:
+    if sandbox.kept.is_paused:
         raise Refusal(409, "", "This sandbox is paused; connect to it first.")
-    call.sandboxes.end_in(sandbox, seconds)
+    await call.sandboxes.end_in(sandbox, seconds)
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/pause", body=messages.Pause)
 async def _pause(call: Call) -> None:
     """Puts a sandbox to sleep."""
-    await call.sandboxes.pause(call.named, memory=call.body.memory)
+    await call.sandboxes.pause(await call.named(), memory=call.body.memory)
 
 
 @_serves(Plane.CONTROL, "POST", f"{_ONE}/fork", body=messages.Fork, answer=_FORKED, status=201)
 async def _fork(call: Call) -> list[messages.Forked]:
     """Copies a sandbox."""
     asked = call.body
-    made = await call.sandboxes.fork(call.named, asked.timeout, asked.count)
+    made = await call.sandboxes.fork(await call.named(), asked.timeout, asked.count)
     return [messages.Forked(_connected(each)) for each in made]
 
 
 @_serves(Plane.CONTROL, "GET", f"{_ONE}/metrics", answer=list[messages.Metric])
 async def _metrics(call: Call) -> list[messages.Metric]:
     """Tells the resources that a sandbox uses now."""
-    sandbox = call.named
+    sandbox = await call.named()
     service = (await call.sandboxes.service()).sync
-    info = await call.sandboxes.host.work(sandbox.caller, partial(service.info, sandbox.name))
+    info = await call.sandboxes.host.work(sandbox.kept.caller, partial(service.info, sandbox.name))
     now, policy = time.time(), sandbox.policy
-    used = 100 * info.cpu_seconds / max(now - sandbox.created, 1e-3)
+    used = 100 * info.cpu_seconds / max(now - sandbox.kept.created, 1e-3)
     metric = messages.Metric(
         timestamp=_time(now),
         timestamp_unix=int(now),

@@ -1,4 +1,8 @@
-"""`Sandboxes`: the sandboxes of E2B's clients, each a session with its time-out and contexts."""
+"""`Sandboxes`: the sandboxes of E2B's clients, each a session with its time-out and contexts.
+
+The facts of a sandbox lie with its session (`Kept`). A server that does not know a sandbox reads
+them: an earlier server on the same folder has made it, or one on another machine that shares it.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,23 @@ import asyncio
 import contextlib
 import dataclasses
 import hmac
-import math
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from itertools import count
-from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
-from wasm_kernel.errors import PolicyError, WasmKernelError
+from wasm_kernel.errors import PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.frontends.e2b.messages import TEMPLATES, NewSandbox
+from wasm_kernel.frontends.e2b.sandbox import Context, Kept, Sandbox
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.limits import Refusal
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession, on_thread
-from wasm_kernel.service.service import AsyncService
+from wasm_kernel.service.service import AsyncService, Service
+from wasm_kernel.sessions.ids import is_id
 
 GONE = "The sandbox {name} was not found"
 """The words by which the clients know that a sandbox was killed, paused, or met its time-out."""
@@ -38,82 +40,6 @@ _LANGUAGES = {
     "typescript": RuntimeType.JAVASCRIPT,
     "ts": RuntimeType.JAVASCRIPT,
 }
-
-
-class Stoppable(Protocol):
-    """A cell or a command that runs in a sandbox, and can be interrupted."""
-
-    def stop(self) -> None:
-        """Interrupts it."""
-
-
-@dataclass
-class Context:
-    """Variables for cells: a session of its own, with files of its own."""
-
-    name: str
-    language: RuntimeType
-    session: AsyncSession
-
-
-@dataclass(eq=False)
-class Sandbox:
-    """A sandbox of a client.
-
-    Attributes:
-        caller: The client that made it.
-        asked: What the client asked for as it made it.
-        main: The session that has its files; its id is the sandbox's.
-        policy: The limits of its sessions, with its environment variables.
-        token: The secret that requests to it carry.
-        created: When it was made, in seconds since 1970; `ends` is when its time is over.
-        contexts: Its contexts by their names; the first is the main session's.
-        defaults: The contexts for cells that name a language only.
-        commands: Its running commands, by the numbers that `numbers` gives out.
-        changing: Held while contexts come or go.
-    """
-
-    caller: Caller
-    asked: NewSandbox
-    main: AsyncSession
-    policy: ExecutionPolicy
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    created: float = field(default_factory=time.time)
-    ends: float = math.inf
-    is_paused: bool = False
-    contexts: dict[str, Context] = field(default_factory=dict)
-    defaults: dict[RuntimeType, Context] = field(default_factory=dict)
-    timer: asyncio.TimerHandle | None = None
-    commands: dict[int, Stoppable] = field(default_factory=dict)
-    numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def name(self) -> str:
-        """Its id."""
-        return self.main.session_id
-
-    @property
-    def is_gone(self) -> bool:
-        """True if its session was deleted, by whatever."""
-        return bool(self.main.sync.worker.why_closed)
-
-    @property
-    def is_busy(self) -> bool:
-        """True if a cell of it runs or waits."""
-        return any(each.session.sync.worker.state == "busy" for each in self.contexts.values())
-
-    def begin(self, command: Stoppable) -> int:
-        """Adds a running command; returns its number."""
-        number = next(self.numbers)
-        self.commands[number] = command
-        return number
-
-    def add(self, session: AsyncSession, language: RuntimeType) -> Context:
-        """Adds a context."""
-        made = Context(session.session_id, language, session)
-        self.contexts[made.name] = made
-        return made
 
 
 class Sandboxes:
@@ -133,48 +59,119 @@ class Sandboxes:
         self.host = host
         self.service = service
         self._known: dict[str, Sandbox] = {}
+        self._credentials: dict[str, str] = {}  # of all sessions in the root; empty for others'
         self._ending: set[asyncio.Future[None]] = set()
 
     # -- find
 
-    def of(self, caller: Caller, name: str) -> Sandbox:
+    async def of(self, caller: Caller, name: str) -> Sandbox:
         """Returns a sandbox of a client; otherwise raises `Refusal`."""
-        found = self._known.get(name)
-        if found is None or found.is_gone or not self._may_use(caller, found):
+        kept = await self._kept(name)
+        if kept is None or not (caller.is_admin or kept.credential == caller.credential):
             raise Refusal(404, "", GONE.format(name=name[:64]))
-        return found
+        return await self._opened(name, kept)
 
-    def running(self, name: str, tokens: Iterable[str]) -> Sandbox:
+    async def running(self, name: str, tokens: Iterable[str]) -> Sandbox:
         """Returns the sandbox that a request with these access tokens is for.
 
         Wakes it if it was made so. Raises `Refusal`.
         """
-        found = self._known.get(name)
-        if found is None or found.is_gone:
+        kept = await self._kept(name)
+        if kept is None:
             raise Refusal(502, "", GONE.format(name=name[:64]))
-        own = found.token.encode()
+        own = kept.token.encode()
         if not any(hmac.compare_digest(own, each.encode("utf-8", "replace")) for each in tokens):
             raise Refusal(401, "", "The access token is not this sandbox's.")
-        if found.is_paused:
-            if not found.asked.auto_resume.enabled:
+        found = await self._opened(name, kept)
+        if found.kept.is_paused:
+            if not kept.asked.auto_resume.enabled:
                 raise Refusal(502, "", f"{GONE.format(name=name)} running: it is paused")
-            self.resume(found, found.asked.timeout)
+            await self.resume(found, kept.asked.timeout)
         return found
 
-    def listed(self, caller: Caller) -> list[Sandbox]:
-        """Returns the sandboxes of a client."""
-        self._forget_gone()
+    async def listed(self, caller: Caller) -> list[tuple[str, Kept]]:
+        """Returns the facts of a client's sandboxes, by their ids, also of other servers' ones."""
+        service = (await self.service()).sync
+        names = await self.host.work(caller, partial(self._names, service, caller.credential))
+        found = [(name, await self._kept(name)) for name in names]
         return [
-            each for each in self._known.values() if each.caller.credential == caller.credential
+            (name, kept)
+            for name, kept in found
+            if kept is not None and (kept.is_paused or kept.ends > time.time())
         ]
 
-    @staticmethod
-    def _may_use(caller: Caller, sandbox: Sandbox) -> bool:
-        return caller.is_admin or sandbox.caller.credential == caller.credential
+    def _names(self, service: Service, credential: str) -> list[str]:
+        """Returns the ids of a client's sandboxes. Each session's record is read once."""
+        there = [each.name for each in service.root.iterdir() if is_id(each.name)]
+        for name in there:
+            if name not in self._credentials:
+                kept = _read(service, name)
+                self._credentials[name] = "" if kept is None else kept.credential
+        for name in self._credentials.keys() - there:
+            self._credentials.pop(name, None)
+        return [name for name in there if self._credentials.get(name) == credential]
+
+    async def _kept(self, name: str) -> Kept | None:
+        """Returns the facts of a sandbox; None if it is gone.
+
+        What this server knows is right while the sandbox is awake here.
+        """
+        known = self._known.get(name)
+        if known is not None and not known.is_gone and known.is_awake:
+            return known.kept
+        service = (await self.service()).sync
+        async with contextlib.AsyncExitStack() as held:
+            if known is not None:
+                await held.enter_async_context(known.changing)  # what changes now is written
+            return await on_thread(_read, service, name)
+
+    async def _opened(self, name: str, kept: Kept) -> Sandbox:
+        """Returns the sandbox with these facts; raises `Refusal` if its time is over."""
+        found = self._known.get(name)
+        if found is None or found.is_gone:
+            try:
+                main = await self._session(kept, name)
+            except FileNotFoundError:
+                raise Refusal(502, "", GONE.format(name=name)) from None
+            found = self._known.setdefault(name, Sandbox(kept, main, self._policy(kept.asked)))
+        async with found.changing:
+            await self._take(found, kept)
+        if found.seconds_left <= 0:
+            await self._end(found)
+            if not found.kept.is_paused:
+                raise Refusal(502, "", GONE.format(name=name))
+        return found
+
+    async def _take(self, sandbox: Sandbox, kept: Kept) -> None:
+        """Goes on with the facts that another server may have changed."""
+        sandbox.kept = kept
+        for name, language in kept.contexts.items():
+            if name not in sandbox.contexts:
+                sandbox.add(await self._session(kept, name, language), language)
+        for name in sandbox.contexts.keys() - kept.contexts.keys():
+            del sandbox.contexts[name]
+        self._arm(sandbox)
+
+    async def _session(
+        self, kept: Kept, name: str, language: RuntimeType | None = None
+    ) -> AsyncSession:
+        service, policy = await self.service(), self._policy(kept.asked)
+        return await service.get(name, language, owner=kept.owner, policy=policy, pip=True)
+
+    def _policy(self, asked: NewSandbox) -> ExecutionPolicy:
+        try:
+            return dataclasses.replace(self.policy, env={**self.policy.env, **asked.env_vars})
+        except PolicyError as problem:
+            raise Refusal(400, "", str(problem)) from None
 
     def _forget_gone(self) -> None:
         for name in [name for name, each in self._known.items() if each.is_gone]:
             self._stop_timer(self._known.pop(name))
+
+    async def _keep(self, sandbox: Sandbox) -> None:
+        """Writes the facts of a sandbox to its session, while `changing` is held."""
+        service, facts = (await self.service()).sync, msgspec.json.encode(sandbox.kept).decode()
+        await on_thread(service.note, sandbox.name, facts)
 
     # -- sandboxes come and go
 
@@ -182,30 +179,29 @@ class Sandboxes:
         """Makes a sandbox, and begins to start it; raises `Refusal` or `LimitReached`."""
         _check(asked)
         await self.check_seconds(asked.timeout)
-        try:
-            policy = dataclasses.replace(self.policy, env={**self.policy.env, **asked.env_vars})
-        except PolicyError as problem:
-            raise Refusal(400, "", str(problem)) from None
+        policy = self._policy(asked)
         self._forget_gone()
         service = await self.service()
         main = await service.create("python", owner=caller.owner, policy=policy, pip=True)
-        return self._added(Sandbox(caller, asked, main, policy), asked.timeout)
+        kept = Kept(caller.credential, caller.owner, asked)
+        return await self._added(Sandbox(kept, main, policy), asked.timeout)
 
     async def fork(self, sandbox: Sandbox, seconds: int, count: int) -> list[Sandbox]:
         """Copies the files and the variables of a sandbox's default context."""
         await self.check_seconds(seconds)
         made = await sandbox.main.fork(count)
-        caller, asked, policy = (
-            sandbox.caller,
-            replace(sandbox.asked, timeout=seconds),
-            sandbox.policy,
-        )
-        return [self._added(Sandbox(caller, asked, each, policy), seconds) for each in made]
+        asked, own = replace(sandbox.kept.asked, timeout=seconds), sandbox.kept
+        kept = [Kept(own.credential, own.owner, asked) for _ in made]
+        forks = [
+            Sandbox(facts, each, sandbox.policy) for facts, each in zip(kept, made, strict=True)
+        ]
+        return [await self._added(each, seconds) for each in forks]
 
-    def _added(self, made: Sandbox, seconds: int) -> Sandbox:
-        made.defaults[RuntimeType.PYTHON] = made.add(made.main, RuntimeType.PYTHON)
+    async def _added(self, made: Sandbox, seconds: int) -> Sandbox:
+        made.kept.defaults[RuntimeType.PYTHON] = made.add(made.main, RuntimeType.PYTHON).name
         self._known[made.name] = made
-        self.end_in(made, seconds)
+        self._credentials[made.name] = made.kept.credential
+        await self.end_in(made, seconds)
         return made
 
     async def kill(self, sandbox: Sandbox, why: str = _KILLED) -> None:
@@ -220,7 +216,7 @@ class Sandboxes:
         service = (await self.service()).sync
         with contextlib.suppress(FileNotFoundError):  # the service has deleted it
             delete = partial(service.delete, context.name, why)
-            await self.host.work(sandbox.caller, delete)
+            await self.host.work(sandbox.kept.caller, delete)
 
     # -- time
 
@@ -230,12 +226,19 @@ class Sandboxes:
         if most is not None and seconds > most:
             raise Refusal(400, "", f"A sandbox may live {most:g} seconds here, not {seconds}.")
 
-    def end_in(self, sandbox: Sandbox, seconds: float) -> None:
-        """Sets the time that a sandbox has from now on."""
+    async def end_in(self, sandbox: Sandbox, seconds: float) -> None:
+        """Sets the time that a sandbox has from now on, and lets requests in."""
+        async with sandbox.changing:
+            sandbox.kept.ends, sandbox.kept.is_paused = time.time() + seconds, False
+            self._arm(sandbox)
+            await self._keep(sandbox)
+
+    def _arm(self, sandbox: Sandbox) -> None:
+        """Ends the sandbox when its time is over."""
         self._stop_timer(sandbox)
-        sandbox.ends = time.time() + seconds
-        loop = asyncio.get_running_loop()
-        sandbox.timer = loop.call_later(seconds, self._time_out, sandbox)
+        if not sandbox.kept.is_paused:
+            loop = asyncio.get_running_loop()
+            sandbox.timer = loop.call_later(sandbox.seconds_left, self._time_out, sandbox)
 
     def _stop_timer(self, sandbox: Sandbox) -> None:
         if sandbox.timer is not None:
@@ -248,16 +251,28 @@ class Sandboxes:
         ending.add_done_callback(self._ending.discard)
 
     async def _end(self, sandbox: Sandbox) -> None:
+        """Ends a sandbox whose time is over, unless another server has given it more."""
         with contextlib.suppress(WasmKernelError, OSError):
-            if sandbox.asked.auto_pause:
-                sandbox.is_paused = True  # so that no further cells come
-                while sandbox.is_busy:
-                    for each in sandbox.contexts.values():
-                        await each.session.interrupt()
-                    await asyncio.sleep(_POLL_SECONDS)
-                await self._pause(sandbox, memory=sandbox.asked.auto_pause_memory)
+            kept = await self._kept(sandbox.name)
+            if kept is None:
+                self._known.pop(sandbox.name, None)
+                return
+            async with sandbox.changing:
+                await self._take(sandbox, kept)
+            if sandbox.seconds_left > 0:
+                return
+            if kept.asked.auto_pause:
+                await self._pause_when_done(sandbox)
             else:
                 await self.kill(sandbox, _TIMED_OUT)
+
+    async def _pause_when_done(self, sandbox: Sandbox) -> None:
+        sandbox.kept.is_paused = True  # so that no further cells come
+        while sandbox.is_busy:
+            for each in sandbox.contexts.values():
+                await each.session.interrupt()
+            await asyncio.sleep(_POLL_SECONDS)
+        await self._pause(sandbox, memory=sandbox.kept.asked.auto_pause_memory)
 
     # -- sleep
 
@@ -266,7 +281,7 @@ class Sandboxes:
 
         Raises `Refusal` if it is paused, or a cell runs.
         """
-        if sandbox.is_paused:
+        if sandbox.kept.is_paused:
             raise Refusal(409, "", "This sandbox is paused already.")
         if sandbox.is_busy:
             raise Refusal(503, "", _BUSY)
@@ -274,17 +289,18 @@ class Sandboxes:
 
     async def _pause(self, sandbox: Sandbox, *, memory: bool) -> None:
         self._stop_timer(sandbox)
-        sandbox.is_paused = True
+        async with sandbox.changing:
+            sandbox.kept.is_paused = True
+            await self._keep(sandbox)
         for each in sandbox.contexts.values():
             if memory:
                 await on_thread(_sleep, each.session)
             else:
                 await each.session.reset()
 
-    def resume(self, sandbox: Sandbox, seconds: float) -> None:
+    async def resume(self, sandbox: Sandbox, seconds: float) -> None:
         """Lets requests to a paused sandbox in again; the first one wakes it."""
-        sandbox.is_paused = False
-        self.end_in(sandbox, seconds)
+        await self.end_in(sandbox, seconds)
 
     # -- contexts
 
@@ -295,23 +311,27 @@ class Sandboxes:
                 raise Refusal(404, "", f"There is no context {name[:64]!r} in this sandbox.")
             return found
         runtime = runtime_of(language)
-        if runtime not in sandbox.defaults:
+        defaults = sandbox.kept.defaults
+        if runtime not in defaults:
             async with sandbox.changing:
-                if runtime not in sandbox.defaults:
-                    sandbox.defaults[runtime] = await self._new_context(sandbox, runtime)
-        return sandbox.defaults[runtime]
+                if runtime not in defaults:
+                    defaults[runtime] = (await self._new_context(sandbox, runtime)).name
+                    await self._keep(sandbox)
+        return sandbox.contexts[defaults[runtime]]
 
     async def new_context(self, sandbox: Sandbox, language: str | None) -> Context:
         """Makes a context; raises `Refusal` or `LimitReached`."""
         runtime = runtime_of(language)
         async with sandbox.changing:
-            return await self._new_context(sandbox, runtime)
+            made = await self._new_context(sandbox, runtime)
+            await self._keep(sandbox)
+            return made
 
     async def _new_context(self, sandbox: Sandbox, runtime: RuntimeType) -> Context:
         if sandbox.is_gone:
             raise Refusal(502, "", GONE.format(name=sandbox.name))
         service = await self.service()
-        owner, policy = sandbox.caller.owner, sandbox.policy
+        owner, policy = sandbox.kept.owner, sandbox.policy
         session = await service.create(runtime, owner=owner, policy=policy, pip=True)
         return sandbox.add(session, runtime)
 
@@ -321,9 +341,8 @@ class Sandboxes:
             words = "This context has the sandbox's files. Restart it, or kill the sandbox."
             raise Refusal(400, "", words)
         async with sandbox.changing:
-            sandbox.contexts.pop(context.name, None)
-            if sandbox.defaults.get(context.language) is context:
-                del sandbox.defaults[context.language]
+            sandbox.remove(context)
+            await self._keep(sandbox)
             await self._delete(sandbox, context, "This context was removed.")
 
 
@@ -355,3 +374,11 @@ def _check(asked: NewSandbox) -> None:
 def _sleep(session: AsyncSession) -> None:
     if session.sync.worker.sleep():
         session.sync.worker.wait_asleep()
+
+
+def _read(service: Service, name: str) -> Kept | None:
+    """Returns the facts that lie with a session; None if it is no sandbox of this API."""
+    with contextlib.suppress(SessionInUse, OSError, msgspec.DecodeError):
+        record = service.record(name) if is_id(name) else None
+        return None if record is None else msgspec.json.decode(record.facts, type=Kept)
+    return None

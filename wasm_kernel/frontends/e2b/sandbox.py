@@ -1,0 +1,133 @@
+"""`Sandbox`: a sandbox of E2B's clients: a session, its contexts, and `Kept`, its facts on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec import field as kept_field
+
+from wasm_kernel.frontends.e2b.messages import NewSandbox
+from wasm_kernel.frontends.http.callers import Caller
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.async_session import AsyncSession
+
+
+class Stoppable(Protocol):
+    """A cell or a command that runs in a sandbox, and can be interrupted."""
+
+    def stop(self) -> None:
+        """Interrupts it."""
+
+
+class Kept(Struct, tag="e2b", tag_field="door"):
+    """The facts of a sandbox that lie with its session: another server goes on with them.
+
+    Attributes:
+        credential: The name of the key of the client that made it.
+        owner: The name under which the limits count its sessions.
+        asked: What the client asked for as it made it.
+        token: The secret that requests to it carry.
+        created: When it was made, in seconds since 1970; `ends` is when its time is over.
+        contexts: The languages of its contexts by their names; the first has the sandbox's files.
+        defaults: The names of the contexts for cells that name a language only.
+    """
+
+    credential: str
+    owner: str
+    asked: NewSandbox
+    token: str = kept_field(default_factory=lambda: secrets.token_urlsafe(32))
+    created: float = kept_field(default_factory=time.time)
+    ends: float = 0.0
+    is_paused: bool = False
+    contexts: dict[str, RuntimeType] = {}
+    defaults: dict[RuntimeType, str] = {}
+
+    @property
+    def caller(self) -> Caller:
+        """The client that made it."""
+        return Caller("", self.credential, self.owner)
+
+
+@dataclass
+class Context:
+    """Variables for cells: a session of its own, with files of its own."""
+
+    name: str
+    language: RuntimeType
+    session: AsyncSession
+
+
+@dataclass(eq=False)
+class Sandbox:
+    """A sandbox of a client, on the server that its requests come to.
+
+    Attributes:
+        kept: Its facts, as they are on disk.
+        main: The session that has its files; its id is the sandbox's.
+        policy: The limits of its sessions, with its environment variables.
+        contexts: Its contexts by their names; the first is the main session's.
+        commands: Its running commands, by the numbers that `numbers` gives out.
+        changing: Held while its facts or its contexts change.
+    """
+
+    kept: Kept
+    main: AsyncSession
+    policy: ExecutionPolicy
+    contexts: dict[str, Context] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+    commands: dict[int, Stoppable] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return self.main.session_id
+
+    @property
+    def is_gone(self) -> bool:
+        """True if its session was deleted, by whatever."""
+        return bool(self.main.sync.worker.why_closed)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a cell of it runs or waits."""
+        return any(each.session.sync.worker.state == "busy" for each in self.contexts.values())
+
+    @property
+    def is_awake(self) -> bool:
+        """True if it has a worker here, so that no other server can have changed it."""
+        return any(each.session.sync.worker.state != "asleep" for each in self.contexts.values())
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until its time is over; infinite while it is paused."""
+        return math.inf if self.kept.is_paused else self.kept.ends - time.time()
+
+    def begin(self, command: Stoppable) -> int:
+        """Adds a running command; returns its number."""
+        number = next(self.numbers)
+        self.commands[number] = command
+        return number
+
+    def add(self, session: AsyncSession, language: RuntimeType) -> Context:
+        """Adds a context."""
+        made = Context(session.session_id, language, session)
+        self.contexts[made.name] = made
+        self.kept.contexts[made.name] = language
+        return made
+
+    def remove(self, context: Context) -> None:
+        """Removes a context."""
+        self.contexts.pop(context.name, None)
+        self.kept.contexts.pop(context.name, None)
+        if self.kept.defaults.get(context.language) == context.name:
+            del self.kept.defaults[context.language]
