@@ -11,6 +11,8 @@ from asyncio import Future
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from starlette.types import Message
@@ -141,14 +143,14 @@ def test_a_web_page_reaches_no_server_without_tokens(warm: None, tmp_path: Path)
             assert sandbox.call("POST", "/execute", {"code": "1"}, headers).status in (403, 421)
 
 
-def application() -> SandboxApi:
-    """The application without a service."""
+def application(root: Path) -> SandboxApi:
+    """The application with a service that has no more than a folder."""
 
-    async def never() -> AsyncService:
-        raise AssertionError
+    async def service() -> AsyncService:
+        return cast("AsyncService", SimpleNamespace(sync=SimpleNamespace(root=root)))
 
     address, clients = Address("127.0.0.1", 1), ClientLimits(None, Metrics())
-    return SandboxApi(never, ExecutionPolicy(), HostWork(), address, clients)
+    return SandboxApi(service, ExecutionPolicy(), HostWork(), address, clients)
 
 
 async def ask(app: SandboxApi, method: str, key: int, found: Counter[int]) -> None:
@@ -163,11 +165,11 @@ async def ask(app: SandboxApi, method: str, key: int, found: Counter[int]) -> No
     await app({**scope, "query_string": b"", "client": ("1", 1)}, Future, send)
 
 
-def test_without_tokens_another_key_makes_no_other_client() -> None:
+def test_without_tokens_another_key_makes_no_other_client(tmp_path: Path) -> None:
     found: Counter[int] = Counter()
 
     async def attack() -> None:
-        app = application()
+        app = application(tmp_path)
         for number in range(int(BURST) + 50):
             await ask(app, "GET", number, found)
 
@@ -176,12 +178,14 @@ def test_without_tokens_another_key_makes_no_other_client() -> None:
     assert found[429] > 0
 
 
-def test_a_client_holds_a_bounded_number_of_requests_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_holds_a_bounded_number_of_requests_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(app_module, "REQUESTS", 5)
     found: Counter[int] = Counter()
 
     async def attack() -> None:
-        app = application()
+        app = application(tmp_path)
         asked = [asyncio.ensure_future(ask(app, "POST", each, found)) for each in range(7)]
         await asyncio.sleep(0.1)
         assert found == {429: 2}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.aged import aged
 from tests.faces import PATIENCE, says, wait_for
 from tests.service.conftest import Starting, ends, worker_of
 from wasm_kernel.errors import (
@@ -148,6 +149,7 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     service = starting(limits=ServiceLimits(idle_seconds=1000, expire_seconds=3000))
     sandbox = service.create()
     says(sandbox, "x = 1")
+    aged(sandbox.workspace, hours=2)
     sandbox.worker.last_used -= 4000
     assert begun.wait(PATIENCE)
     other = service.create()
@@ -155,6 +157,7 @@ def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(
     other.worker.last_used -= 2000
     wait_for(lambda: other.worker.state == "asleep")
     may_end.set()
+    aged(other.workspace, hours=2)
     other.worker.last_used -= 2000
     wait_for(lambda: service.list() == [])
     with pytest.raises(SandboxClosed, match=r"deleted, as it had not been used for 3000 seconds"):

@@ -144,6 +144,9 @@ class SandboxApi:
             call.body = await _body(operation, lease, request)
             response = _response(operation, await operation.act(call))
             await response(request.scope, request.receive, send)
+        except SessionInUse:  # by another server, whose facts about the sandbox are newer
+            await self._sandboxes.leave(call.sandbox)
+            raise
         finally:
             lease.end()
             self._open[client] -= 1

@@ -292,11 +292,16 @@ class Sandboxes:
         async with sandbox.changing:
             sandbox.kept.is_paused = True
             await self._keep(sandbox)
-        for each in sandbox.contexts.values():
-            if memory:
-                await on_thread(_sleep, each.session)
-            else:
+        if memory:
+            await self.leave(sandbox)
+        else:
+            for each in sandbox.contexts.values():
                 await each.session.reset()
+
+    async def leave(self, sandbox: Sandbox) -> None:
+        """Puts the sessions of a sandbox to sleep, so that another server can wake them."""
+        for each in sandbox.contexts.values():
+            await on_thread(_sleep, each.session)
 
     async def resume(self, sandbox: Sandbox, seconds: float) -> None:
         """Lets requests to a paused sandbox in again; the first one wakes it."""

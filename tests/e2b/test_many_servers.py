@@ -1,0 +1,115 @@
+"""Sandboxes on a folder that several servers share, one after the other or at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.e2b.conftest import ANN, BOB, COMMAND, TOKENS, Api, SandboxOf
+from tests.faces import wait_for
+from tests.mcp.clients import HttpServer, server_environment, serving
+
+
+@contextlib.contextmanager
+def server(folder: Path, *options: str) -> Iterator[HttpServer]:
+    """A server on a folder; it leaves its sandboxes there."""
+    tokens = folder / "tokens.toml"
+    tokens.write_text(TOKENS)
+    kept = ("--keep", "--workspace", str(folder / "sessions"), "--token-file", str(tokens))
+    with serving(server_environment(folder), *kept, *options, begin=COMMAND) as running:
+        yield running
+
+
+def client(server: HttpServer, key: str = ANN) -> Api:
+    """A client of a server."""
+    return Api(server.url, {"X-API-Key": key})
+
+
+def at(server: HttpServer, sandbox: SandboxOf) -> SandboxOf:
+    """The same sandbox, by another server."""
+    return SandboxOf(client(server), sandbox.name, sandbox.headers["X-Access-Token"])
+
+
+def ids(answer: Api) -> set[str]:
+    """The ids of a client's sandboxes."""
+    return {each["sandboxID"] for each in answer.call("GET", "/v2/sandboxes").json}
+
+
+def test_a_sandbox_outlives_its_server(warm: None, tmp_path: Path) -> None:
+    with server(tmp_path) as first:
+        sandbox = client(first).made(metadata={"user": "ann"}, envVars={"COLOUR": "red"})
+        sandbox.run("x = 41")
+        sandbox.upload("a.txt", b"from outside")
+        own = sandbox.call("POST", "/contexts", {}).json["id"]
+        sandbox.run("x = 'other'", context_id=own)
+        sandbox.run("let y = 6", language="javascript")
+        asleep = client(first).made()
+        asleep.run("z = 1")
+        assert asleep.owner.call("POST", f"{asleep.path}/pause", {}).status == 204
+        gone = client(first).made()
+        gone.owner.call("DELETE", gone.path)
+    with server(tmp_path) as second:
+        ann, bob = client(second), client(second, BOB)
+        assert ids(ann) == {sandbox.name, asleep.name}
+        assert ids(bob) == set()
+        assert bob.call("GET", sandbox.path).status == 404
+        assert at(second, gone).call("GET", "/health").status == 502
+        found = ann.call("GET", sandbox.path).json
+        assert (found["metadata"], found["state"]) == ({"user": "ann"}, "running")
+        again = at(second, sandbox)
+        assert again.value("import os; x + 1, os.environ['COLOUR']") == "(42, 'red')"
+        assert again.value("open('a.txt').read()") == "from outside"
+        assert again.value("x", context_id=own) == "other"
+        assert again.value("y * 7", language="javascript") == "42"
+        assert ann.call("GET", asleep.path).json["state"] == "paused"
+        assert at(second, asleep).call("GET", "/health").status == 502
+        assert ann.call("POST", f"{asleep.path}/connect", {}).status == 201
+        assert at(second, asleep).value("z") == "1"
+        stranger = SandboxOf(ann, sandbox.name, "x" * 43)
+        assert stranger.call("POST", "/execute", {"code": "1"}).status == 401
+
+
+def test_time_goes_on_without_a_server(warm: None, tmp_path: Path) -> None:
+    with server(tmp_path) as first:
+        ends = client(first).made(timeout=1)
+        pauses = client(first).made(timeout=1, autoPause=True)
+        pauses.run("x = 1")
+        lives = client(first).made(timeout=600)
+    time.sleep(1.1)
+    with server(tmp_path) as second:
+        ann = client(second)
+        assert ids(ann) <= {pauses.name, lives.name}
+        assert ann.call("GET", ends.path).status in (404, 502)
+        assert ann.call("GET", pauses.path).json["state"] == "paused"
+        assert ann.call("GET", lives.path).json["state"] == "running"
+
+
+def test_one_server_at_a_time_has_a_sandbox_awake(warm: None, tmp_path: Path) -> None:
+    with server(tmp_path) as first, server(tmp_path, "--idle-seconds", "1") as second:
+        sandbox = client(second).made()
+        sandbox.run("x = 1")
+        elsewhere = at(first, sandbox)
+        refused = elsewhere.call("POST", "/execute", {"code": "x"})
+        assert refused.status == 503
+        assert "Another server has this session awake" in refused.words
+        wait_for(lambda: elsewhere.call("POST", "/execute", {"code": "x = x + 1"}).status == 200)
+        assert elsewhere.value("x") == "2"
+        assert sandbox.call("POST", "/execute", {"code": "x"}).status == 503
+        made = elsewhere.call("POST", "/contexts", {}).json["id"]
+        assert elsewhere.value("1", context_id=made) == "1"
+        paused = elsewhere.owner.call("POST", f"{sandbox.path}/pause", {})
+        assert paused.status == 204, paused.words
+        assert sandbox.owner.call("GET", sandbox.path).json["state"] == "paused"
+        assert sandbox.owner.call("POST", f"{sandbox.path}/connect", {}).status == 201
+        assert sandbox.value("x") == "2"
+        assert made in [each["id"] for each in sandbox.call("GET", "/contexts").json]
+
+
+def test_a_killed_server_loses_nothing_that_was_kept(warm: None, tmp_path: Path) -> None:
+    with server(tmp_path) as second, server(tmp_path) as first:
+        sandbox = client(first).made()
+        sandbox.run("x = 1")
+        first.process.kill()
+        assert at(second, sandbox).value("x + 1") == "2"
