@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.e2b.conftest import ANN, BOB, COMMAND, TOKENS, Api, SandboxOf
 from tests.faces import wait_for
-from tests.mcp.clients import HttpServer, server_environment, serving
+from tests.mcp.clients import Agents, HttpServer, server_environment, serving
 
 
 @contextlib.contextmanager
@@ -113,3 +114,17 @@ def test_a_killed_server_loses_nothing_that_was_kept(warm: None, tmp_path: Path)
         sandbox.run("x = 1")
         first.process.kill()
         assert at(second, sandbox).value("x + 1") == "2"
+
+
+def test_an_agents_handle_leads_to_its_session_on_any_server(warm: None, tmp_path: Path) -> None:
+    with server(tmp_path) as first, ExitStack() as ending:
+        agent = Agents({}, ending).http(first.url, ANN)
+        handle = agent.call("create_session").handle
+        agent.says("x = 41", session=handle)
+    with server(tmp_path) as second, ExitStack() as ending:
+        ann, bob = (Agents({}, ending).http(second.url, key) for key in (ANN, BOB))
+        assert "There is no session" in bob.call("execute_code", code="x", session=handle).text
+        assert ann.says("x + 1", session=handle) == "42"
+        sandbox = client(second).made()  # of the other door
+        refused = ann.call("execute_code", code="1", session=sandbox.name)
+        assert "There is no session" in refused.text

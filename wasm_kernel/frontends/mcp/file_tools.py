@@ -113,7 +113,7 @@ class FileTools:
         if self._mounts.holds(name):
             paths = await self._sessions.host.work(self._caller(), partial(self._mounts.list, name))
             return [text_block(_listing(paths) or _NO_FILE)]
-        found = self._sessions.existing(self._caller(), session, guest_of(language))
+        found = await self._sessions.existing(self._caller(), session, guest_of(language))
         paths = await found.work(partial(_paths, found, None if name in _ALL else name))
         if not paths:
             which = "No files yet" if name in _ALL else "There is no such file"
@@ -133,7 +133,7 @@ class FileTools:
         if self._mounts.holds(name):
             data = await self._content(None, name)
             return _shown(name, data, offset, encoding, self._characters)
-        found = self._sessions.existing(self._caller(), session, guest_of(language))
+        found = await self._sessions.existing(self._caller(), session, guest_of(language))
         with _missing_there(found, name):
             data = await self._content(found, name)
         if (mime_type := mime_type_of(name)) in IMAGES and encoding == "utf-8":
@@ -177,7 +177,7 @@ class FileTools:
     ) -> Blocks:
         """Delete a file or a folder in /app. undo does not bring it back."""
         name = self._writable(path)
-        found = self._sessions.existing(self._caller(), session, guest_of(language))
+        found = await self._sessions.existing(self._caller(), session, guest_of(language))
         with _missing_there(found, name):
             await found.work(partial(found.sandbox.files.delete, name, recursive=recursive))
         return said(found, f"Deleted /app/{name} in {found.name}.")
@@ -233,7 +233,7 @@ class FileTools:
         if scheme != SCHEME or not path:
             raise ResourceNotFoundError(f"Files are {TEMPLATE.uri_template}, not {uri[:200]!r}.")
         try:
-            found = self._sessions.existing(self._caller(), handle)
+            found = await self._sessions.existing(self._caller(), handle)
             data = await self._content(found, path, RESOURCE_BYTES)
         except FileNotFoundError:
             raise ResourceNotFoundError(f"There is no file {path[:200]!r}.") from None

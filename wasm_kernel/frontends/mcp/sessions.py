@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.frontends.http.callers import Caller
 from wasm_kernel.frontends.http.host_work import HostWork
 from wasm_kernel.frontends.http.session_files import write_file
@@ -29,6 +29,7 @@ from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, Seen
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.service.async_session import AsyncSession, on_thread
 from wasm_kernel.service.service import AsyncService, Service
+from wasm_kernel.sessions.ids import is_id
 
 T = TypeVar("T")
 LEFT_SECONDS = 3600.0
@@ -217,6 +218,7 @@ class AgentSessions:
         caller's, or of another language, or if the caller has no scope and has called before; and
         `LimitReached`.
         """
+        await self._reopen(caller, handle)
         found = self.known(caller, handle, language)
         if found is None:
             begun = self._automatic_one(caller, language or RuntimeType.PYTHON.value)
@@ -225,10 +227,11 @@ class AgentSessions:
         found.used = time.time()
         return found
 
-    def existing(
+    async def existing(
         self, caller: Caller, handle: str | None, language: str | None = None
     ) -> AgentSession:
         """Returns the existing session of a call, as `of`; otherwise raises `NoSuchSession`."""
+        await self._reopen(caller, handle)
         found = self.known(caller, handle, language)
         if found is None:
             if not caller.scope:
@@ -262,6 +265,22 @@ class AgentSessions:
             raise NoSuchSession(_OTHER_LANGUAGE.format(there=found.language, asked=language))
         found.is_left = False
         return found
+
+    async def _reopen(self, caller: Caller, handle: str | None) -> None:
+        """Opens the caller's session with a handle if another server, or an earlier one, made it.
+
+        Sessions with facts belong to another door.
+        """
+        if not handle or handle in self._sessions or not is_id(handle):
+            return
+        service = await self.service()
+        with contextlib.suppress(FileNotFoundError, SessionInUse):  # the handle stays unknown
+            record = await on_thread(service.sync.record, handle)
+            if record is None or record.facts or record.owner != caller.owner:
+                return
+            opened = await service.get(handle, owner=record.owner, policy=self.policy, pip=True)
+            found = AgentSession(caller, record.language, opened, self.host, is_automatic=False)
+            self._sessions.setdefault(handle, found)
 
     def _why_unknown(self, handle: str) -> str:
         why = self._opening.result().why_gone(handle) if self._opening.done() else ""
@@ -339,14 +358,14 @@ class AgentSessions:
 
     # -- all of them
 
-    def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
+    async def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
         """Returns the sessions that a caller may see: those of the same scope.
 
         A caller without a scope only sees the session of its handle. Raises `NoSuchSession` if that
         is missing or not the caller's.
         """
         if not caller.scope:
-            return [self.existing(caller, handle)]
+            return [await self.existing(caller, handle)]
         return [
             each
             for each in self.all()

@@ -175,7 +175,7 @@ class CellTools:
 
     async def cancel_execution(self, session: Handle = None) -> Blocks:
         """Interrupt the running cell. Variables stay."""
-        found = self._sessions.existing(self._caller(), session)
+        found = await self._sessions.existing(self._caller(), session)
         is_interrupted = await found.sandbox.interrupt()
         what = "The cell was interrupted in" if is_interrupted else "No cell was running in"
         return said(found, f"{what} {found.name}.")
@@ -190,7 +190,7 @@ class CellTools:
 
     async def list_sessions(self, session: Handle = None) -> Blocks:
         """List your sessions."""
-        found = self._sessions.listed(self._caller(), session)
+        found = await self._sessions.listed(self._caller(), session)
         return [text_block(listing(found) if found else "You have no session yet.")]
 
     async def list_active_sessions(self) -> Blocks:
@@ -212,13 +212,13 @@ class CellTools:
 
     async def destroy_session(self, language: Language = None, session: Handle = None) -> Blocks:
         """Delete a session with its variables and files, for good."""
-        found = self._sessions.existing(self._caller(), session, guest_of(language))
+        found = await self._sessions.existing(self._caller(), session, guest_of(language))
         await self._sessions.destroy(found)
         return said(found, f"Gone, with its variables and files: {found.name}.")
 
     async def get_workspace_info(self, language: Language = None, session: Handle = None) -> Blocks:
         """Show variables, files, packages, history, and limits, also while a cell runs."""
-        found = self._sessions.existing(self._caller(), session, guest_of(language))
+        found = await self._sessions.existing(self._caller(), session, guest_of(language))
         info = await workspace_info(found, (await self._sessions.service()).sync)
         return said(found, cut(info, TEXT_CHARACTERS, ""))
 
