@@ -38,9 +38,9 @@ def free_place() -> str:
 @contextlib.contextmanager
 def machine(place: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server with its workers, which can be killed together as by a loss of power."""
-    options = ("--keep", "--workspace", str(folder / "sessions"))
-    options += ("--token-file", str(folder / "tokens.toml"), "--owner-sessions", "100")
-    options += ("--memory", "64G")  # one server may have to carry all sandboxes
+    options = ["--keep", "--workspace", str(folder / "sessions")]
+    options += ["--token-file", str(folder / "tokens.toml"), "--owner-sessions", "100"]
+    options += ["--memory", "64G"]  # one server may have to carry all sandboxes
     command = [sys.executable, *COMMAND, place, *options]
     with subprocess.Popen(
         command, env=server_environment(folder), stderr=subprocess.DEVNULL, start_new_session=True

@@ -58,6 +58,7 @@ class Expiry:
         self._rule = Rule(seconds, self._last_use, begins=self._close)
         self._why = _EXPIRED.format(seconds=seconds)
         self._scanned = -math.inf
+        self._due: dict[str, float] = {}  # of sessions of other services: none is read before
 
     def look(self) -> None:
         """Deletes the sessions that have expired by now."""
@@ -70,11 +71,17 @@ class Expiry:
             deleter = Deleter(self._root, top)
             if time.monotonic() > self._scanned + _SCAN_SECONDS:
                 deleter.finish_earlier()
-                found = filter(ids.is_id, top.names())
-                names += [name for name in found if self._registry.find(name) is None]
+                names += self._others(top)
                 self._scanned = time.monotonic()
             for name in names:
                 in_peace(self._delete, name, deleter)
+
+    def _others(self, top: Folder) -> list[str]:
+        """Returns the sessions of other services that may be due by now."""
+        there, now = {name for name in top.names() if ids.is_id(name)}, time.time()
+        self._due = {name: due for name, due in self._due.items() if name in there}
+        unknown = (name for name in there if self._registry.find(name) is None)
+        return [name for name in unknown if self._due.get(name, 0.0) < now]
 
     def _delete(self, name: str, deleter: Deleter) -> None:
         try:
@@ -93,7 +100,10 @@ class Expiry:
     def _last_use(self, name: str, workspace: Folder) -> float | None:
         """Returns when a session had its last call; None if it is awake, or is no service's."""
         if (entry := self._registry.find(name)) is None:
-            return last_cell(name, workspace) if self._records.read(name) else None
+            used = last_cell(name, workspace) if self._records.read(name) else None
+            if used is not None:
+                self._due[name] = used + (self._rule.seconds or 0.0)
+            return used
         worker = entry.sandbox.worker
         if worker.state != "asleep":
             return None
