@@ -188,7 +188,7 @@ def test_memory_that_an_earlier_cell_has_filled_is_named(victim_of: Making) -> N
     count = int(small.says(code))
     error = small.run("y = bytes(2 * 10**7)").error
     assert error is not None and error.ename == "MemoryError"
-    assert f"z ({count * 10**7 >> 20} MiB)" in error.evalue
+    assert f"z ({round(count * 10**7 / 2**20)} MiB)" in error.evalue
     assert int(small.says("print(len(z)); del z; y = bytes(2 * 10**7)")) == count
 
 

@@ -65,6 +65,7 @@ def prepare_guest(shell: GuestShell) -> None:
     """Changes packages and modules of notebooks so that they work in a guest."""
     stdlib_patches.install()
     tracebacks.find_classes_of_cells()
+    tracebacks.read_grammar_once()
     _extend_path()
     package_hooks.install()
     stand_in_for_ipykernel(type(shell), comms.GuestComm, comms.GuestCommManager)

@@ -338,6 +338,26 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
 )
 
 
+def read_grammar_once() -> None:
+    """Lets a lexer that adds nothing to its parent's grammar use what the parent has read of it.
+
+    The module that shows the lines of a traceback makes such a lexer for each frame.
+    """
+    from pygments.lexer import RegexLexerMeta
+    from pygments.lexers.python import PythonLexer
+
+    read = RegexLexerMeta.process_tokendef
+
+    def read_once(lexer: Any, name: str, tokendefs: Any = None) -> Any:
+        parent = vars(lexer.__base__)
+        if "tokens" not in vars(lexer) and "_tokens" in parent and len(lexer.__bases__) == 1:
+            return parent["_tokens"]
+        return read(lexer, name, tokendefs)
+
+    RegexLexerMeta.process_tokendef = read_once
+    PythonLexer()
+
+
 def find_classes_of_cells() -> None:
     """Lets `inspect.getsource` and `C??` find a class that a cell defined.
 
