@@ -67,6 +67,26 @@ def test_index_labels_and_types_come_back(sandbox: BaseSandbox, frame: str) -> N
     assert said(sandbox, code) == "True"
 
 
+def test_row_groups_are_encoded_in_turn(sandbox: BaseSandbox) -> None:
+    code = """
+import wasm_kernel_agent.codecs.parquet as codec
+rows, codec._ROWS = codec._ROWS, 2  # encoded at once
+df = pd.read_parquet("types.parquet")
+df.to_parquet("turns.parquet", row_group_size=1)
+codec._ROWS = rows
+pd.testing.assert_frame_equal(pd.read_parquet("turns.parquet"), df)
+print(len(ParquetFile(open("turns.parquet", "rb"))._groups))
+"""
+    code = f"from wasm_kernel_agent.codecs.parquet_file import ParquetFile\n{code}"
+    assert said(sandbox, code) == "4"
+
+
+def test_what_can_not_be_written_leaves_no_file(sandbox: BaseSandbox) -> None:
+    code = "import os\npd.DataFrame({'a': ['\\ud800']}).to_parquet('broken.parquet')"
+    assert "can't be written" in said(sandbox, code)
+    assert said(sandbox, "print(os.path.exists('broken.parquet'))") == "False"
+
+
 def test_texts_of_any_characters_come_back(sandbox: BaseSandbox) -> None:
     code = "df = pd.DataFrame({'a': ['with \\0', None, 'é', ''], 'b': ['ö', 'x', 'ö', None]})\n"
     code += "print(pd.read_parquet(io.BytesIO(df.to_parquet())).equals(df))"

@@ -13,15 +13,19 @@ from wasm_kernel_agent.codecs.arrow_writer import Out
 
 
 def taken(array: Out, field: Field, rows: Any) -> Out:
-    """Returns the rows of an array that have these places, in their order."""
+    """Returns the rows of an array that have these places, in their order.
+
+    A slice of consecutive places is copied at once, or not at all.
+    """
     kind = field.type
+    count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
     if kind.name == "null":
-        return Out(len(rows), len(rows), [])
+        return Out(count, count, [])
     valid, *buffers = array.buffers
     nulls = 0
     if len(valid):
         valid, nulls = _some_bits(valid, rows)
-    made = replace(array, length=len(rows), nulls=nulls, buffers=[valid])
+    made = replace(array, length=count, nulls=nulls, buffers=[valid])
     if field.dictionary is not None:
         made.buffers.append(buffers[0][rows])
     elif kind.name == "struct":
@@ -35,7 +39,7 @@ def taken(array: Out, field: Field, rows: Any) -> Out:
         if kind.name == "list":
             made.children = (taken(array.children[0], field.children[0], items),)
         else:
-            made.buffers.append(numpy.frombuffer(buffers[1], numpy.uint8)[items].tobytes())
+            made.buffers.append(numpy.frombuffer(buffers[1], numpy.uint8)[items])
     else:
         made.buffers.append(numpy.frombuffer(buffers[0], numpy_type(kind))[rows])
     return made
@@ -44,11 +48,14 @@ def taken(array: Out, field: Field, rows: Any) -> Out:
 def _some_bits(bits: Any, rows: Any) -> tuple[Any, int]:
     """Returns bits at some places, and how many of them are 0."""
     chosen = numpy.unpackbits(bits, bitorder="little")[rows]
-    return numpy.packbits(chosen, bitorder="little"), int(len(rows) - chosen.sum())
+    return numpy.packbits(chosen, bitorder="little"), int(len(chosen) - chosen.sum())
 
 
 def _items(offsets: Any, rows: Any) -> tuple[Any, Any]:
     """Returns the offsets of some lists, and the places of their items."""
+    if isinstance(rows, slice):
+        some = offsets[rows.start : rows.stop + 1]
+        return some - some[0], slice(int(some[0]), int(some[-1]))
     starts = offsets[rows].astype(numpy.int64)
     lengths = offsets[rows + 1] - starts
     ends = numpy.zeros(len(rows) + 1, numpy.int64)

@@ -11,10 +11,11 @@ import pandas
 from pandas.api.extensions import no_default
 
 from wasm_kernel_agent.codecs import frames
+from wasm_kernel_agent.codecs.arrow_rows import taken
 from wasm_kernel_agent.codecs.arrow_schema import Schema
 from wasm_kernel_agent.codecs.arrow_writer import Out, stream_of
 from wasm_kernel_agent.codecs.calls import CodecError, call
-from wasm_kernel_agent.codecs.parquet_file import with_pairs
+from wasm_kernel_agent.codecs.parquet_file import joined
 from wasm_kernel_agent.codecs.parquet_folders import parts, sources
 from wasm_kernel_agent.codecs.parquet_table import Table, conditions
 
@@ -79,6 +80,8 @@ class Engine:
         _check(storage_options or filesystem, None, options.keys() - _KEPT_OPTIONS)
         if version != _VERSION:
             raise ValueError(f"only version {_VERSION} of Parquet can be written")
+        if row_group_size < 1:
+            raise ValueError("row_group_size must be 1 or more")
         kind = _COMPRESSIONS.get(str(compression).lower())
         if kind is None:
             raise ValueError(f"compression must be one of {', '.join(_COMPRESSIONS)}, or None")
@@ -92,7 +95,7 @@ class Engine:
         for part in parts(df, by, schema, arrays):
             folder = Path(path).expanduser() / part.folder
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / part.file).open("wb") as file:
+            with _writing(folder / part.file) as file:
                 for piece in _file(part.schema, part.arrays, part.rows, kind, row_group_size):
                     file.write(piece)
 
@@ -113,13 +116,22 @@ def _check(file_options: Any, to_pandas: Any, others: Any) -> None:
 
 def _file(
     schema: Schema, arrays: Sequence[Out], rows: int, compression: int, group_rows: int
-) -> list[bytes]:
-    """Returns the pieces of a file."""
+) -> Iterator[Any]:
+    """Yields the pieces of a file, whose row groups are encoded in turn."""
+    step = group_rows * max(1, _ROWS // group_rows)
+    places = [slice(at, min(at + step, rows)) for at in range(0, rows, step)] or [slice(0, 0)]
+
+    def files() -> Iterator[Any]:
+        for place in places:
+            fields = zip(arrays, schema.fields, strict=True)
+            some = [taken(each, field, place) for each, field in fields]
+            stream = stream_of(schema, some, place.stop - place.start)
+            yield call(_CODEC, "write", stream, compression, group_rows)[0]
+
     try:
-        data, _ = call(_CODEC, "write", stream_of(schema, arrays, rows), compression, group_rows)
+        yield from joined(files(), schema.metadata)
     except CodecError as problem:
         raise ValueError(f"Parquet can't be written: {problem}") from None
-    return with_pairs(data, schema.metadata)
 
 
 @contextmanager
@@ -127,5 +139,10 @@ def _writing(path: Any) -> Iterator[Any]:
     if hasattr(path, "write"):
         yield path
     else:
-        with Path(path).expanduser().open("wb") as file:
-            yield file
+        place = Path(path).expanduser()
+        with place.open("wb") as file:
+            try:
+                yield file
+            except BaseException:
+                place.unlink(missing_ok=True)
+                raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -40,13 +40,13 @@ _ARROW_SCHEMA = b"ARROW:schema"
 # metadata.
 _SCHEMA, _ROWS, _GROUPS, _PAIRS = 2, 3, 4, 5
 _NAME, _CHILDREN, _CONVERTED = 4, 5, 6
-_COLUMNS, _GROUP_ROWS, _GROUP_OFFSET = 1, 3, 5
+_COLUMNS, _GROUP_ROWS, _GROUP_OFFSET, _GROUP_NUMBER = 1, 3, 5, 7
 _CHUNK_FILE, _CHUNK_OFFSET, _CHUNK = 1, 2, 3
-_INDEXES = (4, 5, 6, 7)  # places of indexes, which a smaller file does not have
+_INDEXES = (4, 5, 6, 7)  # places and lengths of indexes, which a smaller file does not have
+_INDEX_PLACES = (4, 6)
 _ENCODINGS, _UNPACKED, _SIZE, _DATA, _DICTIONARY, _PAGES = 2, 6, 7, 9, 11, 13
-_PLACES = (10, 11, 14, 15)  # of index pages, the dictionary, and the Bloom filter with its length
-
-
+_INDEX_PAGE, _BLOOM = 10, 14
+_PLACES = (_INDEX_PAGE, _DICTIONARY, _BLOOM, 15)  # and the length of the Bloom filter
 _IN_DICTIONARY, _LEVELS = (2, 8), (3, 4)  # encodings of values, and of their nesting
 _DICTIONARY_PAGE = 2
 _TOGETHER = 8 * 1024 * 1024  # bytes of values of row groups that are decoded together
@@ -292,11 +292,22 @@ def _as_dictionary(field: Field) -> Field:
     return replace(field, dictionary=numbers, metadata={**field.metadata, SPELLED_OUT: ""})
 
 
-def with_pairs(data: Any, pairs: Mapping[str, str]) -> list[bytes]:
-    """Returns the pieces of a Parquet file with further pairs in its footer."""
-    length = int.from_bytes(data[-_TAIL:-4], "little")
-    begin = len(data) - _TAIL - length
-    footer, _ = thrift.read(bytes(data[begin : begin + length]))
+def joined(files: Iterable[Any], pairs: Mapping[str, str]) -> Iterator[Any]:
+    """Yields the pieces of a file that has the row groups of some files, and further pairs."""
+    yield MAGIC
+    at = len(MAGIC)
+    groups: list[Struct] = []
+    footer: Struct = {}
+    for data in files:
+        length = int.from_bytes(data[-_TAIL:-4], "little")
+        begin = len(data) - _TAIL - length
+        found, _ = thrift.read(bytes(data[begin : begin + length]))
+        footer = footer or found
+        for group in found[_GROUPS].value[1]:
+            _move(group, at - len(MAGIC), len(groups))
+            groups.append(group)
+        yield data[len(MAGIC) : begin]
+        at += begin - len(MAGIC)
     held = footer[_PAIRS].value[1] if _PAIRS in footer else []
     held = [each for each in held if each[1].value.decode() not in pairs]
     made = [
@@ -304,5 +315,22 @@ def with_pairs(data: Any, pairs: Mapping[str, str]) -> list[bytes]:
         for key, value in pairs.items()
     ]
     footer[_PAIRS] = Value(LIST, (STRUCT, [*held, *made]))
+    footer[_GROUPS] = Value(LIST, (STRUCT, groups))
+    footer[_ROWS] = Value(I64, sum(each[_GROUP_ROWS].value for each in groups))
     end = thrift.write(footer)
-    return [data[:begin], end + struct.pack("<I", len(end)) + MAGIC]
+    yield end + struct.pack("<I", len(end)) + MAGIC
+
+
+def _move(group: Struct, by: int, number: int) -> None:
+    """Notes that a row group begins so many bytes later, and is the one of this number."""
+    for chunk in group[_COLUMNS].value[1]:
+        about = chunk[_CHUNK].value
+        places = [chunk.get(n) for n in (_CHUNK_OFFSET, *_INDEX_PLACES)]
+        places += [about.get(n) for n in (_DATA, _INDEX_PAGE, _DICTIONARY, _BLOOM)]
+        for place in places:
+            if place is not None and place.value:  # 0 stands for none
+                place.value += by
+    if _GROUP_OFFSET in group:
+        group[_GROUP_OFFSET].value += by
+    if _GROUP_NUMBER in group:
+        group[_GROUP_NUMBER].value = number
