@@ -1,4 +1,4 @@
-"""Codecs in the life of a session: interrupts, forks, and states in new processes."""
+"""Codecs in the life of a session: interrupts, undo, forks, and states in new processes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ df = pd.DataFrame({"n": range(1000), "t": ["a", "b"] * 500})
 df.to_parquet("t.parquet"); df.to_feather("t.feather")
 back = pd.read_parquet("t.parquet")
 picture = Image.open("baseline.jpg")  # its pixels are not decoded yet
-large = np.random.default_rng(1).integers(0, 255, (6000, 8000, 3), "u1")
 """
 USE = """
 picture.convert("L")
 print(back.equals(df), pd.read_feather("t.feather").equals(df), picture.size)
 """
 WORKS = "True True (32, 24)"
+LARGE = 'large = np.random.default_rng(1).integers(0, 255, (2500, 4000, 3), "u1")'
 
 
 @pytest.fixture
@@ -62,15 +62,24 @@ def test_a_state_comes_back_in_a_new_process(sandbox: Sandbox, tmp_path: Path) -
         assert said(again, USE) == WORKS
 
 
+def test_undo_takes_back_tables_and_with_files_pictures(sandbox: Sandbox) -> None:
+    assert said(sandbox, "df['n'] = 0; df.to_parquet('t.parquet'); picture.save('new.jpg')") == ""
+    assert "df['n'] = 0" in said(sandbox, "%undo --files")
+    assert said(sandbox, USE) == WORKS
+    assert said(sandbox, "print(pd.read_parquet('t.parquet').equals(df))") == "True"
+    assert "No such file" in said(sandbox, "Image.open('new.jpg')")
+
+
 def begun(sandbox: Sandbox, code: str) -> Future[SandboxResult]:
     """Begins a cell that has a codec work; returns its future once the codec is about to begin."""
-    sandbox.execute("import os; os.path.exists('begun') and os.remove('begun')")
+    sandbox.execute(f"import os; os.path.exists('begun') and os.remove('begun')\n{LARGE}")
     place = Path(sandbox.execute("1").workspace_path, "begun")
     future = sandbox.submit(f"open('begun', 'w').close()\n{code}")
     while not place.exists():
         assert not future.done(), future.result()
         time.sleep(0.01)
-    time.sleep(0.5)
+    time.sleep(0.3)
+    assert not future.done()
     return future
 
 
