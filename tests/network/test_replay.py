@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import nbformat
 import pytest
 
 from tests.faces import wait_for
+from tests.guests.javascript.conftest import value
 from tests.network.servers import Server, serving
 from tests.network.test_attacks import Events, exchange, get, network, run
 from tests.network.test_clients import shown
@@ -105,12 +107,10 @@ def test_other_requests_are_refused_in_words(workspace: Path, server: Server) ->
     assert server.connections == 1
 
 
-def test_a_later_cell_gets_the_answer_that_was_its_own(workspace: Path, server: Server) -> None:
-    """As after a resumption, or in a fork: earlier cells do not run again."""
+def test_a_fork_gets_the_answers_of_its_later_cells(workspace: Path, server: Server) -> None:
     cell = "import requests; print(requests.get(H + '/count').text)"
     with create_sandbox(workspace=workspace, policy=policy_for(server, "record")) as made:
         recorded = outputs(made, server, [cell] * 3)
-        made.execute("1", silent=True)
     assert recorded == ["1", "2", "3"]
     policy = policy_for(server, "replay")
     with create_sandbox(workspace=workspace, policy=policy) as made:
@@ -118,7 +118,17 @@ def test_a_later_cell_gets_the_answer_that_was_its_own(workspace: Path, server: 
         [fork] = made.fork(1)
         with fork:
             assert outputs(fork, server, [cell] * 2) == recorded[1:]
-        assert outputs(made, server, [cell] * 2) == recorded[1:]
+        assert outputs(made, server, [cell] * 2) == recorded[:2]
+
+
+def test_javascript_replays_what_it_recorded(server: Server, tmp_path: Path) -> None:
+    code = f"await (await fetch('{server.url}/count', {{method: 'GET'}})).text()"
+    told = []
+    for mode in ("record", "replay"):
+        with create_sandbox("javascript", tmp_path, policy_for(server, mode)) as made:
+            told += [value(made, code), value(made, code)]
+    assert told == ["'1'", "'2'"] * 2
+    assert len(server.seen) == 2
 
 
 def test_an_archive_has_what_was_recorded(server: Server, tmp_path: Path) -> None:
@@ -301,6 +311,31 @@ def test_a_recorded_notebook_runs_twice_without_a_network(
         files.append((tmp_path / name / "six.ipynb").read_bytes())
     assert files[0] == files[1] == (tmp_path / "first" / "six.ipynb").read_bytes()
     assert b"'http" not in b"".join(each.read_bytes() for each in kept.rglob("*") if each.is_file())
+
+
+def test_a_resumed_notebook_gets_the_answers_of_its_later_cells(
+    server: Server, tmp_path: Path, warm: None
+) -> None:
+    ask = f"import urllib.request as u; print(u.urlopen({server.url!r} + '/count').read())"
+    cells = [ask, ask, f"assert __import__('os').path.exists('/data/ready'); {ask}", ask]
+    file, data = tmp_path / "three.ipynb", tmp_path / "data"
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+    nbformat.write(made, file)
+    data.mkdir()
+    ready = data / "ready"
+    options: Any = {"mounts": [f"{data}:/data"], "folder": "none", "network": [server.url]}
+    ready.touch()
+    run_notebooks([file], tmp_path / "first", record=tmp_path / "kept", **options)
+    ready.unlink()
+    options |= {"replay": tmp_path / "kept"}
+    [outcome] = run_notebooks([file], tmp_path / "again", **options)
+    assert outcome.verdict == "error"
+    ready.touch()
+    [outcome] = run_notebooks([file], tmp_path / "again", resume=True, **options)
+    assert (outcome.ok, outcome.kept) == (True, 2)
+    written = (tmp_path / "again" / "three.ipynb").read_text()
+    assert re.findall(r"b'(\d)'", written) == ["1", "2", "3", "4"]
+    assert len(server.seen) == 4
 
 
 def test_a_submission_is_graded_with_recorded_answers(

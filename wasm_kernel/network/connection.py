@@ -176,7 +176,7 @@ class Connection:
         if self._reader.waits_for_go:
             await self._put(h11.InformationalResponse(status_code=100, headers=[]))
         url = f"{self._scheme}://{self._host}:{self._port}{head.target}"
-        exchange = _Exchange(head, rule, url, self._exchanges.cell())
+        exchange = _Exchange(head, rule, url, self._exchanges.cells()[0])
         exchange.task = asyncio.create_task(self._run(exchange))
         self._exchange = exchange
 
@@ -214,7 +214,7 @@ class Connection:
         if self._upstream is None:
             async for _ in self._content(exchange):
                 pass
-            return await self._exchanges.answer(exchange.digest, exchange.cell)
+            return await self._exchanges.answer(exchange.digest)
         exchange.headers, target = await exchange.secrets.fill(head.headers, head.target)
         url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._port, target=target)
         content = self._content(exchange)

@@ -45,6 +45,7 @@ _OTHER = "its bytes are not those that were recorded"
 
 Text = Annotated[str, Meta(max_length=128 * 1024)]  # longer than a head that httpcore reads
 Line = tuple[Text, Text]
+Cells = tuple[int, int]
 
 
 class Exchange(Struct, frozen=True):
@@ -94,16 +95,16 @@ class RequestDigest:
 class Exchanges:
     """The exchanges of one session. Only the loop's thread uses it.
 
-    Whether it `records` or `replays` depends on the policy; `cell` returns the number of the
-    running cell.
+    Whether it `records` or `replays` depends on the policy; `cells` returns the numbers of the
+    running cell, and of the first one since the session was opened.
     """
 
     def __init__(
-        self, policy: ExecutionPolicy, open_folder: OpenFolder, cell: Callable[[], int]
+        self, policy: ExecutionPolicy, open_folder: OpenFolder, cells: Callable[[], Cells]
     ) -> None:
         self.records = policy.network_mode == NetworkMode.RECORD
         self.replays = policy.network_mode == NetworkMode.REPLAY
-        self.cell = cell
+        self.cells = cells
         self._open_folder, self._most = open_folder, policy.network_record_bytes
         self._door = policy.door
         self._held = ExitStack()
@@ -170,10 +171,10 @@ class Exchanges:
 
     # -- replaying
 
-    async def answer(self, digest: RequestDigest, cell: int) -> RecordedAnswer:
+    async def answer(self, digest: RequestDigest) -> RecordedAnswer:
         """Returns the next recorded answer to a request; raises `Refused` if there is none.
 
-        One that the same cell was given comes first.
+        Those of cells that ran before the session was opened come last.
         """
         folder = self._folder
         if folder is None:
@@ -186,7 +187,8 @@ class Exchanges:
         if not left:
             words = {"request": digest.request, "count": self._known[key]}
             raise self._refused(_USED_UP.format(**words))
-        chosen = next((each for each in left if each[0] == cell), left[0])
+        first = self.cells()[1]
+        chosen = next((each for each in left if each[0] >= first), left[0])
         left.remove(chosen)
         try:
             return await self._answer(folder, f"{key}.{chosen[0]}.{chosen[1]}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.network.connection import PIECE_BYTES, Connection, Log
-from wasm_kernel.network.exchanges import Exchanges
+from wasm_kernel.network.exchanges import Cells, Exchanges
 from wasm_kernel.network.judge import Judge
 from wasm_kernel.network.upstream import CONNECT_SECONDS, Upstream
 from wasm_kernel.policy import ExecutionPolicy
@@ -36,7 +36,7 @@ _MANY = f"{_CONNECTIONS_MOST} connections are open and busy; close some"
 class Network:
     """The connections of a session. Only the loop's thread uses it.
 
-    `exchanges` opens the folder of recorded ones, and `cell` returns the running cell's number.
+    `exchanges` opens the folder of recorded ones; `cells` is that of `Exchanges`.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Network:
         policy: ExecutionPolicy,
         log: Log,
         exchanges: OpenFolder,
-        cell: Callable[[], int] = lambda: 0,
+        cells: Callable[[], Cells] = lambda: (0, 0),
     ) -> None:
         self._write_log = log
         self._last: deque[str] = deque(maxlen=_LAST_MOST)
-        self._exchanges = Exchanges(policy, exchanges, cell)
+        self._exchanges = Exchanges(policy, exchanges, cells)
         self._judge = Judge(policy.network, policy.door, counts=not self._exchanges.replays)
         self._connections: dict[int, Connection] = {}
         self._opening = 0

@@ -45,10 +45,10 @@ class SandboxHome(WorkerHome, Generic[AnySandbox]):
             return None
         from wasm_kernel.service.session_network import HostNetwork
 
-        def cell() -> int:
-            return session.usage.figures.next_count
+        def cells() -> tuple[int, int]:
+            return session.usage.figures.next_count, session.usage.first_count
 
-        return HostNetwork(policy, lambda: session.logger, self.exchanges(session), cell)
+        return HostNetwork(policy, lambda: session.logger, self.exchanges(session), cells)
 
     @abstractmethod
     def exchanges(self, session: SessionWorker) -> OpenFolder:

@@ -37,7 +37,8 @@ class HostNetwork:
         policy: The session's limits, which have rules for the network.
         logger: Returns the logger of events.
         exchanges: Opens the folder of recorded exchanges.
-        cell: Returns the number of the running cell.
+        cells: Returns the numbers of the running cell, and of the first one since the session was
+            opened.
 
     Raises:
         PolicyError: the packages that it needs are not installed.
@@ -48,7 +49,7 @@ class HostNetwork:
         policy: ExecutionPolicy,
         logger: Callable[[], SandboxLogger],
         exchanges: OpenFolder,
-        cell: Callable[[], int],
+        cells: Callable[[], tuple[int, int]],
     ) -> None:
         try:
             from wasm_kernel.network.network import Network
@@ -64,7 +65,7 @@ class HostNetwork:
         def log(**facts: Any) -> None:
             logger().log_event(events.NETWORK_REQUEST, **facts)
 
-        self._network = Network(policy, log, exchanges, cell)
+        self._network = Network(policy, log, exchanges, cells)
         self.bound: Mapping[str, BoundFunction] = {
             NETWORK + function.__name__: BoundFunction(
                 HostFunction(

@@ -314,7 +314,7 @@ class SessionWorker:
             case messages.Opened():
                 line.count(size)
                 line.is_up = True
-                self.usage.count_on(report.count)
+                self.usage.opened(report.count)
                 self._killed = 0
             case messages.MaySleep():
                 line.count(size)

@@ -15,7 +15,8 @@ class Usage(Struct):
 
     `fuel` is the fuel of its cells, if counted. `ended_seconds` is the processor time of workers
     that have ended, `cpu_seconds` that of all, as of the last call that ended. `figures` are the
-    worker's last ones.
+    worker's last ones. `first_count` is the number of the session's first cell here, 0 before a
+    worker has opened it.
     """
 
     cells: int = 0
@@ -23,6 +24,7 @@ class Usage(Struct):
     ended_seconds: float = 0.0
     cpu_seconds: float = 0.0
     figures: Figures = Figures()
+    first_count: int = 0
 
     def measured(self, seconds: float) -> None:
         """Notes the processor time that the worker has used so far."""
@@ -43,6 +45,11 @@ class Usage(Struct):
         if worker is None:
             return ProcessUsage(0, self.ended_seconds)
         return ProcessUsage(worker.shared_bytes, self.ended_seconds + worker.cpu_seconds)
+
+    def opened(self, count: int) -> None:
+        """Notes that a worker has opened the session, whose next cell has this number."""
+        self.first_count = self.first_count or count
+        self.count_on(count)
 
     def count_on(self, count: int) -> None:
         """Notes the number of the next cell."""

@@ -73,6 +73,7 @@ class PreviousRun:
             if count := counts[kept - 1]:
                 with suppress(WasmKernelError):
                     sandbox.restore(f"[{count}]", files=True)  # a plain number may be a name
+                    sandbox.worker.usage.first_count = count + 1
                     return kept
         return 0
 

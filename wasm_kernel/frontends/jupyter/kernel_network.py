@@ -28,6 +28,7 @@ from wasm_kernel.service.session_worker import SessionWorker
 _KINDS: dict[str, Any] = {
     kind.__name__: kind for kind in (CallFunction, NextItem, FinishedCalls, DropCall)
 }
+CellNumber = Annotated[int, Meta(ge=0, lt=2**31)]
 _REQUESTS_A_CELL = 4_000_000
 _EVENTS_MOST = 1_000  # that wait for the front end
 
@@ -35,13 +36,14 @@ _EVENTS_MOST = 1_000  # that wait for the front end
 class CellRequest(Struct, frozen=True):
     """A request of a cell for the network; it has no `name` when the cell has ended.
 
-    `cell` is the number of its call, `count` the one that its user sees.
+    `cell` is the number of its call, `cells` the numbers that its user sees: its own, and
+    that of the first cell of this kernel.
 
     A front end that was taken over may send any; the rules of the network hold for all of them.
     """
 
     cell: Annotated[int, Meta(ge=0, lt=2**62)]
-    count: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    cells: tuple[CellNumber, CellNumber] = (0, 0)
     name: str = ""
     request: Raw = Raw(b"null")
 
@@ -58,7 +60,7 @@ class BrokerNetwork:
 
     def __init__(self, policy: ExecutionPolicy, exchanges: OpenFolder) -> None:
         self._policy, self._exchanges = policy, exchanges
-        self._cell, self._count = 0, 0
+        self._cell, self._cells = 0, (0, 0)
         self._events: list[dict[str, Any]] = []
         self._handlers: Handlers = {}
         self._end: Callable[[], None] = lambda: None
@@ -68,7 +70,7 @@ class BrokerNetwork:
         if not asked.name:
             self._end()
             return self._answered({})
-        self._cell, self._count = asked.cell, asked.count
+        self._cell, self._cells = asked.cell, asked.cells
         kind = _KINDS.get(asked.name)
         if kind is None:
             raise BrokerError("there is no such request")
@@ -81,7 +83,7 @@ class BrokerNetwork:
         from wasm_kernel.service.function_calls import FunctionCalls
 
         logger = SandboxLogger(self)
-        network = HostNetwork(self._policy, lambda: logger, self._exchanges, lambda: self._count)
+        network = HostNetwork(self._policy, lambda: logger, self._exchanges, lambda: self._cells)
         calls = FunctionCalls(network.bound, lambda: self._cell, lambda: logger, network.close)
         self._handlers, self._end = calls.handlers, calls.end_cell
 
@@ -135,8 +137,9 @@ class RelayedNetwork:
     def _pass_on(self, request: Struct, task: Task) -> FunctionReply:
         self._was_used = True
         raw = Raw(msgspec.json.encode(request))
-        count = self._session.usage.figures.next_count
-        asked = CellRequest(self._session.running_cell, count, type(request).__name__, raw)
+        usage = self._session.usage
+        cells = (usage.figures.next_count, usage.first_count)
+        asked = CellRequest(self._session.running_cell, cells, type(request).__name__, raw)
         return FunctionReply(self._logged(self._call(asked, task)))
 
     def _logged(self, found: Any) -> dict[str, Any]:
