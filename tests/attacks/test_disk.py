@@ -143,7 +143,10 @@ WAYS = {
 
 
 @pytest.mark.parametrize(
-    "way", but_for(WAYS, "by a small buffer", "both", "numpy", "pandas", "zip")
+    "way",
+    but_for(
+        WAYS, "by a small buffer", "both", "numpy", "pandas", "zip", "unbuffered", "line by line"
+    ),
 )
 def test_case_13_no_way_of_writing_goes_beyond_the_quota(small: Victim, way: str) -> None:
     result = small.run(way)

@@ -53,9 +53,9 @@ class TestDescriptors:
         assert "Nothing was made" in str(found["said"])
 
     def test_the_soft_limit_is_raised_when_it_would_be_met(self, tmp_path: Path) -> None:
-        found = run(tmp_path, 320, 900, 20)
-        assert (found["full"], found["said"]) == (20, "")
-        assert 320 < int(str(found["limit"])) <= 900
+        found = run(tmp_path, 160, 900, 12)
+        assert (found["full"], found["said"]) == (12, "")
+        assert 160 < int(str(found["limit"])) <= 900
 
     def test_a_limit_that_is_not_met_is_left_alone(self, tmp_path: Path) -> None:
         assert run(tmp_path, 512, 900, 2)["limit"] == 512

@@ -13,6 +13,7 @@ import pytest
 
 from tests.faces import wait_for
 from tests.mcp.clients import MODERN, Agent, Agents, HttpServer, server_environment, serving
+from tests.sampled import but_for
 from tests.specification.conftest import Getting
 from wasm_kernel import ExecutionPolicy
 
@@ -161,6 +162,7 @@ def test_http_session_binding(servers: Servers) -> None:
     assert "no session" in refused.text
 
 
+@pytest.mark.parametrize("transport", but_for({each: each for each in TRANSPORTS}, "stdio"))
 def test_session_timeout(servers: Servers, transport: str) -> None:
     client = servers.client(transport, *SHORT_LIVED)
     before = set(servers.folders)

@@ -116,7 +116,7 @@ def lower_folder(folder: Path) -> Path:
     return lower
 
 
-@pytest.mark.parametrize("rounds", [range(60), pytest.param(lasting(), marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [range(15), pytest.param(lasting(), marks=pytest.mark.soak)])
 def test_the_folder_beneath_never_changes(tmp_path: Path, rounds: Iterable[int]) -> None:
     for number in rounds:
         folder = tmp_path / str(number)
