@@ -215,6 +215,8 @@ def test_an_answer_beyond_the_bound_is_refused_and_not_kept(
         assert result.error is not None
         assert "does not fit into this session's record of 1,000,000 bytes" in result.stderr
         assert "The setting is network_record_bytes." in result.stderr
+        again = "try: requests.get(H + '/zeros/2000000')\n    except OSError: pass"
+        outputs(made, server, [f"for _ in range(30):\n    {again}"])
         outputs(made, server, ["requests.get(H + '/csv')"])
     with create_sandbox(workspace=workspace, policy=policy_for(server, "replay")) as made:
         outputs(made, server, ["import requests; requests.get(H + '/csv')"])

@@ -135,9 +135,9 @@ class Exchanges:
 
     def spend(self, size: int) -> None:
         """Counts bytes of a file; raises `Refused` if they do not fit."""
-        self.total += size
-        if self.total > self._most:
+        if self.total + size > self._most:
             raise self._refused(_FULL.format(most=self._most), "network_record_bytes")
+        self.total += size
 
     def keep(self, draft: str, exchange: Exchange, key: str, cell: int) -> None:
         """Keeps an answer whose body is in a draft, as the next one of its cell."""
@@ -275,7 +275,7 @@ class Recording:
             self._exchanges.spend(2 * _FILE_LEAST)
             self._exchanges.keep(self._draft, exchange, digest.key, self._cell)
         except OSError:
-            self._exchanges.drop(self._draft)
+            self.drop()
             raise
 
     def drop(self) -> None:
