@@ -52,7 +52,9 @@ def test_a_logger_that_raises_stops_nothing(
     assert "the logger failed with RuntimeError; its event session.created is lost" in caplog.text
 
 
-@pytest.mark.parametrize("wrapped", [SandboxLogger, lambda logger: logger])
+@pytest.mark.parametrize(
+    "wrapped", [SandboxLogger, pytest.param(lambda logger: logger, marks=pytest.mark.soak)]
+)
 def test_a_logger_of_the_logging_module_hears_the_events(
     warm: None,
     tmp_path: Path,

@@ -125,7 +125,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", sampled(CHANGES, 4))
+@pytest.mark.parametrize("change", sampled(CHANGES, 8))
 def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
     archive: Path, tmp_path: Path, change: Callable[[Files], None]
 ) -> None:

@@ -129,7 +129,7 @@ def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
 
 
 @pytest.mark.parametrize("name", ["lock", "holder", "state"])
-@pytest.mark.parametrize("kind", [pipe, folder])
+@pytest.mark.parametrize("kind", [pipe, pytest.param(folder, marks=pytest.mark.soak)])
 def test_a_session_opens_whatever_lies_beside_its_history(
     saved: Path, kind: Callable[[Path], None], name: str
 ) -> None:

@@ -106,7 +106,15 @@ def test_its_guest_reaches_no_session(whole: BaseSandbox, root: Path, way: str) 
     assert {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.name != "mine"} == before
 
 
-@pytest.mark.parametrize("name", [A_UUID, A_UUID.upper(), ".metadata.json", "mine/.metadata.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        A_UUID,
+        pytest.param(A_UUID.upper(), marks=pytest.mark.soak),
+        ".metadata.json",
+        "mine/.metadata.json",
+    ],
+)
 def test_its_guest_makes_nothing_that_is_taken_for_one(
     whole: BaseSandbox, root: Path, name: str
 ) -> None:

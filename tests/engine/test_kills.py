@@ -36,7 +36,11 @@ def test_a_guest_that_reacts_is_stopped_through_its_memory(flavour: str) -> None
 
 @pytest.mark.parametrize(
     ("scene", "cause"),
-    [("deaf", "grace"), ("overdue", "deadline"), ("closed", "closed")],
+    [
+        ("deaf", "grace"),
+        ("overdue", "deadline"),
+        pytest.param("closed", "closed", marks=pytest.mark.soak),
+    ],
 )
 def test_a_guest_that_does_not_react_ends_with_its_process(scene: str, cause: str) -> None:
     assert run("unchecked", scene) == ([f"killed for {cause}"], KILLED)
