@@ -247,13 +247,16 @@ def test_an_event_says_that_an_answer_was_replayed(server: Server, tmp_path: Pat
     assert [each["status"] for each in events] == [200, 200]
 
 
-@pytest.mark.parametrize("kind", ["record", "body", "missing", "longer", "header"])
+@pytest.mark.parametrize("kind", ["record", "body", "missing", "longer", "header", "status"])
 def test_a_damaged_record_is_refused_in_words(kind: str, server: Server, tmp_path: Path) -> None:
     asked(server, tmp_path, "record", "/csv")
     files = {("record" if "." in each.name else "body"): each for each in tmp_path.iterdir()}
     assert files.keys() == {"record", "body"}
     if kind == "record":
         files["record"].write_text('{"request": 1}')
+    elif kind == "status":
+        text = files["record"].read_text()
+        files["record"].write_text(text.replace("200", "201"))
     elif kind == "header":
         text = files["record"].read_text()
         files["record"].write_text(text.replace("Server", "Sörver☃"))

@@ -20,7 +20,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Annotated, BinaryIO
 
+import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from wasm_kernel.folders.private import OpenFolder
 from wasm_kernel.linux.folders import Folder
@@ -51,7 +53,8 @@ Cells = tuple[int, int]
 class Exchange(Struct, frozen=True):
     """The record of one exchange. `body` is the digest of the answer's body, `size` its bytes.
 
-    The body `is_whole`, unless the client or the server left before its end.
+    The body `is_whole`, unless the client or the server left before its end. `check` is the digest
+    of the rest of the record.
     """
 
     request: str
@@ -61,6 +64,13 @@ class Exchange(Struct, frozen=True):
     body: Annotated[str, Meta(pattern=f"^{_BODY.pattern}$")]
     size: Annotated[int, Meta(ge=0)]
     is_whole: bool
+    check: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the record without `check`."""
+        data = msgspec.json.encode(replace(self, check=""))
+        return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 class RequestDigest:
@@ -199,6 +209,8 @@ class Exchanges:
 
     async def _answer(self, folder: Folder, name: str) -> RecordedAnswer:
         exchange = folder.read_record(name, Exchange, _RECORD_BYTES)
+        if exchange.check != exchange.digest:
+            raise OSError(0, _OTHER)
         body = os.fdopen(folder.open_regular(exchange.body), "rb")
         try:
             if await asyncio.to_thread(_digest_of, body, exchange.size) != exchange.body:
@@ -273,6 +285,7 @@ class Recording:
         try:
             self._file.close()
             self._exchanges.spend(2 * _FILE_LEAST)
+            exchange = replace(exchange, check=exchange.digest)
             self._exchanges.keep(self._draft, exchange, digest.key, self._cell)
         except OSError:
             self.drop()
