@@ -41,6 +41,7 @@ SERVED = "service.json"
 _SERVICES = ".services"  # a file of a root's upkeep; each living service has a shared lock on it
 _HOLDER_BYTES = 4096
 _LEAVING_SECONDS = 10.0  # for the worker of a killed process to stop its cell
+_SERVED_SECONDS = 2.0  # for the worker of a killed server to stop its cell
 _WAIT_SECONDS = 0.1  # a check for users or for an owner has the lock for an instant
 _ENDED = b"ended"  # in the owner's file, until the next keeper has read it
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
@@ -114,13 +115,16 @@ class HistoryLock:
         self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
         self._slept = False
 
-    def take(self, *, is_owned: bool = False) -> bool:
+    def take(self, *, is_owned: bool = False, is_served: bool = False) -> bool:
         """Takes the lock; returns False if another living process has it, or owns the session.
+
+        A session that `is_served` may be that of a server which was killed: its worker leaves soon.
 
         With `is_owned`, the owner is this process's own kernel. Call `settled` when the history is
         ready: until then, another process would find the record as this one did.
         """
-        self.held = (is_owned or not _has_owner(self._folder)) and self._lock.acquire(_WAIT_SECONDS)
+        seconds = _SERVED_SECONDS if is_served else _WAIT_SECONDS
+        self.held = (is_owned or not _has_owner(self._folder)) and self._lock.acquire(seconds)
         if self.held:
             found = self._noted = Holder.of(self._folder)
             self.crashed, self.forked, self._begins_anew = found.alive, found.forked, found.anew

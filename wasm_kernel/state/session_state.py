@@ -115,8 +115,9 @@ class SessionState:
     def _history(self, others: Iterator[BaseImage]) -> History:
         for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
-        if not self._lock.take(is_owned=self._folders.owned):
-            if self._policy.door.is_served:
+        is_served = self._policy.door.is_served
+        if not self._lock.take(is_owned=self._folders.owned, is_served=is_served):
+            if is_served:
                 raise SessionInUse(texts.AWAKE_ELSEWHERE)
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, self.image.id)

@@ -26,6 +26,7 @@ from wasm_kernel.errors import (
     WasmKernelError,
 )
 from wasm_kernel.frontends.e2b import openapi, operations
+from wasm_kernel.frontends.e2b.cells import CellStream
 from wasm_kernel.frontends.e2b.files import FILE_BYTES, too_large
 from wasm_kernel.frontends.e2b.messages import Connected
 from wasm_kernel.frontends.e2b.operations import Call, Operation, Plane
@@ -145,8 +146,11 @@ class SandboxApi:
             call.body = await _body(operation, lease, request)
             response = _response(operation, await operation.act(call))
             await response(request.scope, request.receive, send)
+            if isinstance(response, CellStream) and response.is_elsewhere:
+                await self._sandboxes.leave(call.sandbox)
         except SessionInUse:  # by another server, whose facts about the sandbox are newer
-            await self._sandboxes.leave(call.sandbox)
+            if operation.plane is not Plane.CONTROL:
+                await self._sandboxes.leave(call.sandbox)
             raise
         finally:
             lease.end()

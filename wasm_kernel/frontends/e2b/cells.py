@@ -12,6 +12,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from wasm_kernel.errors import SessionInUse
 from wasm_kernel.frontends.e2b.sandbox import Context
 from wasm_kernel.frontends.http.callers import MemoryLease
 from wasm_kernel.frontends.http.metrics import Metrics
@@ -46,7 +47,8 @@ class CellStream(Response):
     """Runs a cell in a context, and sends its outputs as they happen.
 
     A client that leaves interrupts the cell. Outputs that were not sent yet count towards the
-    memory of the client, `lease`.
+    memory of the client, `lease`. `is_elsewhere` becomes true if another server has the session
+    awake.
     """
 
     media_type = "application/x-ndjson"
@@ -67,7 +69,7 @@ class CellStream(Response):
         self._lease = lease
         self._metrics = metrics
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._has_error = self._is_slow = False
+        self._has_error = self._is_slow = self.is_elsewhere = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the cell. Raises errors that come before the first line."""
@@ -122,6 +124,7 @@ class CellStream(Response):
             return _SLOW if self._is_slow else _STOPPED
         problem = self._cell.exception()
         if problem is not None:
+            self.is_elsewhere = isinstance(problem, SessionInUse)
             return CellError(type(problem).__name__, str(problem))
         result: SandboxResult = self._cell.result()
         self._metrics.cell_ended(result)

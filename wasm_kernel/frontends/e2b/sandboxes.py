@@ -129,6 +129,7 @@ class Sandboxes:
         """Returns the sandbox with these facts; raises `Refusal` if its time is over."""
         found = self._known.get(name)
         if found is None or found.is_gone:
+            self._known.pop(name, None)
             try:
                 main = await self._session(kept, name)
             except FileNotFoundError:
