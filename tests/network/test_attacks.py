@@ -97,6 +97,7 @@ def test_other_spellings_of_a_host_reach_nothing(host: str) -> None:
         *("100.100.100.200", "168.63.129.16", "224.0.0.1", "255.255.255.255", "198.18.0.1"),
         *("::1", "::", "fe80::1", "fe80::1%eth0", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1"),
         *("::ffff:8.8.8.8", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00::1"),
+        *("fec0::1", "3ffe::1", "3fff::1", "4000::1"),
     ],
 )
 def test_a_name_that_leads_to_an_inner_address_is_refused(
@@ -150,6 +151,8 @@ def test_the_connection_goes_to_the_address_that_was_judged(
         ("GET / HTTP/1.1", "X: a\nHost: evil.org\r\n"),
         ("GET / HTTP/1.1", "X: a\rY: b\r\n"),
         ("GET / HTTP/1.1", "X: a\0b\r\n"),
+        ("GET / HTTP/1.1", "X: a\x04b\r\n"),
+        ("GET / HTTP/1.1", "X: a\x7f\r\n"),
         ("GET / HTTP/1.1", "X : a\r\n"),
         ("GET / HTTP/1.1", "Host: evil.org\r\n"),
         ("POST / HTTP/1.1", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"),
@@ -213,6 +216,7 @@ def test_headers_for_the_next_hop_are_not_passed_on(rule: NetworkRule, http: Ser
         "/data/%252e%252e/admin",
         *("/data/..\\admin", "/data/%5c../admin", "//admin", "/data//../admin", "/database"),
         *("/Data/a", "/data;/../admin", "/data/%00", "/%64ata/../x", "/"),
+        *("/data/a%0a", "/data/a%09", "/data/a.", "/data/a%20/b", "/data/a%3fb"),
     ],
 )
 def test_a_rule_with_a_path_is_for_that_path_alone(target: str) -> None:
@@ -224,7 +228,10 @@ def test_a_rule_with_a_path_is_for_that_path_alone(target: str) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["/admin", "/%61dmin/x", "/a/../admin", "//admin", "/x%2f..%2fadmin", "/%2561dmin", "/ADMIN"],
+    [
+        *("/admin", "/%61dmin/x", "/a/../admin", "//admin", "/x%2f..%2fadmin", "/%2561dmin"),
+        *("/ADMIN", "/admin.", "/admin%20/x", "/admin%09", "/admin%0a", "/admin%3fx"),
+    ],
 )
 def test_a_denied_path_wins(target: str) -> None:
     deny = NetworkRule("a.org", deny=True, paths=("/admin",))
@@ -408,6 +415,93 @@ def test_the_certificate_is_checked(rule: NetworkRule, https: Server, http: Serv
         run(lambda: secured("127.0.0.1", "127.0.0.1"))
     with pytest.raises(ConnectionError, match="not the one"):
         run(lambda: secured("localhost", "example.org"))
+
+
+def test_a_connection_that_was_used_is_not_made_a_secure_one(
+    rule: NetworkRule, http: Server
+) -> None:
+    """What a rule for https allows, such as a secret, would go on it in the clear."""
+    net = network(rule)
+
+    async def work() -> None:
+        number, received = await net.connect("localhost", http.port, 5.0), 0
+        await net.send(number, 0, get(http.port, "GET /csv HTTP/1.1"))
+        while not (received and net._connections[number].is_idle):
+            received += len((await net.receive(number, received, 1.0))["data"])
+        try:
+            await net.secure(number, "localhost")
+        finally:
+            await net.close_all()
+
+    with pytest.raises(ConnectionError, match="in use"):
+        run(work)
+
+
+def test_calls_at_once_on_a_connection_take_turns(rule: NetworkRule, https: Server) -> None:
+    """A request that is sent while TLS begins waits for it, and is no plain one."""
+    net = network(rule)
+
+    async def work() -> tuple[bytes, list[Any]]:
+        number = await net.connect("localhost", https.port, 5.0)
+        data = get(https.port, "GET /csv HTTP/1.1")
+        calls = [net.secure(number, "localhost"), net.send(number, 0, data)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        found: bytes = (await net.receive(number, 0, 5.0))["data"]
+        await net.close_all()
+        return found, ended
+
+    found, ended = run(work)
+    assert ended == [None, None]
+    assert b"200 OK" in found
+
+
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+_ENDLESS = {
+    "informational": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    "chunks with extensions": (_CHUNKED, b"1;" + b"a" * 10_000 + b"\r\nx\r\n"),
+    "chunk of any size": (_CHUNKED + b"f" * 20 + b"\r\n", b"x" * 10_000),
+    "body without a length": (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 10_000),
+    "header": (b"HTTP/1.1 200 OK\r\nX: ", b"a" * 10_000),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X: a\r\n" * 1000),
+    "trailers": (_CHUNKED + b"0\r\n", b"X: a\r\n" * 1000),
+    "chunk's size": (_CHUNKED + b"1;", b"a" * 10_000),
+    "version 0.9": (b"", b"<p>hello</p>" * 1000),
+    "upgrade": (b"HTTP/1.1 101 X\r\nUpgrade: a\r\nConnection: upgrade\r\n\r\n", b"x" * 1000),
+    "control character": (b"HTTP/1.1 200 OK\r\nX: a\0b\r\n\r\n", b"x" * 1000),
+    "two lengths": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n", b"x"),
+}
+_VALID = [*_ENDLESS][:4]  # of the others, no part is passed on
+
+
+@pytest.mark.parametrize("kind", _ENDLESS)
+def test_an_endless_or_broken_answer_ends(kind: str) -> None:
+    first, more = _ENDLESS[kind]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(first)
+            for _ in range(5_000):
+                writer.write(more)
+                await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            rule = NetworkRule("localhost", schemes=("http",), ports=(port,))
+            net = network(limited(rule, request_bytes=1_000_000, seconds=60.0))
+            number, received = await net.connect("localhost", port, 5.0), 0
+            await net.send(number, 0, get(port))
+            try:
+                while True:
+                    received += len((await net.receive(number, received, 5.0))["data"])
+            finally:
+                assert net.used[1] < 1_200_000
+                await net.close_all()
+
+    with pytest.raises(OSError, match="1,000,000" if kind in _VALID else r"\w"):
+        run(work)
 
 
 def test_an_event_has_no_query_and_no_body(rule: NetworkRule, http: Server) -> None:

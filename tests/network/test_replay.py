@@ -150,22 +150,24 @@ def test_requests_are_counted_for_each_opening_and_each_fork(
     workspace: Path, server: Server
 ) -> None:
     ask, count = "import requests; requests.get(H + '/csv?a=b')", "info = %session_info\nprint({})"
-    count = count.format("info['network_requests'], info['network_bytes'], *info['network_last']")
+    count = count.format(
+        "info['network_requests'], info['network_bytes'] > 16, *info['network_last']"
+    )
     with create_sandbox(workspace=workspace, policy=policy_for(server, "live")) as made:
         outputs(made, server, [ask, "requests.post(H, data=b'abc')"])
-        said = "2 16 GET localhost/csv -> 200 POST localhost/ -> 200"
+        said = "2 True GET localhost/csv -> 200 POST localhost/ -> 200"
         wait_for(lambda: shown(made, count) == said)
         shown(made, "%undo")
         assert shown(made, count) == said
         assert "network_requests" in shown(made, "info = %session_info\nprint(info)")
         [fork] = made.fork(1)
         with fork:
-            assert shown(fork, count) == "0 0"
+            assert shown(fork, count) == "0 False"
             outputs(fork, server, [ask])
-            assert shown(fork, count).startswith("1 12 ")
+            assert shown(fork, count).startswith("1 ")
         assert shown(made, count) == said
     with create_sandbox(workspace=workspace, policy=policy_for(server, "live")) as made:
-        assert shown(made, count) == "0 0"
+        assert shown(made, count) == "0 False"
 
 
 def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: Path) -> None:
@@ -173,7 +175,8 @@ def test_a_service_lists_the_requests_of_its_sessions(server: Server, tmp_path: 
         made = service.create()
         shown(made, f"import urllib.request as u; u.urlopen('{server.url}/csv').read()")
         [info] = service.list()
-        assert (info.requests, info.request_bytes) == (1, 12)
+        assert info.requests == 1
+        assert 12 < info.request_bytes < 1000  # the heads, too
         made.worker.sleep("a test")
         made.worker.wait_asleep()
         [info] = service.list()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import h11
@@ -60,7 +61,7 @@ class Connection:
         self._reader = RequestReader()
         self._exchange: _Exchange | None = None
         self._out, self._received = bytearray(), 0
-        self._changed = asyncio.Condition()
+        self._changed, self._sending = asyncio.Condition(), asyncio.Lock()
         self._problem: BaseException | None = None
         self._is_closed = False
         self.used = time.monotonic()
@@ -72,12 +73,22 @@ class Connection:
 
     async def secure(self, name: str) -> None:
         """Makes the connection a secure one, for the name that the client gives."""
+        async with self._sending:
+            await self._secure(name)
+
+    async def _secure(self, name: str) -> None:
+        self._check()
         if self._scheme == "https" or not self._reader.is_new:
             raise BadRequest("the connection is in use already")
         if name.lower().rstrip(".") not in ("", self._host):
             raise BadRequest(_DIFFERS)
-        if self._upstream is not None:
-            await self._upstream.secure()
+        try:
+            if self._upstream is not None:
+                await self._upstream.secure()
+        except Exception as why:
+            problem = why if isinstance(why, OSError) else ConnectionResetError(_GONE)
+            await self._fail(problem)
+            raise problem from None
         self._scheme = "https"
 
     async def send(self, received: int, data: bytes) -> None:
@@ -85,6 +96,10 @@ class Connection:
 
         A client that has `received` other bytes is one whose memory was brought back.
         """
+        async with self._sending:
+            await self._send(received, data)
+
+    async def _send(self, received: int, data: bytes) -> None:
         self._check()
         if self._exchange is None and received != self._received + len(self._out):
             raise ConnectionResetError(_GONE)
@@ -219,7 +234,7 @@ class Connection:
         url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._port, target=target)
         content = self._content(exchange)
         request = httpcore.Request(head.method, url, headers=exchange.headers, content=content)
-        return await self._upstream.request(request)
+        return await self._upstream.request(request, partial(self._spend, exchange))
 
     async def _pass_on(self, exchange: _Exchange) -> None:
         response = await self._answer(exchange)
@@ -277,7 +292,12 @@ class Connection:
 
     def _count(self, exchange: _Exchange, size: int) -> None:
         exchange.size += size
-        if exchange.size > exchange.rule.request_bytes:
+        if self._upstream is None:
+            self._spend(exchange, size)
+
+    def _spend(self, exchange: _Exchange, size: int) -> None:
+        exchange.spent += size
+        if exchange.spent > exchange.rule.request_bytes:
             raise PermissionError(_LONG.format(most=exchange.rule.request_bytes))
         self._judge.spend(exchange.rule, size, self._host)
 
@@ -311,5 +331,5 @@ class _Exchange:
         self.headers: Headers = head.headers
         self.secrets = RequestSecrets(rule.secrets)
         self.parts: asyncio.Queue[bytes | None] = asyncio.Queue(_PARTS_MOST)
-        self.status, self.size = 0, 0
+        self.status, self.size, self.spent = 0, 0, 0
         self.began = time.monotonic()

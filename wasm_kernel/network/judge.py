@@ -19,10 +19,10 @@ _NOT_PUBLIC = [
     ipaddress.ip_network(each)
     for each in (
         *("168.63.129.16/32", "192.88.99.0/24"),  # Azure's metadata, and relays of 6to4
-        # addresses that hold another one: of IPv4, or of NAT64, 6to4 and Teredo
-        *("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"),
+        *("2002::/16", "2001::/32", "3ffe::/16", "3fff::/20"),  # 6to4, Teredo, tests, documentation
     )
 ]
+_PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that is given out; others may hold an IPv4 one
 _HOST = "{host} can't be reached on port {port}: no rule of this sandbox's network allows it"
 _REQUEST = "{method} {scheme}://{host}{path} is not allowed by the rules of this sandbox's network"
 _DENIED = "{host} is denied by a rule of this sandbox's network"
@@ -134,9 +134,10 @@ def plain_path(target: str) -> str:
     raw = target.partition("?")[0]
     path = unquote(raw)
     is_twice = unquote(path) != path  # some servers decode a path once more
-    is_clear = "%2f" not in raw.lower() and not {"\\", "\0", "#", ";", "\ufffd"} & set(path)
+    is_clear = "%2f" not in raw.lower() and not {"\\", "#", ";", "?", "\ufffd"} & set(path)
     segments = path.split("/")[1:]
-    if is_clear and not is_twice and not {".", ".."} & set(segments) and "" not in segments[:-1]:
+    is_cut = any(each.endswith((".", " ")) for each in segments)  # as some servers' files are
+    if path.isprintable() and is_clear and not (is_twice or is_cut) and "" not in segments[:-1]:
         return path
     return ""
 
@@ -148,5 +149,6 @@ def _is_doubtful(rule: NetworkRule, method: str) -> bool:
 
 def _is_public(address: Address) -> bool:
     is_odd = address.is_multicast or address.is_reserved or address.is_unspecified
+    is_odd = is_odd or (address.version == 6 and address not in _PUBLIC_V6)
     is_held = any(address in each for each in _NOT_PUBLIC)
     return address.is_global and not is_odd and not is_held

@@ -20,6 +20,7 @@ _HEADERS_MOST = 200
 _HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"expect", b"host"}
 _HOP |= {b"proxy-authorization", b"proxy-connection", b"proxy-authenticate"}
 _FRAMING = {b"content-length", b"transfer-encoding"}
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _LENGTH = re.compile(rb"\n(?:content-length|transfer-encoding)\s*:", re.IGNORECASE)
 
 Headers = list[tuple[bytes, bytes]]
@@ -44,12 +45,7 @@ class RequestReader:
     def __init__(self) -> None:
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         self._head = bytearray()
-        self._in_body = False
-
-    @property
-    def is_new(self) -> bool:
-        """True if nothing of a request has come yet."""
-        return not self._head and not self._in_body
+        self.is_new = True  # no byte has come yet
 
     @property
     def waits_for_go(self) -> bool:
@@ -61,6 +57,7 @@ class RequestReader:
 
         Raises `BadRequest`.
         """
+        self.is_new = False
         start = max(0, len(self._head) - 3)
         self._head += data
         end = self._head.find(b"\r\n\r\n", start)
@@ -72,15 +69,16 @@ class RequestReader:
             raise BadRequest("the head of a request is too long")
         raw, whole = bytes(self._head[:end]), bytes(self._head)
         self._head.clear()
-        if b"\n " in raw or b"\n\t" in raw or b"\0" in raw or not _has_plain_ends(raw):
-            raise BadRequest("the lines of a request's head are folded, or do not end as in HTTP")
+        if b"\n " in raw or b"\n\t" in raw or _CONTROL.search(raw) or not _has_plain_ends(raw):
+            raise BadRequest(
+                "a request's head has control characters, or lines that are not HTTP's"
+            )
         if len(_LENGTH.findall(raw)) > 1:
             raise BadRequest("a request says its length twice")
         self._parser.receive_data(whole)
         event = self._next()
         if not isinstance(event, h11.Request):
             raise BadRequest("a request was expected")
-        self._in_body = True
         return _checked(event, scheme, host, port)
 
     def body(self, data: bytes) -> tuple[bytes, bool]:
@@ -110,7 +108,6 @@ class RequestReader:
 
         Returns False if that is impossible, as the answer came before the end of the request.
         """
-        self._in_body = False
         if self._parser.their_state is not h11.DONE:
             return False
         self._parser.start_next_cycle()

@@ -13,6 +13,7 @@ import socket
 import ssl
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,48 @@ _BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _backend = httpcore.AnyIOBackend()
 
 
+Spend = Callable[[int], object]
+
+
+def _spend_nothing(_: int) -> None:
+    """Counts nothing: no request has begun."""
+
+
+class _CountingBackend(httpcore.AsyncNetworkBackend):
+    """Makes connections whose bytes are counted."""
+
+    def __init__(self, spend: Spend) -> None:
+        self._spend = spend
+
+    async def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+        return _CountedStream(await _backend.connect_tcp(*args, **kwargs), self._spend)
+
+
+class _CountedStream(httpcore.AsyncNetworkStream):
+    """A connection whose bytes are counted: those of heads and of chunks' sizes, too."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream, spend: Spend) -> None:
+        self._stream, self._spend = stream, spend
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        data = await self._stream.read(max_bytes, timeout)
+        self._spend(len(data))
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._spend(len(buffer))
+        await self._stream.write(buffer, timeout)
+
+    async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+        return _CountedStream(await self._stream.start_tls(*args, **kwargs), self._spend)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
 class Upstream:
     """A connection to a host, directly or through the proxy of the environment.
 
@@ -39,6 +82,8 @@ class Upstream:
         self._host, self._port, self._judge = host, port, judge
         self._proxy = _proxy_of(host, port)
         self._is_secure = False
+        self._spend: Spend = _spend_nothing
+        self._counting = _CountingBackend(self._count)
         self._stream: httpcore.AsyncNetworkStream | None = None
         self._http: Any = None
 
@@ -63,7 +108,9 @@ class Upstream:
         problem: Exception | None = None
         for address in self._judge.addresses(host, port, found)[:_ADDRESSES_MOST]:
             try:
-                self._stream = await _backend.connect_tcp(address, port, timeout=CONNECT_SECONDS)
+                self._stream = await self._counting.connect_tcp(
+                    address, port, timeout=CONNECT_SECONDS
+                )
             except (httpcore.NetworkError, httpcore.TimeoutException) as failure:
                 problem = failure
             else:
@@ -81,8 +128,12 @@ class Upstream:
         except (httpcore.NetworkError, httpcore.TimeoutException) as failure:
             raise _as_os_error(failure) from None
 
-    async def request(self, request: httpcore.Request) -> httpcore.Response:
-        """Sends a request; returns the answer, whose body streams."""
+    async def request(self, request: httpcore.Request, spend: Spend) -> httpcore.Response:
+        """Sends a request; returns the answer, whose body streams.
+
+        `spend` gets the numbers of all bytes that are sent and received.
+        """
+        self._spend = spend
         if self._stream is not None and self._http is not None and self._is_stale:
             await self.close()
             await self._connect()
@@ -94,6 +145,9 @@ class Upstream:
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProxyError) as failure:
             raise _as_os_error(failure) from None
         return response
+
+    def _count(self, size: int) -> None:
+        self._spend(size)
 
     @property
     def _is_stale(self) -> bool:
@@ -114,6 +168,7 @@ class Upstream:
                 ssl_context=context,
                 proxy_ssl_context=context if parts.scheme == "https" else None,
                 max_connections=1,
+                network_backend=self._counting,
             )
         return self._http
 
