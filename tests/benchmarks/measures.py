@@ -16,6 +16,7 @@ from tests.benchmarks.cold import cold
 from tests.benchmarks.javascript import javascript
 from tests.benchmarks.many import many
 from tests.benchmarks.memory import pss_bytes
+from tests.benchmarks.network import network
 from tests.benchmarks.notebooks import in_two_processes
 from tests.benchmarks.sides import PATIENCE, Kernel, Side, running
 from tests.benchmarks.table import Line, Row
@@ -241,6 +242,7 @@ MEASURES: dict[str, Measure] = {
     "libraries": libraries,
     "fast": fast,
     "formats": formats,
+    "network": network,
     "commit": _with_native(history.commits),
     "fuel": _with_native(history.back_to_work),
     "fork": _with_native(history.forks),
